@@ -1,6 +1,7 @@
 # make demo   set up, train a small agent, show it     make test    set up, run the tests but the long ones
 # make test-long   those: whole runs, killed ones, torch's compiler
 # make study-smoke   a small study and its report, in minutes           make test-cluster   the tests of Ray
+# make test-wheel   is the package whole, in an environment and a folder with nothing else?
 # make test-triton   those of Triton's scan, interpreted   make test-results   is all of results/ made again the same?
 # make fuzz MINUTES=10   change files at random and look for what breaks
 # make lint   ruff, mypy and who may import whom         make bench   speed of the core
@@ -15,7 +16,7 @@ WORKERS ?= 2
 MINUTES ?= 10
 BIN := .venv/bin
 
-.PHONY: demo test test-long test-results test-cluster test-triton fuzz study-smoke results lint bench docs clean
+.PHONY: demo test test-long test-results test-cluster test-wheel test-triton fuzz study-smoke results lint bench docs clean
 
 demo: .venv/.stamp
 	$(BIN)/python -m dqn_memory.demo
@@ -33,6 +34,13 @@ test-results: .venv/.stamp
 test-cluster: .venv/.stamp
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[cluster]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -k ray tests/study/test_study_run.py
+
+test-wheel:
+	rm -rf build/lib build/bdist.* build/wheel
+	$(PYTHON) -m venv build/wheel/venv
+	build/wheel/venv/bin/python -m pip wheel $(PIP_FLAGS) --quiet --no-deps --wheel-dir build/wheel .
+	build/wheel/venv/bin/python -m pip install $(PIP_FLAGS) --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) build/wheel/*.whl
+	tests/try_wheel.sh build/wheel/*.whl build/wheel/venv/bin/python
 
 # Triton's wheel is large and torch for a CPU comes without it, so it stands beside the environment.
 test-triton: build/triton/.stamp

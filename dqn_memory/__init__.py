@@ -7,6 +7,9 @@ Importing the package imports no torch: `dqn_memory.Agent` is loaded at its firs
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +17,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent"]
 __version__ = "0.1.0"
+
+
+def _check_envs() -> None:
+    """Say in one sentence that another module or package `envs` hides the one that lies beside this package."""
+    spec = find_spec("envs")
+    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    found = next(filter(None, places), "none")
+    if Path(found).resolve().parent == Path(__file__).resolve().parent.with_name("envs"):
+        return
+    sentence = (
+        f"dqn-memory has a package envs of its own, but Python finds {found} by that name: rename or move that, or "
+        "work in another folder"
+    )
+    if sys.argv[:1] == ["-m"]:  # a script of this package is about to run
+        print(f"error: {sentence}", file=sys.stderr)
+        raise SystemExit(2)
+    raise ImportError(sentence)
+
+
+_check_envs()
 
 
 def __getattr__(name: str) -> Any:

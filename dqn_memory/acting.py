@@ -277,6 +277,7 @@ class EvalSetup:
     acting: ActingMode = "prefix"
     acting_state: ActingState = "window"
     reset_memory: bool = False  # before each step
+    workers: int | None = None  # processes that step the environments
 
     def fleet(self, episodes: int, seed: int) -> tuple[Fleet, int, bool]:
         """Make environments for at least `episodes` episodes.
@@ -292,7 +293,7 @@ class EvalSetup:
             if draws is not None:
                 return TensorFleet(world, len(draws), seed, initial=draws), 1, True
         num_envs = min(episodes, MAX_EVAL_ENVS)
-        fleet = make_fleet(self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs)
+        fleet = make_fleet(self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers)
         return fleet, math.ceil(episodes / num_envs), False
 
     def actor(self, network: QNetwork, num_envs: int) -> Actor:

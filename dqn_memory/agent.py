@@ -25,7 +25,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from dqn_memory.acting import EvalSetup, GreedyPolicy, evaluate, make_actor
 from dqn_memory.analysis.episodes import action_names, play_in
-from dqn_memory.analysis.video import check_target, save_video
+from dqn_memory.analysis.video import Looks, check_target, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.errors import UserError
@@ -36,9 +36,9 @@ from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally
 from dqn_memory.runs.settings import ComputeConfig
 from dqn_memory.runs.trainer import LoadedPolicy, Policy
 from envs.fleet import make_fleet
-from envs.gymnasium_fleet import make_env
+from envs.packages import make_env
 from envs.registry import WORLDS
-from envs.spaces import Encode, discrete_actions, encoder, integer_ranges
+from envs.spaces import Decode, Encode, discrete_actions, encoder, integer_ranges
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,7 +51,7 @@ class Interface:
     encode: Encode  # brings it into the flat form that the network reads
     encoded: gymnasium.Space[Any]  # what training built the network for
     num_actions: int
-    first_action: int
+    decode: Decode  # makes the environment's own actions of the network's numbers
 
     @classmethod
     def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None) -> Interface:
@@ -59,7 +59,7 @@ class Interface:
         if env.startswith("ALE/") or env.removeprefix("envs:") in WORLDS:
             fleet = make_fleet(env, 1, 0, observation_key=key, env_kwargs=kwargs)
             raw, (_, encode) = fleet.observation_space, encoder(fleet.observation_space)
-            return cls(raw, encode, raw, fleet.num_actions, 0)  # these fleets show it as it is
+            return cls(raw, encode, raw, fleet.num_actions, lambda action: action)  # these fleets show it as it is
         made = make_env(env, **kwargs)
         try:
             encoder(made.observation_space, key)  # says what is wrong with the key
@@ -121,7 +121,8 @@ class Agent:
             reset: True where it is the first one of an episode; one bool or bools (N,), as array, tensor or list.
 
         Returns:
-            An int for one environment, else an int64 array (N,): the environment's own action numbers.
+            An int for one environment, else an int64 array (N,): the environment's own action numbers; an array
+            where its actions are MultiDiscrete.
 
         Raises:
             UserError: the observation has another form or lies outside its space, a reset is no bool, or N differs
@@ -135,8 +136,8 @@ class Agent:
             raise UserError(f"the agent remembers {self._rows} environments, but got observations of {rows}")
         action, q = policy.act(torch.from_numpy(batch).to(self._loaded.device), again)
         self.q = q.float().cpu().numpy()
-        chosen = action.cpu().numpy() + self.interface.first_action
-        return int(chosen[0]) if single else chosen
+        chosen = action.cpu().numpy()
+        return self.interface.decode(int(chosen[0]) if single else chosen)
 
     def play(
         self, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], episodes: int = 100, seed: int | None = None
@@ -308,7 +309,8 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
         film = play_in(setup, network, options.seed, options.video_episodes, draw=True)
     score = evaluate(network, setup, options.episodes or 1_000, options.seed)
     if options.video is not None:
-        save_video(Path(options.video), film, action_names(setup))
+        looks = [] if options.reset_memory else [Looks.found(network, each, config.acting) for each in film]
+        save_video(Path(options.video), film, action_names(setup), looks)
         print(f"wrote {options.video}", file=sys.stderr)
     architecture = config.network.architecture
     facts = {"architecture": architecture, "exhaustive": score.exhaustive}
@@ -320,8 +322,8 @@ def _setup(options: EvaluationOptions, config: TrainConfig, network: QNetwork, d
     setup = replace(config.eval_setup(device), reset_memory=options.reset_memory)
     if options.env is None:
         return setup
-    environment = replace(config.environment, env=options.env, path=None)
-    setup = replace(setup, env=options.env, env_kwargs=environment.kwargs(training=False))
+    environment = replace(config.environment, env=options.env, path=None, env_workers=None)
+    setup = replace(setup, env=options.env, env_kwargs=environment.kwargs(training=False), workers=None)
     other = Interface.of(setup.env, setup.env_kwargs, environment.observation_key)
     spec = observation_spec(other.encoded)
     if (spec, other.num_actions) != (network.spec, network.num_actions):

@@ -1,8 +1,8 @@
 """Measure how fast the core is: `python -m dqn_memory.benchmark`.
 
 Every number stands beside that of a baseline which computes the published update as its reference does
-(dqn_memory/analysis/reference.py), measured in the same process by turns. The pages are core.* and mamba.*, each
-written whole: its tables that were not asked for are not kept.
+(dqn_memory/analysis/reference.py), measured in the same process by turns. Prints the tables; --write FOLDER keeps them
+as core.* and mamba.*, each written whole: its tables that were not asked for are not kept.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ ON_CUDA = ("graphs", "training", "mamba_cuda")
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure; print and write the tables of both pages."""
+    """Measure; print the tables of both pages, and write them where asked."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.benchmark")
     args.check()
@@ -242,9 +242,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     facts = origin("dqn_memory.benchmark", argv, **benchmark_facts())
     wanted, rows = args.tables(), 2 if args.quick else 2048
     core = (Table.from_records(make(args), *TEXTS["tables"][name]) for name, make in TABLES.items() if name in wanted)
-    publish(core, args.target, "core", "Speed of the core", facts)
+    publish(core, args.write, "core", "Speed of the core", facts)
     mamba = (reference.mamba_tables(args.timer, rows, device) for name, device in MAMBA.items() if name in wanted)
-    publish(itertools.chain.from_iterable(mamba), args.target, "mamba", "Speed of Mamba", facts)
+    publish(itertools.chain.from_iterable(mamba), args.write, "mamba", "Speed of Mamba", facts)
 
 
 if __name__ == "__main__":

@@ -189,6 +189,9 @@ class TrainConfig:
     """
 
     trainer: ClassVar[str] = "q_network"
+    first_flags: ClassVar[tuple[str, ...]] = (
+        "config", "env", "architecture", "prior", "total_steps", "seed", "run", "device",
+    )  # fmt: skip
 
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -220,7 +223,7 @@ class TrainConfig:
     def check(self) -> None:
         """Raise a UserError for values, or a combination of parts, that cannot work."""
         check_numbers(self)
-        check_parts(self, "network", "exploration", "compute")
+        check_parts(self, "network", "exploration", "output", "compute")
         if self.acting == "padded" and self.learner.lengths:
             raise UserError("--acting padded needs --no-lengths: training must see padding as acting does")
         if self.acting == "padded" and self.acting_state == "episode":
@@ -250,5 +253,5 @@ class TrainConfig:
         """Say where and how this run's network is evaluated."""
         return EvalSetup(
             self.environment.env, self.env_kwargs(training=False), self.environment.observation_key, device,
-            self.acting, self.acting_state,
+            self.acting, self.acting_state, workers=self.environment.env_workers,
         )  # fmt: skip

@@ -25,7 +25,7 @@ from dqn_memory.agent import load_network
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import attention_maps, sensitivity
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
-from dqn_memory.analysis.video import save_video
+from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import one_line_errors
@@ -45,7 +45,7 @@ class Args:
     """Seed of everything."""
     config: str = "demo"
     """A shipped preset's name or a TOML file."""
-    folder: str | None = None
+    run: str | None = None
     """Run folder (None: the next free runs/demo-<n>)."""
 
 
@@ -145,7 +145,8 @@ def show(run: Run, seed: int) -> list[str]:
     title = f"{config.network.architecture} in {config.environment.env}"
     plots.save(learning_curve(run, title), curve)
     plots.save(attention_figure(network, episode, decision), attention)
-    save_video(video, [episode], action_names(setup))
+    looks = Looks.found(network, episode, config.acting)
+    save_video(video, [episode], action_names(setup), [looks])
     return [
         won(config, score, step),
         f"  without its memory, from the newest observation alone, it wins {int(memoryless.success.sum())}",
@@ -183,7 +184,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Train, then show."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.demo")
     check_numbers(args)
-    folder = Path(args.folder) if args.folder else fresh_folder()
+    folder = Path(args.run) if args.run else fresh_folder()
     try:
         train(args, folder)
     except KeyboardInterrupt:

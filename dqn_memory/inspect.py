@@ -1,6 +1,6 @@
 """Show what a checkpoint remembers, and how: `python -m dqn_memory.inspect runs/demo-1`.
 
-It plays greedy episodes and writes into RUN/inspect:
+It plays greedy episodes and writes into RUN/inspect, for an agent of the package ./NAME/inspect:
 
     attention_layer_*.png  what each decision of one episode attended to, head by head, beside the environment
     priors.png             learned attention priors by distance
@@ -49,7 +49,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Args(RunArgument):
-    """Draw and measure what a run's latest checkpoint remembers, in greedy episodes."""
+    """Draw and measure what a run's latest checkpoint remembers, in greedy episodes.
+
+    What it wrote into RUN/inspect before is replaced.
+    """
 
     state_run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """Run of the same architecture in the same environment, trained with --observe state, to be compared."""
@@ -137,10 +140,7 @@ def draw(
         figures["observability.png"] = gap_figure(gap, config, agent)
     written = [plots.save(figure, folder / name) for name, figure in figures.items()]
     if episode.frames:
-        seen = found.attention.items()
-        heads = tuple(f"layer {layer} head {head}" for layer, maps in seen for head in range(len(maps)))
-        looks = [Looks(heads, np.concatenate(list(found.attention.values())))] if heads else []
-        save_video(folder / "episode.gif", [episode], names, looks)
+        save_video(folder / "episode.gif", [episode], names, [Looks.of(found.attention)])
         written.append(folder / "episode.gif")
     return written
 
@@ -207,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = measure(args, config, network, setup)
     folder = run / "inspect"
     with disk_errors(folder):
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     written = draw(folder, network, config, found, gap, action_names(setup))
     facts = describe(args, config, step, network, found)
     if gap is not None:

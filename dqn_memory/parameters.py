@@ -1,6 +1,7 @@
 """Report how large every architecture is in every environment: `python -m dqn_memory.parameters`.
 
-Prints one row a network, and writes the same rows with the DBGFQN paper's Table 3 beside them into results/.
+Prints one row a network; --write FOLDER keeps the rows as parameters.csv, and with the DBGFQN paper's Table 3 beside
+them as parameters.md.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from dqn_memory.blocks import PriorConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.settings import Repeatable, parse
-from envs.cli import load_plugins
-from envs.files import disk_errors, write_atomic
+from envs.cli import WriteArgs, load_plugins
+from envs.files import write_text
 from envs.machine import revision
 from envs.tables import Table, Value, origin, page
 
@@ -46,7 +47,7 @@ TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_t
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(WriteArgs):
     """Count the parameters of every architecture in every environment."""
 
     env: tuple[str, ...] = ()
@@ -65,10 +66,6 @@ class Args:
     """Trainable parameters to match, such as 100k or 1.5M: the widest D under it, then a wider Q head."""
     format: Literal["table", "json", "csv"] = "table"
     """What is printed; messages go to standard error."""
-    write: bool = True
-    """Write parameters.md and parameters.csv."""
-    results: str = "results"
-    """Folder of the two files."""
     plugin: Repeatable = ()
     """Modules imported first, which register blocks or architectures of their own."""
 
@@ -168,7 +165,7 @@ def _size_tables(rows: Sequence[Row]) -> Iterator[Table]:
 # ---- count, print, write ---------------------------------------------------------------------------------------------
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Count, print, write; a network that cannot meet the budget is left out with a sentence."""
+    """Count and print, write where asked; a network that cannot meet the budget is left out with a sentence."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(Args, argv, prog="python -m dqn_memory.parameters")
     load_plugins(args.plugin)
@@ -182,15 +179,12 @@ def main(argv: Sequence[str] | None = None) -> None:
             misses.append(f"{env}: {error}")
     if not rows:
         raise UserError(misses[0])
-    table, folder = Table(Row._fields, rows), Path(args.results)
-    if args.write:
+    table = Table(Row._fields, rows)
+    if args.write is not None:
         facts = origin("dqn_memory.parameters", argv, revision=revision())
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / "parameters.md", markdown_page(rows, facts, misses).encode())
-        comments = [f"{name}: {value}" for name, value in facts.items()]
-        write_atomic(folder / "parameters.csv", table.csv(comments).encode())
-        print(f"wrote {folder}/parameters.md and {folder}/parameters.csv", file=sys.stderr)
+        write_text(args.write / "parameters.md", markdown_page(rows, facts, misses))
+        write_text(args.write / "parameters.csv", table.csv([f"{name}: {value}" for name, value in facts.items()]))
+        print(f"wrote {args.write}/parameters.md and {args.write}/parameters.csv", file=sys.stderr)
     for miss in misses:
         print(f"left out, {miss}", file=sys.stderr)
     forms = {

@@ -1,7 +1,7 @@
 """Measure steps per second of the environments: `python -m envs.benchmark`.
 
 Every registered environment is measured alone and 1,024 at a time, and compared with the originals; with
-`--device cuda` 65,536 at a time inside one CUDA graph.
+`--device cuda` 65,536 at a time inside one CUDA graph. Prints the table; --write FOLDER keeps it as environments.*.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ import torch
 import tyro
 from torch import Tensor
 
+from envs.cli import MeasureArgs
 from envs.core import Step, World
 from envs.errors import UserError, near_names, one_line_errors
 from envs.fleet import advance
-from envs.machine import CLOCKS, MeasureArgs, benchmark_facts
+from envs.machine import CLOCKS, benchmark_facts
 from envs.registry import FROM_FILES, WORLDS, make_world
 from envs.tables import Table, Value, origin, publish
 
@@ -53,24 +54,24 @@ class Args(MeasureArgs):
 
     device: Literal["cpu", "cuda"] = "cpu"
     """`cuda` measures many environments inside one CUDA graph instead of the Gymnasium environments."""
-    only: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
     """Ids to measure; none given: all (on `cuda`: the two that have a bar)."""
 
     def check(self) -> None:
         """Refuse in one sentence what cannot work."""
         super().check()
-        for id in self.only:
+        for id in self.env:
             if id not in WORLDS:
-                raise UserError(f"--only: {near_names('environment', id, WORLDS)}")
+                raise UserError(f"--env: {near_names('environment', id, WORLDS)}")
             if id in FROM_FILES:
-                raise UserError(f"--only {id}: its file decides what it is; name an environment that needs none.")
+                raise UserError(f"--env {id}: its file decides what it is; name an environment that needs none.")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UserError("--device cuda: torch sees no CUDA device here; leave it out, or run where there is one.")
 
     def ids(self) -> list[str]:
         """List what is to be measured."""
         every = list(GRAPH_IDS) if self.device == "cuda" else [id for id in WORLDS if id not in FROM_FILES]
-        return list(self.only) or every
+        return list(self.env) or every
 
 
 # ---- on a CPU: Gymnasium environments --------------------------------------------------------------------------------
@@ -190,13 +191,13 @@ def measured(args: Args) -> Iterator[Table]:
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure; print and write the table."""
+    """Measure; print the table, and write it where asked."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog="python -m envs.benchmark")
     args.check()
     torch.set_num_threads(args.threads)
     facts = origin("envs.benchmark", argv, **benchmark_facts())
-    publish(measured(args), args.target, "environments", "Speed of the environments", facts)
+    publish(measured(args), args.write, "environments", "Speed of the environments", facts)
 
 
 if __name__ == "__main__":

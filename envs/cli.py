@@ -1,4 +1,4 @@
-"""Flags that scripts share: modules that register environments of your own, and options of an environment."""
+"""Flags that scripts share: modules of your own, options of an environment, where results go, how speed is measured."""
 
 from __future__ import annotations
 
@@ -6,18 +6,46 @@ import importlib
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
 from envs.errors import UserError, near_names, require
+from envs.machine import Clock
 from envs.registry import WORLDS
 
 Plugins = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="MODULE")]
 Options = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY VALUE ...")]
 PLAIN = (bool, int, float, str, list)
 TRUTH = {"True": True, "False": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteArgs:
+    """What every script takes whose results can be kept: it prints them, and writes where it is told to."""
+
+    write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Also write the results into this folder, such as results; files of theirs that are there are replaced (None: they
+    are only printed)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureArgs(WriteArgs):
+    """What every benchmark takes."""
+
+    threads: int = 1
+    """Threads of torch on a CPU."""
+    clock: Clock = "wall"
+    """`cpu` counts the time that the process was given, for a machine that others use too."""
+    quick: bool = False
+    """Few repetitions of tiny sizes: shows that everything runs; its numbers mean nothing."""
+
+    def check(self) -> None:
+        """Refuse in one sentence what cannot work."""
+        if self.threads < 1:
+            raise UserError(f"--threads {self.threads} must be at least 1")
 
 
 def check_id(id: str, plugins: Sequence[str]) -> None:

@@ -16,6 +16,8 @@ from envs.errors import UserError, require
 
 TEMPORARY = ".*.tmp"  # what a file is called that is not yet whole
 LEFT = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")  # such a file of ours, and nobody else's
+FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # in a file's name, by Windows
+DEVICES = re.compile("con|prn|aux|nul|(com|lpt)[0-9]", re.I)  # names that stand for no file there
 
 
 @contextmanager
@@ -49,6 +51,12 @@ def write_atomic(path: Path, data: bytes) -> None:
         sync_folder(path.parent)
 
 
+def portable_name(text: str) -> str:
+    """Write a text as one part of a path that every system allows: no separators, no : or *, no device of Windows."""
+    name = FORBIDDEN.sub("-", text).rstrip(". ") or "-"
+    return f"_{name}" if DEVICES.fullmatch(name.partition(".")[0].rstrip()) else name
+
+
 def leftovers(folder: Path) -> list[Path]:
     """List files that a killed process left not yet whole."""
     return [path for path in folder.glob(TEMPORARY) if LEFT.fullmatch(path.name) and path.is_file()]
@@ -77,8 +85,8 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --folder") from error
-    require(os.access(folder, os.W_OK), f"cannot write to {folder}: it is protected; choose another --folder")
+        raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another folder") from error
+    require(os.access(folder, os.W_OK), f"cannot write to {folder}: it is protected; choose another folder")
 
 
 def read_text(path: Path, what: str = "") -> str:

@@ -135,14 +135,19 @@ def make_fleet(
     device: str | torch.device = "cpu",
     observation_key: str | None = None,
     env_kwargs: dict[str, Any] | None = None,
+    workers: int | None = None,
 ) -> Fleet:
-    """Make N environments by id: an AtariFleet for ALE/..., a TensorFleet for a World, else a GymnasiumFleet."""
+    """Make N environments by id: an AtariFleet for ALE/..., a TensorFleet for a World, else a GymnasiumFleet.
+
+    Only the last can be shared out among processes (`workers`).
+    """
     kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
     require(seed >= 0, f"seed must not be negative, not {seed}.")
     if not atari and id.removeprefix("envs:") not in WORLDS:
-        return GymnasiumFleet(id, num_envs, seed, device, observation_key, **kwargs)
+        return GymnasiumFleet(id, num_envs, seed, device, observation_key, workers, **kwargs)
     unused = f"observation_key {observation_key!r} chooses from a dictionary, which {id} does not show here."
     require(observation_key is None, unused)
+    require(workers is None, f"{id} is not stepped in processes of its own; leave --env-workers out.")
     if atari:
         check_keywords(id, AtariConfig, kwargs)
         return AtariFleet(id, num_envs, seed, device, AtariConfig(**kwargs))

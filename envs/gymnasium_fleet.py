@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -13,12 +14,12 @@ import torch
 from torch import Tensor
 
 from envs.core import Step
-from envs.errors import UserError, near_names, require
-from envs.registry import WORLDS
+from envs.errors import UserError, require
+from envs.packages import Make, make_env
 from envs.seeding import digest
-from envs.spaces import Array, discrete_actions, encoder
+from envs.spaces import Array
+from envs.workers import Rows, WorkerRows
 
-Make = Callable[[], gymnasium.Env[Any, Any]]
 RESTART = -1  # logged in place of the actions when all episodes are started over
 
 
@@ -152,10 +153,11 @@ class GymnasiumFleet(ReplayedFleet):
         seed: what the environments' seeds are spawned from.
         device: where the tensors of a step are put.
         observation_key: the entry to use of a Dict observation.
+        workers: processes that share the environments; None: they are in this one. The steps are the same.
 
     Raises:
-        UserError: the id is unknown or cannot be made, the actions are not Discrete, the observation has
-            another form than Box, Discrete, MultiDiscrete or MultiBinary, or a key is missing.
+        UserError: the id is unknown or cannot be made, the actions are not Discrete or MultiDiscrete, the observation
+            has another form than Box, Discrete, MultiDiscrete or MultiBinary, or a key is missing.
     """
 
     def __init__(
@@ -165,16 +167,18 @@ class GymnasiumFleet(ReplayedFleet):
         seed: int,
         device: str | torch.device = "cpu",
         observation_key: str | None = None,
+        workers: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(env if isinstance(env, str) else getattr(env, "__name__", repr(env)), num_envs, device)
-        self.make: Make = (lambda: make_env(env, **kwargs)) if isinstance(env, str) else env
+        make: Make = partial(make_env, env, **kwargs) if isinstance(env, str) else env
+        rows = Rows if workers is None else partial(WorkerRows, workers=workers)
+        self._open: Callable[[], Rows | WorkerRows] = partial(rows, make, num_envs, observation_key)
         children = np.random.SeedSequence(seed).spawn(num_envs)
         self.seeds = [int(child.generate_state(1)[0]) for child in children]
         self.reports_success = True  # until an episode ends without a word of it
         self._build()
-        self.observation_space, self._encode = encoder(self.envs[0].observation_space, observation_key)
-        self.num_actions, self._first_action = discrete_actions(self.envs[0].action_space)
+        self.observation_space, self.num_actions = self.rows.observation_space, self.rows.num_actions
 
     def reset(self) -> Tensor:
         """Start all episodes, seeded the first time only; returns the first observations (N, ...)."""
@@ -185,58 +189,31 @@ class GymnasiumFleet(ReplayedFleet):
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw one environment, if it was made with render_mode="rgb_array", as a picture (height, width, 3)."""
-        picture = self.envs[row].render() if self.envs[row].render_mode == "rgb_array" else None
+        picture = self.rows.frame(row)
         if picture is None:
             raise UserError(f"Environment {self.name!r} draws nothing; make it with render_mode='rgb_array'.")
-        return np.asarray(picture, np.uint8)
+        return picture
 
     def close(self) -> None:
-        for env in self.envs:
-            env.close()
+        self.rows.close()
 
     def _build(self) -> None:
-        self.envs = [self.make() for _ in range(self.num_envs)]
+        self.rows = self._open()
 
     def _first(self, seeds: list[int] | None) -> Array:
-        rows = zip(self.envs, [None] * self.num_envs if seeds is None else seeds, strict=True)
-        return np.stack([self._encode(env.reset(seed=seed)[0]) for env, seed in rows])
+        return self.rows.first([None] * self.num_envs if seeds is None else [*seeds])
 
     def _step(self, chosen: list[int]) -> Step:
-        results = [env.step(self._first_action + a) for env, a in zip(self.envs, chosen, strict=True)]
-        rewards = np.array([float(result[1]) for result in results])
-        self._count(rewards)
-        terminated, truncated, success = np.array(
-            [self._flags(row, *result[2:]) for row, result in enumerate(results)]
-        ).T
-        final = np.stack([self._encode(result[0]) for result in results])  # (N, ...)
-        self.observation = final.copy()
-        for row in np.flatnonzero(terminated | truncated):
-            self.observation[row] = self._encode(self.envs[row].reset()[0])
-        return Step(**self._fields(final, rewards, terminated, truncated, success))
-
-    def _flags(self, row: int, ended: Any, cut: Any, info: dict[str, Any]) -> tuple[bool, bool, bool]:
-        """Give terminated, truncated and success; an end at the time limit is an end."""
-        terminated, truncated = bool(ended), bool(cut) and not ended
-        done = terminated or truncated
-        self.reports_success &= not done or "success" in info or "is_success" in info
-        verdict = info.get("success", info.get("is_success", self.returns[row] > 0))
-        return terminated, truncated, bool(verdict) and done
+        found = self.rows.step(chosen)
+        self._count(found.rewards)
+        done = found.terminated | found.truncated
+        self.reports_success &= bool((found.success[done] >= 0).all())
+        success = done & np.where(found.success < 0, self.returns > 0, found.success > 0)
+        self.observation = found.final.copy()
+        self.observation[done] = found.fresh
+        return Step(**self._fields(found.final, found.rewards, found.terminated, found.truncated, success))
 
 
 def spawn_seeds(entropy: int | list[int], number: int) -> list[int]:
     """Spawn seeds of environments from one seed, or from earlier ones."""
     return (np.random.SeedSequence(entropy).generate_state(number).astype(np.int64) >> 1).tolist()
-
-
-def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Call `gymnasium.make`, with one clear sentence for an id or a keyword that does not exist."""
-    try:
-        return gymnasium.make(id, disable_env_checker=True, **kwargs)
-    except gymnasium.error.UnregisteredEnv as error:
-        raise UserError(near_names("environment", id, {*WORLDS, *gymnasium.registry})) from error
-    except (gymnasium.error.Error, ImportError, ValueError) as error:
-        raise UserError(f"Environment {id!r} cannot be made: {error}") from error
-    except TypeError as error:
-        if "keyword argument" not in str(error):
-            raise
-        raise UserError(f"Environment {id!r} cannot be made with {sorted(kwargs)}: {error}") from error

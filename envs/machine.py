@@ -1,4 +1,4 @@
-"""What a measured number depends on: machine, versions, revision, and how a benchmark was asked to measure."""
+"""What a measured number depends on: machine, versions, revision, clock."""
 
 from __future__ import annotations
 
@@ -10,45 +10,16 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from envs.errors import UserError
-
 PACKAGES = ("dqn-memory", "numpy", "gymnasium")
 FACTS = ("cpu", "cores", "threads", "platform", "python", "torch", "numpy", "gymnasium", "revision", "dirty")
 Clock = Literal["wall", "cpu"]
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasureArgs:
-    """What every benchmark takes."""
-
-    threads: int = 1
-    """Threads of torch on a CPU."""
-    clock: Clock = "wall"
-    """`cpu` counts the time that the process was given, for a machine that others use too."""
-    quick: bool = False
-    """Few repetitions of tiny sizes: shows that everything runs; its numbers mean nothing."""
-    folder: Path = Path("results/benchmarks")
-    """Where the pages go, a md and a json file each."""
-    write: bool = True
-    """Write the pages."""
-
-    def check(self) -> None:
-        """Refuse in one sentence what cannot work."""
-        if self.threads < 1:
-            raise UserError(f"--threads {self.threads} must be at least 1")
-
-    @property
-    def target(self) -> Path | None:
-        """The folder, if pages are written."""
-        return self.folder if self.write else None
 
 
 def describe_environment(device: torch.device | str = "cpu") -> dict[str, Any]:

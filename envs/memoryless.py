@@ -1,4 +1,4 @@
-"""Search the best policy without a memory: `python -m envs.memoryless ENV_ID`.
+"""Search the best policy without a memory: `python -m envs.memoryless --env ENV_ID`.
 
 Two kinds of reactive policies are searched: deterministic ones, a table from the newest observation to an action, and
 stochastic ones, a table of action probabilities. What is found is a lower bound on the best policy of its kind: every
@@ -6,7 +6,8 @@ number is that of a policy, and nothing proves that there is no better one. How 
 the best value says how firm it is. Observations of integers and pictures are told apart as they are, the components of
 a continuous observation by the cells of a grid (`BINS`).
 
-Writes results/memoryless.json and memoryless.md; environments that are not asked for keep their rows there.
+Prints what it found; --write FOLDER keeps it in memoryless.json and memoryless.md, beside the rows of other
+environments there.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -27,7 +28,7 @@ from torch import Tensor
 
 from envs.baselines.players import draws, finish
 from envs.baselines.search import PAID, WON, Graph, explore
-from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
+from envs.cli import Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import State, World, where
 from envs.errors import UserError, one_line_errors
@@ -52,10 +53,10 @@ Identify = Callable[[Tensor], Tensor]  # from observations (N, ...) to their num
 
 
 @dataclass(frozen=True)
-class Args:
-    """Search the best policy without a memory in one environment, and keep what it reaches."""
+class Args(WriteArgs):
+    """Search the best policy without a memory in one environment."""
 
-    env: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ENV_ID")]
+    env: str
     """The environment."""
     options: Options = ()
     """Keywords of the environment and their values, such as grid 5 blink 4, or path my.pomdp."""
@@ -75,10 +76,6 @@ class Args:
     """Other episodes that its result is judged by then."""
     seed: int = 0
     """Seed of the searches."""
-    folder: str = "results"
-    """Where memoryless.json and memoryless.md go."""
-    write: bool = True
-    """Write the two files."""
 
     def check(self) -> None:
         """Refuse in one sentence what cannot work."""
@@ -386,22 +383,21 @@ def compute(args: Args, argv: Sequence[str]) -> tuple[list[Row], Row]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Search, print, write."""
+    """Search and print; write where asked."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog="python -m envs.memoryless")
     load_plugins(args.plugin)
     args.check()
     torch.set_num_threads(1)
-    folder = Path(args.folder)
-    if args.write:  # before the search, whose result would be lost with it
-        tables = read_tables(folder / "memoryless.json")
-        make_folder(folder)
+    if args.write is not None:  # before the search, whose result would be lost with it
+        tables = read_tables(args.write / "memoryless.json")
+        make_folder(args.write)
     rows, made = compute(args, argv)
     print(Table.from_records(rows, formats=FORMATS).text())
-    if args.write:
+    if args.write is not None:
         policies = tables.get(POLICIES.title, POLICIES).replace_rows("env", rows)
         origins = tables.get(ORIGINS.title, ORIGINS).replace_rows("env", [made])
-        write_page(folder, "memoryless", TITLE, {}, [policies, origins])
+        write_page(args.write, "memoryless", TITLE, {}, [policies, origins])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from envs.errors import UserError, near_names, require
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Encode = Callable[[Any], Array]
+Decode = Callable[[Any], Any]
 MAX_ACTIONS = 2**15 - 2  # int16, less one number that stands for "no action"
 
 
@@ -126,12 +127,34 @@ def encoder(space: gymnasium.Space[Any], key: str | None = None) -> tuple[gymnas
     raise UserError(f"Observations must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, not {space}.")
 
 
-def discrete_actions(space: gymnasium.Space[Any]) -> tuple[int, int]:
-    """Give the number of actions and the first action's number; a UserError unless the actions are Discrete."""
-    if not isinstance(space, spaces.Discrete):
-        raise UserError(f"The actions must be Discrete, not {space}.")
-    require(space.n <= MAX_ACTIONS, f"There are {space.n} actions; a replay holds numbers up to {MAX_ACTIONS}.")
-    return int(space.n), int(space.start)
+def discrete_actions(space: gymnasium.Space[Any]) -> tuple[int, Decode]:
+    """Give the number of actions A, and the function that makes the environment's actions of numbers 0 .. A - 1.
+
+    Several integers (MultiDiscrete) are one action: all their combinations are numbered, the last one fastest. The
+    function takes one number, or an array of them.
+
+    Raises:
+        UserError: the actions have another form, or are too many.
+    """
+    ranges = integer_ranges(space) if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else None
+    if ranges is None:
+        raise UserError(f"The actions must be Discrete or MultiDiscrete, not {space}.")
+    sizes, start = ranges
+    count = math.prod(sizes.tolist())
+    require(count <= MAX_ACTIONS, f"There are {count} actions; a replay holds numbers up to {MAX_ACTIONS}.")
+    if isinstance(space, spaces.MultiDiscrete):
+        table = np.stack(np.unravel_index(np.arange(count), sizes), -1) + start  # (A, K)
+        shape, dtype = space.nvec.shape, space.dtype
+        return count, lambda action: table[action].reshape(*np.shape(action), *shape).astype(dtype)
+    first = int(start[0])
+    return count, lambda action: action + first
+
+
+def only_box(space: gymnasium.Space[Any]) -> str | None:
+    """Name the one entry of a Dict that is a Box; None where the space is no Dict, or has none or several."""
+    entries = space.spaces if isinstance(space, spaces.Dict) else {}
+    boxes = [name for name, entry in entries.items() if isinstance(entry, spaces.Box)]
+    return boxes[0] if len(boxes) == 1 else None
 
 
 def _entry(space: spaces.Dict, key: str | None) -> gymnasium.Space[Any]:

@@ -189,7 +189,7 @@ def read_page(path: Path) -> dict[str, Any]:
         content: dict[str, Any] = parse_json(path.read_bytes())
         page_text(content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} does not hold a page of tables; move it away or choose another --folder") from None
+        raise UserError(f"{path} does not hold a page of tables; move it away or choose another folder") from None
     return content
 
 

@@ -1,8 +1,8 @@
 """How fast a world model is: `python -m world_models.benchmark unizero|glam`.
 
 It measures what the trainers do (acting, updates) and what a whole run of 100,000 steps of Pong adds up to: a small
-preset on a CPU, the full size on CUDA. Each device has a section of results/benchmarks/unizero.{md,json} or
-glam.{md,json}, which is written whole; other sections are kept.
+preset on a CPU, the full size on CUDA. Prints the tables; --write FOLDER keeps them as unizero.{md,json} or
+glam.{md,json}, where each device has a section, which is written whole; other sections stay.
 """
 
 from __future__ import annotations
@@ -298,14 +298,14 @@ def prior_rows(timer: Timer, shape: tuple[int, int, int], contexts: Sequence[int
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure; print and write the tables."""
+    """Measure; print the tables, and write them where asked."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog=f"python -m {MODULE}")
     args.check()
     torch.set_num_threads(args.threads)
     set_tf32(False)
     facts = origin(MODULE, argv, **benchmark_facts())
-    publish(tables(args), args.target, args.model, CASES[args.model]["title"], facts, args.on)
+    publish(tables(args), args.write, args.model, CASES[args.model]["title"], facts, args.on)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How large a world model is: `python -m world_models.parameters unizero|glam`.
 
 UniZero: parameters and operations under every prior. GLAM: every preset and sequence form part by part, with frozen
-parameters and those that no loss reaches apart. Prints the tables and writes results/unizero or results/glam.
+parameters and those that no loss reaches apart. Prints the tables; --write FOLDER keeps them as parameters.*.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from dqn_memory.blocks import PRIORS
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.settings import Bounds, check_numbers, read_config
+from envs.cli import WriteArgs
 from envs.machine import git_state
-from envs.tables import Table, Value, origin, page, write_page
+from envs.tables import Table, Value, origin, write_page
 from world_models.glam import acting
 from world_models.glam.agent import Agent
 from world_models.glam.config import FORMS, TrainConfig
@@ -46,19 +47,15 @@ Size = dict[str, int]  # elements by kind
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(WriteArgs):
     """Count the parameters of a world model."""
 
     model: tyro.conf.Positional[Literal["unizero", "glam"]]
     """Which world model."""
     actions: Annotated[int, Bounds(1)] | None = None
     """Actions A of the game (None: Pong's 6 for UniZero, all of Atari's 18 for GLAM)."""
-    format: Literal["md", "json"] = "md"
+    format: Literal["table", "json"] = "table"
     """What is printed; messages go to standard error."""
-    write: bool = True
-    """Write parameters.md and parameters.json."""
-    results: str | None = None
-    """Folder of the two files (None: results/unizero or results/glam)."""
 
 
 def total(build: Callable[[int], nn.Module], actions: int) -> int:
@@ -201,21 +198,20 @@ def size(module: nn.Module, without: Collection[int] = ()) -> Size:
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Count, write, print."""
+    """Count and print; write where asked."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog=f"python -m {MODULE}")
     check_numbers(args)
     actions = args.actions or TEXTS[args.model]["actions"]
     tables = unizero_tables(actions) if args.model == "unizero" else glam_tables(actions)
     facts, title = origin(MODULE, argv, actions=actions, **git_state()), TEXTS[args.model]["title"]
-    if args.write:
-        folder = Path(args.results or f"results/{args.model}")
-        write_page(folder, "parameters", title, facts, tables)
-        print(f"wrote {folder}/parameters.md and {folder}/parameters.json", file=sys.stderr)
+    if args.write is not None:
+        write_page(args.write, "parameters", title, facts, tables)
+        print(f"wrote {args.write}/parameters.md and {args.write}/parameters.json", file=sys.stderr)
     if args.format == "json":
         print(json.dumps({table.title: table.records() for table in tables}, indent=1))
     else:
-        print(page(title, facts, tables).rstrip())
+        print("\n\n".join("\n\n".join(filter(None, (table.text(), table.note))) for table in tables))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from dqn_memory.runs.settings import Bounds
 from envs.atari import AtariStep
 from envs.core import Step
 from envs.fleet import Fleet, make_fleet
-from envs.gymnasium_fleet import make_env
+from envs.packages import make_env
 from envs.registry import WORLDS, make_world
 
 
@@ -56,18 +56,17 @@ class EvalSetup:
     observation_key: str | None
     device: torch.device
     reset_memory: bool = False  # before each step: what the agent does without a memory
+    workers: int | None = None  # processes that step the environments
 
     @classmethod
     def of(cls, config: Any, device: torch.device, reset_memory: bool = False) -> Self:
         """Take a run's own environment, with the time limit of evaluations."""
         environment, kwargs = config.environment, config.env_kwargs(training=False)
-        return cls(environment.env, kwargs, environment.observation_key, device, reset_memory)
+        return cls(environment.env, kwargs, environment.observation_key, device, reset_memory, environment.env_workers)
 
     def fleet(self, num_envs: int, seed: int) -> Fleet:
         """Make N environments."""
-        return make_fleet(
-            self.env, num_envs, seed, self.device, observation_key=self.observation_key, env_kwargs=self.env_kwargs
-        )
+        return make_fleet(self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers)
 
 
 def training_signal(step: Step, collection: Any) -> tuple[Tensor, Tensor]:

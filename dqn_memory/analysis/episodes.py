@@ -31,6 +31,7 @@ class Episode:
     frames: tuple[Array, ...]  # T + 1 RGB pictures, the last one after the last action; () if not drawn
     success: bool
     env_reports_success: bool = True  # whether it said so; else a return above 0 is a success
+    texts: tuple[str, ...] = ()  # T + 1, the same as `frames` in characters, where the environment has them
 
     def __len__(self) -> int:
         return len(self.action)
@@ -48,11 +49,18 @@ class Episode:
         return "success" if self.success else "no success"
 
 
-@torch.no_grad()
 def play_in(
     setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False
 ) -> list[Episode]:
-    """Play greedy episodes of a network in one fresh environment.
+    """Play greedy episodes as `play_each` does, all of them at once."""
+    return list(play_each(setup, network, seed, episodes, initial, draw))
+
+
+@torch.no_grad()
+def play_each(
+    setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False
+) -> Iterator[Episode]:
+    """Play greedy episodes of a network in one fresh environment, each when it is asked for.
 
     Args:
         setup: where and how.
@@ -66,11 +74,10 @@ def play_in(
         UserError: there is no such initial state, or no picture to draw.
     """
     fleet, actor = single_fleet(setup, seed, initial, draw), setup.actor(network, 1)
-    observation, played = fleet.reset(), []
+    observation = fleet.reset()
     for _ in range(episodes):
         episode, observation = _play_one(fleet, actor, observation, draw)
-        played.append(episode)
-    return played
+        yield episode
 
 
 def single_fleet(setup: EvalSetup, seed: int, initial: int | None = None, draw: bool = False) -> Fleet:
@@ -98,7 +105,7 @@ def action_names(setup: EvalSetup) -> tuple[str, ...]:
 def _play_one(fleet: Fleet, actor: Actor, observation: Tensor, draw: bool) -> tuple[Episode, Tensor]:
     """Play until the episode ends; also give the first observation of the next one."""
     steps: list[tuple[Tensor, ...]] = []
-    frames: list[Array] = []
+    drawn: list[tuple[Array, str]] = []
     previous = torch.full((1,), fleet.num_actions, device=fleet.device)
     ended = torch.ones(1, dtype=torch.bool, device=fleet.device)
     while not steps or not bool(ended):
@@ -107,25 +114,34 @@ def _play_one(fleet: Fleet, actor: Actor, observation: Tensor, draw: bool) -> tu
         action = q.argmax(1)
         before = _state_before(fleet) if draw else None
         if draw:
-            frames.append(fleet.frame(0))
+            drawn.append(_drawn(fleet))
         step = fleet.step(action)
         steps.append((observation, previous, action, q.float(), step.reward))
         observation, previous, ended = step.observation, action, step.done
     if draw:
-        frames.append(_last_frame(fleet, before, action, frames[-1]))
+        drawn.append(_last_drawn(fleet, before, action, drawn[-1]))
     seen, led, taken, values, reward = (torch.cat(each).cpu() for each in zip(*steps, strict=True))
+    frames, texts = (tuple(each) for each in zip(*drawn, strict=True)) if draw else ((), ())
     episode = Episode(
-        seen, led, taken.numpy(), values.numpy(), reward.numpy(), tuple(frames), bool(step.success),
-        fleet.reports_success,
+        seen, led, taken.numpy(), values.numpy(), reward.numpy(), frames, bool(step.success), fleet.reports_success,
+        texts if all(texts) else (),
     )  # fmt: skip
     return episode, observation
+
+
+def _drawn(fleet: Fleet) -> tuple[Array, str]:
+    """Draw the environment as a picture and in characters; none where it has no text."""
+    text = fleet.world.text(fleet.state, 0) if isinstance(fleet, TensorFleet) else ""
+    return fleet.frame(0), text
 
 
 def _state_before(fleet: Fleet) -> tuple[Any, Tensor] | None:
     return (fleet.state, fleet.generator.get_state()) if isinstance(fleet, TensorFleet) else None
 
 
-def _last_frame(fleet: Fleet, before: tuple[Any, Tensor] | None, action: Tensor, shown: Array) -> Array:
+def _last_drawn(
+    fleet: Fleet, before: tuple[Any, Tensor] | None, action: Tensor, shown: tuple[Array, str]
+) -> tuple[Array, str]:
     """Draw the state after the episode's last action, from which the fleet has already gone on to a new episode.
 
     An environment of this suite takes that step once more, with the same draws; any other cannot, so its last picture
@@ -139,7 +155,7 @@ def _last_frame(fleet: Fleet, before: tuple[Any, Tensor] | None, action: Tensor,
     count = fleet.world.step_draws + fleet.world.reset_draws  # in one call, as the fleet draws them
     u = torch.rand(1, count, dtype=torch.float64, device=fleet.device, generator=generator)
     after = fleet.world.step(state, action, u[:, : fleet.world.step_draws])[0]
-    return fleet.world.frame(after, 0)
+    return fleet.world.frame(after, 0), fleet.world.text(after, 0)
 
 
 # ---- the windows that decisions were made from -----------------------------------------------------------------------

@@ -147,9 +147,11 @@ def decision(
     panel.set_yticks(range(count), rows)
     every = 1 if length <= 24 else 5
     named = [i for i in range(length) if (first_step + i) % every == 0 or first_step + i in marks]
-    words = [f"{first_step + i}\n{marks.get(first_step + i, '')}".rstrip() for i in named]
+    words = [f"{first_step + i}\n{marks.get(first_step + i, '') if film else ''}".rstrip() for i in named]
     panel.set_xticks(named, words)
-    panel.set_xlabel("step of the episode")
+    meant = {word: "black" if step == max(marks) else "orange" for step, word in marks.items()}
+    key = "" if film else f" ({', '.join(f'{colour}: {word}' for word, colour in meant.items())})"  # narrow columns
+    panel.set_xlabel(f"step of the episode{key}")
     panel.tick_params(length=0)
     for index in sorted((step - first_step for step in marks), reverse=True):  # the last one lies below the others
         edge = INK if index == length - 1 else MARK
@@ -281,6 +283,7 @@ def _film(slot: SubplotSpec, frames: Sequence[Array], steps: Array) -> None:
     for panel, step in zip(strip, steps.tolist(), strict=True):
         panel.imshow(frames[step], interpolation="nearest")
         panel.set_ylabel(f"step {step}", rotation=0, ha="right", va="center", fontsize=8)
+        panel.yaxis.set_label_coords(-0.06, 0.5)  # a place that the layout knows, or the first letter is cut off
         hide_frame(panel)
 
 
@@ -362,9 +365,10 @@ def returns(agents: Mapping[str, Estimate], lines: Mapping[str, float], title: s
         panel.annotate(f"{mean:.2f}", (mean, row), (0, 10), textcoords="offset points", ha="center", bbox=paper)
     panel.set_yticks(range(len(agents)), list(agents))
     panel.set_ylim(len(agents) - 0.5, -0.7)
-    for name, value in lines.items():
+    for level, (name, value) in enumerate(sorted(lines.items(), key=lambda line: -line[1])):  # one above the other
         panel.axvline(value, color=FAINT, linestyle="--", linewidth=1.1)
-        panel.annotate(name, (value, 1.0), (0, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
+        above = 0, 2 + 11 * level
+        panel.annotate(name, (value, 1.0), above, xycoords=("data", "axes fraction"), textcoords="offset points",
                        ha="center", va="bottom", fontsize=8, color=FAINT)  # fmt: skip
     finish_panel(panel, "return of an episode", grid="x")
     return figure

@@ -22,7 +22,10 @@ from envs.baselines import Lines, lines
 
 EPISODES = MAX_EVAL_ENVS  # one for each row of a fleet: only first episodes start alike in both
 # what may differ unmentioned
-APART = ("environment.observe", "seed", "output", "compute", "evaluation", "total_steps", "plugin")
+APART = (
+    "environment.observe", "environment.env_workers", "seed",
+    "output", "compute", "evaluation", "total_steps", "plugin",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

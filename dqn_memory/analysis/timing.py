@@ -14,7 +14,8 @@ from dqn_memory.network import ObservationSpec
 from dqn_memory.replay import Replay
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
-from envs.machine import CLOCKS, Clock, MeasureArgs
+from envs.cli import MeasureArgs
+from envs.machine import CLOCKS, Clock
 from envs.tables import Value
 
 Work = Callable[[], object]

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from dqn_memory.acting import ActingMode
+from dqn_memory.analysis.attention import episode_attention
 from dqn_memory.analysis.episodes import Episode
+from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
 from envs.files import disk_errors, write_atomic
 
 STEP_MS, LAST_MS = 400, 2000
 PAGES = 200  # about the most pictures of a video; of longer ones only some steps are shown, each for longer
-SIDE, PANEL, MARGIN, LINE = 300, 290, 14, 20  # pixels
-INK, FAINT, PAPER, BAR, CHOSEN = "#222222", "#777777", "#ffffff", "#b9cbe0", "#e08a1e"
+SHADES, SOME = 128, 8  # colours of a GIF, and of how many of its pictures they are
+SIDE, PANEL, MARGIN, LINE = 250, 230, 12, 23  # pixels
+LARGE, TEXT, SMALL = 19, 16, 15  # letters that can be read where a web page shows the picture at 400 pixels
+NAME, NUMBER = 88, 52  # room for an action's name and its Q-value
+INK, FAINT, PAPER, BAR, CHOSEN = "#222222", "#666666", "#ffffff", "#b9cbe0", "#e08a1e"
 GOOD, BAD = "#2d7d46", "#b3362e"
-ROW, NAMES, AHEAD = 14, 96, (236, 236, 236)  # of the attention's rows: height, room for names, colour of the future
+ROW, NAMES, AHEAD = 19, 118, (236, 236, 236)  # of the attention's rows: height, room for names, colour of the future
 Array = np.ndarray[Any, np.dtype[Any]]
 Words = tuple[str, str, int]  # of one line: text, colour, size
 
@@ -33,6 +39,28 @@ class Looks:
     names: tuple[str, ...]  # (R,)
     weights: Array  # (R, T, T): source, deciding step, step looked at
 
+    @classmethod
+    def of(cls, attention: Mapping[int, Array]) -> Self | None:
+        """Take what `episode_attention` found, (H, T, T) by layer; None where no layer has attention."""
+        if not attention:
+            return None
+        names = (f"layer {layer} head {head}" for layer, maps in attention.items() for head in range(len(maps)))
+        return cls(tuple(names), np.concatenate(list(attention.values())))
+
+    @classmethod
+    def found(cls, network: QNetwork, episode: Episode, acting: ActingMode) -> Self | None:
+        """Compute what each decision of an episode attended to."""
+        device = next(network.parameters()).device
+        observation, previous = episode.observation.to(device), episode.previous_action.to(device)
+        attention = episode_attention(network, observation, previous, acting)
+        return cls.of({layer: maps.double().cpu().numpy() for layer, maps in attention.items()})
+
+    def at(self, step: int) -> tuple[Array, float]:
+        """Give the weights (R, T) of one decision as shares of the largest, and that one."""
+        weights = self.weights[:, step]
+        most = float(weights.max())
+        return weights / max(most, 1e-9), most
+
 
 def check_target(path: Path, overwrite: bool) -> None:
     """Refuse a path that a video cannot be written to, before any work is done for it."""
@@ -43,7 +71,11 @@ def check_target(path: Path, overwrite: bool) -> None:
 
 
 def save_video(
-    path: Path, episodes: Sequence[Episode], actions: Sequence[str] = (), looks: Sequence[Looks] = ()
+    path: Path,
+    episodes: Sequence[Episode],
+    actions: Sequence[str] = (),
+    looks: Sequence[Looks | None] = (),
+    step_ms: int = STEP_MS,
 ) -> None:
     """Write episodes with frames, one after the other; `actions` are names for the action numbers.
 
@@ -56,67 +88,87 @@ def save_video(
     every = max(1, -(-sum(map(len, episodes)) // PAGES))
     for number, episode in enumerate(episodes, 1):
         look = looks[number - 1] if looks else None
-        names = [actions[i] if i < len(actions) else f"action {i}" for i in range(episode.q.shape[1])]
         steps = range(0, len(episode), every)
-        pictures += [_page(episode, step, number, names, look) for step in (*steps, len(episode))]
-        durations += [STEP_MS * min(every, len(episode) - step) for step in steps] + [LAST_MS]
-    buffer = io.BytesIO()
-    kind = "GIF" if path.suffix.lower() == ".gif" else "PNG"
+        pictures += [page(episode, step, number, actions, look) for step in (*steps, len(episode))]
+        durations += [step_ms * min(every, len(episode) - step) for step in steps] + [LAST_MS]
+    buffer, kind = io.BytesIO(), "GIF" if path.suffix.lower() == ".gif" else "PNG"
+    if kind == "GIF":
+        pictures = _with_palette(pictures)
     pictures[0].save(buffer, kind, save_all=True, append_images=pictures[1:], duration=durations, loop=0, disposal=1)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, buffer.getvalue())
 
 
-def _page(episode: Episode, step: int, number: int, names: Sequence[str], look: Looks | None) -> Image.Image:
-    """Render the environment before action `step`, or after the last one at step T."""
-    frame, ended = _enlarge(episode.frames[step]), step == len(episode)
-    height = max(frame.height, 5 * LINE + len(names) * LINE + LINE) + 2 * MARGIN
+def _with_palette(pictures: Sequence[Image.Image]) -> list[Image.Image]:
+    """Bring all to the colours of a few of them: half the size of a palette for each."""
+    some = [*pictures[:: -(-len(pictures) // SOME)], pictures[-1]]
+    sheet = Image.new("RGB", (max(each.width for each in some), sum(each.height for each in some)), PAPER)
+    for each, top in zip(some, np.cumsum([0, *(each.height for each in some)]).tolist(), strict=False):
+        sheet.paste(each, (0, top))
+    palette = sheet.quantize(SHADES, Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
+    return [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in pictures]
+
+
+def page(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> Image.Image:
+    """Render the environment before action `step`, or after the last one at step T, and what goes with it."""
+    frame, names = _enlarge(episode.frames[step]), named(episode, actions)
+    height = max(frame.height, (6 + len(names)) * LINE) + 2 * MARGIN
     below = 0 if look is None else (len(look.names) + 2) * ROW + MARGIN
-    page = Image.new("RGB", (frame.width + PANEL + 3 * MARGIN, height + below), PAPER)
-    page.paste(frame, (MARGIN, MARGIN))
-    draw, left = ImageDraw.Draw(page), frame.width + 2 * MARGIN
-    words = _ending(episode, number) if ended else _moment(episode, step, number, names)
+    picture = Image.new("RGB", (frame.width + PANEL + 3 * MARGIN, height + below), PAPER)
+    picture.paste(frame, (MARGIN, MARGIN))
+    draw, left = ImageDraw.Draw(picture), frame.width + 2 * MARGIN
+    words = moment(episode, step, number, names)
     for line, (text, colour, size) in enumerate(words):
         draw.text((left, MARGIN + line * LINE), text, fill=colour, font=ImageFont.load_default(size))
-    if not ended:
+    if step < len(episode):
         _bars(draw, left, MARGIN + len(words) * LINE, episode, step, names)
     if look is not None:
-        _look(page, draw, look, min(step, len(episode) - 1), height)
-    return page
+        _look(picture, draw, look, min(step, len(episode) - 1), height)
+    return picture
 
 
-def _moment(episode: Episode, step: int, number: int, names: Sequence[str]) -> list[Words]:
+def named(episode: Episode, actions: Sequence[str]) -> list[str]:
+    """Give every action of an episode a name."""
+    return [actions[i] if i < len(actions) else f"action {i}" for i in range(episode.q.shape[1])]
+
+
+def moment(episode: Episode, step: int, number: int, names: Sequence[str]) -> list[Words]:
+    """Say what the agent does at a step, or at step T how the episode ended."""
+    if step == len(episode):
+        told = episode.env_reports_success
+        return [
+            (f"Episode {number} ended", INK, LARGE),
+            (episode.outcome, INK if not told else GOOD if episode.success else BAD, LARGE),
+            (f"{len(episode)} steps", INK, TEXT),
+            (f"last reward: {episode.reward[-1]:+.2f}", INK, TEXT),
+            *([(f"return: {episode.episode_return:.2f}", INK, TEXT)] if told else []),  # else the outcome says it
+        ]
     return [
-        (f"Episode {number}, step {step}", INK, 16),
-        (f"takes {names[episode.action[step]]}", CHOSEN, 13),
-        (f"its reward: {episode.reward[step]:+.2f}", INK, 13),
-        (f"return so far: {episode.reward[:step].sum():.2f}", FAINT, 13),
-        ("Q-values", FAINT, 13),
+        (f"Episode {number}, step {step}", INK, LARGE),
+        (f"takes {names[episode.action[step]]}", CHOSEN, TEXT),
+        (f"its reward: {episode.reward[step]:+.2f}", INK, TEXT),
+        (f"return so far: {episode.reward[:step].sum():.2f}", FAINT, TEXT),
+        ("Q-values", FAINT, TEXT),
     ]
 
 
-def _ending(episode: Episode, number: int) -> list[Words]:
-    return [
-        (f"Episode {number} ended", INK, 16),
-        (episode.outcome, GOOD if episode.success else BAD, 16),
-        (f"{len(episode)} steps", INK, 13),
-        (f"last reward: {episode.reward[-1]:+.2f}", INK, 13),
-        (f"return: {episode.episode_return:.2f}", INK, 13),
-    ]
+def shares(episode: Episode, step: int) -> Array:
+    """Place the Q-values of a step between the episode's least and highest, (A,) within 0 .. 1."""
+    low, high = float(episode.q.min()), float(episode.q.max())
+    return (episode.q[step] - low) / (high - low) if high > low else np.zeros(episode.q.shape[1])
 
 
 def _bars(draw: ImageDraw.ImageDraw, left: int, top: int, episode: Episode, step: int, names: Sequence[str]) -> None:
     """Draw a line an action: its name, its Q-value as a bar between the episode's least and highest, and the number."""
-    low, high = float(episode.q.min()), float(episode.q.max())
-    start, length, font = left + 92, PANEL - 92 - 52, ImageFont.load_default(13)
-    for index, (name, value) in enumerate(zip(names, episode.q[step].tolist(), strict=True)):
+    start, length, font = left + NAME, PANEL - NAME - NUMBER, ImageFont.load_default(TEXT)
+    for index, (name, share) in enumerate(zip(names, shares(episode, step).tolist(), strict=True)):
         chosen = index == episode.action[step]
-        share = (value - low) / (high - low) if high > low else 0.0
         draw.text((left, top), name, INK, font)
-        end = start + max(1, round(share * length))
-        draw.rectangle((start, top + 3, end, top + LINE - 4), fill=CHOSEN if chosen else BAR)
-        draw.text((start + length + 6, top), f"{value:.2f}", INK if chosen else FAINT, font)
+        box = (start, top + 3, start + max(1, round(share * length)), top + LINE - 4)
+        draw.rectangle(box, fill=CHOSEN if chosen else BAR)
+        value = f"{episode.q[step, index]:.2f}"
+        draw.text((left + PANEL, top), value, INK if chosen else FAINT, font, anchor="ra")
         top += LINE
 
 
@@ -124,11 +176,12 @@ def _look(page: Image.Image, draw: ImageDraw.ImageDraw, look: Looks, step: int, 
     """Draw a row a source: where the decision at `step` looked, from the first step to the last."""
     left, count = MARGIN + NAMES, look.weights.shape[-1]
     length = page.width - left - MARGIN
-    colours = matplotlib.colormaps["Blues"](look.weights[:, step], bytes=True)[..., :3].copy()  # (R, T, 3)
+    weights, most = look.at(step)
+    colours = matplotlib.colormaps["Blues"](weights, bytes=True)[..., :3].copy()  # (R, T, 3)
     colours[:, step + 1 :] = AHEAD
     strip = Image.fromarray(colours).resize((length, len(look.names) * ROW), Image.Resampling.NEAREST)
-    font = ImageFont.load_default(11)
-    draw.text((MARGIN, top), f"what the decision at step {step} attends to, by step", FAINT, font)
+    font = ImageFont.load_default(SMALL)
+    draw.text((MARGIN, top), f"attention of step {step} to each step, darkest {most:.2f}", FAINT, font)
     page.paste(strip, (left, top + ROW))
     for row, name in enumerate(look.names, 1):
         draw.text((MARGIN, top + row * ROW), name, INK, font)
@@ -136,7 +189,7 @@ def _look(page: Image.Image, draw: ImageDraw.ImageDraw, look: Looks, step: int, 
     box = (left + step * length // count, top + ROW, left + (step + 1) * length // count, under)
     draw.rectangle(box, outline=CHOSEN)
     for shown in sorted({0, count - 1}):
-        draw.text((left + (2 * shown + 1) * length // (2 * count), under), str(shown), FAINT, font, anchor="ma")
+        draw.text((left + (2 * shown + 1) * length // (2 * count), under + 1), str(shown), FAINT, font, anchor="ma")
 
 
 def _enlarge(frame: Array) -> Image.Image:

@@ -1,14 +1,14 @@
 """One run folder: everything that a training script needs besides its algorithm.
 
 config.toml       complete and reloadable          metrics.jsonl   one JSON object a line
-environment.json  versions, revision, device       events.out...   the same scalars for TensorBoard
+environment.json  versions, revision, device       events.out...   the same scalars for TensorBoard, or other trackers
 checkpoints/      the latest checkpoint; its manifest.json is renamed last
 
 run = Run.create(path, to_toml(config))
 run.log(step, {"charts/episodic_return": 0.5})
 run.save(step, weights, trainer, replay, header)
 
-run = Run.open(path)            # reading writes nothing and needs no lock
+run = Run.open(path)            # reading writes nothing and needs no lock; or a name such as "memory-7x7"
 run = Run.take_up(path)         # to go on with it
 checkpoint = run.resume()       # None: it was killed before its first checkpoint
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +40,24 @@ from envs.machine import describe_environment
 
 LOCK = ".lock"  # held by the process that trains the run
 PATIENCE = 2.0  # seconds that a process which was told to end may take
+AGENTS = Path(__file__).parents[1] / "agents"  # run folders of trained agents, in the package
+
+
+def find_run(path: Path | str) -> Path:
+    """Give a run folder's path; the name of an agent in the package leads to it, unless a run has that path here."""
+    path = Path(path)
+    shipped = AGENTS / path.name
+    ours = str(path) == path.name and not _is_run(path) and _is_run(shipped)
+    return shipped if ours else path
+
+
+def agent_names() -> list[str]:
+    """Name the agents in the package."""
+    return sorted(folder.name for folder in AGENTS.iterdir() if _is_run(folder))
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "config.toml").is_file()
 
 
 class Run:
@@ -80,18 +98,13 @@ class Run:
 
     @classmethod
     def open(cls, path: Path | str) -> Run:
-        """Find a run to read it; raises UserError where there is none."""
-        path = Path(path)
-        if not (path / "config.toml").is_file():
-            empty = path.is_dir() and not _strange(path)
-            hint = "; nothing was written there yet: start the run without --resume" if empty else ""
-            raise UserError(f"{path} is no run folder: it has no config.toml{hint}")
-        return cls(path)
+        """Find a run to read it, by its path or an agent's name; raises UserError where there is none."""
+        return cls(_checked(find_run(path), f"; agents in the package: {', '.join(agent_names())}"))
 
     @classmethod
     def take_up(cls, path: Path | str) -> Run:
         """Find a run to go on with it; raises UserError where there is none, or another process trains it."""
-        run = cls.open(path)
+        run = cls(_checked(Path(path)))
         run._lock = _taken(run.path)
         try:
             _sweep(run.path)
@@ -124,6 +137,10 @@ class Run:
     def has_checkpoint(self) -> bool:
         """Whether anything was saved yet."""
         return self._checkpoints.exists
+
+    def track(self, names: Sequence[str]) -> None:
+        """Let trackers (see `dqn_memory.runs.trackers`) see each line from now on."""
+        self._metrics.track(names)
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Record scalars at an environment step."""
@@ -194,6 +211,16 @@ class Run:
         self.close()
 
 
+def _checked(path: Path, absent: str = "") -> Path:
+    """Give back the path of a run; a UserError says what is missing at another one, `absent` where nothing is there."""
+    if _is_run(path):
+        return path
+    hint = "" if path.exists() else absent
+    if path.is_dir() and not _strange(path):
+        hint = "; nothing was written there yet: start the run without --resume"
+    raise UserError(f"{path} is no run folder: it has no config.toml{hint}")
+
+
 def _taken(path: Path) -> BinaryIO:
     return take_lock(path / LOCK, f"the run {path} is being trained", PATIENCE)
 
@@ -227,15 +254,15 @@ def _check_empty(path: Path) -> None:
 
 @dataclass(frozen=True)
 class RunArgument:
-    """A script's run folder, which it takes as an argument or as --run."""
+    """A script's run, which it takes as an argument or as --run."""
 
     folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder."""
+    """Run folder, or the name of an agent in the package: demo, memory-7x7, car-flag."""
     run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder, as a flag instead."""
+    """The same, as a flag instead."""
 
     def chosen_run(self) -> Path:
-        """Give the one run folder that was named."""
+        """Give the one run that was named."""
         if bool(self.folder) == bool(self.run):
             raise UserError("give one run folder, as an argument or as --run RUN")
         return Path(self.folder or self.run)

@@ -1,12 +1,12 @@
 """Locks that end with their holder, however it ends: held through an open file, which a child process may inherit.
 
-On a network file system that emulates such locks a child does not inherit them; a study's trainer is told there to end
-with its parent (see `dqn_memory.study.child`), so nobody is left who would have to be noticed.
+On Windows, and on a network file system that emulates such locks, a child does not inherit them: what a study's trainer
+holds there is the lock of its own run folder alone. On Linux a trainer ends with its parent (`dqn_memory.study.child`),
+so nobody is left who would have to be noticed.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -17,10 +17,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from filelock import lock_descriptor
+
 from dqn_memory.runs.errors import UserError
 from envs.files import disk_errors, parse_json
 
 PATIENCE = 10.0  # seconds that a dying holder of a lock has to let go
+PROBES = 3  # times that a lock is asked for before it counts as held: who asks holds it, for a moment
 
 
 def take_lock(path: Path, busy: str, patience: float = PATIENCE) -> BinaryIO:
@@ -33,17 +36,18 @@ def take_lock(path: Path, busy: str, patience: float = PATIENCE) -> BinaryIO:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and not path.is_file():
             raise UserError(f"{path} is not the file of a lock that it should be: delete it")
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
+        file = path.open("a+b", buffering=0)
     until = time.monotonic() + patience
     with disk_errors(path):
-        while not _lock(file, fcntl.LOCK_EX):
+        while not _lock(file):
             if time.monotonic() > until:
                 file.close()
                 raise UserError(f"{busy}, {held_by(lock_holder(path) or {})}")
             time.sleep(0.05)
-        file.truncate()
+        file.truncate(0)
         since = datetime.now().astimezone().isoformat(" ", "seconds")
-        file.write(json.dumps({"pid": os.getpid(), "host": platform.node(), "since": since}).encode())
+        holder = json.dumps({"pid": os.getpid(), "host": platform.node(), "since": since})
+        file.write(f" {holder}".encode())  # Windows lets nobody read the first byte, which is what is locked there
     return file
 
 
@@ -55,15 +59,20 @@ def held_lock(path: Path, busy: str, patience: float = PATIENCE) -> Iterator[int
 
 
 def lock_holder(path: Path) -> dict[str, Any] | None:
-    """Say who holds a lock, by pid, host and since when (nothing is known between its two writes); None: nobody."""
+    """Say who holds a lock, by pid, host and since when (nothing where it cannot be asked); None: nobody."""
     if not path.is_file():
         return None
     try:
-        with path.open("rb") as file:
-            return None if _lock(file, fcntl.LOCK_SH) else dict(parse_json(file.read()))
+        with path.open("r+b" if os.access(path, os.W_OK) else "rb", buffering=0) as file:
+            for probe in range(PROBES):
+                if _lock(file):
+                    return None
+                time.sleep(0.01 * (probe + 1 < PROBES))
+            file.seek(1)
+            return dict(parse_json(file.read()))
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError):
+    except (OSError, ValueError, TypeError):
         return {}
 
 
@@ -72,9 +81,5 @@ def held_by(holder: dict[str, Any]) -> str:
     return f"by process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}"
 
 
-def _lock(file: BinaryIO, kind: int) -> bool:
-    try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+def _lock(file: BinaryIO) -> bool:
+    return lock_descriptor(file.fileno(), blocking=False)

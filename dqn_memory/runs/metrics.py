@@ -1,11 +1,10 @@
-"""Scalars over environment steps: metrics.jsonl for programs, TensorBoard events for people."""
+"""Scalars over environment steps: metrics.jsonl for programs, trackers for people."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import platform
 import shlex
 import time
 from collections import deque
@@ -16,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.migration import new_metric
+from dqn_memory.runs.trackers import NONE, TRACKERS, Tracker
 from envs.files import disk_errors, parse_json, sha256
 
 if TYPE_CHECKING:
@@ -33,23 +33,29 @@ FINAL = "final/"  # how the names of a finished run's last evaluation begin
 
 
 class Metrics:
-    """Appends to both files; opens them with the first line, so that reading a run writes nothing."""
+    """Appends to metrics.jsonl, which is opened with the first line, so that reading a run writes nothing."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / METRICS
-        self._purge_step: int | None = None
+        self._resumed: int | None = None
         self._file: IO[bytes] | None = None
-        self._events: EventFile | None = None
+        self._trackers: list[Tracker] = []
+
+    def track(self, names: Sequence[str]) -> None:
+        """Let trackers see each line from now on."""
+        with disk_errors(self.path.parent):
+            self._trackers += [TRACKERS[name](self.path.parent, self._resumed) for name in names if name != NONE]
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Add one line; a number that is not finite is written as null."""
+        """Add one line, and tell trackers; in the file a number that is not finite is written as null."""
+        values = {name: _number(value) for name, value in scalars.items()}
         with disk_errors(self.path):
-            if self._file is None or self._events is None:
+            if self._file is None:
                 self._file = self.path.open("ab")
-                self._events = EventFile(self.path.parent, self._purge_step)
-            self._file.write(metrics_line(step, scalars))
+            self._file.write(metrics_line(step, values))
             self._file.flush()
-            self._events.write(step, scalars)
+            for tracker in self._trackers:
+                tracker.log(step, values)
 
     def flush(self) -> bytes:
         """Put all lines on the disk, and give them."""
@@ -57,12 +63,10 @@ class Metrics:
             if self._file is not None:
                 self._file.flush()
                 os.fsync(self._file.fileno())
-            if self._events is not None:
-                self._events.flush()
             return self.path.read_bytes() if self.path.exists() else b""
 
     def truncate(self, length: int, step: int, digest: str | None = None) -> None:
-        """Go back to `length` bytes, and let TensorBoard forget what it saw after `step`.
+        """Go back to `length` bytes, and let trackers know that the run goes on from `step`.
 
         Raises:
             UserError: they are fewer, or are not those whose SHA-256 is `digest` (None: of a checkpoint without one).
@@ -80,48 +84,15 @@ class Metrics:
         with disk_errors(self.path), self.path.open("ab") as file:
             file.truncate(length)
             os.fsync(file.fileno())
-        self._purge_step = step + 1
+        self._resumed = step
 
     def close(self) -> None:
-        """Write what is pending and let go of both files."""
-        file, events, self._file, self._events = self._file, self._events, None, None
-        with disk_errors(self.path), ExitStack() as both:
-            for opened in (file, events):
+        """Write what is pending, and let go of the file and of the trackers."""
+        file, trackers, self._file, self._trackers = self._file, self._trackers, None, []
+        with disk_errors(self.path), ExitStack() as all_of_them:
+            for opened in (file, *trackers):
                 if opened is not None:
-                    both.callback(opened.close)
-
-
-class EventFile:
-    """Scalars for TensorBoard. No thread writes them, so that a full disk is an error of the line that it refuses."""
-
-    def __init__(self, folder: Path, purge_step: int | None) -> None:
-        from tensorboard.compat.proto import event_pb2, summary_pb2  # slow to import, and not needed to read a run
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-        name = f"events.out.tfevents.{time.time_ns() / 1e9:019.8f}.{platform.node()}.{os.getpid()}"
-        self._file = (folder / name).open("wb")
-        self._records = RecordWriter(self._file)
-        self._add(file_version="brain.Event:2")
-        if purge_step is not None:  # TensorBoard forgets what earlier files say of this step and later ones
-            self._add(step=purge_step, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
-
-    def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Add scalars of one step."""
-        values = [self._summary.Value(tag=name, simple_value=float(value)) for name, value in scalars.items()]
-        self._add(step=step, summary=self._summary(value=values))
-
-    def _add(self, **fields: Any) -> None:
-        self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
-        self.flush()
-
-    def flush(self) -> None:
-        """Hand what was written to the system."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
+                    all_of_them.callback(opened.close)
 
 
 def metrics_line(step: int, scalars: Mapping[str, float]) -> bytes:
@@ -155,10 +126,12 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> float | int | None:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    number = float(value)
+    number = _number(value)
     return number if math.isfinite(number) else None
+
+
+def _number(value: Any) -> float | int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else float(value)
 
 
 class RunStats:

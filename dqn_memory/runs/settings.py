@@ -10,7 +10,8 @@
 
 A field's flag is its own name where no other field of the tree has it, else it takes the name of the field that holds
 it in front. A nested field called `kind` is named after its holder: `prior.kind` is `--prior`. Fields of nested classes
-need defaults; a field of the top one without a default is a required flag.
+need defaults; a field of the top one without a default is a required flag. Presets are for the configs of trainers,
+which name theirs as the class variable `trainer`, and as `first_flags` what their --help begins with.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, make_dataclass, replace
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
@@ -36,8 +37,10 @@ import tomli_w
 import tyro
 
 from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.migration import SCHEMA
 from dqn_memory.runs.toml import NONE, defaults, field_types, from_toml
+from dqn_memory.runs.trackers import check_trackers
 from envs.files import read_text
 from envs.registry import WORLDS
 
@@ -49,7 +52,7 @@ Keys = tuple[str, ...]
 Settings = Sequence[str] | Mapping[str, Any]  # a command line, or its flags by name, with underscores
 Repeatable = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 Engine = Literal["eager", "compile", "cudagraph"]
-CONFIG_HELP = "a shipped preset's name or a TOML file; repeatable, the later one wins"
+CONFIG_HELP = "A TOML file, or a shipped preset: {}. Of several the later one wins."
 FLAG = re.compile(r"--([a-z][a-z0-9-]*)|^(\w+)")  # a message of an environment begins with its keyword's bare name
 STUDIES = "studies"  # folder of sets of runs (dqn_memory.study), which are no presets of one
 PRESETS = Path(__file__).resolve().parents[2] / "configs"  # beside the package, installed or not
@@ -70,18 +73,24 @@ def parse(
     config = defaults(config_class) if base is None else base
     if isinstance(argv, Mapping):
         return _settings(config, argv, presets)
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    for name in _config_names(arguments):
-        config = read_config(config_class, name, presets, config)
-    about = inspect.cleandoc(config_class.__doc__ or "")
-    shipped = ", ".join(preset_names(presets)) or "none"
-    return parse_flags(config, arguments, f"{about}\n\nShipped presets for --config: {shipped}.", prog)
+    arguments, names = list(sys.argv[1:] if argv is None else argv), None
+    if trainer := _trainer(config_class):
+        names = preset_names(presets, trainer)
+        for name in _config_names(arguments):
+            config = read_config(config_class, name, presets, config)
+    return parse_flags(config, arguments, inspect.cleandoc(config_class.__doc__ or ""), prog, names)
 
 
-def preset_names(presets: Path = PRESETS) -> list[str]:
-    """Names of the shipped presets, such as "memory-7x7" or "glam/paper"."""
+def preset_names(presets: Path = PRESETS, trainer: str | None = None) -> list[str]:
+    """Names of the shipped presets, such as "memory-7x7" or "glam/paper"; of a trainer's alone, where it has any."""
     files = set(presets.rglob("*.toml")) - set(study_files(presets).values())
-    return sorted(path.relative_to(presets).with_suffix("").as_posix() for path in files)
+    names = sorted(path.relative_to(presets).with_suffix("").as_posix() for path in files)
+    return [name for name in names if preset_trainer(name) == trainer] or names
+
+
+def preset_trainer(name: str) -> str:
+    """Kind of run that a shipped preset is for: the name of its folder, or else a Q-network."""
+    return name.rpartition("/")[0] or "q_network"
 
 
 def study_files(presets: Path = PRESETS) -> dict[str, Path]:
@@ -90,9 +99,23 @@ def study_files(presets: Path = PRESETS) -> dict[str, Path]:
 
 
 def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base: C | None = None) -> C:
-    """Lay a preset or a TOML file over `base` (the defaults)."""
-    path = _find(name, presets)
+    """Lay a preset or a TOML file over `base` (the defaults).
+
+    Raises:
+        UserError: there is no such file, or it is another trainer's or not a config.
+    """
+    trainer = _trainer(config_class)
+    fitting = preset_names(presets, trainer)
+    path = _find(name, presets, fitting)
+    if path.resolve().is_relative_to(presets):
+        preset = path.resolve().relative_to(presets).with_suffix("").as_posix()
+        if preset in preset_names(presets) and preset not in fitting:
+            raise UserError(f"--config {name} is a preset of {script_of(preset_trainer(preset))}")
     return from_toml(config_class, read_text(path, "the config file "), str(path), base)
+
+
+def _trainer(config_class: type) -> str | None:
+    return getattr(config_class, "trainer", None)
 
 
 def _settings(config: C, settings: Mapping[str, Any], presets: Path) -> C:
@@ -126,7 +149,7 @@ def _config_names(arguments: list[str]) -> list[str]:
     return names
 
 
-def _find(name: str, presets: Path) -> Path:
+def _find(name: str, presets: Path, known: Sequence[str]) -> Path:
     shipped, path = presets / f"{name}.toml", Path(name)
     if shipped.is_file() and presets in shipped.parents:
         path = shipped
@@ -134,7 +157,7 @@ def _find(name: str, presets: Path) -> Path:
         return path
     if path.suffix == ".toml" or path.exists():
         raise UserError(f"--config {name}: no such file")
-    raise UserError(f"--config: {near_names('preset', name, preset_names(presets))}")
+    raise UserError(f"--config: {near_names('preset', name, known)}")
 
 
 # ---- flags -----------------------------------------------------------------------------------------------------------
@@ -153,14 +176,59 @@ def flag_names(config: Any) -> dict[str, str]:
     return flags
 
 
-def parse_flags(default: C, argv: list[str], description: str, prog: str | None = None) -> C:
-    """Give `default` with the flags in `argv` laid over it; tyro prints --help and its own errors."""
-    mirror = _mirror(default, flag_names(default), "")
-    config_type = Annotated[Repeatable, tyro.conf.arg(help=CONFIG_HELP, metavar="NAME|PATH")]
-    extra = [] if "config" in field_types(type(default)) else [("config", config_type, field(default=()))]
-    top = make_dataclass(type(mirror).__name__, extra, bases=(type(mirror),), frozen=True)
-    parsed: Any = tyro.cli(top, args=argv, prog=prog, description=description, config=(tyro.conf.OmitArgPrefixes,))
-    return _rebuild(default, parsed)
+def parse_flags(
+    default: C, argv: list[str], description: str, prog: str | None = None, presets: Sequence[str] | None = None
+) -> C:
+    """Give `default` with the flags in `argv` laid over it; tyro prints --help and its own errors.
+
+    `presets` are those that --config names; None: there is no such flag.
+    """
+    flags = flag_names(default)
+    entries = {flag: _entry(default, path, flag) for path, flag in flags.items()}
+    if presets is not None:
+        told = tyro.conf.arg(help=CONFIG_HELP.format(", ".join(presets) or "none"), metavar="NAME|PATH")
+        entries["config"] = ("config", Annotated[Repeatable, told], field(default=()))
+    top: list[Any] = []
+    for heading, (about, members) in _groups(default, flags, presets is not None).items():
+        group = make_dataclass("Group", [entries[flag] for flag in members], frozen=True)
+        told = tyro.conf.arg(name=heading, help=about)
+        top += [(heading.replace(" ", "_") or "all", Annotated[group, told], field(default=group()))]
+    parsed: Any = tyro.cli(
+        make_dataclass(type(default).__name__, top, frozen=True), args=argv, prog=prog or _program(),
+        description=description, config=(tyro.conf.OmitArgPrefixes,),
+    )  # fmt: skip
+    values = {flag: value for group in vars(parsed).values() for flag, value in vars(group).items()}
+    return _rebuild(default, {path: values[flag] for path, flag in flags.items()}, "")
+
+
+def _groups(config: Any, flags: dict[str, str], with_presets: bool) -> dict[str, tuple[str, list[str]]]:
+    """Divide flags as --help shows them: those to begin with, then by the part that holds them, by their headings."""
+    first = [flag for flag in getattr(config, "first_flags", ()) if flag in flags.values() or flag == "config"]
+    if with_presets and "config" not in first:
+        first.insert(0, "config")
+    groups: dict[str, tuple[str, list[str]]] = {"main": ("What most calls choose.", first)}
+    for path, flag in flags.items():
+        holder = path.rpartition(".")[0]
+        if flag not in first and holder:
+            about = " ".join((type(reduce(getattr, holder.split("."), config)).__doc__ or "").split())
+            sentence = re.split(r"(?<=\.) (?=[A-Z])", about)[0]
+            groups.setdefault(holder.replace(".", " "), (sentence, []))[1].append(flag)
+    others = [flag for path, flag in flags.items() if "." not in path and flag not in first]
+    return {name: group for name, group in (groups | {"other" if first else "": ("", others)}).items() if group[1]}
+
+
+def _entry(config: Any, path: str, flag: str) -> tuple[str, Any, Any]:
+    *holders, name = path.split(".")
+    holder = reduce(getattr, holders, config)
+    owner: Any = type(holder)
+    told = tyro.conf.arg(name=flag, help=_docs(owner).get(name))
+    return flag, Annotated[field_types(owner)[name], told], field(default=getattr(holder, name))
+
+
+def _program() -> str | None:
+    """Name the command that runs: `python -m dqn_memory.train`, or None for a file's own name."""
+    spec = sys.modules["__main__"].__spec__
+    return None if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"
 
 
 def _leaves(config: Any, prefix: Keys) -> Iterator[Keys]:
@@ -175,28 +243,15 @@ def _shortest(name: Keys, tails: Counter[Keys]) -> Keys:
     return next((name[-n:] for n in range(1, len(name)) if tails[name[-n:]] == 1), name)
 
 
-def _mirror(config: Any, flags: dict[str, str], prefix: str) -> Any:
-    docs = _docs(type(config))
-    entries: list[Any] = []
-    for name, annotation in field_types(type(config)).items():
+def _rebuild(config: Any, values: dict[str, Any], prefix: str) -> Any:
+    new: dict[str, Any] = {}
+    for name in field_types(type(config)):
         value, path = getattr(config, name), f"{prefix}{name}"
-        if is_dataclass(value):
-            nested = _mirror(value, flags, f"{path}.")
-            entries.append((name, type(nested), field(default=nested)))
-        else:
-            flag = tyro.conf.arg(name=flags[path], help=docs.get(name))
-            entries.append((name, Annotated[annotation, flag], field(default=value)))
-    return make_dataclass(type(config).__name__, entries, frozen=True)()
+        new[name] = _rebuild(value, values, f"{path}.") if is_dataclass(value) else values[path]
+    return replace(config, **new)
 
 
-def _rebuild(config: Any, parsed: Any) -> Any:
-    values: dict[str, Any] = {}
-    for name in field_types(type(config)).keys() & vars(parsed).keys():
-        old, new = getattr(config, name), getattr(parsed, name)
-        values[name] = _rebuild(old, new) if is_dataclass(old) else new
-    return replace(config, **values)
-
-
+@cache
 def _docs(config_class: type) -> dict[str, str]:
     """Read the string below each field, in one line; tyro itself would keep its line breaks."""
     owners = [owner for owner in reversed(config_class.__mro__) if is_dataclass(owner)]
@@ -299,7 +354,8 @@ class EnvironmentConfig:
     """The environment, and how many copies of it run."""
 
     env: str = "Gridverse/Memory-5x5-v0"
-    """An environment of this suite, or any Gymnasium id with a discrete action space."""
+    """An environment of this suite, or any Gymnasium id with discrete actions; ids of MiniGrid, POPGym and Memory Gym
+    need no more than their package."""
     num_envs: Annotated[int, Bounds(1)] = 16
     """Parallel copies N; one iteration of training is N environment steps."""
     time_limit: Annotated[int, Bounds(1)] | None = None
@@ -307,18 +363,39 @@ class EnvironmentConfig:
     path: str | None = None
     """File that the environment is read from, where it takes one."""
     observation_key: str | None = None
-    """Which entry of a dictionary observation the agent sees."""
+    """Which entry of a dictionary observation the agent sees (None: its only Box, if there is one)."""
     observe: Literal["observation", "state"] = "observation"
     """`state` shows the state in place of the observation: what the same agent does where nothing is hidden
     (environments of this suite)."""
+    env_workers: Annotated[int, Bounds(1)] | None = None
+    """Processes that step Gymnasium environments, each its share of the copies (None: this one does). The results are
+    the same. It pays where a step of all copies takes some milliseconds; asking processes costs about 0.2 ms."""
+
+    def completed(self) -> EnvironmentConfig:
+        """Choose the only Box of a dictionary observation, and say so, where no key is given."""
+        from envs.packages import make_env
+        from envs.spaces import only_box
+
+        if self.observation_key is not None or self.env.startswith("ALE/") or self.env.removeprefix("envs:") in WORLDS:
+            return self
+        env = make_env(self.env, **self.kwargs(training=False))
+        key = only_box(env.observation_space)
+        env.close()
+        if key is None:
+            return self
+        print(f"{self.env} shows a dictionary; the agent sees its entry {key!r} (--observation-key)", file=sys.stderr)
+        return replace(self, observation_key=key)
 
     def kwargs(self, training: bool = True) -> dict[str, Any]:
         """Give the keywords of the environment's constructor.
 
         Raises:
-            UserError: they ask for what only environments of this suite have.
+            UserError: the environment cannot have what is asked for.
         """
         ours = self.env.removeprefix("envs:") in WORLDS
+        if self.env_workers is not None and (ours or self.env.startswith("ALE/")):
+            how = "all copies at once, as tensors" if ours else "its copies in threads of its own"
+            raise UserError(f"--env-workers {self.env_workers}: {self.env} steps {how}; leave the flag out")
         if self.observe == "state" and not ours:
             raise UserError(
                 f"--observe state needs an environment of this suite, which {self.env} is not; use --observe "
@@ -343,6 +420,9 @@ class OutputConfig:
     """Run folder (None: runs/ENV/VARIANT/seed_SEED); it must not hold a run yet."""
     log_every: Annotated[int, Bounds(0)] = 2_000
     """Environment steps between log lines (0: none)."""
+    track: tuple[str, ...] = ("tensorboard",)
+    """Who is told of them, besides metrics.jsonl: any of tensorboard, csv (a file metrics.csv), wandb (Weights &
+    Biases) and trackers of a --plugin; or none."""
     checkpoint_every: Annotated[int, Bounds(0)] = 50_000
     """Environment steps between checkpoints (0: only at the end)."""
     checkpoint_replay: Literal["full", "none"] = "full"
@@ -351,6 +431,10 @@ class OutputConfig:
     """Environments that cannot be copied (Gymnasium's, Atari's) are resumed by taking all actions since their seeds
     again. A checkpoint that would need more of them starts new episodes, which a resume then begins at (0: every
     checkpoint does; None: none does)."""
+
+    def check(self) -> None:
+        """Refuse trackers that cannot be had."""
+        check_trackers(self.track)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -32,6 +32,7 @@ from dqn_memory.runs.seeding import Streams, dropout_state, restore_dropout
 from dqn_memory.runs.settings import Settings, parse
 from dqn_memory.runs.toml import to_toml
 from envs.cli import load_plugins
+from envs.files import portable_name
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import ReplayedFleet
 from envs.seeding import restore_generator
@@ -106,6 +107,7 @@ class Trainer(ABC, Generic[C]):
         self.fleet = make_fleet(
             environment.env, environment.num_envs, self.streams.worlds, self.device,
             observation_key=environment.observation_key, env_kwargs=config.env_kwargs(),
+            workers=environment.env_workers,
         )  # fmt: skip
 
     # ---- the algorithm: what a subclass provides -----------------------------------------------------------------
@@ -257,13 +259,13 @@ class Trainer(ABC, Generic[C]):
         if hasattr(config, "base"):  # what was chosen brings other defaults with it
             config = parse(cls.config_class, argv, base=config.base())
         load_plugins(config.plugin)
-        return cls.resolve(config)
+        return cls.resolve(replace(config, environment=config.environment.completed()))
 
     @classmethod
     def folder(cls, config: C) -> Path:
         """Where a fresh run goes."""
-        env = config.environment.env.replace("/", "-")
-        return Path(config.output.run or f"runs/{env}/{cls.variant(config)}/seed_{config.seed}")
+        env, variant = portable_name(config.environment.env), portable_name(cls.variant(config))
+        return Path(config.output.run or f"runs/{env}/{variant}/seed_{config.seed}")
 
     @classmethod
     def _resume(cls, argv: Settings) -> tuple[Self, Run]:
@@ -296,6 +298,7 @@ class Trainer(ABC, Generic[C]):
         """Iterate to the end of the run; log, evaluate and save on the way."""
         config, began_at = self.config, self.steps
         clock = Clock(run.metrics())
+        run.track(config.output.track)
         with Progress(config.total_steps, self.steps, config.environment.env) as progress:
             while self.steps < config.total_steps and not self.solved:
                 self.iterate()

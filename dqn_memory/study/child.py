@@ -1,7 +1,7 @@
 """Becomes a trainer that ends with its parent: `python -I -S child.py PARENT COMMAND...`, standard library only.
 
 Where a worker is killed its trainer must not live on, for another worker takes the run over. Linux sends the signal;
-elsewhere a trainer that outlived its worker is noticed by the lock that it holds.
+elsewhere a trainer that outlived its worker is noticed by the lock that it holds. Windows goes without this file.
 """
 
 import ctypes

@@ -1,6 +1,7 @@
 """What the four papers claim, against their own tables: `python -m dqn_memory.study.claims`.
 
-Writes results/claims.md: each claim with its published and its recomputed figure, and whether they agree.
+Prints each claim with its published and its recomputed figure, and whether they agree; --write FOLDER keeps the page
+as claims.md.
 """
 
 from __future__ import annotations
@@ -15,30 +16,33 @@ from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.settings import parse
 from dqn_memory.study.papers import verdicts
 from dqn_memory.study.papers.tables import FOLDER
+from envs.cli import WriteArgs
 from envs.files import write_text
 
 COMMAND = ("python", "-m", "dqn_memory.study.claims")
 
 
 @dataclass(frozen=True)
-class Args:
-    """Recompute the published claims and write them as a page; an earlier page is replaced."""
+class Args(WriteArgs):
+    """Recompute the published claims."""
 
-    published: str = str(FOLDER)
-    """Folder of the published tables; results/parameters.csv is looked for in the folder above it."""
-    results: str = "results"
-    """Folder of the page, claims.md."""
+    tables: Path = FOLDER
+    """Folder of the published tables; parameters.csv is looked for in the folder above it."""
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Recompute, write, and say how many agree."""
+    """Recompute, print or write, and say how many agree."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(Args, argv, prog=shlex.join(COMMAND))
-    found, page = verdicts.claims(Path(args.published)).values(), Path(args.results) / "claims.md"
-    write_text(page, verdicts.claims_page(shlex.join([*COMMAND, *argv]), Path(args.published)))
-    given = [claim.verdict for several in found for claim in several]
-    print(f"{given.count('disagrees')} of {len(given)} figures disagree with the tables: {page}")
+    page = verdicts.claims_page(shlex.join([*COMMAND, *argv]), args.tables)
+    given = [claim.verdict for several in verdicts.claims(args.tables).values() for claim in several]
+    if args.write is None:
+        print(page)
+    else:
+        write_text(args.write / "claims.md", page)
+    where = "" if args.write is None else f": {args.write / 'claims.md'}"
+    print(f"{given.count('disagrees')} of {len(given)} figures disagree with the tables{where}")
 
 
 if __name__ == "__main__":

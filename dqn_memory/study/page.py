@@ -169,7 +169,7 @@ def check_folder(folder: Path) -> None:
     for path in (folder / PAGE, folder / HTML):
         with disk_errors(path):
             if path.exists() and not MARK.search(_text(path)):
-                raise UserError(f"{path} is not what study.report writes and would be replaced: give another --folder")
+                raise UserError(f"{path} is not what study.report writes and would be replaced: give another folder")
 
 
 def _make_room(folder: Path, pictures: Sequence[str]) -> None:
@@ -179,7 +179,7 @@ def _make_room(folder: Path, pictures: Sequence[str]) -> None:
     with disk_errors(folder):
         for path in (folder / PICTURES / f"{name}.png" for name in pictures if name not in earlier):
             if path.exists():
-                raise UserError(f"{path} is of no earlier report and would be replaced: give another --folder")
+                raise UserError(f"{path} is of no earlier report and would be replaced: give another folder")
         (folder / PICTURES if pictures else folder).mkdir(parents=True, exist_ok=True)
         for name in earlier.difference(pictures):
             (folder / PICTURES / f"{name}.png").unlink(missing_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from math import ceil, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter, StrMethodFormatter
 
 from dqn_memory.analysis.plots import COLOURS, STYLE
@@ -30,6 +32,10 @@ FAINT = "#666666"
 GREY = "#c4c4c4"
 FEW_SERIES = 6  # up to which one panel holds all
 ACROSS = 4  # panels side by side
+KEYS = 3  # names of environments side by side
+APART = 8.0  # points between the numbers of environments
+LEADER: Any = {"arrowstyle": "-", "color": "#b5b5b5", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
+BESIDE = 0.13  # of a panel's width, for the names of its lines
 BEST = dict.fromkeys(statistics.HUMAN.values(), "human") | dict.fromkeys(statistics.OTHERS.values(), "most possible")
 
 # Seven colours, so that the paper's twelve recurrent and feed-forward rows that stand beside each other differ; the
@@ -38,6 +44,9 @@ PALETTE = COLOURS[:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)))
 MARKERS = ("o", "s", "^", "D")
 MARKS = 12  # of a line with many points, which has a marker now and then
+
+
+Point = tuple[float, float, int]  # x, y and number of an environment
 
 
 class Look(NamedTuple):
@@ -173,11 +182,14 @@ def curves_figure(
         if success:
             panel.set_ylim(-0.03, 1.06)
             panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-        if scale is not None:  # with words in the first panel; above the best is the panel's title
-            first = panel is panels[0]
-            _line(panel, scale.zero, "random" if first else "")
-            word = "best known" if success else BEST.get(scale, "best known")
-            _line(panel, scale.one, word if first else "", below=len(panels) > 1)
+        if scale is not None:
+            for level in scale:
+                panel.axhline(level, color=FAINT, linestyle=(0, (2, 2)), linewidth=1)
+    if scale is not None:
+        best = "best known" if success else BEST.get(scale, "best known")
+        _name_lines(panels[:ACROSS][-1], {"random": scale.zero, best: scale.one})
+        if len(panels) == 1:
+            panels[0].legend(loc="center left", bbox_to_anchor=(1.01 + BESIDE, 0.5))
     return figure
 
 
@@ -200,15 +212,15 @@ def _beginning(steps: Floats) -> float:
     return float(steps.min() - 0.05 * np.ptp(steps))
 
 
-def _line(panel: Axes, level: float, word: str, below: bool = False) -> None:
-    panel.axhline(level, color=FAINT, linestyle=(0, (2, 2)), linewidth=1)
-    if not word:
-        return
-    panel.annotate(
-        word, (1.0, level), (-3, -2 if below else 2), xycoords=("axes fraction", "data"), textcoords="offset points",
-        ha="right", va="top" if below else "bottom", fontsize=8.5, color=FAINT,
-        bbox={"facecolor": "white", "alpha": 0.7, "pad": 0.6, "lw": 0},
-    )  # fmt: skip
+def _name_lines(panel: Axes, levels: Mapping[str, float]) -> None:
+    """Write at the right of a panel, where no curve is, what its lines are; the lower one comes first."""
+    low, high = panel.get_ylim()
+    near = max(levels.values()) - min(levels.values()) < 0.15 * (high - low)
+    for (word, level), side in zip(levels.items(), ("top", "bottom"), strict=True):
+        panel.annotate(
+            word, (1.0, level), (4, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
+            va=side if near else "center", fontsize=8.5, color=FAINT,
+        )  # fmt: skip
 
 
 @_styled
@@ -256,31 +268,57 @@ def parameters_figure(points: Sequence[tuple[str, str, int, Estimate]], styles: 
 
 @_styled
 def gains_figure(
-    properties: Mapping[str, Sequence[float | None]], gains: Mapping[str, Sequence[Estimate | None]]
+    properties: Mapping[str, Sequence[float | None]],
+    gains: Mapping[str, Sequence[Estimate | None]],
+    worlds: Sequence[str],
 ) -> Figure:
-    """Draw gain over property, a panel each; the numbers are the environments' rows in the table, from 1."""
-    size = 2.15 * len(properties) + 0.6, 2.5 * len(gains) + 0.4
+    """Draw gain over property, a panel each, with a key to the numbers: the environments' rows in the table."""
+    size = 2.15 * len(properties) + 0.6, 2.5 * len(gains) + 0.6 + 0.2 * ceil(len(worlds) / KEYS)
     figure, panels = grid(len(gains), len(properties), size, sharex="col", sharey="row")
+    points = {}
     for row, (gain, values) in zip(panels, gains.items(), strict=True):
         for panel, places in zip(row, properties.values(), strict=True):
-            _scatter(panel, places, values)
+            points[panel] = _scatter(panel, places, values)
             panel.axhline(0, color=FAINT, linewidth=0.9)
         row[0].set_ylabel(f"gain in success:\n{gain}")
     for panel, name in zip(panels[-1], properties, strict=True):
         panel.set_xlabel(name)
         panel.xaxis.set_major_locator(MaxNLocator(4))
+    names = [Line2D([], [], linestyle="none", label=f"{number}  {world}") for number, world in enumerate(worlds, 1)]
+    figure.legend(handles=names, loc="outside lower center", ncols=KEYS, handlelength=0, handletextpad=0)
+    figure.draw_without_rendering()  # now it is known where the points are
+    for panel, each in points.items():
+        _number(panel, each)
     return figure
 
 
-def _scatter(panel: Axes, places: Sequence[float | None], values: Sequence[Estimate | None]) -> None:
+def _scatter(panel: Axes, places: Sequence[float | None], values: Sequence[Estimate | None]) -> list[Point]:
+    """Draw the points of a panel, and give them with their numbers."""
     numbered = enumerate(zip(places, values, strict=True), 1)
     pairs = [(x, y, number) for number, (x, y) in numbered if x is not None and y is not None]
-    for x, y, number in pairs:
+    for x, y, _ in pairs:
         panel.plot([x, x], [y.low, y.high], color="#9cc3de", linewidth=1.2)
         panel.plot(x, y.point, "o", color="#0072b2", markersize=4.5)
-        panel.annotate(str(number), (x, y.point), (4, 3), textcoords="offset points", fontsize=7.5, color="#333333")
     if len(pairs) < statistics.FEWEST:
-        panel.set_title(f"{len(pairs)} world{'' if len(pairs) == 1 else 's'}", fontsize=8, color=FAINT)
+        panel.set_title(f"{len(pairs)} world{'' if len(pairs) == 1 else 's'}", fontsize=8, color=FAINT, pad=14)
+    return [(x, y.point, number) for x, y, number in pairs]
+
+
+def _number(panel: Axes, points: Sequence[Point]) -> None:
+    """Write the numbers side by side above the panel, each with a thin line to its point, as points may coincide."""
+    ordered = sorted(points)
+    box, apart = panel.get_window_extent(), APART * panel.figure.dpi / 72
+    places = [float(panel.transData.transform(point[:2])[0]) for point in ordered]
+    for left, right in pairwise(range(len(places))):
+        places[right] = max(places[right], places[left] + apart)
+    places[-1:] = [min(place, box.x1) for place in places[-1:]]
+    for right, left in pairwise(reversed(range(len(places)))):
+        places[left] = min(places[left], places[right] - apart)
+    for place, (x, y, number) in zip(places, ordered, strict=True):
+        panel.annotate(
+            str(number), (x, y), ((place - box.x0) / box.width, 1.0), textcoords="axes fraction",
+            ha="center", va="bottom", fontsize=8, arrowprops=LEADER,
+        )  # fmt: skip
 
 
 @_styled

@@ -1,6 +1,7 @@
 """Report what a study shows: `python -m dqn_memory.study.report smoke`, while it runs or after.
 
-Writes report.md, one self-contained report.html and every picture into STUDY/report. Runs that are unfinished, failed,
+Writes report.md, one self-contained report.html and every picture into STUDY/report; of an archive, whose folder stays
+as it is, into runs/reports/NAME. Runs that are unfinished, failed,
 missing or damaged are named and left out. Folders of single runs are reported together as one study. With --archive
 FOLDER the raw numbers are kept there as a few tables, with a report of few pictures; the same command makes the whole
 report from them, and `--all results` that of every archive again.
@@ -13,12 +14,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.kinds import script_of
-from dqn_memory.study.archive import Source, find_study, open_source, write_archive
+from dqn_memory.study.archive import Source, find_study, is_archive, open_source, write_archive
 from dqn_memory.study.collect import PREFERRED, Data, collect, kept_record, meaning
 from dqn_memory.study.gather import gather, is_run
 from dqn_memory.study.page import WORDS, Section, check_folder, counted, page_text, write_report
@@ -29,8 +31,9 @@ from envs.baselines import known as baselines
 from envs.files import write_atomic
 from envs.tables import remake_page
 
+REPORTS = "runs/reports"  # of archives
 FEW = 6  # pictures of an archive's report
-CLAIMS = "python -m dqn_memory.study.claims"
+CLAIMS = "python -m dqn_memory.study.claims --write results"
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,9 @@ class Args:
     study: tyro.conf.Positional[tuple[Path, ...]] = ()
     """A study's folder, its name where it is in runs/studies, or the TOML file that study.run was given; or an archive.
     Or folders of finished runs, and archives to which they are added."""
-    folder: Path | None = None
-    """Where the report goes (None: the folder `report` in the study's own); an earlier report there is replaced, and
-    nothing else."""
+    write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Where the report goes (None: the folder `report` in the study's own, or runs/reports/NAME for an archive); an
+    earlier report there is replaced, and nothing else."""
     archive: Path | None = None
     """Keep the raw numbers of the finished runs here as tables, such as results/studies/smoke, with a report of few
     pictures; an archive of the same study that is there is replaced."""
@@ -74,10 +77,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.archive is not None:
             archive(data, args.archive)
             bad = unsound(data) + write(collect(open_source(args.archive)), args.archive, FEW)
-        elif len(args.study) > 1 and args.folder is None:
-            raise UserError("runs of several folders need a place for their report: give --folder or --archive")
+        elif len(args.study) > 1 and args.write is None:
+            raise UserError("runs of several folders need a place for their report: give --write or --archive")
         else:
-            bad = write(data, args.folder or source.folder / "report")
+            own = Path(REPORTS, source.folder.resolve().name) if is_archive(source.folder) else source.folder / "report"
+            bad = write(data, args.write or own)
     if bad:
         raise SystemExit(f"error: {len(bad)} of the study's runs or files are damaged or missing, see above")
 

@@ -86,10 +86,11 @@ def _train(order: Order, lock: int, started: Callable[[Process], object]) -> Out
         log.write(f"# {when} attempt {run.attempts} on {platform.node()}: {said}\n".encode())
         log.flush()
         began = log.tell()
+        windows = sys.platform == "win32"  # where neither the lock nor a process can be handed on
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command],
+            command if windows else [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=order.cwd,
-            env=os.environ | changed, pass_fds=(lock,), start_new_session=True,
+            env=os.environ | changed, pass_fds=() if windows else (lock,), start_new_session=True,
         )  # fmt: skip
         started(process)
         code = process.wait()
@@ -332,12 +333,17 @@ def offered(folder: Path, kind: str, planned: Sequence[Planned], sources: Sequen
                 if run.state == "finished" and (source.recorded is not None or finished(run.folder)):
                     text, name = source.record(run).config_toml, str(run.folder / CONFIG)
                     config: Any = from_record(type(missing[0].config), text, name)
-                    held[to_toml(replace(config, output=replace(config.output, run=None)))] = run
+                    held[_alike(replace(config, output=replace(config.output, run=None)))] = run
             except UserError as error:
                 yield run.name, None, source, str(error)
         for wanted in missing:
-            if (found := held.get(wanted.toml)) is not None:
+            if (found := held.get(_alike(wanted.config))) is not None:
                 yield wanted.name, found, source, next(iter(source.damage.get(found.name, ())), "")
+
+
+def _alike(config: Any) -> str:
+    """Write what a run's numbers depend on, which trackers are no part of."""
+    return to_toml(replace(config, output=replace(config.output, track=())))
 
 
 def _copy(run: RunState, folder: Path, source: Source) -> None:

@@ -1,7 +1,7 @@
 """How good is good: `python -m envs.baselines`.
 
-Computes, for every environment, what random actions reach and the best that is known, and writes
-results/baselines.md, .csv and .json. Rows that are not asked for by --only keep their place in the files.
+Computes and prints, for every environment, what random actions reach and the best that is known. --write FOLDER keeps
+them as baselines.md, .csv and .json, where rows that are not asked for by --env stay.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from envs.baselines import known
 from envs.baselines.bounds import BY_CHANCE, Best, Budget, best
 from envs.baselines.known import SHIPPED, UNKNOWN, Lines
 from envs.baselines.players import level, play, random_player
-from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
+from envs.cli import Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import World
 from envs.errors import UserError, one_line_errors
@@ -31,21 +30,18 @@ from envs.registry import FROM_FILES, WORLDS, make_world
 
 
 @dataclass(frozen=True)
-class Args(Budget):
-    """Measure random actions and the best known players, and write the table of both."""
+class Args(Budget, WriteArgs):
+    """Measure random actions and the best known players."""
 
-    only: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
     """Ids of the environments to compute (none given: all that need no file)."""
     options: Options = ()
-    """Keywords and values of the one environment that --only names, such as path my.pomdp; it has a row of its own."""
+    """Keywords and values of the one environment that --env names, such as path my.pomdp; it has a row of its own."""
     plugin: Plugins = ()
     """A module that registers environments of your own, by its name without .py; repeatable."""
-    folder: str = "results"
-    """Where baselines.md, .csv and .json go."""
-    write: bool = True
-    """Write the three files."""
     ship: bool = False
-    """Also write lines.json in the package, which scripts read to print the two lines beside their scores."""
+    """Also write the rows in --write's folder to lines.json in the package, which scripts read to print the two lines
+    beside their scores."""
 
     def check(self) -> None:
         """Refuse what cannot work.
@@ -58,16 +54,18 @@ class Args(Budget):
                 raise UserError(f"--{name} {getattr(self, name)} must be at least {least}.")
         if not self.gap > 0.0:
             raise UserError(f"--gap {self.gap} must be above 0.")
-        for id in self.only:
+        for id in self.env:
             check_id(id, self.plugin)
         if self.options and len(self.ids()) != 1:
-            raise UserError("--options belong to one environment; name it with --only.")
+            raise UserError("--options belong to one environment; name it with --env.")
+        if self.ship and self.write is None:
+            raise UserError("--ship writes the rows of a folder to the package; name it with --write FOLDER.")
         if self.ship and (self.options or self.plugin):
             raise UserError("--ship writes lines of the package's own environments; leave out --options and --plugin.")
 
     def ids(self) -> list[str]:
         """List what is to be computed, in the order of the table; environments made from a file have no one answer."""
-        wanted = [id.removeprefix("envs:") for id in self.only]
+        wanted = [id.removeprefix("envs:") for id in self.env]
         return [id for id in WORLDS if id in wanted or (not wanted and id not in FROM_FILES)]
 
     def worlds(self) -> dict[str, World[Any]]:
@@ -118,28 +116,28 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Compute, print, and write after every environment, so that nothing is lost when it is stopped."""
+    """Compute and print; write after every environment, so that nothing is lost when it is stopped."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog="python -m envs.baselines")
     load_plugins(args.plugin)
     args.check()
     torch.set_num_threads(1)
     command = shlex.join(["python", "-m", "envs.baselines", *argv])
-    folder = Path(args.folder)
-    rows = known.read(folder / "baselines.json")
+    folder = args.write
+    rows = {} if folder is None else known.read(folder / "baselines.json")
     worlds = args.worlds()
-    if args.write:
+    if folder is not None:
         make_folder(folder)
     for id, world in worlds.items():
         rows[id] = lines = compute(id, world, args, command)
         print(f"{id:<48} random {known.show(lines.random.success):<16} best {known.best(lines)}", flush=True)
-        if args.write:
+        if folder is not None:
             # As the registry sorts them; rows with options, and of environments not registered now, come last.
             rows = {id: rows[id] for id in [*(id for id in WORLDS if id in rows), *sorted(set(rows) - set(WORLDS))]}
             write_text(folder / "baselines.json", known.as_json(rows))
             write_text(folder / "baselines.csv", known.as_csv(rows))
             write_text(folder / "baselines.md", known.markdown(rows))
-        if args.write and args.ship:
+        if args.ship:
             own = {id: lines for id, lines in rows.items() if id in WORLDS and lines.bounded}
             write_text(SHIPPED, known.as_json(own, without=known.ORIGIN))
 

@@ -179,7 +179,7 @@ def read(path: Path) -> dict[str, Lines]:
         entries = parse_json(path.read_bytes())
         return {id: from_plain(id, entry) for id, entry in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} is no table of baselines; move it away or choose another --folder") from None
+        raise UserError(f"{path} is no table of baselines; move it away or choose another folder") from None
 
 
 def as_json(all_lines: Mapping[str, Lines], without: Sequence[str] = ()) -> str:

@@ -10,6 +10,6 @@ PYTHON=${PYTHON:-python3}
 FOLDER=${1:-${OUT:-results/benchmarks/gpu}}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} PYTHONUNBUFFERED=1
 failed=0  # one that fails must not keep the other from being done
-timeout 230 "$PYTHON" -m dqn_memory.benchmark --only graphs --folder "$FOLDER" || failed=1
-timeout 230 "$PYTHON" -m dqn_memory.benchmark --only training --folder "$FOLDER/training" || failed=1
+timeout 230 "$PYTHON" -m dqn_memory.benchmark --only graphs --write "$FOLDER" || failed=1
+timeout 230 "$PYTHON" -m dqn_memory.benchmark --only training --write "$FOLDER/training" || failed=1
 exit $failed

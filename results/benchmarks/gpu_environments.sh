@@ -9,7 +9,7 @@ PYTHON=${PYTHON:-python3}
 FOLDER=${1:-${OUT:-results/benchmarks/gpu}}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} PYTHONUNBUFFERED=1
 failed=0  # one that fails must not keep the other from being done
-timeout 240 "$PYTHON" -m envs.benchmark --device cuda --folder "$FOLDER" || failed=1
+timeout 240 "$PYTHON" -m envs.benchmark --device cuda --write "$FOLDER" || failed=1
 if "$PYTHON" -c "import pytest, hypothesis" 2>/dev/null; then
   timeout 300 "$PYTHON" -m pytest -q tests/envs -k "cuda" || failed=1
 fi

@@ -10,7 +10,7 @@ PYTHON=${PYTHON:-python3}
 FOLDER=${1:-${OUT:-results/benchmarks/gpu}}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} PYTHONUNBUFFERED=1
 failed=0  # one that fails must not keep the other from being done
-timeout 380 "$PYTHON" -m dqn_memory.benchmark --only mamba_cuda --folder "$FOLDER" || failed=1
+timeout 380 "$PYTHON" -m dqn_memory.benchmark --only mamba_cuda --write "$FOLDER" || failed=1
 if "$PYTHON" -c "import pytest" 2>/dev/null; then
   timeout 200 "$PYTHON" -m pytest -q tests/blocks/test_scan_triton.py -k "not interpreter" || failed=1
 fi

@@ -35,7 +35,7 @@ benchmark() {
   local engines=()
   for engine in ${ENGINES:-eager cudagraph}; do engines+=(--engine "$engine"); done
   for table in ${ONLY:-}; do engines+=(--only "$table"); done
-  timeout 460 "$PYTHON" -m world_models.benchmark unizero --device cuda "${engines[@]}" --folder "$FOLDER"
+  timeout 460 "$PYTHON" -m world_models.benchmark unizero --device cuda "${engines[@]}" --write "$FOLDER"
 }
 
 pong() {

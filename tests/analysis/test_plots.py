@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 from unizero_models import actions, model, simplex
 
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.episodes import Episode
-from dqn_memory.analysis.video import LAST_MS, PAGES, STEP_MS, Looks, save_video
+from dqn_memory.analysis.video import LAST_MS, MARGIN, NAMES, PAGES, ROW, STEP_MS, Looks, save_video
 from dqn_memory.runs.errors import UserError
+from dqn_memory.study.plots import gains_figure
+from dqn_memory.study.statistics import Estimate
 from world_models.unizero import plots as unizero_plots
 from world_models.unizero.analysis import attention_maps
 
@@ -69,10 +72,12 @@ def test_a_decision_marks_its_steps_and_shows_pictures_of_short_windows(tmp_path
     weights = RNG.dirichlet(np.ones(length), size=3)
     marks = {11: "beacon", 9 + length: "decision"}
     figure = plots.decision(weights, ["a", "b", "c"], "Memory", marks, frames(length), first_step=10)
-    panel = next(axes for axes in figure.axes if axes.get_xlabel() == "step of the episode")
+    panel = next(axes for axes in figure.axes if axes.get_xlabel().startswith("step of the episode"))
     assert len(panels(figure)) == (1 + length if length <= plots.FILM else 1)
     assert {patch.get_x() for patch in panel.patches} == {0.5, length - 1.5}
-    assert {"11\nbeacon", f"{9 + length}\ndecision"} <= set(words(panel.get_xticklabels()))
+    told = {"11\nbeacon", f"{9 + length}\ndecision"} if length <= plots.FILM else {"11", f"{9 + length}"}
+    assert told <= set(words(panel.get_xticklabels()))
+    assert panel.get_xlabel().endswith("(orange: beacon, black: decision)") == (length > plots.FILM)
     assert words(panel.get_yticklabels()) == ["a", "b", "c"]
     assert pixels(figure, tmp_path).std() > 5
 
@@ -160,13 +165,14 @@ def test_a_video_shows_where_each_decision_looks(tmp_path):
     """The strip below a frame: the weights' colours up to the deciding step, and grey after it."""
     length = 4
     weights = np.zeros((1, length, length))
-    weights[0, 2, 1] = 1.0
+    weights[0, 2, 1] = 0.01  # the darkest colour is the largest weight of the decision
     for looks in ((), (Looks(("layer 0 head 0",), weights),)):
         save_video(tmp_path / f"{len(looks)}.png", [played(length)], (), looks)
     plain, told = (Image.open(tmp_path / name) for name in ("0.png", "1.png"))
     assert plain.n_frames == told.n_frames == length + 1 and told.width == plain.width and told.height > plain.height
     told.seek(2)
-    left, room, line = 14 + 96, told.width - 2 * 14 - 96, plain.height + 14 + 5
+    left, line = MARGIN + NAMES, plain.height + ROW + 5
+    room = told.width - left - MARGIN
     colours = [told.convert("RGB").getpixel((left + round((step + 0.5) * room / length), line)) for step in range(4)]
     nothing, looked, here, ahead = colours
     assert nothing == here and sum(looked) < 0.5 * sum(nothing) and ahead == (236, 236, 236)
@@ -220,6 +226,37 @@ def test_hindsight_shows_both_values_and_marks_flips_and_windows():
     assert [bar.get_height() for bar in below.patches] == [1.0, 0.5, 0.0]
     assert below.lines[0].get_xdata().tolist() == [0]  # the flip
     assert [line.get_xdata()[0] for line in above.lines[2:]] == [1.5]  # where the first window ends
+
+
+def boxes(figure: Figure, texts):
+    figure.draw_without_rendering()
+    return [text.get_window_extent().padded(-1) for text in texts]
+
+
+def apart(found):
+    return not any(one.overlaps(other) for place, one in enumerate(found) for other in found[:place])
+
+
+def test_numbers_of_environments_have_a_key_and_do_not_lie_on_each_other():
+    properties = {"delay": [1.0, 1.0, 1.01, 5.0, None, 1.0, 5.0], "gap": [0.1 * each for each in range(7)]}
+    gains = {"both": [Estimate(value, value - 0.1, value + 0.1) for value in (0, 0, 0, 0.1, 0.2, 0.001, 0.1)]}
+    worlds = [f"Some/Environment-{number}-v0" for number in range(1, 8)]
+    figure = gains_figure(properties, gains, worlds)
+    assert words(figure.legends[0].get_texts()) == [f"{place}  {world}" for place, world in enumerate(worlds, 1)]
+    for panel, numbers in zip(figure.axes, ({1, 2, 3, 4, 6, 7}, {1, 2, 3, 4, 5, 6, 7}), strict=True):
+        assert {int(text.get_text()) for text in panel.texts} == numbers
+        for text, place in ((text, int(text.get_text()) - 1) for text in panel.texts):
+            assert text.xy == (properties[panel.get_xlabel()][place], gains["both"][place].point)
+    figure.draw_without_rendering()
+    for panel in figure.axes:
+        found = [Text.get_window_extent(text) for text in panel.texts]
+        assert apart(found) and all(box.x1 <= figure.bbox.x1 for box in found)
+
+
+@pytest.mark.parametrize("best", [3.1, 5.0])
+def test_names_of_lines_do_not_lie_on_each_other(best):
+    (panel,) = (figure := plots.returns({"a": (4.0, None, None)}, {"random": 3.0, "best known": best}, "R")).axes
+    assert apart(boxes(figure, [text for text in panel.texts if text.get_text() in ("random", "best known")]))
 
 
 def test_returns_stand_between_lines():

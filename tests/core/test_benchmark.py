@@ -101,7 +101,7 @@ def test_training_rate_comes_from_a_real_run():
 @pytest.mark.long
 def test_the_script_writes_its_pages(tmp_path, capsys):
     asked = [word for name in ("update", "acting", "mamba") for word in ("--only", name)]
-    benchmark.main(["--quick", *asked, "--folder", str(tmp_path)])
+    benchmark.main(["--quick", *asked, "--write", str(tmp_path)])
     page, mamba = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("core", "mamba"))
     assert [table["title"] for table in page["tables"]] == ["Update", "Acting"]
     update = page["tables"][0]["rows"]

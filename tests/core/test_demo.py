@@ -142,7 +142,7 @@ def test_the_whole_demo(workplace, capfd):
         assert np.asarray(Image.open(folder / name).convert("L")).std() > 5
     assert "seed = 2" in (folder / "config.toml").read_text()
     before = contents(workplace)  # a second demo does not touch the first
-    assert "not empty" in refused(capfd, ["--config", "tiny.toml", "--folder", str(folder)], main)
+    assert "not empty" in refused(capfd, ["--config", "tiny.toml", "--run", str(folder)], main)
     assert contents(workplace) == before
 
 

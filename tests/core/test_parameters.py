@@ -221,7 +221,7 @@ def printed(tmp_path, monkeypatch, capsys):
 
 def test_the_script_prints_and_writes_both_files(printed, tmp_path):
     asked = ("--env", CAR, GRID, "--architecture", "dbgfqn", "gtrxl")
-    rows = json.loads(printed("--format", "json", *asked).out)
+    rows = json.loads(printed("--format", "json", *asked, "--write", "results").out)
     assert list(rows[0])[:6] == ["world", "architecture", "published", "trainable", "frozen", "buffers"]
     assert list(rows[0].values())[:5] == [CAR, "dbgfqn", 84363, 79363, 0]
     assert [row["published"] for row in rows] == [84363, None, 317510, None]
@@ -233,12 +233,12 @@ def test_the_script_prints_and_writes_both_files(printed, tmp_path):
     assert [int(line["trainable"]) for line in lines] == [row["trainable"] for row in rows]
     assert "64 of 64 printed cells match" in page and "✗" not in page
     assert "– / 84,363" in page and "79,363 + 5,000" in page
-    table = printed("--no-write", *asked).out
+    table = printed(*asked).out
     assert "84,363" in table
 
 
 def test_default_report_has_every_world_and_architecture(printed, tmp_path):
-    rows = json.loads(printed("--format", "json", "--no-write").out)
+    rows = json.loads(printed("--format", "json").out)
     assert [(row["world"], row["architecture"]) for row in rows] == [
         (env, name) for env in WIDTHS for name in ARCHITECTURES
     ]
@@ -248,7 +248,8 @@ def test_default_report_has_every_world_and_architecture(printed, tmp_path):
 
 
 def test_matched_rows_leave_out_what_cannot_match(printed, tmp_path):
-    done = printed("--format", "csv", "--env", CAR, "--architecture", "dtqn4", "dqn", "--match", "1000")
+    matched = ("--architecture", "dtqn4", "dqn", "--match", "1000", "--write", "results")
+    done = printed("--format", "csv", "--env", CAR, *matched)
     (row,) = csv.DictReader(done.out.splitlines())
     assert row["architecture"] == "dqn" and row["published"] == "" and 980 <= int(row["trainable"]) <= 1000
     assert "left out, POMDP/CarFlag-v0: --match 1000" in done.err
@@ -267,7 +268,7 @@ def test_matched_rows_leave_out_what_cannot_match(printed, tmp_path):
         (["--heads", "0", "--match", "100k"], "--heads 0 must be at least 1"),
         (["--match", "many"], "100k"),
         (["--architecture", "attn", "--env", CAR, "--match", "100k", *EQUATIONS], "linear Q head"),
-        (["--env", CAR, "--architecture", "dqn", "--results", "file/below"], "cannot write file/below"),
+        (["--env", CAR, "--architecture", "dqn", "--write", "file/below"], "cannot write to file/below"),
     ],
 )
 def test_user_errors_are_one_line_and_exit_2(arguments, message, tmp_path, monkeypatch, capsys):

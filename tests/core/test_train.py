@@ -9,7 +9,7 @@ import torch
 from run_folders import assert_equal, metrics, refused
 from trained import training_flags as flags
 
-from dqn_memory.agent import load_network
+from dqn_memory.agent import Agent, load_network
 from dqn_memory.blocks import MEMORY, PRIORS
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import ARCHITECTURES
@@ -18,6 +18,7 @@ from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import parse
 from dqn_memory.train import QTrainer, main
 from envs import baselines
+from envs.packages import make_env
 from envs.registry import WORLDS
 
 PUBLISHED = "--config paper --prepopulate 200 --learning-starts 200"
@@ -48,13 +49,18 @@ def test_every_kind_of_world_trains(tmp_path, env, more, capsys):
 
 
 @pytest.mark.parametrize(("package", "env", "more"), [
-    ("minigrid", "MiniGrid-MemoryS7-v0", "--observation-key image"),
-    ("popgym", "popgym-RepeatPreviousEasy-v0", "--time-limit 20"),
+    ("minigrid", "MiniGrid-MemoryS7-v0", "--env-workers 2"),
+    ("popgym", "popgym:popgym-RepeatPreviousEasy-v0", "--time-limit 20"),
+    ("popgym", "popgym-BattleshipEasy-v0", ""),  # actions are pairs
 ])  # fmt: skip
-def test_worlds_of_other_packages_train(tmp_path, package, env, more):
+def test_worlds_of_other_packages_train(tmp_path, package, env, more, capsys):
     pytest.importorskip(package)
     run = tmp_path / "run"
-    main(flags(run, "--env", f"{package}:{env}", more, steps=200))
+    main(flags(run, "--env", env, more, steps=200))
+    assert ("the agent sees its entry 'image'" in capsys.readouterr().err) == (package == "minigrid")
+    agent, played = Agent.load(run), make_env(env)
+    assert agent.config.environment.observation_key == ("image" if package == "minigrid" else None)
+    assert played.action_space.contains(agent.act(played.reset(seed=0)[0], True))
     assert metrics(run)[-1]["final/episodes"] == 8
     assert any("losses/td_loss" in line for line in metrics(run))
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])

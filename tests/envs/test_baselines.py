@@ -133,17 +133,25 @@ def test_published_scores_below_random_are_marked():
 
 
 def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
-    flags = ["--episodes", "40", "--folder", str(tmp_path)]
-    main(["--only", "POMDP/CarFlag-v0", *flags])
-    main(["--only", "Gridverse/Memory-5x5-v0", *flags, "--seed", "3"])
+    flags = ["--episodes", "40", "--write", str(tmp_path)]
+    main(["--env", "POMDP/CarFlag-v0", *flags])
+    main(["--env", "Gridverse/Memory-5x5-v0", *flags, "--seed", "3"])
     assert "Gridverse/Memory-5x5-v0" in capsys.readouterr().out
     rows = json.loads((tmp_path / "baselines.json").read_text())
     assert list(rows) == ["Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"]  # in the order of the registry
     assert rows["Gridverse/Memory-5x5-v0"]["seed"] == 3 and rows["POMDP/CarFlag-v0"]["seed"] == 0
-    assert rows["POMDP/CarFlag-v0"]["command"].endswith(f"--only POMDP/CarFlag-v0 --episodes 40 --folder {tmp_path}")
+    assert rows["POMDP/CarFlag-v0"]["command"].endswith(f"--env POMDP/CarFlag-v0 --episodes 40 --write {tmp_path}")
     assert len((tmp_path / "baselines.csv").read_text().splitlines()) == 3
     page = (tmp_path / "baselines.md").read_text()
     assert "| Gridverse/Memory-5x5-v0 | 40 |  | 3 |" in page and "belief-optimal" in page
+
+
+def test_nothing_is_written_unasked(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["--env", "POMDP/CarFlag-v0", "--episodes", "40"])
+    with pytest.raises(UserError, match="name it with --write FOLDER"):
+        main(["--env", "POMDP/CarFlag-v0", "--ship"])
+    assert "POMDP/CarFlag-v0" in capsys.readouterr().out and not list(tmp_path.iterdir())
 
 
 def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(tmp_path):
@@ -154,7 +162,7 @@ def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(
         (cards,),
         (cards, "--options", "pairs", "3"),
     ):
-        main(["--only", id, *options, "--episodes", "40", "--folder", str(tmp_path)])
+        main(["--env", id, *options, "--episodes", "40", "--write", str(tmp_path)])
     found, shipped = known.read(tmp_path / "baselines.json"), known.shipped()
     assert (found[rooms].lower, found[rooms].scripted_episodes) == (shipped[rooms].lower, 1_000)
     shortened = found[f"{rooms} (time_limit=100)"]
@@ -164,12 +172,12 @@ def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(
 
 
 WRONG = [  # flags, and what the sentence says
-    (["--options", "time_limit", "5"], "--options belong to one environment; name it with --only"),
+    (["--options", "time_limit", "5"], "--options belong to one environment; name it with --env"),
     (["--episodes", "1"], "--episodes 1 must be at least 2"),
     (["--gap", "0"], "--gap 0.0 must be above 0"),
     (["--seed", "-1"], "--seed -1 must be at least 0"),
-    (["--only", "POMDP/CarFlag-v0"], "is no table of baselines"),
-    (["--only", "POMDP/CarFlag-v0", "--folder", "FOLDER/baselines.json/results"], "choose another --folder"),
+    (["--env", "POMDP/CarFlag-v0"], "is no table of baselines"),
+    (["--env", "POMDP/CarFlag-v0", "--write", "FOLDER/baselines.json/results"], "choose another folder"),
 ]
 
 
@@ -178,6 +186,6 @@ def test_what_is_wrong_is_one_clear_sentence_before_the_work(flags, message, tmp
     monkeypatch.setattr("envs.baselines.__main__.compute", lambda *_: pytest.fail("the computation came first"))
     (tmp_path / "baselines.json").write_text('{"mine": 1}')
     with pytest.raises(UserError) as caught:
-        main(["--folder", str(tmp_path), *(flag.replace("FOLDER", str(tmp_path)) for flag in flags)])
+        main(["--write", str(tmp_path), *(flag.replace("FOLDER", str(tmp_path)) for flag in flags)])
     assert message in str(caught.value) and "\n" not in str(caught.value)
     assert (tmp_path / "baselines.json").read_text() == '{"mine": 1}'

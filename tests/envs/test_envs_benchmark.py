@@ -36,7 +36,7 @@ def test_every_original_is_a_world_of_ours():
 
 
 def test_the_script_prints_a_table_and_writes_two_files(tmp_path, capsys):
-    main(["--quick", "--folder", str(tmp_path), "--only", *IDS_OF_TWO_KINDS, "--threads", "1"])
+    main(["--quick", "--write", str(tmp_path), "--env", *IDS_OF_TWO_KINDS, "--threads", "1"])
     printed = capsys.readouterr().out
     report = json.loads((tmp_path / "environments.json").read_text())
     page = (tmp_path / "environments.md").read_text()
@@ -54,11 +54,11 @@ def test_the_script_prints_a_table_and_writes_two_files(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--only", "POMDP/CarFlg-v0"], "POMDP/CarFlag-v0"),
-        (["--only", "Gridverse/Yaml-v0"], "its file decides"),
+        (["--env", "POMDP/CarFlg-v0"], "POMDP/CarFlag-v0"),
+        (["--env", "Gridverse/Yaml-v0"], "its file decides"),
         (["--threads", "0"], "--threads 0 must be at least 1"),
         (["--device", "cuda"], "no CUDA device"),
-        (["--folder", __file__], "cannot write"),
+        (["--write", __file__], "cannot write"),
     ],
 )
 def test_misuse_is_one_line(words, sentence, capsys, monkeypatch):

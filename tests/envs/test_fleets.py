@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from foreign import Corridor
 from gymnasium import spaces
 from world_keywords import IDS, keywords
 
@@ -14,7 +15,7 @@ from envs.fleet import TensorFleet, make_fleet
 from envs.gymnasium_fleet import GymnasiumFleet
 from envs.registry import make_world
 from envs.seeding import restore_generator
-from envs.spaces import encoder
+from envs.spaces import discrete_actions, encoder, only_box
 
 CAR, SMALL = "POMDP/CarFlag-v0", "Gridverse/Memory-5x5-v0"
 
@@ -64,45 +65,17 @@ def test_steps_are_those_of_the_environments(id, kwargs, shape, dtype):
     assert ended > 0 and (cut > 0 or id == "FrozenLake-v1")
 
 
-class Corridor(gymnasium.Env):
-    """Three steps; actions count from 5, success is what the environment says."""
-
-    metadata = {"render_modes": ["rgb_array"]}
-    observation_space = spaces.Dict(
-        {"image": spaces.Box(0, 255, (4, 5, 3), np.uint8), "mission": spaces.Discrete(3, start=-1)}
-    )
-    action_space = spaces.Discrete(2, start=5)
-
-    def __init__(self, key="success", render_mode=None):
-        self.key, self.render_mode = key, render_mode
-
-    def observe(self):
-        return {"image": np.full((4, 5, 3), self.time, np.uint8), "mission": self.time % 3 - 1}
-
-    def reset(self, *, seed=None, options=None):
-        self.time = 0
-        return self.observe(), {}
-
-    def step(self, action):
-        assert action in (5, 6)
-        self.time += 1
-        over = self.time == 3
-        return self.observe(), -1.0, over, over, {self.key: action == 6}
-
-    def render(self):
-        return np.zeros((2, 2, 3), np.uint8)
-
-
-def corridors(key):
-    fleet = GymnasiumFleet(lambda: Corridor(key, "rgb_array"), 2, seed=0, observation_key="image")
+def corridors(key, workers=None):
+    fleet = GymnasiumFleet(lambda: Corridor(key, "rgb_array"), 2, seed=0, observation_key="image", workers=workers)
     first = fleet.reset()
     assert (first.shape, first.dtype) == ((2, 4, 5, 3), torch.uint8)
     return fleet
 
 
+@pytest.mark.parametrize("workers", [None, 2])
 @pytest.mark.parametrize(("key", "reported"), [("success", True), ("is_success", True), ("won", False)])
-def test_the_environments_own_verdict_a_factory_and_a_shifted_action_set(key, reported):
-    fleet = corridors(key)
+def test_the_environments_own_verdict_a_factory_and_a_shifted_action_set(key, reported, workers):
+    fleet = corridors(key, workers)
     for time in (1, 2, 3):
         assert fleet.reports_success  # no episode has ended, so none was counted
         step = fleet.step(torch.tensor([0, 1]))
@@ -111,7 +84,7 @@ def test_the_environments_own_verdict_a_factory_and_a_shifted_action_set(key, re
     assert step.terminated.all() and not step.truncated.any()  # both flags at once mean an end
     assert (step.observation == 0).all()
     assert fleet.reports_success is reported
-    again = corridors(key)
+    again = corridors(key, workers)
     again.load_state_dict(fleet.state_dict())
     assert again.reports_success is reported
 
@@ -127,6 +100,31 @@ def test_a_key_chooses_a_part_of_the_observation():
     for id in ("CartPole-v1", CAR, "ALE/Pong-v5"):
         with pytest.raises(UserError, match="observation_key 'image'"):
             make_fleet(id, 1, 0, observation_key="image")
+
+
+def test_only_a_single_box_is_chosen_unasked():
+    assert only_box(Corridor.observation_space) == "image"
+    box = spaces.Box(0, 1, (2,))
+    for others in (box, spaces.Dict(a=box, b=box), spaces.Dict(a=spaces.Discrete(2))):
+        assert only_box(others) is None
+
+
+ACTIONS = [  # a space, how many actions it has, and that of number 5
+    (spaces.Discrete(7, start=-2), 7, 3),
+    (spaces.MultiDiscrete([2, 3]), 6, [1, 2]),
+    (spaces.MultiDiscrete([[2, 2], [2, 2]], start=[[0, 5], [0, 0]]), 16, [[0, 6], [0, 1]]),
+]
+
+
+@pytest.mark.parametrize(("space", "count", "fifth"), ACTIONS)
+def test_every_action_has_one_number(space, count, fifth):
+    found, decode = discrete_actions(space)
+    assert found == count and np.array_equal(decode(5), fifth)
+    every = [decode(number) for number in range(count)]
+    assert (
+        all(space.contains(action) for action in every) and len({np.asarray(each).tobytes() for each in every}) == count
+    )
+    assert np.array_equal(decode(np.arange(count)), np.stack(every))
 
 
 FORMS = [  # a space, an observation in it, and what a network is given
@@ -161,6 +159,7 @@ MISUSE = [
     (lambda world: TensorFleet(world, 8, 0).step(torch.zeros(8, dtype=torch.int64)), "reset"),
     (lambda world: make_fleet("CartPole-v1", 8, 0).state_dict(), "reset"),
     (lambda world: TensorFleet(world, 0, 0), "num_envs"),
+    (lambda world: make_fleet(SMALL, 4, 0, workers=2), "is not stepped in processes of its own"),
     (lambda world: make_fleet(CAR, 2, -1), "seed must not be negative, not -1"),
     (lambda world: make_fleet("CartPole-v1", 0, 0), "num_envs"),
     (lambda world: make_fleet("CartPole-v1", 1, 0).frame(0), "render_mode"),

@@ -179,9 +179,9 @@ def test_cells_tell_signs_and_zero_apart():
 
 
 def test_the_script_keeps_other_worlds(tmp_path, capsys):
-    few = ["--restarts", "2", "--sweeps", "1", "--updates", "1", "--folder", str(tmp_path)]
-    main(["Gridverse/Memory-5x5-v0", "--options", "time_limit", "5", *few])
-    main(["POMDP/HeavenHell-v0", "--options", "time_limit", "5", "--episodes", "5", "--fresh", "20", *few])
+    few = ["--restarts", "2", "--sweeps", "1", "--updates", "1", "--write", str(tmp_path)]
+    main(["--env", "Gridverse/Memory-5x5-v0", "--options", "time_limit", "5", *few])
+    main(["--env", "POMDP/HeavenHell-v0", "--options", "time_limit", "5", "--episodes", "5", "--fresh", "20", *few])
     assert "table_success" in capsys.readouterr().out
     small, hell = "Gridverse/Memory-5x5-v0 (time_limit=5)", "POMDP/HeavenHell-v0 (time_limit=5)"
     policies, origins = read_tables(tmp_path / "memoryless.json").values()
@@ -190,7 +190,7 @@ def test_the_script_keeps_other_worlds(tmp_path, capsys):
     assert list(made) == [small, hell] and made[small]["exact"]
     assert made[hell]["observations"] > 2
     page = (tmp_path / "memoryless.md").read_text()
-    assert f"| {small} | success |" in page and "python -m envs.memoryless POMDP/HeavenHell-v0" in page
+    assert f"| {small} | success |" in page and "python -m envs.memoryless --env POMDP/HeavenHell-v0" in page
 
 
 def test_wrong_input_is_one_sentence_before_the_search(tmp_path, monkeypatch):
@@ -198,10 +198,10 @@ def test_wrong_input_is_one_sentence_before_the_search(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("mine")
     (tmp_path / "memoryless.json").write_text('{"mine": 1}')
     for flags, words in (
-        (["--folder", str(tmp_path / "file" / "results")], "choose another --folder"),
-        (["--folder", str(tmp_path)], "page of tables"),
-        (["--folder", str(tmp_path), "--restarts", "0"], "--restarts 0"),
+        (["--write", str(tmp_path / "file" / "results")], "choose another folder"),
+        (["--write", str(tmp_path)], "page of tables"),
+        (["--write", str(tmp_path), "--restarts", "0"], "--restarts 0"),
     ):
         with pytest.raises(UserError, match=words):
-            main(["POMDP/CarFlag-v0", *flags])
+            main(["--env", "POMDP/CarFlag-v0", *flags])
     assert (tmp_path / "file").read_text() == "mine" and len(list(tmp_path.iterdir())) == 2

@@ -44,7 +44,7 @@ def searched(folder):
 
 
 def few(folder):
-    return ["--episodes", "40", "--folder", str(folder)]
+    return ["--episodes", "40", "--write", str(folder)]
 
 
 # Plugins and options
@@ -70,22 +70,24 @@ WRONG = [  # an id, flags, and what the sentence says
 
 
 @pytest.mark.parametrize(
-    "main", [lambda *args: memoryless(list(args)), lambda *args: baselines(["--only", *args])], ids=["search", "lines"]
+    "main",
+    [lambda *args: memoryless(["--env", *args]), lambda *args: baselines(["--env", *args])],
+    ids=["search", "lines"],
 )
 @pytest.mark.parametrize(("id", "flags", "words"), WRONG)
 def test_wrong_plugins_and_options_are_one_sentence(main, id, flags, words, plugin, tmp_path):
     with pytest.raises(UserError, match=words):
-        main(id, *flags, "--folder", str(tmp_path))
+        main(id, *flags, "--write", str(tmp_path))
     assert not list(tmp_path.glob("*.json"))
 
 
 def test_a_wrong_world_is_refused_before_the_work(plugin, tmp_path, monkeypatch):
     monkeypatch.setattr(own_worlds, "Cue", own_worlds.FourValues)
     with pytest.raises(UserError, match=r"FourValues\.step must return five values"):
-        memoryless([ID, "--plugin", plugin, "--folder", str(tmp_path)])
+        memoryless(["--env", ID, "--plugin", plugin, "--write", str(tmp_path)])
     monkeypatch.setattr("envs.baselines.__main__.compute", lambda *_: pytest.fail("the computation came first"))
     with pytest.raises(UserError, match=r"FourValues\.step must return five values"):
-        baselines(["--only", "POMDP/CarFlag-v0", ID, "--plugin", plugin, *few(tmp_path)])
+        baselines(["--env", "POMDP/CarFlag-v0", ID, "--plugin", plugin, *few(tmp_path)])
 
 
 # A world that nobody has a player for
@@ -94,9 +96,9 @@ def test_a_wrong_world_is_refused_before_the_work(plugin, tmp_path, monkeypatch)
 def test_a_world_without_a_player_keeps_its_random_row_and_those_behind_it(plugin, tmp_path, capsys, monkeypatch):
     shortened = {ID: None, "POMDP/CarFlag-v0": None}  # the world without a player first
     monkeypatch.setattr("envs.baselines.__main__.Args.ids", lambda args: list(shortened))
-    baselines(["--only", ID, "POMDP/CarFlag-v0", "--plugin", plugin, *few(tmp_path)])
-    memoryless([ID, "--plugin", plugin, *FEW, "--folder", str(tmp_path)])
-    assert searched(tmp_path)[ID]["command"].startswith(f"python -m envs.memoryless {ID} --plugin {plugin}")
+    baselines(["--env", ID, "POMDP/CarFlag-v0", "--plugin", plugin, *few(tmp_path)])
+    memoryless(["--env", ID, "--plugin", plugin, *FEW, "--write", str(tmp_path)])
+    assert searched(tmp_path)[ID]["command"].startswith(f"python -m envs.memoryless --env {ID} --plugin {plugin}")
     said = capsys.readouterr().out
     line = next(line for line in said.splitlines() if "No player is known for Cue" in line)
     assert "envs.baselines.bounds.BOUNDS[Cue] = f" in line and "subclass of envs.worlds.tabular.Tabular" in line
@@ -120,7 +122,7 @@ def test_a_player_of_ones_own_is_asked_before_that_of_a_base_class(plugin, tmp_p
     optimum = bounds.exactly(1.0, 1.0, bounds.EXACT)
     monkeypatch.setitem(bounds.BOUNDS, own_worlds.World, lambda world, budget: pytest.fail("the base's was asked"))
     monkeypatch.setitem(bounds.BOUNDS, own_worlds.Cue, lambda world, budget: bounds.Best(optimum, optimum))
-    baselines(["--only", ID, "--plugin", plugin, *few(tmp_path)])
+    baselines(["--env", ID, "--plugin", plugin, *few(tmp_path)])
     assert rows(tmp_path)[ID]["upper"]["success"]["mean"] == 1.0
 
 
@@ -128,19 +130,19 @@ def test_no_shipped_line_is_lost_for_want_of_a_player(tmp_path, monkeypatch):
     shipped = tmp_path / "lines.json"
     monkeypatch.setattr("envs.baselines.__main__.SHIPPED", shipped)
     monkeypatch.setattr(bounds, "BOUNDS", {})
-    baselines(["--only", "POMDP/CarFlag-v0", "--ship", *few(tmp_path)])
+    baselines(["--env", "POMDP/CarFlag-v0", "--ship", *few(tmp_path)])
     kept, before = known.read(shipped)["POMDP/CarFlag-v0"], known.lines("POMDP/CarFlag-v0")
     assert (kept.lower, kept.upper) == (before.lower, before.upper)
 
 
 def test_only_worlds_of_the_package_are_shipped(plugin, tmp_path, monkeypatch):
-    for flags in (["--plugin", plugin], ["--only", "POMDP/CarFlag-v0", "--options", "time_limit", "9"]):
+    for flags in (["--plugin", plugin], ["--env", "POMDP/CarFlag-v0", "--options", "time_limit", "9"]):
         with pytest.raises(UserError, match="leave out --options and --plugin"):
             baselines([*flags, "--ship", *few(tmp_path)])
     monkeypatch.setattr("envs.baselines.__main__.SHIPPED", tmp_path / "lines.json")
-    baselines(["--only", ID, "--plugin", plugin, *few(tmp_path)])
+    baselines(["--env", ID, "--plugin", plugin, *few(tmp_path)])
     del WORLDS[ID]
-    baselines(["--only", "POMDP/CarFlag-v0", "--ship", *few(tmp_path)])
+    baselines(["--env", "POMDP/CarFlag-v0", "--ship", *few(tmp_path)])
     assert list(rows(tmp_path)) == ["POMDP/CarFlag-v0", ID]
     shipped = known.read(tmp_path / "lines.json")
     assert list(shipped) == ["POMDP/CarFlag-v0"]
@@ -150,9 +152,9 @@ def test_only_worlds_of_the_package_are_shipped(plugin, tmp_path, monkeypatch):
 
 def test_a_file_of_ones_own_has_a_search_and_a_row(tmp_path, capsys):
     options, name = ["--options", "path", TIGER, "time_limit", "4"], f"POMDP/File-v0 (path={TIGER}, time_limit=4)"
-    memoryless(["POMDP/File-v0", *options, *FEW, "--folder", str(tmp_path)])
-    baselines(["--only", "POMDP/File-v0", *options, "--size", "20", *few(tmp_path)])
-    baselines(["--only", "POMDP/CarFlag-v0", *few(tmp_path)])
+    memoryless(["--env", "POMDP/File-v0", *options, *FEW, "--write", str(tmp_path)])
+    baselines(["--env", "POMDP/File-v0", *options, "--size", "20", *few(tmp_path)])
+    baselines(["--env", "POMDP/CarFlag-v0", *few(tmp_path)])
     assert list(searched(tmp_path)) == [name] and name in capsys.readouterr().out
     assert list(rows(tmp_path)) == ["POMDP/CarFlag-v0", name]
     assert rows(tmp_path)[name]["time_limit"] == 4 and f"path {TIGER} time_limit 4" in rows(tmp_path)[name]["command"]

@@ -152,6 +152,15 @@ def test_boxes_are_around_what_varied():
     assert sorted(plots.varied(before, after)) == [(1, 7, 2, 8), (5, 2, 8, 6)]
 
 
+def test_the_strip_says_what_a_red_frame_means_and_its_words_fit(found, lived):
+    figure = plots.rollout_strip(imagine_episode(found, lived, 3, 2, 0), "Imagined", "a caption")
+    said = figure._supxlabel
+    figure.draw_without_rendering()
+    box = said.get_window_extent()
+    assert "red frame: what has really changed" in said.get_text() and said.get_text().endswith("a caption")
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
+
+
 def test_the_script_draws_everything_and_changes_nothing_else(run, capsys):
     before = contents(run)
     main([str(run), "--start", "1", "--imagined", "5"])

@@ -12,7 +12,8 @@ from trained import CAR, CARDS, MEMORY, contents, one_line, trained
 
 from dqn_memory.acting import EvalSetup, evaluate
 from dqn_memory.agent import load_network
-from dqn_memory.analysis.episodes import _last_frame, _state_before, play_in, single_fleet
+from dqn_memory.analysis.episodes import _last_drawn, _state_before, play_in, single_fleet
+from dqn_memory.analysis.video import MARGIN
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluate import main
 from dqn_memory.network import observation_spec
@@ -130,7 +131,7 @@ def test_a_video_shows_every_step_and_the_end(cards, capsys, tmp_path, suffix, k
         video.seek(3)
         page = np.asarray(video.convert("RGB")).astype(int)
     frame = first.frames[3].astype(int)
-    shown = page[14 : 14 + frame.shape[0], 14 : 14 + frame.shape[1]]
+    shown = page[MARGIN : MARGIN + frame.shape[0], MARGIN : MARGIN + frame.shape[1]]
     assert np.abs(shown - frame).mean() < 4  # but for a GIF's palette
 
 
@@ -148,8 +149,8 @@ def test_a_video_never_replaces_a_file_unasked(cards, capsys, tmp_path):
 def test_other_gymnasium_worlds_are_filmed_where_they_draw(cards, tmp_path):
     setup = EvalSetup("FrozenLake-v1", {}, None, torch.device("cpu"))
     fleet = single_fleet(setup, seed=0, draw=True)
-    assert fleet.envs[0].render_mode == "rgb_array"
-    assert single_fleet(setup, seed=0).envs[0].render_mode is None
+    assert fleet.rows.envs[0].render_mode == "rgb_array"
+    assert single_fleet(setup, seed=0).rows.envs[0].render_mode is None
 
 
 @pytest.mark.parametrize("env", [MEMORY, CAR, CARDS])
@@ -160,7 +161,9 @@ def test_the_last_picture_is_the_world_after_the_last_action(env):
         before, action = _state_before(fleet), torch.tensor([number % fleet.num_actions])
         step = fleet.step(action)
         if not bool(step.done):  # then the fleet still shows that world, and must agree
-            np.testing.assert_array_equal(_last_frame(fleet, before, action, None), fleet.frame(0))
+            frame, text = _last_drawn(fleet, before, action, None)
+            np.testing.assert_array_equal(frame, fleet.frame(0))
+            assert text == fleet.world.text(fleet.state, 0)
 
 
 WRONG = {

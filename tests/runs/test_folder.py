@@ -163,6 +163,7 @@ def events(run: Run) -> dict[int, float]:
 
 
 def test_resume_cuts_metrics_to_the_checkpoint(run):
+    run.track(("tensorboard",))
     for step in (1, 2, 3):
         run.log(step, {"a": float(step)})
     save(run, 3)
@@ -175,6 +176,7 @@ def test_resume_cuts_metrics_to_the_checkpoint(run):
     checkpoint = again.resume()
     assert checkpoint is not None and checkpoint.step == 3
     assert (run.path / "metrics.jsonl").read_bytes() == kept
+    again.track(("tensorboard",))
     again.log(4, {"a": 40.0})
     again.close()
     assert (run.path / "metrics.jsonl").read_bytes() == kept + b'{"step": 4, "a": 40.0}\n'
@@ -374,12 +376,13 @@ def test_a_full_disk_keeps_the_last_checkpoint(run, monkeypatch, call):
 
 def test_a_disk_that_is_full_for_tensorboard_is_told_at_the_line_that_it_refuses(run, monkeypatch):
     threads = threading.active_count()
+    run.track(("tensorboard",))
     run.log(1, {"a": 1.0})
 
     def full(data: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(run._metrics._events._records, "write", full)
+    monkeypatch.setattr(run._metrics._trackers[0]._records, "write", full)
     with pytest.raises(UserError, match=r"cannot write .*metrics\.jsonl: No space left on device"):
         run.log(2, {"a": 2.0})
     assert threading.active_count() == threads

@@ -4,7 +4,7 @@ import re
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pytest
 from hypothesis import given
@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from dqn_memory.runs import settings
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import flag_names, parse
-from dqn_memory.runs.toml import from_toml, to_toml
+from dqn_memory.runs.kinds import trainer_class
+from dqn_memory.runs.settings import flag_names, parse, preset_names
+from dqn_memory.runs.toml import defaults, from_toml, to_toml
 from envs.cli import load_plugins
 
 
@@ -46,6 +47,7 @@ class Layer:
 class Sample:
     """Train a sample agent."""
 
+    trainer: ClassVar[str] = "sample"
     env: str = "Gridverse/Memory-5x5-v0"
     "id of the world"
     steps: int = 1000
@@ -140,6 +142,7 @@ def test_configs_that_cannot_be_read_are_one_sentence(tmp_path, presets):
 
 @dataclass(frozen=True)
 class Needy:
+    trainer: ClassVar[str] = "sample"
     run: str
     "folder of the run"
     steps: int | None = None
@@ -196,6 +199,41 @@ def test_help_shows_every_flag_and_every_word(presets, capsys):
         "attention heads of the layer", "Train a sample agent.", "memory-7x7, paper/dtqn",
     ):  # fmt: skip
         assert words in text
+
+
+FIRST = {
+    "q_network": "config env architecture prior total-steps seed run device",
+    "unizero": "config env dynamics prior total-steps seed run device",
+    "glam": "config env sequence total-steps seed run device threads",
+}
+HEADINGS = ("environment", "learner", "replay", "evaluation", "output", "compute", "other")
+
+
+@pytest.mark.parametrize("kind", FIRST)
+def test_help_begins_with_what_matters_and_groups_the_rest(kind, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    with pytest.raises(SystemExit):
+        parse(trainer_class(kind).config_class, ["--help"])
+    text = capsys.readouterr().out
+    parts = re.split(r"^[╭─ ]*([a-z ]*?) ?options[ ─╮]*$", text, flags=re.MULTILINE)[1:]
+    boxes = dict(zip(parts[::2], parts[1::2], strict=True))
+    flags = {name: re.findall(r"^[│ ] --([a-z][a-z0-9-]*)", box, re.MULTILINE) for name, box in boxes.items()}
+    assert list(boxes)[:3] == ["", "main", "environment"] and set(HEADINGS) <= set(boxes)
+    assert flags["main"] == FIRST[kind].split()
+    shown = [flag.replace("-", "_") for several in flags.values() for flag in several]
+    known = flag_names(defaults(trainer_class(kind).config_class)).values()
+    assert sorted(shown) == sorted({*known, "config"}) and max(map(len, text.splitlines())) <= 100
+    offered = re.sub(r"[│\s]+", " ", boxes["main"]).partition("shipped preset: ")[2].partition(". ")[0].split(", ")
+    assert offered == [name for name in preset_names() if settings.preset_trainer(name) == kind]
+
+
+def test_a_preset_of_another_trainer_names_its_script():
+    config_class = trainer_class("q_network").config_class
+    for name in ("glam/catch", str(settings.PRESETS / "glam" / "catch.toml")):
+        with pytest.raises(UserError, match=rf"^--config {name} is a preset of world_models\.glam\.train$"):
+            parse(config_class, ["--config", name])
+    with pytest.raises(UserError, match=r"is a preset of dqn_memory\.train$"):
+        parse(trainer_class("unizero").config_class, ["--config", "demo"])
 
 
 # --- TOML

@@ -92,6 +92,8 @@ WORLD_MODELS = [
 EVERYWHERE = [
     (f"{GAME} --observation-key x", "observation_key 'x' chooses from a dictionary"),
     ("--plugin no_such_module", "no_such_module"),
+    (f"{GAME} --env-workers 2", "in threads of its own"),
+    ("--env POMDP/CarFlag-v0 --env-workers 2", "--env-workers 2: POMDP/CarFlag-v0 steps all copies at once"),
     ("--engine cudagraph --device cpu", "--engine cudagraph needs --device cuda"),
     ("--device meta", "--device meta cannot be used here"),
 ]

@@ -55,12 +55,20 @@ def test_every_table_is_there_in_the_index_and_a_plain_rectangle_of_text():
 
 
 def test_the_committed_page_regenerates_from_the_tables(tmp_path):
-    script.main(["--results", str(tmp_path)])
+    script.main(["--write", str(tmp_path)])
     made = (tmp_path / "claims.md").read_text()
     committed = (RESULTS / "claims.md").read_text()
-    assert made.replace(f" --results {tmp_path}", "") == committed
+    assert made.replace(str(tmp_path), "results") == committed
     for found in published():
         assert f"| {found.where} | {found.statement} | {found.published} | {found.recomputed} |" in committed
+
+
+def test_claims_are_printed_and_written_nowhere_unasked(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    script.main(["--tables", str(FOLDER)])
+    said = capsys.readouterr().out
+    assert all(found.statement in said for found in published()) and "figures disagree with the tables\n" in said
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -125,7 +133,7 @@ def test_missing_torn_and_foreign_tables_are_one_sentence(copied, tmp_path, caps
     refused(r"dqn_memory\.parameters")
     (copied / "dbgfqn_table1.csv").unlink()
     with pytest.raises(SystemExit) as stopped:
-        script.main(["--published", str(copied), "--results", str(tmp_path)])
+        script.main(["--tables", str(copied), "--write", str(tmp_path)])
     assert stopped.value.code == 2
     assert re.fullmatch(r"error: cannot read the published table .*dbgfqn_table1\.csv: .*\n", capsys.readouterr().err)
     shutil.copytree(FOLDER, copied, dirs_exist_ok=True)

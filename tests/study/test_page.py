@@ -66,7 +66,7 @@ def test_what_is_of_no_report_stays(tmp_path: Path, name: str) -> None:
     (tmp_path / "pictures").mkdir()
     (tmp_path / name).write_bytes(b"# My own report\n\n![Me](pictures/one.png)\n")
     before = held(tmp_path)
-    with pytest.raises(UserError, match=rf"{name} is .* would be replaced: give another --folder"):
+    with pytest.raises(UserError, match=rf"{name} is .* would be replaced: give another folder"):
         write(tmp_path, pictures("one"))
     assert held(tmp_path) == before
 
@@ -77,7 +77,7 @@ def test_the_command_refuses_a_foreign_page_before_it_writes_anything(
     make_study(tmp_path / "study", [HALLWAY], '["dtqn4"]', [1, 2])
     (tmp_path / PAGE).write_text("my thesis")
     before = held(tmp_path)
-    flags = [str(tmp_path / "study"), "--no-attention", "--folder", str(tmp_path)]
+    flags = [str(tmp_path / "study"), "--no-attention", "--write", str(tmp_path)]
     with pytest.raises(SystemExit):
         main(flags)
     assert f"{tmp_path / PAGE} is not what study.report writes" in capsys.readouterr().err

@@ -57,7 +57,7 @@ def test_the_same_runs_give_the_same_bytes(finished: Path, tmp_path: Path) -> No
     first = hashes(report(finished))
     for run in Study.open(finished).runs():
         Study.open(finished).mark(run.name, "finished", seconds=1.0, begun=True)  # other times, more starts
-    main([str(finished), "--no-attention", "--folder", str(tmp_path / "again")])
+    main([str(finished), "--no-attention", "--write", str(tmp_path / "again")])
     again = hashes(tmp_path / "again")
     assert {name for name in first if first[name] != again[name]} == {"report.md", "report.html"}
     before, after = ((folder / "report.md").read_text() for folder in (finished / "report", tmp_path / "again"))
@@ -292,7 +292,8 @@ def test_lines_of_the_definition_normalise_its_worlds_also_in_an_archive(own: Pa
     rows = {row["series"]: row for row in table(scores.aggregate_section(data))}
     assert rows["dgfqn"]["mean"].startswith("0.800")  # a return of 0 is four fifths of the way from -4 to 1
     archive(data, tmp_path / "kept")
-    ours, again = ((report(folder) / "report.md").read_text() for folder in (own, tmp_path / "kept"))
+    places = {own: (), tmp_path / "kept": ("--write", str(tmp_path / "kept" / "report"))}
+    ours, again = ((report(folder, *flags) / "report.md").read_text() for folder, flags in places.items())
     assert ours.partition("## Over all environments")[2] == again.partition("## Over all environments")[2] != ""
     assert f"Random and best play as the study's definition says: {GYM}. " in ours and "| -4.000 | 1.000 |" in ours
     runs = {name: data.of(GYM, name) for name in data.series}
@@ -340,3 +341,14 @@ def test_wrong_lines_are_one_sentence_before_anything_runs(lines: str, words: st
         parse_definition(f"{LABELLED}{lines}\n", "my.toml", "my")
     assert str(caught.value).startswith("my.toml: ") and words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_report_of_an_archive_leaves_the_archive_alone(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    archive(read(finished), Path("kept"))
+    before = {path: path.read_bytes() for path in Path("kept").rglob("*") if path.is_file()}
+    main(["kept", "--no-attention"])
+    assert {path: path.read_bytes() for path in Path("kept").rglob("*") if path.is_file()} == before
+    assert {path.name for path in Path("runs/reports/kept").iterdir()} == {"report.md", "report.html", "pictures"}

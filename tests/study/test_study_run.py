@@ -334,7 +334,8 @@ def test_shares_of_accelerators(monkeypatch):
 def test_runs_with_the_very_same_settings_are_taken_from_another_study(fast, tmp_path, undisturbed):
     first, second = tmp_path / "first", tmp_path / "second"
     assert "(4 of 8)" in carry_out(fast, first, "--workers", "4", "--only", "*seed-1")  # finished ones, not chosen ones
-    fast.write_text(FAST.replace('"a", "bb"', '{ name = "named otherwise", architecture = "bb" }, "c"'))
+    other = FAST.replace("[base]", '[base]\ntrack = ["csv", "tensorboard"]')  # which no number depends on
+    fast.write_text(other.replace('"a", "bb"', '{ name = "named otherwise", architecture = "bb" }, "c"'))
     said = carry_out(fast, second, "--workers", "4", "--take-from", str(first))
     taken = [line.split()[1] for line in said.splitlines() if line.startswith("took")]
     assert len(taken) == 2 and all("named-otherwise__seed-1" in name for name in taken) and said.count("started") == 6
@@ -374,7 +375,7 @@ def test_a_world_models_study_shows_what_its_tokens_attend_to(tmp_path):
     carry_out("unizero_priors", folder, "--smoke", "--workers", "2")
     report([str(folder), "--archive", str(kept)])
     report([str(folder)])
-    report([str(kept)])
+    report([str(kept), "--write", str(kept / "report")])
     pages = [(place / "report" / "report.md").read_text() for place in (folder, kept)]
     assert pages[0] == pages[1]
     assert "What the tokens of one window" in pages[0] and "causal in CartPole-v1, seed 1; the episode had" in pages[0]

@@ -127,7 +127,7 @@ def test_values_are_judged_only_where_the_episode_ends_for_good(cart):
     assert steps["return_to_go"] == pytest.approx(returns.tolist(), rel=1e-12) and steps["gamma"] == 0.997
     found = facts["errors"]["value_mean_absolute"]
     assert found == pytest.approx(np.mean(np.abs(np.subtract(steps["value"], returns))))
-    assert inspected(cart, "--no-frames", "--most-steps", "3")[1]["return_to_go"] == [None] * 3
+    assert inspected(cart, "--no-frames", "--max-episode-steps", "3")[1]["return_to_go"] == [None] * 3
 
 
 def test_the_episode_is_an_evaluations_own_and_a_clipped_reward_is_shown_clipped(memory):
@@ -205,7 +205,9 @@ def test_a_prior_starts_where_the_paper_starts_it_unless_told_otherwise(tmp_path
 
 def test_wrong_input_is_one_sentence_and_writes_nothing(memory, cart, capsys):
     before = contents(memory)
-    refusals = dict.fromkeys(("--most-steps 0", "--columns 0", "--threads 0", "--simulations 0"), "must be at least 1")
+    refusals = dict.fromkeys(
+        ("--max-episode-steps 0", "--columns 0", "--threads 0", "--simulations 0"), "must be at least 1"
+    )
     refusals |= {
         "--seed -1": "must not be negative", "--device abacus": "abacus", f"--also {cart}": "another model",
         "--last-step 999": "--last-step 999 is not within 0 ..", "--layer 2": "--layer 2 is not within 0 .. 1",
@@ -235,7 +237,7 @@ def test_worlds_without_pictures_need_a_flag(cart, capsys, monkeypatch):
 @pytest.mark.parametrize("dynamics", ["recurrent", "gru"])
 def test_dynamics_without_attention_have_one_picture(tmp_path, capsys, dynamics):
     run = made(tmp_path / "run", "--dynamics", dynamics)
-    facts, _ = inspected(run, "--most-steps", "4")
+    facts, _ = inspected(run, "--max-episode-steps", "4")
     assert facts["pictures"] == ["trajectory.png"] and facts["link"] is None
     assert facts["learned"] == facts["start"] == {}
     assert "have no attention" in refused(capsys, main, run, "--layer", "0")

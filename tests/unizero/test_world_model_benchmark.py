@@ -130,7 +130,7 @@ def test_a_run_of_glam_is_projected_over_its_own_horizons(monkeypatch):
 )
 def test_the_script_writes_its_page(model, flags, titles, cell, tmp_path, capsys):
     before = torch.get_num_threads()
-    main([model, "--device", "cpu", "--quick", "--folder", str(tmp_path), *flags])
+    main([model, "--device", "cpu", "--quick", "--write", str(tmp_path), *flags])
     torch.set_num_threads(before)
     page = json.loads((tmp_path / f"{model}.json").read_text())["sections"]["cpu"]
     assert [table["title"] for table in page["tables"]] == titles
@@ -149,13 +149,13 @@ def test_wrong_input_is_one_sentence(capsys):
         "glam --device cpu --engine cudagraph": "cudagraph",
     }.items():
         assert words in refused(capsys, arguments.split(), main)
-    wrong = ["unizero", "--actions", "0", "--no-write"]
+    wrong = ["unizero", "--actions", "0"]
     assert "--actions 0 must be at least 1" in refused(capsys, wrong, parameters.main)
 
 
 def test_sizes_are_printed_as_json_and_written_nowhere(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    parameters.main(["unizero", "--no-write", "--format", "json"])
+    parameters.main(["unizero", "--format", "json"])
     assert len(json.loads(capsys.readouterr().out)) == 2 and not list(tmp_path.iterdir())
 
 
@@ -164,7 +164,7 @@ def computed(tmp_path_factory):
     """What the script writes of both models."""
     folder = tmp_path_factory.mktemp("results")
     for name in ("unizero", "glam"):
-        parameters.main([name, "--results", str(folder / name)])
+        parameters.main([name, "--write", str(folder / name)])
     return folder
 
 

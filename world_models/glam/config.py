@@ -344,9 +344,15 @@ class ComputeConfig(settings.ComputeConfig):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Train a GLAM agent in one environment. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
+    """Train a GLAM agent in one environment.
+
+    `--resume RUN` continues a stopped run instead (`--resume RUN --help`).
+    """
 
     trainer: ClassVar[str] = "glam"
+    first_flags: ClassVar[tuple[str, ...]] = (
+        "config", "env", "sequence", "total_steps", "seed", "run", "device", "threads",
+    )  # fmt: skip
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(env=CATCH, num_envs=1))
     atari: AtariConfig = field(default_factory=AtariConfig)
@@ -376,7 +382,7 @@ class TrainConfig:
     def check(self) -> None:
         """Refuse every combination of parts that cannot work together."""
         check_numbers(self)
-        check_parts(self, "model", "compute")
+        check_parts(self, "model", "output", "compute")
         if self.horizon.maximum < self.horizon.start:
             raise UserError(f"--maximum {self.horizon.maximum} must be at least --start {self.horizon.start}")
         if self._plays_catch:

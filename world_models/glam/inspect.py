@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -32,6 +32,8 @@ from world_models.glam.plots import rollout_strip, save_animation
 class Args(RunArgument):
     """Draw what a run's latest checkpoint imagines and what really happened; compare both forms of imagination, on a
     window and with carried state, by the steps ahead.
+
+    What it wrote into RUN/inspect before is replaced.
     """
 
     start: Annotated[int, Bounds(0)] | None = None
@@ -42,8 +44,8 @@ class Args(RunArgument):
     """Episodes in which both forms of imagination are compared; the first is drawn."""
     max_episode_steps: Annotated[int, Bounds(1)] = 500
     """Steps of an episode that are played at most."""
-    greedy: bool = False
-    """Play the most probable actions in place of drawn ones."""
+    policy: Literal["sampled", "greedy"] = "sampled"
+    """`sampled` draws actions as in training, `greedy` takes the most probable ones."""
     seed: Annotated[int, Bounds(0)] = 0
     """Seed of the first episode and of what is drawn; every further episode's is one more."""
     device: str = "auto"
@@ -61,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = ComputeConfig(args.device, args.threads).start()
     found = load(run, device)
     backend.log_backend(found.backend, device)
-    episodes = [play_episode(found, args.seed + i, args.max_episode_steps, args.greedy) for i in range(args.episodes)]
+    greedy = args.policy == "greedy"
+    episodes = [play_episode(found, args.seed + i, args.max_episode_steps, greedy) for i in range(args.episodes)]
     episode = episodes[0]
     start = min(found.config.model.context, len(episode) - 1) if args.start is None else args.start
     horizon = min(16, max(len(episode) - start, 1)) if args.imagined is None else args.imagined

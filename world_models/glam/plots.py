@@ -18,7 +18,7 @@ from dqn_memory.analysis.plots import GREY, INK, Array, new_figure, png, styled
 from envs.files import write_atomic
 from world_models.glam.foresight import EpisodeRollout
 
-SIDE = 0.95  # inches of a frame
+SIDE, WORDS = 0.95, 7.0  # inches of a frame, and those that the words below need
 KNOWN = 3  # frames shown before the rollout begins
 CHANGED = 0.1  # a pixel has varied where a colour moved by more than this
 STILL_MS, LAST_MS = 350, 1500
@@ -40,7 +40,7 @@ def rollout_strip(found: EpisodeRollout, title: str, caption: str) -> Figure:
     """
     known = found.seen[-KNOWN:]
     count = len(known) + len(found.reward)
-    figure = new_figure(SIDE * count + 1.4, 3 * SIDE + 1.7, title)
+    figure = new_figure(max(SIDE * count + 1.4, WORDS), 3 * SIDE + 1.9, title)
     panels = figure.subplots(3, count, squeeze=False)
     real = [*known, *found.real]
     for column in range(count):
@@ -60,7 +60,10 @@ def rollout_strip(found: EpisodeRollout, title: str, caption: str) -> Figure:
     for panel, word in zip(panels[:, len(known)], ("real", "imagined", "difference"), strict=True):
         panel.set_ylabel(word)
     panels[0, 0].set_ylabel("seen")
-    figure.supxlabel(f"reward on the way to the frame: real, imagined\n{caption}", fontsize=8.5, color="#444444")
+    words = (
+        "red frame: what has really changed since the step before\nnumbers: the reward on the way, real and imagined"
+    )
+    figure.supxlabel(f"{words}\n{caption}", fontsize=8.5, color="#444444")
     return figure
 
 
@@ -85,12 +88,12 @@ def save_animation(path: Path, found: EpisodeRollout, title: str) -> None:
 @styled
 def _page(found: EpisodeRollout, step: int, title: str) -> Image.Image:
     """Draw one step: the real frame, the imagined one and their difference."""
-    heading = f"step {found.start + 1 + step}, imagined {step + 1} of {len(found.reward)} ahead   {title}"
-    figure = new_figure(7.5, 3.2, heading)
+    heading = f"step {found.start + 1 + step}, imagined {step + 1} of {len(found.reward)} ahead\n{title}"
+    figure = new_figure(4.6, 2.4, heading)  # small, so that its words can be read where it is shown at 400 pixels
     real, imagined = found.real[step], found.imagined[step]
     shown = {
-        f"real, reward {found.reward[step]:+.2g}": real,
-        f"imagined, reward {found.imagined_reward[step]:+.2f}": imagined,
+        f"real\nreward {found.reward[step]:+.2g}": real,
+        f"imagined\nreward {found.imagined_reward[step]:+.2f}": imagined,
         "difference": np.abs(imagined - real),
     }
     for panel, (word, picture) in zip(figure.subplots(1, 3), shown.items(), strict=True):

@@ -348,6 +348,9 @@ class TrainConfig:
     """Train a UniZero agent. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
 
     trainer: ClassVar[str] = "unizero"
+    first_flags: ClassVar[tuple[str, ...]] = (
+        "config", "env", "dynamics", "prior", "total_steps", "seed", "run", "device",
+    )  # fmt: skip
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=8))
     atari: AtariConfig = field(default_factory=lambda: AtariConfig(sticky=0.25))
@@ -386,7 +389,7 @@ class TrainConfig:
     def check(self) -> None:
         """Raise UserError for a combination of parts that cannot work together."""
         check_numbers(self)
-        check_parts(self, "atari", "model", "learner", "search", "compute")
+        check_parts(self, "atari", "model", "learner", "search", "output", "compute")
         check_environment(self.environment)
         self.model.check_used()
         if self.search.tree.discount != self.learner.gamma:

@@ -38,13 +38,16 @@ from world_models.unizero.networks import WorldModel
 
 @dataclass(frozen=True)
 class Args(RunArgument):
-    """Draw what a run's latest checkpoint has learned, attends to and predicts, and measure its predictions."""
+    """Draw what a run's latest checkpoint has learned, attends to and predicts, and measure its predictions.
+
+    What it wrote into RUN/inspect before is replaced.
+    """
 
     also: Repeatable = ()
     """Further runs of the same model, such as other seeds: bars of learned values are then means over all of them."""
     seed: Annotated[int, Bounds(0)] = 0
     """Seed of the environment and of the search's ties."""
-    most_steps: Annotated[int, Bounds(1)] = analysis.MOST_STEPS
+    max_episode_steps: Annotated[int, Bounds(1)] = analysis.MOST_STEPS
     """Steps after which the episode is cut."""
     last_step: int | None = None
     """Step at which the drawn window ends (None: the last one whose reward is not 0, or else the last one)."""
@@ -91,7 +94,7 @@ def investigate(run: Path, args: Args) -> Findings:
     names = make_world(setup.env, **setup.env_kwargs).action_names if ours else ()
     if args.frames and not ours and not setup.env.startswith("ALE/"):  # pictures must be asked for
         setup = replace(setup, env_kwargs=setup.env_kwargs | {"render_mode": "rgb_array"})
-    seen = analysis.play(model, setup, searched, args.seed, args.most_steps, args.frames)
+    seen = analysis.play(model, setup, searched, args.seed, args.max_episode_steps, args.frames)
     window = analysis.chosen_window(seen, config.model.horizon, args.last_step)
     maps = analysis.attention_maps(model, seen.latent[window], torch.from_numpy(seen.action[window]))
     return Findings(

@@ -38,7 +38,10 @@ class Tables:
         """Read one table; a UserError names a file that is not there or has lines of unequal length."""
         path, what = self.folder / f"{name}.csv", "the published table "
         if name == SIZES:
-            path, what = self.folder.parent / f"{name}.csv", "what `python -m dqn_memory.parameters` writes, "
+            path, what = (
+                self.folder.parent / f"{name}.csv",
+                "what `python -m dqn_memory.parameters --write FOLDER` makes, ",
+            )
         lines = (line for line in read_text(path, what).splitlines() if not line.startswith("#"))
         header, *rows = csv.reader(lines)
         for index, row in enumerate(rows, 2):

@@ -58,7 +58,7 @@ def properties_section(data: Data) -> Section | None:
     number = len(by_property) * len(by_gain)
     return section(
         "properties", rows, Table(("column", "meaning"), list(_meanings().items())),
-        Picture("worlds", gains_figure(by_property, by_gain), words["caption"]),
+        Picture("worlds", gains_figure(by_property, by_gain, list(ids)), words["caption"]),
         words["correlations"].format(fewest=FEWEST, number=number), correlations,
     )  # fmt: skip
 

@@ -1,0 +1,157 @@
+"""Who else is told of each log line: TensorBoard, a CSV file, Weights & Biases, or a tracker of your own.
+
+metrics.jsonl is what resumes, reports and archives read; a tracker is for people. `--track csv wandb` names those of a
+run. A module of your own adds one, and `--plugin my_module` makes every script import it:
+
+    class Printed:
+        def __init__(self, folder, resumed): ...       # as Builder says; <folder>/config.toml is the run's config
+        def log(self, step, scalars): print(step, scalars)
+        def close(self): ...
+
+    TRACKERS["printed"] = Printed                      # --plugin my_module --track printed
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import platform
+import secrets
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from dqn_memory.runs.errors import UserError, near_names
+from envs.files import read_text, write_atomic
+
+NONE = "none"
+WANDB_ID = "wandb-run-id"  # file of a run folder: which run of W&B a resume goes on with
+Scalars = Mapping[str, float]
+
+
+class Tracker(Protocol):
+    """Is told of log lines as they are written."""
+
+    def log(self, step: int, scalars: Scalars) -> None:
+        """Take the scalars of an environment step, ints and floats; some may not be finite."""
+
+    def close(self) -> None:
+        """Finish; nothing follows in this process."""
+
+
+Builder = Callable[[Path, int | None], Tracker]
+"""Builds a tracker for a run folder where training begins or goes on. It is given the step of the checkpoint that a
+resumed run goes on from (-1: it starts over; None: it is new): what was told of later steps will be told again."""
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raise a UserError for a tracker that does not exist, or whose package is not installed."""
+    if NONE in names and len(names) > 1:
+        raise UserError(f"--track {' '.join(names)}: none goes with no other; leave it out")
+    for name in names:
+        if name not in TRACKERS and name != NONE:
+            raise UserError(f"--track: {near_names('tracker', name, [*TRACKERS, NONE])}")
+    if "wandb" in names and find_spec("wandb") is None:
+        raise UserError("--track wandb needs the package of Weights & Biases, which is missing: pip install wandb")
+
+
+class TensorBoard:
+    """Event files of scalars. No thread writes them, so that a full disk is an error of the line that it refuses."""
+
+    def __init__(self, folder: Path, resumed: int | None) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2  # slow to import, and not needed to read a run
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        name = f"events.out.tfevents.{time.time_ns() / 1e9:019.8f}.{platform.node()}.{os.getpid()}"
+        self._file = (folder / name).open("wb")
+        self._records = RecordWriter(self._file)
+        self._add(file_version="brain.Event:2")
+        if resumed is not None:  # TensorBoard forgets what earlier files say of this step and later ones
+            self._add(step=resumed + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
+
+    def log(self, step: int, scalars: Scalars) -> None:
+        values = [self._summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+        self._add(step=step, summary=self._summary(value=values))
+
+    def _add(self, **fields: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class CsvFile:
+    """metrics.csv, a row for each scalar: step, name, value (empty where it is not finite).
+
+    Names appear in the course of a run, and a column for each would mean to write the file anew with every new one;
+    rows are only added, and a pivot table of pandas or of a spreadsheet makes the columns. A process that goes on with
+    a run makes the rows of earlier lines again from metrics.jsonl, so that they tell the same.
+    """
+
+    def __init__(self, folder: Path, resumed: int | None) -> None:
+        from dqn_memory.runs.metrics import METRICS, read_metrics  # which imports this module
+
+        path = folder / "metrics.csv"
+        write_atomic(path, b"step,name,value\r\n")
+        self._file = path.open("a", encoding="utf-8", newline="")
+        self._rows = csv.writer(self._file)
+        for line in read_metrics(folder / METRICS):
+            self.log(line.pop("step"), line)
+
+    def log(self, step: int, scalars: Mapping[str, float | None]) -> None:
+        self._rows.writerows(
+            (step, name, value if value is not None and math.isfinite(value) else "") for name, value in scalars.items()
+        )
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class WandB:
+    """A run of Weights & Biases over environment steps; its files lie in the run folder.
+
+    W&B's own variables say where it goes (WANDB_ENTITY, WANDB_PROJECT, WANDB_NAME, WANDB_MODE=offline ...). A resumed
+    run goes on with the same one, which drops the steps that it was told of before.
+    """
+
+    def __init__(self, folder: Path, resumed: int | None) -> None:
+        import wandb
+
+        saved, variables = folder / WANDB_ID, os.environ
+        id = read_text(saved).strip() if saved.exists() else variables.get("WANDB_RUN_ID") or secrets.token_hex(4)
+        write_atomic(saved, f"{id}\n".encode())
+        self._errors = (wandb.Error, OSError)
+        with self._one_sentence():
+            self._run: Any = wandb.init(
+                id=id, resume="allow", config=tomllib.loads(read_text(folder / "config.toml")),
+                project=variables.get("WANDB_PROJECT", "dqn-memory"),
+                name=variables.get("WANDB_NAME", "/".join(folder.as_posix().strip("/").split("/")[-3:])),
+                dir=variables.get("WANDB_DIR", str(folder)),
+            )  # fmt: skip
+
+    def log(self, step: int, scalars: Scalars) -> None:
+        with self._one_sentence():
+            self._run.log(dict(scalars), step=step)
+
+    def close(self) -> None:
+        with self._one_sentence():
+            self._run.finish()
+
+    @contextmanager
+    def _one_sentence(self) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise UserError(f"--track wandb: {reason}; with WANDB_MODE=offline it needs no network") from error
+
+
+TRACKERS: dict[str, Builder] = {"tensorboard": TensorBoard, "csv": CsvFile, "wandb": WandB}

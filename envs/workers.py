@@ -1,0 +1,234 @@
+"""Gymnasium environments stepped one after the other, in this process or shared out among others.
+
+Gymnasium's AsyncVectorEnv has one process for every environment; here a process steps many, so that evaluations in
+hundreds of environments need no hundreds of processes.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+import weakref
+from bisect import bisect
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import pairwise
+from typing import IO, Any, NamedTuple
+
+import cloudpickle
+import gymnasium
+import numpy as np
+
+from envs.errors import UserError
+from envs.packages import Make
+from envs.spaces import Array, discrete_actions, encoder
+
+PATIENCE = 5.0  # seconds that a process has to close its environments
+
+
+class Rows:
+    """N environments in this process, each started over when its episode ends."""
+
+    def __init__(self, make: Make, count: int, key: str | None) -> None:
+        self.envs = [make() for _ in range(count)]
+        self.observation_space, self._encode = encoder(self.envs[0].observation_space, key)
+        self.num_actions, self._decode = discrete_actions(self.envs[0].action_space)
+
+    def first(self, seeds: list[int | None]) -> Array:
+        """Start all episodes, with seeds (N,) or None for each; gives the observations (N, ...)."""
+        return np.stack([self._encode(env.reset(seed=seed)[0]) for env, seed in zip(self.envs, seeds, strict=True)])
+
+    def step(self, actions: list[int]) -> Outcome:
+        """Take one action in each environment and start finished ones over."""
+        results = [env.step(self._decode(action)) for env, action in zip(self.envs, actions, strict=True)]
+        final = np.stack([self._encode(result[0]) for result in results])  # (N, ...)
+        rewards = np.array([float(result[1]) for result in results])
+        terminated = np.array([bool(result[2]) for result in results])
+        truncated = np.array([bool(result[3]) for result in results]) & ~terminated  # an end at the limit is an end
+        success = np.array([_success(result[4]) for result in results], np.int8)
+        done = terminated | truncated
+        fresh = final[done]  # (M, ...)
+        for place, row in enumerate(np.flatnonzero(done)):
+            fresh[place] = self._encode(self.envs[row].reset()[0])
+        return Outcome(final, fresh, rewards, terminated, truncated, success)
+
+    def frame(self, row: int) -> Array | None:
+        """Draw one environment, if it was made with render_mode="rgb_array"; else None."""
+        picture = self.envs[row].render() if self.envs[row].render_mode == "rgb_array" else None
+        return None if picture is None else np.asarray(picture, np.uint8)
+
+    def close(self) -> None:
+        for env in self.envs:
+            env.close()
+
+
+class Outcome(NamedTuple):
+    """What one step of N environments gives."""
+
+    final: Array  # (N, ...) of the episode that the action belongs to
+    fresh: Array  # (M, ...) first observations of the M episodes that begin, in the order of rows
+    rewards: Array  # (N,) float64
+    terminated: Array  # (N,)
+    truncated: Array  # (N,) never together with terminated
+    success: Array  # (N,) what the info says: 1, 0, or -1 where it says nothing
+
+
+def _success(info: dict[str, Any]) -> int:
+    said = next((name for name in ("success", "is_success") if name in info), None)
+    return -1 if said is None else int(bool(info[said]))
+
+
+# In other processes
+
+
+class Failure(NamedTuple):
+    """What a process replies where an exception was raised in it."""
+
+    error: Exception
+
+
+class WorkerRows:
+    """The same for environments in processes of their own: `Rows`, each with a share of the environments.
+
+    A process is a fresh interpreter that reads requests from its standard input and writes replies to its standard
+    output, and so ends with the process that started it, however that ends. Exceptions are raised here, with the
+    traceback from there as a note.
+    """
+
+    def __init__(self, make: Make, count: int, key: str | None, workers: int) -> None:
+        sample = Rows(make, 1, key)  # what is wrong with the environment is said here
+        self.observation_space, self.num_actions = sample.observation_space, sample.num_actions
+        spec = sample.envs[0].spec
+        sample.close()
+        # what a module or a notebook of the user's has registered is unknown to a fresh interpreter
+        registered = {} if spec is None or spec.id not in gymnasium.registry else {spec.id: gymnasium.registry[spec.id]}
+        self._bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
+        self._children = [_start() for _ in self._bounds[1:]]
+        self._end = weakref.finalize(self, _stop, self._children)
+        sizes = np.diff(self._bounds).tolist()
+        jobs = [cloudpickle.dumps((registered, make, size, key)) for size in sizes]
+        self._ask("build", dict(enumerate(jobs)))
+
+    def first(self, seeds: list[int | None]) -> Array:
+        """Do as `Rows`."""
+        return np.concatenate(self._ask("first", self._shares(seeds)))
+
+    def step(self, actions: list[int]) -> Outcome:
+        """Do as `Rows`."""
+        parts = zip(*self._ask("step", self._shares(actions)), strict=True)
+        return Outcome(*map(np.concatenate, parts))
+
+    def frame(self, row: int) -> Array | None:
+        """Do as `Rows`."""
+        worker = bisect(self._bounds, row) - 1
+        picture: Array | None = self._ask("frame", {worker: row - self._bounds[worker]})[0]
+        return picture
+
+    def close(self) -> None:
+        """End the processes."""
+        self._end()
+
+    def _shares(self, values: list[Any]) -> dict[int, list[Any]]:
+        """Cut a list (N,) into the parts of the processes."""
+        return {worker: values[slice(*bounds)] for worker, bounds in enumerate(pairwise(self._bounds))}
+
+    def _ask(self, method: str, arguments: Mapping[int, Any]) -> list[Any]:
+        """Let processes call a method at the same time, each with its argument; gives the results in their order."""
+        asked = [self._children[worker] for worker in arguments]
+        try:
+            for child, argument in zip(asked, arguments.values(), strict=True):
+                _send(_pipe(child.stdin), (method, argument))
+            replies = [pickle.load(_pipe(child.stdout)) for child in asked]
+        except BaseException as error:  # replies that are still to come would be taken for later ones
+            self.close()
+            if not isinstance(error, EOFError | BrokenPipeError | pickle.UnpicklingError):
+                raise
+            code = next((child.returncode for child in asked if child.returncode), 0)
+            raise UserError(
+                f"A process that --env-workers started has ended by itself (exit code {code}; -9 often means that "
+                "there was no memory left); start fewer, or leave --env-workers out."
+            ) from None
+        for reply in replies:
+            if isinstance(reply, Failure):
+                raise reply.error
+        return replies
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None or stream.closed:
+        raise UserError("The processes of these environments have ended; make new ones.")
+    return stream
+
+
+def _send(stream: IO[bytes], message: Any) -> None:
+    pickle.dump(message, stream, pickle.HIGHEST_PROTOCOL)
+    stream.flush()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    """Start a process that serves; in a session of its own, as Ctrl-C is for this one to answer."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from envs.workers import serve; serve()"
+    command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
+
+
+def _stop(children: list[subprocess.Popen[bytes]]) -> None:
+    """End processes: they notice that nobody asks them any more."""
+    for child in children:
+        for stream in (child.stdin, child.stdout):
+            with suppress(BrokenPipeError):
+                _pipe(stream).close()
+    for child in children:
+        try:
+            child.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def serve() -> None:
+    """Answer requests, (method, argument) each, until there is nobody to ask: the main function of a process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what environments print must not fall among the replies
+    served = Served()
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            _send(replies, served.answer(*pickle.load(requests)))
+    with suppress(Exception):  # nobody is left to be told
+        served.rows.close()
+    os._exit(0)  # without a word about the replies that nobody took
+
+
+class Served:
+    """The environments of one process."""
+
+    rows: Rows
+
+    def answer(self, method: str, argument: Any) -> Any:
+        """Call a method; an exception is a reply, too."""
+        try:
+            return self._build(argument) if method == "build" else getattr(self.rows, method)(argument)
+        except Exception as error:
+            return _failure(error)
+
+    def _build(self, job: bytes) -> None:
+        registered, make, count, key = cloudpickle.loads(job)
+        gymnasium.registry.update(registered)
+        self.rows = Rows(make, count, key)
+
+
+def _failure(error: Exception) -> Failure:
+    """Make an exception fit for the way, with its traceback."""
+    note = "in a process of its own:\n" + "".join(traceback.format_exception(error))
+    error.add_note(note)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # one that takes other arguments than it keeps, or holds what cannot be sent
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+        error.add_note(note)
+    return Failure(error)

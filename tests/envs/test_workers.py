@@ -1,0 +1,124 @@
+"""Environments stepped in processes of their own are those of this process, and the processes end with it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import pytest
+import torch
+from foreign import Corridor, Failing
+
+from envs.errors import UserError
+from envs.fleet import make_fleet
+from envs.gymnasium_fleet import GymnasiumFleet
+
+PLAIN = [("CartPole-v1", {"max_episode_steps": 12}), ("FrozenLake-v1", {"max_episode_steps": 9})]
+
+
+def rolled(fleet, steps, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    for action in torch.randint(fleet.num_actions, (steps, fleet.num_envs), generator=generator):
+        yield [value.tolist() for value in vars(fleet.step(action)).values()]
+
+
+@pytest.mark.parametrize(("id", "kwargs"), PLAIN)
+def test_steps_resets_and_saved_states_are_the_same(id, kwargs):
+    here, apart = (make_fleet(id, 5, seed=3, env_kwargs=kwargs, workers=workers) for workers in (None, 2))
+    assert here.observation_space == apart.observation_space
+    for _ in range(2):  # seeded, then not
+        assert torch.equal(here.reset(), apart.reset())
+        assert list(rolled(here, 30)) == list(rolled(apart, 30))
+    apart.load_state_dict(here.state_dict())
+    assert list(rolled(here, 10, seed=1)) == list(rolled(apart, 10, seed=1))
+    for fleet in (here, apart):
+        fleet.forget()
+    assert torch.equal(here.reset(), apart.reset()) and here.seeds == apart.seeds
+    assert here.state_dict()["observation_hash"] == apart.state_dict()["observation_hash"]
+
+
+def test_pictures_come_from_the_process_of_their_row():
+    fleet = make_fleet("FrozenLake-v1", 3, 0, env_kwargs={"render_mode": "rgb_array"}, workers=2)
+    single = make_fleet("FrozenLake-v1", 3, 0, env_kwargs={"render_mode": "rgb_array"})
+    for each in (fleet, single):
+        each.reset()
+        each.step(torch.tensor([0, 1, 2]))
+    assert all((fleet.frame(row) == single.frame(row)).all() for row in range(3))
+    with pytest.raises(UserError, match="draws nothing"):
+        make_fleet("FrozenLake-v1", 3, 0, workers=9).frame(2)
+
+
+@pytest.mark.usefixtures("own_id")
+def test_what_only_this_process_has_registered_is_known_in_the_others():
+    fleet = make_fleet("Mine/Corridor-v0", 2, 0, observation_key="image", workers=1)
+    assert fleet.reset().shape == (2, 4, 5, 3)
+
+
+@pytest.fixture
+def own_id():
+    gymnasium.register("Mine/Corridor-v0", Corridor)
+    yield
+    del gymnasium.registry["Mine/Corridor-v0"]
+
+
+@pytest.mark.parametrize(("action", "kind", "words"), [
+    (0, UserError, "mind the gap"),
+    (1, RuntimeError, "TwoArguments: here: because"),
+])  # fmt: skip
+def test_an_exception_is_raised_here_with_the_traceback_from_there(action, kind, words):
+    fleet = GymnasiumFleet(Failing, 2, 0, workers=2)
+    fleet.reset()
+    with pytest.raises(kind, match=words) as caught:
+        fleet.step(torch.tensor([3, action]))
+    assert str(caught.value) == words and "in bad" in caught.value.__notes__[0]
+    fleet.step(torch.tensor([3, 3]))  # and no reply is taken for that of another request
+
+
+def test_a_process_that_ends_by_itself_is_one_sentence():
+    fleet = GymnasiumFleet(Failing, 2, 0, workers=2)
+    fleet.reset()
+    with pytest.raises(UserError, match=r"has ended by itself \(exit code 3;"):
+        fleet.step(torch.tensor([3, 2]))
+    with pytest.raises(UserError, match="have ended; make new ones"):
+        fleet.step(torch.tensor([3, 3]))
+    fleet.forget()
+    assert fleet.reset().tolist() == [[0], [0]]
+
+
+SCRIPT = """
+import torch
+from envs.fleet import make_fleet
+fleet = make_fleet("CartPole-v1", 4, 0, workers=2)
+fleet.reset()
+print(*(child.pid for child in fleet.rows._children), flush=True)
+while True:
+    fleet.step(torch.zeros(4, dtype=torch.int64))
+"""
+
+
+def runs(process):
+    """Whether it does, for a process that has ended may still be listed."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_the_processes_end_with_that_which_started_them(sent):
+    """However that ends; Ctrl-C in a terminal reaches all that it shows, and only one of them answers."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    parent = subprocess.Popen([sys.executable, "-c", SCRIPT], start_new_session=True, **pipes)
+    workers = parent.stdout.readline().split()
+    assert len(workers) == 2 and all(map(runs, workers))
+    os.killpg(parent.pid, sent)
+    said = parent.communicate(timeout=60)[1]
+    end = time.monotonic() + 30
+    while any(map(runs, workers)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(map(runs, workers))
+    assert said.count("Traceback") == (sent == signal.SIGINT)
