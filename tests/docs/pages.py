@@ -39,7 +39,10 @@ ADDED: dict[str, dict[str, object]] = {
     "dqn_memory.demo": {"config": ROOT / "tests" / "docs" / "smoke.toml"},
     "dqn_memory.inspect": {"episodes": 2, "moments": 2, "no-frames": True},
     "dqn_memory.watch": {"on": "terminal", "delay": 0},
+    "dqn_memory.parameters": {"env": "Gridverse/Memory-5x5-v0", "architecture": "dgfqn"},
     "dqn_memory.benchmark": {"quick": True},
+    "envs.benchmark": {"quick": True, "env": "POMDP/CarFlag-v0"},
+    "world_models.benchmark": {"quick": True},
     "envs.memoryless": {"restarts": 1, "episodes": 20, "sweeps": 1},
     "envs.baselines": {"episodes": 20},
     "world_models.unizero.train": {"config": "unizero/smoke"},
@@ -52,6 +55,7 @@ MAKE = {"make demo": "python -m dqn_memory.demo"}
 DONE = (
     "pip install", "python -m pip", "python -m venv", "python3 -m venv", "git clone", "cd ", "source ", "wandb login",
     "make test", "make lint", "make docs", "make results", "make bench", "make fuzz", "make study-smoke", "ray start",
+    "tensorboard",
 )  # fmt: skip
 
 
