@@ -114,11 +114,14 @@ def _command(line: str) -> str:
     if line.startswith(DONE):
         return ":"
     module = re.search(r"python -m (\S+)", line)
-    added = ADDED.get(module[1], {}) if module and "--resume" not in line else {}
-    if "-m dqn_memory.evaluate" in line and re.search("unizero|glam", line):
+    added = ADDED.get(module[1], {}) if module else {}
+    study = re.search(r"study\.run (\w+) ", line + " ")
+    if study and "--status" not in line:  # of a shipped study, into the folder of the whole one
+        added = {"smoke": True, "folder": f"runs/studies/{study[1]}"}
+    elif "-m dqn_memory.evaluate" in line and re.search("unizero|glam", line):
         added = WORLD_MODEL
-    if module and module[1] == "dqn_memory.study.run" and ".toml" not in line:
-        added = {"smoke": True}
+    elif "--resume" in line:
+        line, added = re.sub(r" --total-steps \S+", "", line), {"total_steps": 2 * NUMBERS["total_steps"]}
     if "config" in added:
         line = re.sub(r" --config \S+", "", line)
     for name, value in added.items():
