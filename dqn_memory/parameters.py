@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import os
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -192,10 +191,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "csv": table.csv,
         "json": lambda: json.dumps([row._asdict() for row in rows], indent=1),
     }
-    try:
-        print(forms[args.format]().rstrip(), flush=True)
-    except BrokenPipeError:  # `head` has read enough; what the interpreter flushes at its end goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    print(forms[args.format]().rstrip())
 
 
 if __name__ == "__main__":

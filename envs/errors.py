@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -16,6 +17,7 @@ R = TypeVar("R")
 SHORT_OF_MEMORY = re.compile("out of memory|can't allocate memory|unable to allocate|storage size calculation", re.I)
 SIZE = re.compile(r"to allocate (\d[\d.]* ?\w+)")
 LONG_WORD = re.compile(r"\S{400,}")  # a path or a value that nobody would read to its end
+PIPE_CLOSED = 141  # the exit code of a program that a closed pipe ended
 MOST_LISTED = 40  # of more known names only the nearest are said
 
 
@@ -53,12 +55,20 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
-    """Make a script's main end on `error: ...` and exit code 2 where the user made a mistake."""
+    """Make a script's main end on `error: ...` and exit code 2 where the user made a mistake.
+
+    Where what reads its output has read enough, as `head` does, it ends without a word, as other programs do.
+    """
 
     @wraps(main)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return main(*args, **kwargs)
+            result = main(*args, **kwargs)
+            sys.stdout.flush()
+            return result
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where the interpreter's last flush goes
+            raise SystemExit(PIPE_CLOSED) from None
         except (ValueError, RuntimeError, MemoryError, OSError) as error:
             sentence = str(error) if isinstance(error, UserError) else _sentence(error)
             if sentence is None:

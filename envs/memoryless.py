@@ -104,9 +104,10 @@ class ExactGame:
         self.observations, self.limit = len(graph.observation_ids), world.time_limit
         ended = graph.follower < 0
         kinds = np.stack((graph.verdict[ended], graph.reward[ended]), 1)
+        kinds = kinds if len(kinds) else np.zeros((1, 2))  # no episode ends by itself: one that nothing leads to
         endings, number = np.unique(kinds, axis=0, return_inverse=True)  # (E, 2)
         follower = graph.follower.copy()
-        follower[ended] = self.states + number.ravel()
+        follower[ended] = self.states + number.ravel()[: ended.sum()]
         # What is a success with the first, second ... step. Rewards are added in the order in which a world adds them,
         # so that a return of nearly 0 has the world's own sign.
         verdict, last = endings.T[:, :, None]  # (E, 1) each
@@ -345,21 +346,25 @@ def search_policy(game: Game, measure: int, table: Tensor, updates: int, rate: f
     return best
 
 
-def search(game: Game, args: Args) -> list[Row]:
+def search(game: Game, args: Args, measures: Sequence[str] = MEASURES) -> list[Row]:
     """Search for success, then for return; the second search goes on from the tables of the first.
+
+    Where `measures` leaves success out, it is neither searched for nor reported.
 
     Returns:
         A row for each search: the success and the return of the best table and of the best stochastic policy.
     """
     rows: list[Row] = []
     found: Found | None = None
-    for measure, searched in enumerate(MEASURES):
+    for searched in measures:
+        measure = MEASURES.index(searched)
         tables, values = found = search_tables(game, measure, args, found)
         best = tables[int(values.argmax())]
         table = game.judge(as_policy(best, game.actions))
         policy = game.judge(search_policy(game, measure, best, args.updates))
         scores = dict(zip(FORMATS, torch.cat((table, policy)).tolist(), strict=True))
         reached = int((values >= values.max() - SAME).sum())
+        scores = {name: value for name, value in scores.items() if name.rpartition("_")[2] in measures}
         rows.append({"searched": searched, **scores, "reached": reached, "restarts": args.restarts})
     return rows
 
@@ -374,8 +379,9 @@ def compute(args: Args, argv: Sequence[str]) -> tuple[list[Row], Row]:
     world = make_world(args.env, "cpu", **options)
     probe(world)
     game = make_game(world, args.episodes, args.seed, args.fresh)
+    measures = MEASURES if world.defines_success else MEASURES[1:]
     name: Row = {"env": named(args.env, options)}
-    rows = [name | row for row in search(game, args)]
+    rows = [name | row for row in search(game, args, measures)]
     made = name | {"observations": game.observations, "exact": game.exact}
     made |= {"episodes": None if game.exact else args.fresh, "time_limit": world.time_limit, "seed": args.seed}
     made |= {"revision": revision(), "seconds": round(time.perf_counter() - begin, 1), "cpu": cpu()}

@@ -85,7 +85,7 @@ class Progress:
     def _left(self) -> str:
         if self._step <= self.start:
             return "?"
-        seconds = round((self.total - self._step) / self._rate())
+        seconds = round(max(0, self.total - self._step) / self._rate())
         return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
 

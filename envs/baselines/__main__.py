@@ -112,6 +112,7 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
         command=command,
         machine=cpu(),
         seconds=round(time.perf_counter() - begin, 1),
+        defines_success=world.defines_success,
     )
 
 
@@ -130,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         make_folder(folder)
     for id, world in worlds.items():
         rows[id] = lines = compute(id, world, args, command)
-        print(f"{id:<48} random {known.show(lines.random.success):<16} best {known.best(lines)}", flush=True)
+        print(f"{id:<48} {lines.summary}", flush=True)
         if folder is not None:
             # As the registry sorts them; rows with options, and of environments not registered now, come last.
             rows = {id: rows[id] for id in [*(id for id in WORLDS if id in rows), *sorted(set(rows) - set(WORLDS))]}

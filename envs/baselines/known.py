@@ -68,6 +68,7 @@ class Lines:
     command: str = ""
     machine: str = ""
     seconds: float = 0.0
+    defines_success: bool = True  # whether an episode can succeed; where none can, returns are what counts
 
     @property
     def bounded(self) -> bool:
@@ -77,11 +78,18 @@ class Lines:
     @property
     def words(self) -> str:
         """Put the success in words: "random 0.45, best known 1.00", or "... 0.35 to 0.99" where it is only bounded."""
+        random, lower, upper = (f"{getattr(self, name).success.mean:.2f}" for name in LEVELS)
         if not self.bounded:
-            return f"random {self.random.success.mean:.2f}"
-        lower, upper = (f"{level.success.mean:.2f}" for level in (self.lower, self.upper))
-        best = upper if lower == upper else f"{lower} to {upper}"
-        return f"random {self.random.success.mean:.2f}, best known {best}"
+            return f"random {random}"
+        return f"random {random}, best known {upper if lower == upper else f'{lower} to {upper}'}"
+
+    @property
+    def summary(self) -> str:
+        """Put random actions and the best known in one line: success, or returns where no success is defined."""
+        measure = "success" if self.defines_success else "returns"
+        random, lower, upper = (getattr(getattr(self, name), measure) for name in LEVELS)
+        word = "" if self.defines_success else " return"
+        return f"random{word} {show(random):<16} best{word} {_range(lower, upper)}"
 
 
 def lines(id: str) -> Lines | None:
@@ -123,7 +131,9 @@ def from_plain(id: str, entry: Mapping[str, Any]) -> Lines:
 def plain(lines: Lines) -> dict[str, Any]:
     """Turn lines into plain dicts and numbers, without the id."""
     entry = dataclasses.asdict(lines)
-    empty = {"id"} if lines.bounded else {"id", *BOUNDLESS}
+    empty = ({"id"} if lines.bounded else {"id", *BOUNDLESS}) | (
+        {"defines_success"} if lines.defines_success else set()
+    )
     return {name: value for name, value in entry.items() if name not in empty and value is not None}
 
 
@@ -226,8 +236,15 @@ def markdown(by_id: Mapping[str, Lines]) -> str:
 
 def _level_row(lines: Lines) -> tuple[str, ...]:
     kinds = "; ".join(dict.fromkeys((lines.lower.kind, lines.upper.kind)))
-    shown = (show(lines.random.success), best(lines), show(lines.random.returns))
-    return lines.id, *shown, _range(lines.lower.returns, lines.upper.returns), kinds, str(lines.time_limit)
+    success = (show(lines.random.success), best(lines)) if lines.defines_success else ("-", "-")
+    return (
+        lines.id,
+        *success,
+        show(lines.random.returns),
+        _range(lines.lower.returns, lines.upper.returns),
+        kinds,
+        str(lines.time_limit),
+    )
 
 
 def _origin(all_lines: Sequence[Lines]) -> list[str]:

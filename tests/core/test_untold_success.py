@@ -13,8 +13,11 @@ from dqn_memory.agent import load_network
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main
 from dqn_memory.runs.score import Score, lines
+from envs.baselines.__main__ import main as baselines
+from envs.baselines.known import read
 from envs.checker import check_registered
 from envs.fleet import make_fleet
+from envs.memoryless import main as memoryless
 
 POLE, FILE = "CartPole-v1", "POMDP/File-v0"
 RANGE = r"-?\d+\.\d{2} \[-?\d+\.\d{2}, -?\d+\.\d{2}\]"
@@ -73,6 +76,16 @@ def test_a_model_without_ends_or_gains_defines_no_success(tmp_path, stop, values
     env.reset(seed=0)
     assert [("success" in env.step(0)[4]) for _ in range(3)] == [False, False, defined]
     check_registered(FILE, **options)
+
+
+def test_baselines_of_such_a_model_are_returns(tmp_path, capsys):
+    (tmp_path / "listen.pomdp").write_text(LISTEN.format(stop="identity", values="reward", reward=1))
+    model = ["--env", FILE, "--options", "path", str(tmp_path / "listen.pomdp"), "time_limit", "3"]
+    baselines([*model, "--episodes", "20", "--write", str(tmp_path)])
+    memoryless([*model, "--episodes", "20", "--restarts", "1", "--fresh", "10", "--updates", "2"])
+    text = capsys.readouterr().out
+    assert re.search(r"random return \d.* best return \d", text) and "success" not in text
+    assert read(tmp_path / "baselines.json")[f"{FILE} (path={tmp_path / 'listen.pomdp'}, time_limit=3)"].summary in text
 
 
 def test_atari_tells_no_success():
