@@ -14,7 +14,7 @@ from pages import ADDED, PAGES, Q_BUDGET, ROOT, SHELL, Block, anchors, blocks, c
 
 RUN = ("python", "toml", *SHELL)
 TEXT = ("", "text")  # output, or a formula
-LONG = {"README.md"}  # pages that take more than 60 s
+LONG = {"README.md", "docs/quickstart.md"}  # pages that take more than 60 s
 FEW = 4  # blocks that nothing can run
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 EACH = pytest.mark.parametrize("page", PAGES, ids=NAMES.values())
