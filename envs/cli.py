@@ -8,12 +8,11 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from envs.errors import UserError, near_names, require
-from envs.machine import Clock
 from envs.registry import WORLDS
 
 Plugins = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="MODULE")]
@@ -37,7 +36,7 @@ class MeasureArgs(WriteArgs):
 
     threads: int = 1
     """Threads of torch on a CPU."""
-    clock: Clock = "wall"
+    clock: Literal["wall", "cpu"] = "wall"
     """`cpu` counts the time that the process was given, for a machine that others use too."""
     quick: bool = False
     """Few repetitions of tiny sizes: shows that everything runs; its numbers mean nothing."""

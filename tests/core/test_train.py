@@ -1,7 +1,6 @@
 """Training through the command line: it runs everywhere, refuses what cannot work, and survives being killed."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -117,18 +116,6 @@ def own_entries():
 
 
 @pytest.mark.usefixtures("own_entries")
-def test_the_block_prior_and_world_of_the_readme_train(tmp_path, monkeypatch):
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    code = next(part for part in re.findall(r"```python\n(.*?)```", readme, re.S) if "MEMORY[" in part)
-    (tmp_path / "readme_plugin.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    run = tmp_path / "run"
-    own = ("--plugin", "readme_plugin", "--architecture", "mean", "--prior", "recent", "--env", "Mine/Keydoor-v0")
-    main(flags(run, *own, "--final-episodes", "1", "--episodes", "1", steps=200))
-    network = load_network(run)[0]
-    assert {type(module).__name__ for module in network.modules()} > {"RunningMean", "Recent"}
-
-
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_path, capsys):
     run = tmp_path / "run"
     with pytest.raises(SystemExit):

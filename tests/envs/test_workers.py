@@ -89,7 +89,9 @@ def test_a_process_that_ends_by_itself_is_one_sentence():
 
 
 SCRIPT = """
+import signal
 import torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started without it
 from envs.fleet import make_fleet
 fleet = make_fleet("CartPole-v1", 4, 0, workers=2)
 fleet.reset()
