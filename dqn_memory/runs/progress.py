@@ -31,7 +31,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total, self.start, self.title, self.interval = total, start, title, interval
-        self._console = console or Console(stderr=True)
+        self._console = console or Console(stderr=True, force_jupyter=False)  # there, every line would be an output
         self._clock = clock
         self._scalars: dict[str, float] = {}
         self._step = self._shown = start
@@ -70,7 +70,7 @@ class Progress:
 
     def _print(self) -> None:
         self._last, self._shown = self._clock(), self._step
-        share = self._step / self.total if self.total else 1.0
+        share = min(1.0, self._step / self.total) if self.total else 1.0
         line = f"{self.title} {self._step:,}/{self.total:,} ({share:.0%}) {self._facts()} left {self._left()}"
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
