@@ -115,10 +115,13 @@ def test_the_processes_end_with_that_which_started_them(sent):
     """However that ends; Ctrl-C in a terminal reaches all that it shows, and only one of them answers."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     parent = subprocess.Popen([sys.executable, "-c", SCRIPT], start_new_session=True, **pipes)
-    workers = parent.stdout.readline().split()
-    assert len(workers) == 2 and all(map(runs, workers))
-    os.killpg(parent.pid, sent)
-    said = parent.communicate(timeout=60)[1]
+    try:
+        workers = parent.stdout.readline().split()
+        assert len(workers) == 2 and all(map(runs, workers))
+        os.killpg(parent.pid, sent)
+        said = parent.communicate(timeout=60)[1]
+    finally:
+        parent.kill()  # a failed test leaves nothing running
     end = time.monotonic() + 30
     while any(map(runs, workers)) and time.monotonic() < end:
         time.sleep(0.05)
