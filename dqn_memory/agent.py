@@ -99,7 +99,7 @@ class Agent:
 
         Args:
             run: its folder.
-            rows: batch size N; None: the first `act` says it.
+            rows: batch size N; None: the first `act` says it. An `act` that resets all may change it.
             device: where its networks are.
             seed: of what UniZero and GLAM draw.
 
@@ -131,9 +131,14 @@ class Agent:
         batch, single = self._batch(observation)
         rows = len(batch)
         again = _resets(reset, rows).to(self._loaded.device)
-        policy = self._policy or self._start(rows)
+        policy = self._policy
+        if policy is None or (rows != self._rows and bool(again.all())):  # nothing is remembered of other environments
+            policy = self._start(rows)
         if rows != self._rows:
-            raise UserError(f"the agent remembers {self._rows} environments, but got observations of {rows}")
+            raise UserError(
+                f"the agent remembers {self._rows} environments, but got observations of {rows}; begin with another "
+                "number where reset is True for all"
+            )
         action, q = policy.act(torch.from_numpy(batch).to(self._loaded.device), again)
         self.q = q.float().cpu().numpy()
         chosen = action.cpu().numpy()

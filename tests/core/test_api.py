@@ -156,3 +156,11 @@ def test_the_agent_is_at_hand_without_importing_the_rest():
     assert dqn_memory.Agent is Agent
     with pytest.raises(AttributeError, match="nothing"):
         _ = dqn_memory.nothing
+
+
+def test_another_number_of_environments_begins_where_all_are_reset(made):
+    agent, observation = Agent.load(made("q_network")), gymnasium.make(MEMORY).reset(seed=0)[0]
+    agent.act(observation, True)
+    with pytest.raises(UserError, match="remembers 1 environments"):
+        agent.act(np.stack([observation] * 3), np.array([True, True, False]))
+    assert agent.act(np.stack([observation] * 3), np.ones(3, bool)).shape == (3,)

@@ -141,8 +141,8 @@ def test_attention_maps_come_from_checkpoints_and_from_the_archive(tmp_path: Pat
     assert not np.triu(kept.layers[0], 1).any()
     pages = []
     for name in ("study", "kept"):
-        main([str(tmp_path / name)])
-        pages.append((tmp_path / name / "report/report.html").read_text())
+        main([str(tmp_path / name), "--write", str(tmp_path / "reports" / name)])
+        pages.append((tmp_path / "reports" / name / "report.html").read_text())
     assert pages[0] == pages[1]
     assert "attention-pomdp-memorycards-v0" in (tmp_path / "kept/report.md").read_text()
 

@@ -194,9 +194,10 @@ def test_a_study_goes_on_from_its_archive_and_gives_the_same_archive(kept: Path,
     assert list(before) == list(after)
     for name, record in before.items():
         assert after[name] == replace(record, metrics=[rounded(row) for row in record.metrics])
-    for folder in (study.folder, kept):
-        report([str(folder)])
-    pages = [(folder / "report/report.md").read_text() for folder in (study.folder, kept)]
+    places = [tmp_path / "reports" / name for name in ("study", "kept")]
+    for folder, place in zip((study.folder, kept), places, strict=True):
+        report([str(folder), "--write", str(place)])
+    pages = [(place / "report.md").read_text() for place in places]
     # Behind them stands how often runs were started here.
     told = [page.partition("## Time and cost")[0] for page in pages]
     assert told[0] == told[1]
