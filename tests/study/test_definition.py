@@ -90,7 +90,7 @@ def test_the_config_is_complete_and_says_the_threads():
     (first, *_) = runs()
     assert from_toml(TrainConfig, first.toml, "x") == first.config
     assert first.config.compute.threads == 1
-    definition = parse_definition(GOOD, "my.toml", "my")
+    definition = parse_definition(GOOD.replace('"demo"', '"prior-local"'), "my.toml", "my")  # demo says its threads
     three = replace(definition, resources=replace(definition.resources, cpus=3))
     assert expand(three)[0].config.compute.threads == 3
     assert runs(GOOD.replace("heads = 2", "threads = 2"))[0].config.compute.threads == 2
