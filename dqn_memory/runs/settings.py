@@ -131,15 +131,22 @@ def _settings(config: C, settings: Mapping[str, Any], presets: Path) -> C:
             raise UserError(near_names("setting", flag, ["config", *paths]))
         *holders, name = paths[flag].split(".")
         place = reduce(lambda inner, holder: inner.setdefault(holder, {}), holders, table)
-        place[name] = NONE if value is None else _plain(value)
+        place[name] = NONE if value is None else _plain(flag, value)
     return from_toml(type(config), tomli_w.dumps(table), "settings", config)
 
 
-def _plain(value: Any) -> Any:
-    """Give a value the form that a TOML file would have."""
+def _plain(flag: str, value: Any) -> Any:
+    """Give a value the form that a TOML file would have; numbers of numpy and torch become Python's."""
     if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, Path) else value
+        return [_plain(flag, each) for each in value]
+    if isinstance(value, Path):
+        return str(value)
+    value = value.item() if getattr(value, "shape", None) == () else value
+    if not isinstance(value, bool | int | float | str):
+        raise UserError(
+            f"settings: {flag} is a {type(value).__name__}; give a number, a truth value, a string or a list"
+        )
+    return value
 
 
 def _config_names(arguments: list[str]) -> list[str]:

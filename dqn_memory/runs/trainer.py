@@ -315,6 +315,9 @@ class Trainer(ABC, Generic[C]):
                     self.solved = self.reached_goal(score)
                 if self._due(config.output.checkpoint_every):
                     self.save(run)
+        print(
+            f"{config.environment.env}: the final evaluation begins", file=sys.stderr, flush=True
+        )  # it may take minutes
         score = self.evaluate(final=True)
         final = _named("final", score)
         if config.evaluation.memory_ablation:
