@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+import time
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -14,6 +16,7 @@ from envs.core import Step
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
 SUCCESS = "success"
+SILENCE = 5.0  # seconds after which an evaluation says how far it is
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Tally:
         self.quota = quota
         self.outcome = np.zeros((3, quota, rows))  # success, return, length
         self.finished = np.zeros(rows, np.int64)
+        self._said = time.monotonic()
 
     @property
     def open(self) -> bool:
@@ -87,6 +91,10 @@ class Tally:
         for entry, values in enumerate((success, returns, lengths)):
             self.outcome[entry, self.finished[ended], ended] = values[ended]
         self.finished[ended] += 1
+        if self.open and time.monotonic() - self._said >= SILENCE:
+            played, episodes = int(self.finished.sum()), self.finished.size * self.quota
+            print(f"evaluation {played:,}/{episodes:,} episodes", file=sys.stderr, flush=True)
+            self._said = time.monotonic()
 
     def score(self, episodes: int | None = None, exhaustive: bool = False, reported: bool = True) -> Score:
         """Of the first `episodes` by round, then row (None: of all)."""

@@ -7,9 +7,12 @@ A script holds its algorithm alone: a subclass of `Trainer` whose `__init__` mak
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -62,6 +65,51 @@ class LoadedPolicy:
     device: torch.device
     start: Callable[[int], Policy]
     """Makes the policy of N episodes, which remembers nothing yet."""
+
+
+class Interrupts:
+    """Hold Ctrl-C and SIGTERM back until what a checkpoint holds is consistent; a second one stops at once.
+
+    with Interrupts() as interrupts:
+        with interrupts.held():
+            step()
+        if interrupts.asked: ...
+
+    Outside `held` they raise KeyboardInterrupt as ever. Only a process's main thread can do this.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.asked = self._holding = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            found = {number: signal.getsignal(number) for number in self.SIGNALS}
+            self._before = {number: old for number, old in found.items() if old is not signal.SIG_IGN}
+            for number in self._before:
+                signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, old in self._before.items():
+            signal.signal(number, old)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let the first signal wait for the end of this block."""
+        self._holding = True
+        try:
+            yield
+        finally:
+            self._holding = False
+
+    def _note(self, number: int, frame: object) -> None:
+        if self.asked or not self._holding:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("stopping after a checkpoint; once more stops at once", file=sys.stderr, flush=True)
 
 
 class Trainer(ABC, Generic[C]):
@@ -299,25 +347,29 @@ class Trainer(ABC, Generic[C]):
         config, began_at = self.config, self.steps
         clock = Clock(run.metrics())
         run.track(config.output.track)
-        with Progress(config.total_steps, self.steps, config.environment.env) as progress:
+        with Interrupts() as interrupts, Progress(config.total_steps, self.steps, config.environment.env) as progress:
             while self.steps < config.total_steps and not self.solved:
-                self.iterate()
-                if self._due(config.output.log_every):
-                    scalars = self.scalars()
-                    scalars["charts/SPS"] = (self.steps - began_at) / clock.seconds
-                    run.log(self.steps, scalars | clock.scalars())
-                    progress.update(self.steps, **self._shown(scalars))
-                else:
-                    progress.update(self.steps)
-                if self.updates and self._evaluation_due():
-                    score = self.evaluate()
-                    run.log(self.steps, score.scalars() | clock.scalars())
-                    self.solved = self.reached_goal(score)
-                if self._due(config.output.checkpoint_every):
-                    self.save(run)
-        print(
-            f"{config.environment.env}: the final evaluation begins", file=sys.stderr, flush=True
-        )  # it may take minutes
+                with interrupts.held():
+                    self.iterate()
+                    scalars: dict[str, float] = {}
+                    if self._due(config.output.log_every):
+                        scalars = self.scalars()
+                        scalars["charts/SPS"] = (self.steps - began_at) / clock.seconds
+                        run.log(self.steps, scalars | clock.scalars())
+                    progress.update(self.steps, "training" if self.updates else "prefill", **self._shown(scalars))
+                    if self.updates and self._evaluation_due():
+                        score = self.evaluate()
+                        run.log(self.steps, score.scalars() | clock.scalars())
+                        self.solved = self.reached_goal(score)
+                    if self._due(config.output.checkpoint_every):
+                        self.shorten_log()
+                        self.save(run)
+                    elif interrupts.asked:
+                        self.save(run)
+                if interrupts.asked:
+                    raise KeyboardInterrupt
+        self.shorten_log()
+        self.save(run)  # the final evaluation may take minutes
         score = self.evaluate(final=True)
         final = _named("final", score)
         if config.evaluation.memory_ablation:
@@ -329,6 +381,12 @@ class Trainer(ABC, Generic[C]):
     def save(self, run: Run) -> None:
         """One checkpoint; it becomes valid all at once."""
         self.stats.check_finite()
+        replay = self.replay if self.config.output.checkpoint_replay == "full" else None
+        header = {"kind": self.kind, "config": to_toml(self.config)}
+        run.save(self.steps, self.weights(), self.state_dict(), replay, header)
+
+    def shorten_log(self) -> None:
+        """Begin new episodes where a resume would repeat too many actions of a foreign environment."""
         most = self.config.output.max_repeated_actions
         if most is not None and isinstance(self.fleet, ReplayedFleet) and len(self.fleet.log) > most:
             print(
@@ -337,9 +395,6 @@ class Trainer(ABC, Generic[C]):
             self.replay.cut()
             self.fleet.forget()
             self.begin()
-        replay = self.replay if self.config.output.checkpoint_replay == "full" else None
-        header = {"kind": self.kind, "config": to_toml(self.config)}
-        run.save(self.steps, self.weights(), self.state_dict(), replay, header)
 
     def _due(self, every: int) -> bool:
         return due(self.steps, every, self.fleet.num_envs)

@@ -41,6 +41,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB
 LAST_LINES = 12  # of a trainer's log that an error repeats
 POLL = 1.0  # seconds between looks at the room for more runs
 Process = subprocess.Popen[bytes]
+INTERRUPTED = 130  # the exit code of a trainer that saved and stopped at a signal
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,8 @@ def _judge(run: RunState, code: int, began: int) -> Outcome:
     """Tell how a run ended from its trainer's exit code and what that said from byte `began` of the log on."""
     if code < 0:
         return Outcome("killed", f"its process was ended by {signal.Signals(-code).name}")
+    if code == INTERRUPTED:
+        return Outcome("killed", "its process was told to stop")
     lines = run.log.read_bytes()[began:].decode(errors="replace").rstrip().splitlines()
     said = "\n".join(lines[-LAST_LINES:])
     if code > 0:

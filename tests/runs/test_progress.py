@@ -26,6 +26,22 @@ def test_plain_lines_where_there_is_no_terminal():
     assert lines[-1].startswith("training 1,000/1,000 (100%)") and lines[-1].endswith("left 0:00:00")
 
 
+def test_each_phase_has_its_own_speed_and_only_training_says_what_is_left():
+    out, clock = io.StringIO(), Clock()
+    with Progress(1000, title="Env", console=Console(file=out, width=40), clock=clock) as progress:
+        for step, phase in ((500, "prefill"), (510, "training")):
+            clock.now += 5.0
+            progress.update(step, phase)
+            clock.now += 5.0
+            progress.update(step + 10, phase)
+    assert out.getvalue().splitlines() == [
+        "Env prefill 500/1,000 (50%) 100 steps/s",
+        "Env prefill 510/1,000 (51%) 51 steps/s",
+        "Env training 510/1,000 (51%) 0 steps/s",
+        "Env training 520/1,000 (52%) 2 steps/s left 0:04:00",
+    ]
+
+
 def test_the_last_state_is_always_printed():
     out, clock = io.StringIO(), Clock()
     with Progress(1000, console=Console(file=out), clock=clock) as progress:

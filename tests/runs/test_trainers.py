@@ -244,23 +244,42 @@ def test_a_checkpoint_that_would_repeat_too_many_actions_starts_new_episodes(tmp
     assert Run.open(whole).load().trainer["fleet"]["actions"].numel() == 400
 
 
-def test_ctrl_c_says_in_one_line_how_to_go_on(tmp_path, monkeypatch, capsys):
-    trainer = trainer_class("q_network")
-    plain = trainer.iterate
+@EVERY_KIND
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_first_and_the_resumed_run_ends_as_any_other(tmp_path, monkeypatch, capsys, kind, number):
+    trainer = trainer_class(kind)
+    plain, before = trainer.iterate, signal.getsignal(number)
 
     def interrupted(self):
-        if self.iterations == 30:
-            raise KeyboardInterrupt
+        if self.iterations == 4:
+            signal.raise_signal(number)
         plain(self)
 
+    whole = trained(kind, tmp_path / "whole", "--checkpoint-every", "0")
     monkeypatch.setattr(trainer, "iterate", interrupted)
     with pytest.raises(SystemExit) as stopped:
-        trained("q_network", tmp_path / "run", "--env", CARDS, "--checkpoint-every", "100")
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stopped")]
-    word = f"python -m dqn_memory.train --resume {tmp_path / 'run'} goes on from its last checkpoint"
-    assert stopped.value.code == 130 and said == [f"stopped at step 120; {word}"]
+        trained(kind, tmp_path / "run", "--checkpoint-every", "0")
+    assert stopped.value.code == 130 and signal.getsignal(number) is before
+    step = Run.open(tmp_path / "run").load().step
+    asked, said = (line for line in capsys.readouterr().err.splitlines() if line.startswith("stop"))
+    word = f"python -m {trainer.__module__} --resume {tmp_path / 'run'} goes on from its last checkpoint"
+    assert asked.startswith("stopping after a checkpoint") and said == f"stopped at step {step}; {word}"
+    assert 0 < step < KINDS[kind].steps[0]
     monkeypatch.setattr(trainer, "iterate", plain)
-    main("q_network")(["--resume", str(tmp_path / "run")])  # nothing holds the folder any more
+    main(kind)(["--resume", str(tmp_path / "run")])
+    assert_same_run(whole, tmp_path / "run")
+    assert metrics(whole) == metrics(tmp_path / "run")
+
+
+def test_a_second_signal_stops_at_once(tmp_path, monkeypatch, capsys):
+    def interrupted(self):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(trainer_class("q_network"), "iterate", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        trained("q_network", tmp_path / "run")
+    assert stopped.value.code == 130 and "starts it over: nothing was saved yet" in capsys.readouterr().err
 
 
 def test_ctrl_c_before_training_is_one_line_too(tmp_path, monkeypatch, capsys):
