@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 from pages import Q_BUDGET, ROOT, shorten
 
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
 
 
+@pytest.mark.long
 def test_the_notebook_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{Path(__file__).parent}")
     notebook = nbformat.read(NOTEBOOK, 4)

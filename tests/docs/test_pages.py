@@ -14,7 +14,7 @@ from pages import ADDED, PAGES, Q_BUDGET, ROOT, SHELL, Block, anchors, blocks, c
 
 RUN = ("python", "toml", *SHELL)
 TEXT = ("", "text")  # output, or a formula
-LONG = {"README.md", "docs/quickstart.md"}  # pages that take more than 60 s
+SHORT = ("docs/memories.md", *(f"docs/recipes/{name}.md" for name in ("loop", "memory", "pomdp", "prior", "sweep")))
 FEW = 4  # blocks that nothing can run
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 EACH = pytest.mark.parametrize("page", PAGES, ids=NAMES.values())
@@ -54,7 +54,7 @@ def environment(checkout: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, id=name, marks=[pytest.mark.long] * (name in LONG)) for page, name in NAMES.items()
+    [pytest.param(page, id=name, marks=[pytest.mark.long] * (name not in SHORT)) for page, name in NAMES.items()
      if any(map(runs, blocks(page)))],
 )  # fmt: skip
 def test_all_code_of_the_page_runs_and_leaves_the_checkout_clean(page, checkout, tmp_path, record_property):
