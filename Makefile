@@ -44,7 +44,7 @@ test-wheel:
 
 # Triton's wheel is large and torch for a CPU comes without it, so it stands beside the environment.
 test-triton: build/triton/.stamp
-	PYTHONPATH=build/triton OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/blocks/test_scan_triton.py
+	PYTHONPATH=build/triton OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/blocks/test_scan_triton.py tests/blocks/test_linear_scan.py
 
 build/triton/.stamp: .venv/.stamp
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --upgrade --target build/triton triton

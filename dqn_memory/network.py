@@ -20,10 +20,9 @@ from torch import Tensor, nn
 
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
 from dqn_memory.blocks.block import constrained, penalty, select
-from dqn_memory.blocks.contract import build_memory
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
-from dqn_memory.blocks.memory import BIDIRECTIONAL
+from dqn_memory.blocks.memory import BIDIRECTIONAL, build
 from dqn_memory.blocks.priors import PriorConfig
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.settings import Bounds, check_numbers
@@ -165,6 +164,7 @@ class Architecture:
 
     memory: str = "feedforward_x4"  # the memory sublayer, a name of `blocks.MEMORY`
     attention: bool = True  # whether an attention sublayer comes before it
+    streamed: bool = False  # whether attention carries its last K inputs from step to step, else reads windows
     layers: int = 2
     wrapped: bool = True  # False: the bare memory block, without gate and LayerNorm (the recurrent baselines)
     gate: str = "residual"  # how a sublayer's output joins its input, a name of `blocks.GATES`
@@ -187,6 +187,14 @@ def _recurrent_baseline(memory: str, action_embedding: int = 0, published: bool 
     return Architecture(
         memory=memory, attention=False, layers=1, wrapped=False, positions="none", final_norm=False,
         action_embedding=action_embedding, published=published,
+    )  # fmt: skip
+
+
+def _memory(memory: str, attention: bool = False) -> Architecture:
+    """One memory in a gated residual layer, a LayerNorm before it: the row in which memories are compared."""
+    return Architecture(
+        memory=memory, attention=attention, streamed=attention, layers=1, gate="gru", order="identity",
+        activation="none", positions="none",
     )  # fmt: skip
 
 
@@ -215,6 +223,27 @@ ARCHITECTURES: dict[str, Architecture] = {
     "mamba": _recurrent_baseline("mamba"),
     "attn": Architecture(layers=1, positions="sinusoidal", final_norm=False, head="linear"),
     "gtrxl": Architecture(gate="gru", order="identity"),
+    # memories that go on from a state, each in the same layer; `mamba`, above, and *_bare stand without it
+    "rnn": _memory("rnn"),
+    "lstm": _memory("lstm"),
+    "gru": _memory("gru"),
+    "mamba_layer": _memory("mamba"),
+    "mingru": _memory("mingru"),
+    "minlstm": _memory("minlstm"),
+    "lru": _memory("lru"),
+    "s5": _memory("s5"),
+    "ffm": _memory("ffm"),
+    "shm": _memory("shm"),
+    "attention": _memory("none", attention=True),
+    "gtrxl_memory": Architecture(gate="gru", order="identity", positions="none", streamed=True),
+    "linear_attention": _memory("linear_attention"),
+    "deltanet": _memory("deltanet"),
+    "gated_deltanet": _memory("gated_deltanet"),
+    "frame_stack": _memory("frame_stack"),
+    "mlp": _memory("mlp"),
+    "rnn_bare": _recurrent_baseline("rnn"),
+    "lstm_bare": _recurrent_baseline("lstm"),
+    "gru_bare": _recurrent_baseline("gru"),
 }
 
 
@@ -392,6 +421,19 @@ class QNetwork(nn.Module):
             after.append(carried)
         return self.head(self.norm(x)), after
 
+    def sequence(
+        self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
+    ) -> tuple[Tensor, list[Any]]:
+        """Compute Q (B, T, A) of T steps that follow `state`, and the state after them.
+
+        `reset` (B, T) is true where a step begins an episode.
+        """
+        x, after = self.embed(observation, previous_action), []  # (B, T, D)
+        for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
+            x, carried = layer.sequence(x, before, reset)  # type: ignore[operator]
+            after.append(carried)
+        return self.head(self.norm(x)), after
+
     def initial_state(self, batch: int, device: torch.device) -> list[Any]:
         """Make the carried states of all layers for B fresh episodes (stateful networks only)."""
         dtype = next(self.parameters()).dtype
@@ -441,10 +483,10 @@ def _layer(config: NetworkConfig, row: Architecture) -> nn.Module:
     """One encoder layer, or the bare memory block of a recurrent baseline."""
     projection = config.form == "paper_equations"
     if not row.wrapped:
-        return build_memory(row.memory, config.width, config.dropout, projection)
+        return build(row.memory, config.width, config.dropout, projection)
     layer = LayerConfig(
-        memory=row.memory, attention=row.attention, heads=config.heads, prior=config.prior, gate=row.gate,
-        order=row.order, activation=row.activation, projection=projection, dropout=config.dropout,
+        memory=row.memory, attention=row.attention, streamed=row.streamed, heads=config.heads, prior=config.prior,
+        gate=row.gate, order=row.order, activation=row.activation, projection=projection, dropout=config.dropout,
     )  # fmt: skip
     return layer.build(config.width, config.context)
 

@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import dqn_memory.blocks.kernels.cpu_attention
 import dqn_memory.blocks.kernels.gru  # registers operators that are counted below
+import dqn_memory.blocks.kernels.linear_scan
 import dqn_memory.blocks.kernels.scan  # noqa: F401
 from dqn_memory.blocks import Attention
 from dqn_memory.blocks.memory import BIDIRECTIONAL
@@ -145,6 +146,7 @@ def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_a
         raise UserError(f"--heads {config.heads} must be at least 1")
     row = config.row()
     step = math.lcm(config.heads, 2) if row.memory in BIDIRECTIONAL else config.heads
+    step = 2 * config.heads if row.attention and row.streamed else step  # rotary heads have an even width
     first = step * (1 + row.action_embedding // step)  # wider than the previous action's share of it
 
     def size(width: int, head_width: int | None) -> int:
@@ -212,6 +214,13 @@ def environment_sizes(env: str) -> EnvironmentSizes:
 
 # ---- operations of any computation -----------------------------------------------------------------------------------
 _kernels = torch.ops.dqn_memory
+
+
+def _each(shape: tuple[int, ...], operations: int) -> int:
+    """So many for each real number, four times as many for each complex one, which stands as two."""
+    return operations * math.prod(shape) * (2 if len(shape) == 4 else 1)
+
+
 # Operations of our own operators by the shapes of their inputs, two for each multiply-add.
 _OPERATORS: dict[Any, Callable[..., int]] = {
     # packed (B, T, 3D): every query meets every key, every weight every value
@@ -226,6 +235,10 @@ _OPERATORS: dict[Any, Callable[..., int]] = {
     _kernels.selective_scan: lambda u, _, decay, *__, **___: 6 * math.prod(u) * decay[1],
     # eight: two each for what decays, enters and leaves, two for the gradient
     _kernels.selective_scan_backward: lambda grad, last, *_, **__: 16 * math.prod(grad) * last[2],
+    # one multiply-add for every state (B, T, F), four where each (B, T, F, 2) is complex
+    _kernels.linear_scan: lambda _, drive, *__, **___: _each(drive, 2),
+    # two: the gradients of the state before and of the decay
+    _kernels.linear_scan_backward: lambda grad, *_, **__: _each(grad, 4),
 }
 
 

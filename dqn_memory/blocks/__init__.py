@@ -1,11 +1,11 @@
 """Sequence blocks in plain torch.nn, and the registries by which architectures name them."""
 
 from dqn_memory.blocks.attention import Attention
-from dqn_memory.blocks.block import Block, State, lookup
+from dqn_memory.blocks.block import Block, Memory, State, lookup
 from dqn_memory.blocks.gates import GATES
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig, Sublayer
-from dqn_memory.blocks.memory import MEMORY
+from dqn_memory.blocks.memory import MEMORY, build, names
 from dqn_memory.blocks.positions import POSITIONS
 from dqn_memory.blocks.priors import PRIORS, Prior, PriorConfig
 
@@ -18,10 +18,13 @@ __all__ = [
     "Block",
     "EncoderLayer",
     "LayerConfig",
+    "Memory",
     "Prior",
     "PriorConfig",
     "State",
     "Sublayer",
+    "build",
     "initialise",
     "lookup",
+    "names",
 ]

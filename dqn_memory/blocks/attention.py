@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Block, select
+from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select
+from dqn_memory.blocks.kernels.operator import NUMBA
 from dqn_memory.blocks.positions import rotate
-from dqn_memory.blocks.priors import Prior
+from dqn_memory.blocks.priors import Prior, PriorConfig
 
 KeysValues = tuple[Tensor, Tensor]  # keys and values, each (B, H, T, hd)
 
@@ -139,7 +140,7 @@ class Attention(Block):
         tables = self.prior.tables(x.shape[1])
         zero, dropout = self.prior.future_logit_zero, self.dropout if self.training else 0.0
         plain = tables[0] is None and tables[1] is None and not (zero or self.rotary or dropout)
-        if plain and packed.device.type == "cpu":
+        if plain and packed.device.type == "cpu" and NUMBA:
             from dqn_memory.blocks.kernels import cpu_attention  # at first use: it loads numba
 
             if cpu_attention.is_faster(packed, self.heads):
@@ -180,6 +181,78 @@ class Attention(Block):
         if self.rotary:
             query, key = rotate(query), rotate(key)
         return query, key, value  # each (B, H, T, hd)
+
+
+class StreamedAttention(Memory):
+    """Causal self-attention over the last K inputs of the episode, which the state holds: parameters as `Attention`.
+
+    Equal to `Attention` over a window of the last K inputs that is encoded anew at each position. Positions are
+    relative ones: rotary, a prior's, or none. L such layers together reach about L K back.
+    """
+
+    def __init__(
+        self, width: int, dropout: float = 0.0, projection: bool = False, *, heads: int = 4, context: int = 64,
+        prior: PriorConfig | None = None, rotary: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if context < 1:
+            raise ValueError(f"context is {context}; attention needs at least the newest input, 1")
+        self.width, self.context = width, context
+        self.attention = Attention(width, heads, (prior or PriorConfig()).build(heads, context), dropout, rotary)
+        if not self.attention.causal:
+            raise ValueError("this prior gives weight to future inputs, so its attention cannot be streamed")
+        self.tail = Tail(width, projection, 0.0)
+
+    def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
+        """Make no inputs (B, K - 1, D), whose newest comes last, and the number of real ones among them (B,)."""
+        inputs = torch.zeros(batch, self.context - 1, self.width, device=device, dtype=dtype)
+        return inputs, torch.zeros(batch, dtype=torch.int64, device=device)
+
+    def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        past, count = state
+        held, time = self.context - 1, x.shape[1]
+        inputs = torch.cat((past.to(x.dtype), x), 1)  # (B, K - 1 + T, D)
+        index = torch.arange(held, held + time, device=x.device)  # of the positions of x among them
+        first = (held - count)[:, None].expand(-1, time)  # (B, T), where each one's episode begins
+        if reset is not None:
+            first = torch.maximum(first, torch.where(reset, index, 0).cummax(1).values)
+        size = max(self.context, SMALLEST_CHUNK)
+        outputs = [
+            self._attend(inputs[:, start : start + held + size], first[:, start : start + size] - start)
+            for start in range(0, time, size)
+        ]
+        after = (held + time - first[:, -1]).clamp(max=held)
+        return self.tail(torch.cat(outputs, 1)), (inputs[:, time:], after)
+
+    def _attend(self, inputs: Tensor, first: Tensor) -> Tensor:
+        """Mix inputs (B, K - 1 + C, D) for each of the last C of them, from `first` (B, C) on -> (B, C, D)."""
+        attention, held, width = self.attention, self.context - 1, self.width
+        weight, bias = attention.project_in.weight, attention.project_in.bias
+        query = F.linear(inputs[:, held:], weight[:width], bias[:width]).unflatten(-1, (attention.heads, -1))
+        packed = F.linear(inputs, weight[width:], bias[width:]).unflatten(-1, (2, attention.heads, -1))
+        query, (key, value) = query.transpose(1, 2), packed.permute(2, 0, 3, 1, 4)  # (B, H, C | K - 1 + C, hd)
+        time = torch.arange(inputs.shape[1], device=inputs.device)
+        if attention.rotary:
+            query, key = rotate(query, time[held:]), rotate(key)
+        distance = time[held:, None] - time  # (C, K - 1 + C)
+        seen = (distance >= 0) & (distance <= held) & (time >= first[..., None])  # (B, C, K - 1 + C)
+        with torch.autocast(inputs.device.type, enabled=False):
+            kind = torch.promote_types(query.dtype, torch.float32)
+            query, key, value = query.to(kind), key.to(kind), value.to(kind)
+            mask = query.new_zeros(()).masked_fill(~seen, -math.inf)[:, None]  # (B, 1, C, K - 1 + C)
+            scale, preferred = attention.prior.tables(self.context)
+            if preferred is not None:
+                mask = mask + preferred.to(kind)[:, distance.clamp(0, held)]
+            dropout = attention.dropout if self.training else 0.0
+            if scale is None:
+                mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+            else:
+                scores = query @ key.mT / math.sqrt(query.shape[-1]) * scale.to(kind)[:, distance.clamp(0, held)]
+                mixed = F.dropout((scores + mask).softmax(-1), dropout) @ value
+        return attention.project_out(mixed.to(inputs.dtype).transpose(1, 2).flatten(2))
+
+
+SMALLEST_CHUNK = 32  # positions that are attended at once, where the context is shorter
 
 
 # The local window form.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -20,8 +20,8 @@ class Block(nn.Module, ABC):
 
     `forward(x[B, T, D], lengths[B] | None) -> y[B, T, D]`. Sequences are left-aligned: positions at or after
     `lengths` are padding and never change an output before it; `lengths=None` means that all T are real.
-    A block with `stateful = True` also runs one position at a time through `initial_state` and `step`, with
-    the same result as the sequence form; any other block acts by encoding the window again.
+    A block with `stateful = True` (see `Memory`) also goes on from a state, by sequences or one position at a time; any
+    other block acts by encoding the window again.
     """
 
     stateful: bool = False
@@ -55,8 +55,16 @@ class Block(nn.Module, ABC):
         """Make the state before the first position: a tuple of tensors, batch first."""
         raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
 
-    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        """Consume one position x (B, D); rows where `reset` (B,) is true start from the initial state."""
+    def sequence(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """Encode x (B, T, D), all of it real, that follows `state` (None: the initial one).
+
+        Returns the outputs (B, T, D) and the state after them. Where `reset` (B, T) is true a position begins an
+        episode: nothing before it reaches an output or a gradient from there on.
+        """
+        raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
+
+    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """Encode one position x (B, D); rows where `reset` (B,) is true start from the initial state."""
         raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
 
     def regularisation(self) -> Tensor:
@@ -68,6 +76,78 @@ class Block(nn.Module, ABC):
         """Bring constrained parameters back into their set, in place, after an optimiser step."""
         for part in constrained(self):
             part.project()
+
+
+class Memory(Block):
+    """A causal block with a state. A subclass gives `initial_state` and `run`, and `advance` where one step is cheaper.
+
+    All forms compute the same: forward = sequence from the initial state = steps = chunks of any lengths.
+    """
+
+    stateful = True
+
+    @abstractmethod
+    def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        """Compute `sequence`, whose arguments are known to fit."""
+
+    def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        """Compute `step`, whose arguments are known to fit."""
+        y, after = self.run(x[:, None], state, None if reset is None else reset[:, None])
+        return y[:, 0], after
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Run over x (B, T, D); padding comes last, so no real position can see it."""
+        return self.sequence(x)[0]
+
+    def sequence(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """As `Block`; ValueError where the state or the resets are of other shapes."""
+        known = self.initial_state(len(x), x.device, x.dtype) if state is None else state
+        self._check(known, reset, x.shape[:2])
+        return self.run(x, known, reset)
+
+    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """As `Block`; ValueError where the state or the resets are of other shapes."""
+        self._check(state, reset, x.shape[:1])
+        return self.advance(x, state, reset)
+
+    def _check(self, state: State, reset: Tensor | None, shape: torch.Size) -> None:
+        name = type(self).__name__
+        if reset is not None and (reset.shape != shape or reset.dtype != torch.bool):
+            raise ValueError(f"{name}: reset is {reset.dtype} {tuple(reset.shape)}; it must be bool {tuple(shape)}")
+        wanted = self._shapes(shape[0])
+        found = [tuple(part.shape) for part in state]
+        if found != wanted:
+            raise ValueError(f"{name}: the state has shapes {found}; for {shape[0]} rows they must be {wanted}")
+
+    def _shapes(self, batch: int) -> list[tuple[int, ...]]:
+        if not hasattr(self, "_form"):
+            self._form = [tuple(part.shape[1:]) for part in self.initial_state(1, "meta")]
+        return [(batch, *part) for part in self._form]
+
+
+def fresh(state: State, reset: Tensor | None, initial: State | None = None) -> State:
+    """Put rows where `reset` (B,) is true back to the initial state (None: zeros)."""
+    if reset is None:
+        return state
+    first: Sequence[Tensor | None] = [None] * len(state) if initial is None else initial
+    masks = (reset.view(-1, *[1] * (part.dim() - 1)) for part in state)
+    return tuple(
+        part.masked_fill(mask, 0) if start is None else torch.where(mask, start, part)
+        for part, start, mask in zip(state, first, masks, strict=True)
+    )
+
+
+class Tail(nn.Module):
+    """What may follow a memory: a projection (DBGFQN Eq. 20; its Algorithm 1 has none), dropout."""
+
+    def __init__(self, width: int, projection: bool, dropout: float) -> None:
+        super().__init__()
+        self.projection = nn.Linear(width, width) if projection else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map hidden (..., D) to (..., D)."""
+        return self.dropout(self.projection(hidden))
 
 
 def constrained(module: nn.Module) -> Iterator[Any]:

@@ -14,24 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dqn_memory.blocks.block import Block, State, lookup
-from dqn_memory.blocks.memory import MEMORY, Builder
+from dqn_memory.blocks.block import Block, State
 
-SHIPPED = dict(MEMORY)  # before any plugin
 LENGTHS = (1, 4, 6)  # of the rows of a trial; the last is a whole window
 TIME = LENGTHS[-1]
 TOLERANCE = 1e-4  # of the largest output: in float32 two ways to compute a block round differently
 
 
-def build_memory(name: str, width: int, dropout: float, projection: bool) -> Block:
-    """Build the memory block called `name`; ValueError says what is wrong with the name or with a plugin's block."""
-    builder = lookup(MEMORY, name, "memory")
-    if SHIPPED.get(name) is not builder:
-        check_memory(name, builder, width, projection)
-    return builder(width, dropout, projection)
-
-
-def check_memory(name: str, builder: Builder, width: int = 8, projection: bool = False) -> None:
+def check_memory(name: str, builder: Callable[..., object], width: int = 8, projection: bool = False) -> None:
     """ValueError with the first promise of `Block` that the blocks of a builder do not keep.
 
     Tried in evaluation mode, in float32, on the GPU where there is one; the global generators stay as they were.

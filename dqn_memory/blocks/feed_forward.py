@@ -1,15 +1,17 @@
-"""Position-wise blocks: no memory of their own, the transformer's usual second sublayer."""
+"""Controls: position-wise blocks, which remember nothing, and a stack of the last few inputs."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Block, select
+from dqn_memory.blocks.block import Device, Memory, State, Tail, select
+from dqn_memory.blocks.kernels.operator import NUMBA
 
 
-class Pointwise(Block):
-    """The same layers at every position."""
+class Pointwise(Memory):
+    """The same layers at every position; the state is empty."""
 
     pointwise = True
 
@@ -25,6 +27,16 @@ class Pointwise(Block):
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Transform position `index` (B,) of x (B, T, D) alone: (B, D)."""
         return self.layers(select(x, index))
+
+    def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
+        """Nothing."""
+        return ()
+
+    def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        return self(x), state
+
+    def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        return self.layers(x), state
 
 
 class FeedForward(Pointwise):
@@ -48,12 +60,37 @@ class LinearMap(Pointwise):
         super().__init__(nn.Linear(width, width), nn.Dropout(dropout))
 
 
+class FrameStack(Memory):
+    """One Linear(n D, D) over the last n inputs, zeros before the first (Mnih et al. 2015): n D^2 + D parameters."""
+
+    def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, frames: int = 4) -> None:
+        super().__init__()
+        self.width, self.frames = width, frames
+        self.linear = nn.Linear(frames * width, width)
+        self.tail = Tail(width, projection, dropout)
+
+    def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
+        """Zeros (B, n - 1, D): the inputs before, oldest first."""
+        return (torch.zeros(batch, self.frames - 1, self.width, device=device, dtype=dtype),)
+
+    def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        inputs, frames = torch.cat((state[0], x), 1), self.frames  # (B, n - 1 + T, D)
+        stack = inputs.unfold(1, frames, 1).mT  # (B, T, n, D), oldest first
+        if reset is None:
+            return self.tail(self.linear(stack.flatten(2))), (inputs[:, x.shape[1] :],)
+        episode = F.pad(reset.cumsum(1), (frames - 1, 0))  # (B, n - 1 + T): 0 before the first reset
+        same = episode.unfold(1, frames, 1) == episode[:, frames - 1 :, None]  # (B, T, n)
+        kept = (episode[:, x.shape[1] :] == episode[:, -1:])[..., None]
+        after = (inputs[:, x.shape[1] :] * kept,)
+        return self.tail(self.linear((stack * same[..., None]).flatten(2))), after
+
+
 class Gelu(nn.Module):
     """x Phi(x) with Phi in its tanh form, elementwise: torch's, or on a CPU the faster loops of kernels/cpu_gelu."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map any shape to the same shape."""
-        if x.device.type == "cpu":
+        if x.device.type == "cpu" and NUMBA:
             from dqn_memory.blocks.kernels import cpu_gelu  # at first use: it loads numba
 
             if cpu_gelu.is_faster(x):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -9,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.attention import Attention
+from dqn_memory.blocks.attention import Attention, StreamedAttention
 from dqn_memory.blocks.block import Block, Device, State, lookup, select
-from dqn_memory.blocks.contract import build_memory
 from dqn_memory.blocks.gates import GATES
+from dqn_memory.blocks.memory import build
 from dqn_memory.blocks.priors import PriorConfig
 
 
@@ -20,7 +21,8 @@ from dqn_memory.blocks.priors import PriorConfig
 class LayerConfig:
     """One encoder layer as data.
 
-    `memory` names an entry of MEMORY, or "none" for attention alone; `attention=False` leaves memory alone.
+    `memory` names an entry of MEMORY, or "none" for attention alone; `attention=False` leaves memory alone. `streamed`
+    attention keeps the last inputs of its layer in a state, so that the layer goes on from one.
     `activation="relu"` applies a ReLU to each sublayer's output before the gate (DBGFQN Algorithm 1; its
     equations have none). `projection` adds Linear(D, D) after a recurrence (Eq. 20; Algorithm 1 has none).
     `order` is "post" (LayerNorm after the gate) or "identity" (LayerNorm on the sublayer's input, as GTrXL).
@@ -28,6 +30,7 @@ class LayerConfig:
 
     memory: str = "feedforward_x4"
     attention: bool = True
+    streamed: bool = False
     heads: int = 8
     prior: PriorConfig = field(default_factory=PriorConfig)
     gate: str = "residual"
@@ -48,11 +51,14 @@ class LayerConfig:
 
     def _sublayers(self, width: int, max_length: int) -> list[Sublayer]:
         blocks: list[Block] = []
-        if self.attention:
+        if self.attention and self.streamed:
+            attention = StreamedAttention(width, self.dropout, heads=self.heads, context=max_length, prior=self.prior)
+            blocks.append(attention)
+        elif self.attention:
             prior = self.prior.build(self.heads, max_length)
             blocks.append(Attention(width, self.heads, prior, self.dropout))
         if self.memory != "none":
-            blocks.append(build_memory(self.memory, width, self.dropout, self.projection))
+            blocks.append(build(self.memory, width, self.dropout, self.projection))
         gate = lookup(GATES, self.gate, "gate")
         return [Sublayer(block, gate(width), width, self) for block in blocks]
 
@@ -83,7 +89,7 @@ class Sublayer(nn.Module):
 
 
 class EncoderLayer(Block):
-    """The sublayers in order: stateful without attention if the memory is, causal if every block is."""
+    """The sublayers in order: stateful if every block is, causal likewise. The state is those of the blocks in turn."""
 
     def __init__(self, config: LayerConfig, sublayers: list[Sublayer]) -> None:
         super().__init__()
@@ -92,12 +98,14 @@ class EncoderLayer(Block):
         blocks = [part.block for part in sublayers]
         self.stateful = all(block.stateful for block in blocks)
         self.causal = all(block.causal for block in blocks)
+        self.parts = [len(block.initial_state(1, "meta")) if block.stateful else 0 for block in blocks]
         self.last_mixing = max((index for index, block in enumerate(blocks) if not block.pointwise), default=0)
 
     @property
     def attention(self) -> Attention | None:
         """The attention block, for drawing and for its learned prior; None without one."""
         first = self._parts()[0].block
+        first = first.attention if isinstance(first, StreamedAttention) else first
         return first if isinstance(first, Attention) else None
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -133,19 +141,44 @@ class EncoderLayer(Block):
         return x
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Make the state of the memory sublayer."""
-        return self._only().block.initial_state(batch, device, dtype)
+        """Make the states of all sublayers, one after the other."""
+        states = [part.block.initial_state(batch, device, dtype) for part in self._stateful()]
+        return tuple(each for state in states for each in state)
 
-    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        """One position x (B, D)."""
-        part = self._only()
-        y, state = part.block.step(part.enter(x), state, reset)
-        return part.leave(x, y), state
+    def sequence(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """As `Block`."""
+        parts = self._stateful()
+        after: list[Tensor] = []
+        for part, before in zip(parts, self._split(state), strict=True):
+            y, own = part.block.sequence(part.enter(x), before, reset)
+            x = part.leave(x, y)
+            after.extend(own)
+        return x, tuple(after)
+
+    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """As `Block`."""
+        parts = self._stateful()
+        after: list[Tensor] = []
+        for part, before in zip(parts, self._split(state), strict=True):
+            assert before is not None
+            y, own = part.block.step(part.enter(x), before, reset)
+            x = part.leave(x, y)
+            after.extend(own)
+        return x, tuple(after)
+
+    def _split(self, state: State | None) -> list[State | None]:
+        """Cut a state into those of the sublayers."""
+        if state is None:
+            return [None] * len(self.parts)
+        if len(state) != sum(self.parts):
+            raise ValueError(f"the state has {len(state)} parts; this layer's has {sum(self.parts)}")
+        ends = itertools.accumulate(self.parts)
+        return [state[end - count : end] for count, end in zip(self.parts, ends, strict=True)]
 
     def _parts(self) -> list[Sublayer]:
         return cast(list[Sublayer], list(self.sublayers))
 
-    def _only(self) -> Sublayer:
+    def _stateful(self) -> list[Sublayer]:
         if not self.stateful:
-            raise TypeError("a layer with attention or stateless memory keeps no state; use forward instead")
-        return self._parts()[0]
+            raise TypeError("a layer that attends to a window, or reads ahead, keeps no state; use forward instead")
+        return self._parts()

@@ -12,19 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Block, Device, State
+from dqn_memory.blocks.block import Device, Memory, State, fresh
 from dqn_memory.blocks.kernels.scan import Scan, scan_torch, selective_scan
 
 SLOWEST, FASTEST, FLOOR = 1e-3, 1e-1, 1e-4  # range of the first step sizes
 
 
-class Mamba(Block):
+class Mamba(Memory):
     """One mixer. Its state: the last inputs of the convolution (B, E, W) and the scan's state (B, E, N) in float32.
 
     `core` computes the recurrence: torch's, which runs everywhere, until `kernels.select.set_scan` gives another.
     """
 
-    stateful = True
     initialises_itself = True
 
     def __init__(
@@ -60,37 +59,61 @@ class Mamba(Block):
         step = torch.exp(torch.rand(self.inner) * (high - low) + low).clamp(min=FLOOR)
         self.dt_proj.bias.copy_(step + torch.log(-torch.expm1(-step)))
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Run over x (B, T, D); padding comes last, so no real position can see it."""
-        return self.prefill(x)[0]
-
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         """Zeros (B, E, W) and (B, E, N)."""
         state_dtype = torch.promote_types(dtype or torch.float32, torch.float32)
         inputs = torch.zeros(batch, self.inner, self.taps, device=device, dtype=dtype)
         return inputs, torch.zeros(batch, self.inner, self.states, device=device, dtype=state_dtype)
 
-    def prefill(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Encode x (B, T, D), all of it real, that follows `state`; return (B, T, D) and the state after it."""
+    def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, E)
-        past = u.new_zeros(len(u), self.inner, self.taps) if state is None else state[0].to(u.dtype)
-        inputs = torch.cat([past, u.mT], -1)  # (B, E, W + T), raw inputs, oldest first
-        u = F.silu(self.conv1d(inputs[..., 1:])).mT  # (B, T, E)
-        y, last = self._scan(u, gate, None if state is None else state[1])
-        return self.dropout(self.out_proj(y)), (inputs[..., -self.taps :], last)
+        inputs = torch.cat([state[0].to(u.dtype), u.mT], -1)  # (B, E, W + T), raw inputs, oldest first
+        if reset is None:
+            keep, after = None, inputs[..., -self.taps :]
+            u = F.silu(self.conv1d(inputs[..., 1:])).mT  # (B, T, E)
+        else:
+            keep = (~reset).to(torch.promote_types(u.dtype, torch.float32))
+            episode = F.pad(reset.cumsum(1), (self.taps, 0))  # (B, W + T): 0 before the first reset
+            after = inputs[..., -self.taps :] * (episode[:, None, -self.taps :] == episode[:, None, -1:])
+            u = F.silu(self._convolve(inputs[..., 1:], episode[:, 1:])).mT
+        y, last = self._scan(u, gate, state[1], keep)
+        return self.dropout(self.out_proj(y)), (after, last)
 
-    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        """One position x (B, D)."""
-        fresh = tuple(part.masked_fill(reset[:, None, None], 0.0) for part in state)
-        y, after = self.prefill(x.unsqueeze(1), fresh)
-        return y.squeeze(1), after
+    def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        """Compute one position x (B, D) in torch's own operators, as an exported step needs it."""
+        before, held = fresh(state, reset)
+        entered, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, E)
+        inputs = torch.cat([before[..., 1:].to(entered.dtype), entered[..., None]], -1)  # (B, E, W)
+        u = F.silu(F.conv1d(inputs, self.conv1d.weight, self.conv1d.bias, groups=self.inner)[..., 0])
+        low, enter, leave = self.x_proj(u).split([self.rank, self.states, self.states], dim=-1)
+        delta, decay = F.linear(low, self.dt_proj.weight), self._decay()
+        with torch.autocast(x.device.type, enabled=False):
+            kind = decay.dtype
+            step = F.softplus(delta.to(kind) + self.dt_proj.bias.to(kind))[..., None]  # (B, E, 1)
+            wide = u.to(kind)
+            held = torch.exp(step * decay) * held.to(kind) + step * wide[..., None] * enter.to(kind)[:, None]
+            y = (held @ leave.to(kind)[..., None])[..., 0] + self.D.to(kind) * wide
+            y = (y * F.silu(gate.to(kind))).to(u.dtype)
+        return self.dropout(self.out_proj(y)), (inputs, held)
 
-    def _scan(self, u: Tensor, gate: Tensor, initial: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _decay(self) -> Tensor:
+        return -torch.exp(self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)))  # (E, N)
+
+    def _convolve(self, inputs: Tensor, episode: Tensor) -> Tensor:
+        """Convolve inputs (B, E, W - 1 + T) within each episode, whose numbers (B, W - 1 + T) are given: (B, E, T)."""
+        time = inputs.shape[-1] - self.taps + 1
+        assert self.conv1d.bias is not None
+        total = self.conv1d.bias[:, None]
+        for tap, weight in enumerate(self.conv1d.weight[:, 0].unbind(1)):  # (E,)
+            same = episode[:, tap : tap + time] == episode[:, self.taps - 1 :]
+            total = total + weight[:, None] * inputs[..., tap : tap + time] * same[:, None]
+        return total
+
+    def _scan(self, u: Tensor, gate: Tensor, initial: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
         """Run the selective state space over convolved inputs u (B, T, E); return y (B, T, E) and the last state."""
         low, enter, leave = self.x_proj(u).split([self.rank, self.states, self.states], dim=-1)
         delta = F.linear(low, self.dt_proj.weight)  # (B, T, E); its bias joins in float32
-        decay = -torch.exp(self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)))
         return selective_scan(
-            u, delta, decay, enter, leave, skip=self.D, gate=gate, delta_bias=self.dt_proj.bias, initial=initial,
-            core=self.core,
+            u, delta, self._decay(), enter, leave, skip=self.D, gate=gate, delta_bias=self.dt_proj.bias,
+            initial=initial, keep=keep, core=self.core,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The memory sublayers by name.
+"""The memories by name.
 
 To add one: a line here and, for a name on the command line, a row of ARCHITECTURES in dqn_memory/network.py; tests,
 scripts and reports pick it up.
@@ -6,30 +6,55 @@ scripts and reports pick it up.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from dqn_memory.blocks.block import Block
-from dqn_memory.blocks.feed_forward import FeedForward, LinearMap
+from dqn_memory.blocks.attention import StreamedAttention
+from dqn_memory.blocks.block import Block, lookup
+from dqn_memory.blocks.contract import check_memory
+from dqn_memory.blocks.delta import DeltaNet, GatedDeltaNet
+from dqn_memory.blocks.feed_forward import FeedForward, FrameStack, LinearMap
+from dqn_memory.blocks.ffm import FFM
+from dqn_memory.blocks.hadamard import StableHadamard
+from dqn_memory.blocks.linear_attention import LinearAttention
 from dqn_memory.blocks.mamba import Mamba
+from dqn_memory.blocks.minimal import MinGRU, MinLSTM
 from dqn_memory.blocks.recurrence import Bidirectional, DarqnLSTM, Recurrence
+from dqn_memory.blocks.state_space import LRU, S5
 
-# builder(width, dropout, projection): whether to end on Linear(D, D); blocks that are no recurrence ignore it.
-Builder = Callable[[int, float, bool], Block]
+# builder(width, dropout, projection, **options): projection asks to end on Linear(D, D).
+Builder = Callable[..., Block]
 
 
-def _feed_forward(multiple: int) -> Builder:
-    return lambda width, dropout, projection: FeedForward(width, multiple, dropout)
+def _feed_forward(multiple: int, width: int, dropout: float = 0.0, projection: bool = False) -> Block:
+    return FeedForward(width, multiple, dropout)
+
+
+def _mlp(width: int, dropout: float = 0.0, projection: bool = False, *, multiple: int = 4) -> Block:
+    return FeedForward(width, multiple, dropout)
+
+
+def _linear(width: int, dropout: float = 0.0, projection: bool = False) -> Block:
+    return LinearMap(width, dropout)
+
+
+def _mamba(
+    width: int, dropout: float = 0.0, projection: bool = False, *, states: int = 16, taps: int = 4, expand: int = 2,
+    rank: int | None = None,
+) -> Block:  # fmt: skip
+    return Mamba(width, states, taps, expand, rank, dropout)
 
 
 BIDIRECTIONAL = ("birnn", "bilstm", "bigru")  # half of the width for each direction
 
 MEMORY: dict[str, Builder] = {
-    "feedforward_x1": _feed_forward(1),
-    "feedforward_x2": _feed_forward(2),
-    "feedforward_x3": _feed_forward(3),
-    "feedforward_x4": _feed_forward(4),
-    "linear": lambda width, dropout, projection: LinearMap(width, dropout),
+    "feedforward_x1": partial(_feed_forward, 1),
+    "feedforward_x2": partial(_feed_forward, 2),
+    "feedforward_x3": partial(_feed_forward, 3),
+    "feedforward_x4": partial(_feed_forward, 4),
+    "linear": _linear,
     "rnn": partial(Recurrence, "rnn"),
     "lstm": partial(Recurrence, "lstm"),
     "gru": partial(Recurrence, "gru"),
@@ -38,5 +63,49 @@ MEMORY: dict[str, Builder] = {
     "bigru": partial(Bidirectional, "gru"),
     "darqn": partial(DarqnLSTM, False),
     "darqn_released": partial(DarqnLSTM, True),
-    "mamba": lambda width, dropout, projection: Mamba(width, dropout=dropout),
+    "mamba": _mamba,
+    "mingru": MinGRU,
+    "minlstm": MinLSTM,
+    "lru": LRU,
+    "s5": S5,
+    "ffm": FFM,
+    "shm": StableHadamard,
+    "attention": StreamedAttention,
+    # a matrix for each head, in chunks
+    "linear_attention": LinearAttention,
+    "deltanet": DeltaNet,
+    "gated_deltanet": GatedDeltaNet,
+    # controls
+    "frame_stack": FrameStack,
+    "mlp": _mlp,
 }
+
+
+SHIPPED = dict(MEMORY)  # before any plugin
+
+
+def names() -> tuple[str, ...]:
+    """List the memories that `build` knows."""
+    return tuple(MEMORY)
+
+
+def build(name: str, width: int, dropout: float = 0.0, projection: bool = False, **options: Any) -> Block:
+    """Build the memory called `name` for inputs and outputs of `width`, with options of its own as keywords.
+
+    gru = build("gru", width=64)
+    y, state = gru.sequence(x, state, reset)      # x, y (B, T, D), reset (B, T); state None: the initial one
+    y, state = gru.step(x, state, reset)          # x, y (B, D), reset (B,)
+
+    Raises:
+        ValueError: nobody knows the name or an option, an option cannot be, or a plugin's block breaks its promises.
+    """
+    builder = lookup(MEMORY, name, "memory")
+    if width < 1:
+        raise ValueError(f"width is {width}; a memory needs at least 1")
+    if SHIPPED.get(name) is not builder:
+        check_memory(name, builder, width, projection)
+    known = list(inspect.signature(builder).parameters)[3:]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"memory {name!r} has no option {option!r}; it takes {', '.join(known) or 'none'}")
+    return builder(width, dropout, projection, **options)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.block import Block, Device, State
+from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, fresh
+from dqn_memory.blocks.kernels import recurrent
 from dqn_memory.blocks.kernels.gru import scan
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -21,59 +22,33 @@ def run(cells: Sequence[nn.RNNBase], inputs: Sequence[Tensor]) -> list[Tensor]:
     return [cell(x)[0] for cell, x in zip(cells, inputs, strict=True)]
 
 
-def reset_rows(state: State, reset: Tensor) -> State:
-    """Set the rows where `reset` (B,) is true to zero, the state before the first position."""
-    return tuple(part.masked_fill(reset[:, None], 0.0) for part in state)
-
-
-class Tail(nn.Module):
-    """What may follow a recurrence: a projection (DBGFQN Eq. 20; its Algorithm 1 has none), dropout."""
-
-    def __init__(self, width: int, projection: bool, dropout: float) -> None:
-        super().__init__()
-        self.projection = nn.Linear(width, width) if projection else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Map hidden (..., D) to (..., D)."""
-        return self.dropout(self.projection(hidden))
-
-
-class Stateful(Block):
-    """A recurrence of `width` units, whose state is `parts` tensors that start at zero."""
-
-    stateful = True
-
-    def __init__(self, width: int, parts: int) -> None:
-        super().__init__()
-        self.width, self.parts = width, parts
-
-    def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Zeros: (h,), or (h, c) for an LSTM, each (B, D)."""
-        return tuple(torch.zeros(batch, self.width, device=device, dtype=dtype) for _ in range(self.parts))
-
-
-class Recurrence(Stateful):
-    """One layer of nn.RNN, nn.GRU or nn.LSTM over time, starting from zero.
+class Recurrence(Memory):
+    """One layer of nn.RNN, nn.GRU or nn.LSTM over time: Elman 1990, Cho et al. 2014, Hochreiter & Schmidhuber 1997.
 
     g (2 D^2 + 2 D) parameters with g = 1, 3, 4 gates for rnn, gru, lstm.
     """
 
     def __init__(self, kind: str, width: int, dropout: float = 0.0, projection: bool = False) -> None:
-        super().__init__(width, parts=2 if kind == "lstm" else 1)
+        super().__init__()
+        self.width, self.parts = width, 2 if kind == "lstm" else 1
         self.cell = CELLS[kind](width, width, batch_first=True)
         self.tail = Tail(width, projection, dropout)
 
+    def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
+        """Zeros: (h,), or (h, c) for an LSTM, each (B, D)."""
+        return tuple(torch.zeros(batch, self.width, device=device, dtype=dtype) for _ in range(self.parts))
+
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Run over x (B, T, D); padding comes last, so no real position can see it."""
+        """Run over x (B, T, D) from zero; padding comes last, so no real position can see it."""
         return self.tail(run([self.cell], [x])[0])  # (B, T, D)
 
-    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        """One position x (B, D)."""
-        parts = tuple(part[None] for part in reset_rows(state, reset))  # each (1, B, D)
-        hidden, after = self.cell(x[:, None], parts if self.parts == 2 else parts[0])
-        after = after if self.parts == 2 else (after,)
-        return self.tail(hidden[:, 0]), tuple(part[0] for part in after)
+    def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        hidden, after = recurrent.scan(self.cell, x, state, reset)
+        return self.tail(hidden), after
+
+    def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        after = recurrent.step(self.cell, x, fresh(state, reset))
+        return self.tail(after[0]), after
 
 
 def reversal(length: int, lengths: Tensor) -> Tensor:
@@ -125,7 +100,7 @@ class Bidirectional(Block):
         return self.tail(torch.cat((past, newest.view_as(past)), dim=-1))  # (B, T, D)
 
 
-class DarqnLSTM(Stateful):
+class DarqnLSTM(Memory):
     """LSTM over attended features (Sorokin et al. 2015, Deep Attention Recurrent Q-Network, soft form).
 
     a_t = softmax(W2 tanh(W1 x_t + W h_{t-1})) over the D features. The LSTM reads a_t * x_t; with `replace`
@@ -133,28 +108,30 @@ class DarqnLSTM(Stateful):
     """
 
     def __init__(self, replace: bool, width: int, dropout: float = 0.0, projection: bool = False) -> None:
-        super().__init__(width, parts=2)
-        self.replace = replace
+        super().__init__()
+        self.width, self.replace = width, replace
         self.from_input = nn.Linear(width, width)  # W1
         self.from_hidden = nn.Linear(width, width, bias=False)  # W
         self.to_score = nn.Linear(width, width)  # W2
         self.cell = nn.LSTMCell(width, width)
         self.tail = Tail(width, projection, dropout)
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Run over x (B, T, D); padding comes last, so no real position can see it."""
+    def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
+        """Zeros (h, c), each (B, D)."""
+        return tuple(torch.zeros(batch, self.width, device=device, dtype=dtype) for _ in range(2))
+
+    def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         keys = self.from_input(x).unbind(1)
-        state = self.initial_state(x.shape[0], x.device, x.dtype)
+        resets = [None] * x.shape[1] if reset is None else reset.unbind(1)
         hidden = []
         # The loop is inherent: the input of step t is chosen by the hidden state of step t-1.
-        for value, key in zip(x.unbind(1), keys, strict=True):
-            state = self._advance(value, key, state)
+        for value, key, begins in zip(x.unbind(1), keys, resets, strict=True):
+            state = self._advance(value, key, fresh(state, begins))
             hidden.append(state[0])
-        return self.tail(torch.stack(hidden, dim=1))  # (B, T, D)
+        return self.tail(torch.stack(hidden, dim=1)), state  # (B, T, D)
 
-    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        """One position x (B, D)."""
-        state = self._advance(x, self.from_input(x), reset_rows(state, reset))
+    def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        state = self._advance(x, self.from_input(x), fresh(state, reset))
         return self.tail(state[0]), state
 
     def _advance(self, x: Tensor, key: Tensor, state: State) -> State:

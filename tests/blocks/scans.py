@@ -56,8 +56,15 @@ def drawn(batch, time, channels, states, dtype=torch.float64, device="cpu", seed
     return [value.to(device, dtype).requires_grad_() for value in values]
 
 
-def numbers(scan, inputs):
+def resets(batch, time, dtype=torch.float64, device="cpu", seed=1):
+    """The mask `keep` of a `Scan`: a third of the positions begin an episode, the first of row 0 among them."""
+    keep = (torch.rand(batch, time, generator=torch.Generator().manual_seed(seed)) > 1 / 3).to(device, dtype)
+    keep[0, 0] = 0
+    return keep
+
+
+def numbers(scan, inputs, *rest):
     """Outputs, last state and gradients, all of them reached through both outputs."""
-    y, last = scan(*inputs)
+    y, last = scan(*inputs, *rest)
     weights = torch.linspace(-1, 1, last.numel(), dtype=last.dtype, device=last.device).view_as(last)
     return [y, last, *torch.autograd.grad(y.square().sum() + (weights * last).sum(), inputs)]

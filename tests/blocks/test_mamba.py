@@ -51,7 +51,7 @@ def test_recorded_scans_and_their_gradients(name, core, dtype):
 def test_recorded_mixers(name, dtype):
     data = load(name)
     block, x = mixer(data, dtype), torch.tensor(data["x"], dtype=dtype).requires_grad_()
-    y, (inputs, states) = block.prefill(x)
+    y, (inputs, states) = block.sequence(x)
     (y * torch.tensor(data["grad_y"], dtype=dtype)).sum().backward()
     for ours, key in ((y, "y"), (inputs, "conv_state"), (states, "ssm_state"), (x.grad, "d_x")):
         close(ours, data[key], dtype)
@@ -61,18 +61,18 @@ def test_recorded_mixers(name, dtype):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", ["block_tiny", "block_short_L2", "block_lmamba_d256_L4"])
-def test_recorded_prefill_then_steps(name, dtype):
+def test_recorded_sequences_then_steps(name, dtype):
     """GLAM's own size among them: 256 wide, a window of 4."""
     data = load(name)
     block, x, cut = mixer(data, dtype), torch.tensor(data["x"], dtype=dtype), int(data["prefill_len"])
     kept, never = data["y"].shape[-1], torch.zeros(len(x), dtype=torch.bool)
-    begun, state = block.prefill(x[:, :cut])
+    begun, state = block.sequence(x[:, :cut])
     parts = [begun]
     for t in range(cut, x.shape[1]):
         y, state = block.step(x[:, t], state, never)
         parts.append(y.unsqueeze(1))
     close(torch.cat(parts, 1)[..., :kept], data["y_prefill_then_step"], dtype)
-    close(block.prefill(x)[0][..., :kept], data["y"], dtype)
+    close(block.sequence(x)[0][..., :kept], data["y"], dtype)
     close(state[0], data["conv_state"], dtype)
     close(state[1][:, :: int(data.get("ssm_every", 1))], data["ssm_state"], dtype)
 
@@ -90,16 +90,6 @@ def test_recorded_states_after_every_position(name, dtype):
         close(state[1], data["ssm_states"][t], dtype)
 
 
-def test_a_prefilled_state_goes_on_like_the_whole_sequence():
-    torch.manual_seed(1)
-    block, x = Mamba(12, states=4).double(), torch.randn(3, 9, 12, dtype=torch.float64)
-    y, state = block.prefill(x)
-    for cut in (1, 2, 5, 8):
-        first, middle = block.prefill(x[:, :cut])
-        second, after = block.prefill(x[:, cut:], middle)
-        torch.testing.assert_close((torch.cat([first, second], 1), after), (y, state), atol=1e-13, rtol=0)
-
-
 def test_gradients_of_the_initial_state_and_of_the_last_one():
     assert torch.autograd.gradcheck(lambda *x: selective_scan(*x[:5], initial=x[5]), drawn(2, 4, 3, 2))
 
@@ -115,7 +105,9 @@ def test_blocks_of_rows_give_the_same_numbers(batch, monkeypatch):
 
 def test_operators_are_what_the_compiler_expects():
     inputs = [x.detach().requires_grad_() for x in drawn(2, 3, 4, 2)]
-    torch.library.opcheck(torch.ops.dqn_memory.selective_scan.default, tuple(inputs))
+    keep = torch.tensor([[1.0, 0.0, 1.0]] * 2, dtype=torch.float64)
+    for mask in (None, keep):
+        torch.library.opcheck(torch.ops.dqn_memory.selective_scan.default, (*inputs, mask))
 
 
 @pytest.mark.parametrize("core", [scan_torch, scan_simd])
@@ -124,7 +116,7 @@ def test_the_scan_stays_in_float32_under_autocast(core):
     block, x = Mamba(16), torch.randn(2, 6, 16)
     exact, block.core = block(x), core
     with torch.autocast("cpu", torch.bfloat16):
-        y, (_, states) = block.prefill(x)
+        y, (_, states) = block.sequence(x)
     assert states.dtype == torch.float32
     assert torch.allclose(y.float(), exact, atol=0.05)
 

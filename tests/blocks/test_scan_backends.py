@@ -7,7 +7,7 @@ import types
 import pytest
 import torch
 from run_folders import refused
-from scans import TOLERANCE, drawn, numbers
+from scans import TOLERANCE, drawn, numbers, resets
 from trained import contents
 
 from dqn_memory.blocks.kernels import select
@@ -93,7 +93,7 @@ def test_what_cannot_run_is_refused(name, device, words, monkeypatch):
 # --- the trial
 
 
-@pytest.mark.parametrize("wrong", ["y", "last", "gradient", "broken"])
+@pytest.mark.parametrize("wrong", ["y", "last", "gradient", "resets", "broken"])
 def test_a_backend_with_other_numbers_or_with_none_is_refused(wrong, monkeypatch):
     def bent(*inputs):
         u = inputs[0]
@@ -101,7 +101,7 @@ def test_a_backend_with_other_numbers_or_with_none_is_refused(wrong, monkeypatch
             raise RuntimeError("no kernel image\nand many more lines")
         if wrong == "gradient":
             u = 1.01 * u - (0.01 * u).detach()
-        y, last = scan_torch(u, *inputs[1:])
+        y, last = scan_torch(u, *inputs[1 : 6 if wrong == "resets" else None])
         return (1.01 * y if wrong == "y" else y), (1.01 * last if wrong == "last" else last)
 
     monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -109,6 +109,38 @@ def test_a_backend_with_other_numbers_or_with_none_is_refused(wrong, monkeypatch
     words = r"trial on cpu failed: RuntimeError: no kernel image$" if wrong == "broken" else "is off by"
     with pytest.raises(Unavailable, match=words):
         load("triton", CPU)
+
+
+# --- resets
+
+
+def one_by_one(u, delta, decay, enter, leave, initial, keep):
+    """The torch scan over one position at a time, from zero in the rows where `keep` (B, T) is 0."""
+    state, outputs = initial, []
+    for t in range(u.shape[1]):
+        state = torch.where(keep[:, t, None, None] > 0, state, 0)
+        now, step, into, out = (x[:, t : t + 1] for x in (u, delta, enter, leave))
+        y, state = scan_torch(now, step, decay, into, out, state)
+        outputs.append(y)
+    return torch.cat(outputs, 1), state
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("torch", torch.float64), ("torch", torch.float32), ("simd", torch.float32)]
+)
+def test_nothing_crosses_a_reset(name, dtype):
+    """More channels than a vector has, not a multiple of it, and more rows than a group."""
+    scan, keep = load(name, CPU), resets(19, 7)
+    ours = numbers(scan, drawn(19, 7, 11, 3, dtype), keep.to(dtype))
+    for found, known in zip(ours, numbers(one_by_one, drawn(19, 7, 11, 3), keep), strict=True):
+        assert (found.double() - known).abs().max() <= TOLERANCE[dtype] * known.abs().max()
+
+
+@pytest.mark.parametrize("name", ["torch", "simd"])
+def test_a_mask_of_ones_gives_the_same_bits_as_none(name):
+    scan, inputs = load(name, CPU), drawn(3, 7, 11, 4, torch.float32)
+    both = numbers(scan, inputs, torch.ones(3, 7)), numbers(scan, inputs, None)
+    assert all(torch.equal(ours, known) for ours, known in zip(*both, strict=True))
 
 
 # --- mamba_ssm
@@ -120,6 +152,12 @@ def test_the_extension_is_a_scan_like_any_other(extension, rest):
     both = [numbers(lambda *given, scan=scan: scan(*given, *rest), inputs) for scan in (extension, scan_torch)]
     for ours, known in zip(*both, strict=True):
         assert (ours - known).abs().max() <= TOLERANCE[torch.float32] * known.abs().max()
+
+
+def test_a_sequence_with_resets_is_computed_by_the_torch_scan(extension):
+    inputs, keep = drawn(3, 7, 5, 4, torch.float32), resets(3, 7, torch.float32)
+    both = [numbers(scan, inputs, keep) for scan in (extension, scan_torch)]
+    assert all(torch.equal(ours, known) for ours, known in zip(*both, strict=True))
 
 
 def test_the_extension_refuses_float64(extension):

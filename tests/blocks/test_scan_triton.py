@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from packaging.version import Version
-from scans import SCANS, TOLERANCE, drawn, errors, numbers
+from scans import SCANS, TOLERANCE, drawn, errors, numbers, resets
 
 from dqn_memory.blocks.kernels.scan import scan_torch
 
@@ -36,13 +36,15 @@ def numbers_on(device):
         for name in SCANS:
             found[f"{name} {dtype}"] = errors(name, dtype, scan_triton, device)
         for shape in ODD:
-            pairs = zip(
-                numbers(scan_triton, drawn(*shape, dtype, device)), numbers(scan_torch, drawn(*shape)), strict=True
-            )
-            found[f"{shape} {dtype}"] = {
-                str(index): float((ours.cpu().double() - right).abs().max() / (right.abs().max() or 1))
-                for index, (ours, right) in enumerate(pairs)
-            }
+            for kind, keep in (("", None), (" resets", resets(*shape[:2]))):
+                ours = numbers(
+                    scan_triton, drawn(*shape, dtype, device), None if keep is None else keep.to(device, dtype)
+                )
+                pairs = zip(ours, numbers(scan_torch, drawn(*shape), keep), strict=True)
+                found[f"{shape}{kind} {dtype}"] = {
+                    str(index): float((mine.cpu().double() - right).abs().max() / (right.abs().max() or 1))
+                    for index, (mine, right) in enumerate(pairs)
+                }
     return found
 
 
@@ -54,7 +56,7 @@ def binaries():
 
     from dqn_memory.blocks.kernels.triton import BLOCK, backward_kernel, forward_kernel
 
-    sizes, found = {"STATES": 16, "PADDED": 16, "BLOCK": BLOCK}, {}
+    sizes, found = {"STATES": 16, "PADDED": 16, "BLOCK": BLOCK, "RESETS": True}, {}
     for name, kernel, constants in (
         ("forward", forward_kernel, {"RECORD": False}), ("record", forward_kernel, {"RECORD": True}),
         ("backward", backward_kernel, {}),
@@ -81,7 +83,7 @@ def run(*words, interpret, cache):
 
 
 def check(found):
-    assert len(found) == len(TOLERANCE) * (len(SCANS) + len(ODD))
+    assert len(found) == len(TOLERANCE) * (len(SCANS) + 2 * len(ODD))
     for name, off in found.items():
         tolerance = next(allowed for dtype, allowed in TOLERANCE.items() if name.endswith(str(dtype)))
         assert len(off) >= 7 and all(error <= tolerance for error in off.values()), (name, off)

@@ -41,6 +41,7 @@ ADDED: dict[str, dict[str, object]] = {
     "dqn_memory.watch": {"on": "terminal", "delay": 0},
     "dqn_memory.parameters": {"env": "Gridverse/Memory-5x5-v0", "architecture": "dgfqn"},
     "dqn_memory.benchmark": {"quick": True},
+    "dqn_memory.memory_bench": {"quick": True},
     "envs.benchmark": {"quick": True, "env": "POMDP/CarFlag-v0"},
     "world_models.benchmark": {"quick": True},
     "envs.memoryless": {"restarts": 1, "episodes": 20, "sweeps": 1},

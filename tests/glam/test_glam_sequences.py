@@ -143,7 +143,7 @@ def test_a_mixer_that_forgets_is_the_mixer_restarted_with_all_gradients():
     state = tuple(torch.randn_like(part) for part in mixer.initial_state(3, dtype=torch.float64))
     age = torch.tensor([0, 1, 2, 3, 0, 0, 1, 2, 3]).expand(3, 9)
     ours, after = mix(mixer, x, age, state)
-    pieces = [mixer.prefill(x[:, a:b]) for a, b in ((0, 4), (4, 5), (5, 9))]
+    pieces = [mixer.sequence(x[:, a:b]) for a, b in ((0, 4), (4, 5), (5, 9))]
     theirs = torch.cat([y for y, _ in pieces], 1)
     same(ours, theirs)
     same(after[1], pieces[-1][1][1])

@@ -23,7 +23,8 @@ CHAINS = {  # scripts with the defaults of where things go, in budgets of second
         dqn_memory.inspect {RUN} --episodes 1 --moments 2
         dqn_memory.demo --config ../tiny.toml
         dqn_memory.parameters --env POMDP/CarFlag-v0 --architecture dqn dtqn4
-        dqn_memory.benchmark --quick --only acting""",
+        dqn_memory.benchmark --quick --only acting
+        dqn_memory.memory_bench --quick --seeds 1 --task copy --memory gru""",
     "envs": """
         envs.baselines --env POMDP/CarFlag-v0 --episodes 10
         envs.memoryless --env POMDP/HeavenHell-v0 --restarts 1 --sweeps 1 --updates 1 --episodes 5 --fresh 5

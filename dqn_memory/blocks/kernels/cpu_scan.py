@@ -4,6 +4,7 @@ What torch does in nine passes over a state of B E N numbers at each position ha
 first-level cache: a block of eight channels of one row goes through the whole sequence, its N states beside it. The
 backward pass computes states and factors anew, into scratch memory for one block, and walks back over them. Numbers are
 float32; channels that do not fill the last block are zeros. Decays lie as (E/8, N, 8), like the states of a block.
+Where there are no resets their address is 0.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FORGOTTEN = 2.0**v.SMALLEST  # what stands for exp(-infinity); taken away again,
 
 
 def forward(
-    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
+    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Compute outputs y (B, T, E) and the last state (B, E, N); raise ValueError where the numbers are not float32."""
     if u.dtype != torch.float32:
@@ -34,13 +35,13 @@ def forward(
     inputs = [_filled(u), _filled(delta), _exponent(decay), *(x.detach().contiguous() for x in (enter, leave, initial))]
     y, last = torch.empty_like(inputs[0]), torch.empty_like(inputs[5])
     sizes = (time, channels, y.shape[2], states)
-    v.run_in_threads(_forward, batch, states * COUNT, sizes, (*inputs, y, last))
+    v.run_in_threads(_forward, batch, states * COUNT, sizes, (*inputs, y, last, _mask(keep)))
     return y[..., :channels].contiguous(), last
 
 
 def backward(
     grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor,
-    initial: Tensor,
+    initial: Tensor, keep: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
     """Gradients of all six inputs from those of y (B, T, E) and of the last state (B, E, N)."""
     (batch, time, channels), states = u.shape, decay.shape[1]
@@ -52,7 +53,7 @@ def backward(
     to_enter, to_leave = (u.new_empty(batch, time, states) for _ in range(2))
     outputs = (to_u, to_delta, to_decay, to_enter, to_leave, to_initial)
     sizes, scratch = (batch, time, channels, padded, states), (4 * time + 2) * states * COUNT
-    v.run_in_threads(_backward, groups, scratch, sizes, (*inputs, *outputs))
+    v.run_in_threads(_backward, groups, scratch, sizes, (*inputs, *outputs, _mask(keep)))
     whole = to_decay.sum(0).transpose(1, 2).flatten(0, 1)[:channels]
     to_u, to_delta = (x[..., :channels].contiguous() for x in (to_u, to_delta))
     return to_u, to_delta, whole, to_enter, to_leave, to_initial
@@ -62,6 +63,10 @@ def _filled(x: Tensor) -> Tensor:
     """(B, T, E) with zero channels up to a multiple of eight."""
     missing = -x.shape[2] % COUNT
     return F.pad(x.detach(), (0, missing)) if missing else x.detach().contiguous()
+
+
+def _mask(keep: Tensor | None) -> Tensor | int:
+    return 0 if keep is None else keep.detach().contiguous()
 
 
 def _exponent(decay: Tensor) -> Tensor:
@@ -98,7 +103,7 @@ def _scatter(block, here, states, target, start):
 def _forward(first, last, state, sizes, addresses):
     """Rows `first` .. `last` - 1; `state` is scratch for N x 8 numbers."""
     time, channels, padded, states = sizes
-    u, delta, decay, enter, leave, initial, y, final = addresses
+    u, delta, decay, enter, leave, initial, y, final, keep = addresses
     for row in range(first, last):
         for block in range(0, padded, COUNT):
             own, here = (row * channels + block) * states, min(COUNT, channels - block)
@@ -107,6 +112,10 @@ def _forward(first, last, state, sizes, addresses):
                 index, at = (row * time + t) * padded + block, (row * time + t) * states
                 step, total = v.load(delta, index), v.constant(0.0)
                 push = step * v.load(u, index)
+                if keep:
+                    mask = v.broadcast(keep, row * time + t)
+                    for at_state in range(0, states * COUNT, COUNT):
+                        v.store(state, at_state, v.load(state, at_state) * mask)
                 for n in range(states):
                     kept = _power(step * v.load(decay, block * states + n * COUNT))
                     now = v.multiply_add(kept, v.load(state, n * COUNT), push * v.broadcast(enter, at + n))
@@ -142,9 +151,9 @@ def _backward(first, last, held, sizes, addresses):
 
 @v.compiled
 def _record(row, block, sizes, addresses, held, kept):
-    """States h_0 .. h_{T-1} after h_{-1}, and factors exp(dt_t A), of a block of channels."""
+    """States h_0 .. h_{T-1} after h_{-1}, and factors keep_t exp(dt_t A), of a block of channels."""
     _, time, _, padded, states = sizes
-    u, delta, decay, enter = addresses[1], addresses[2], addresses[3], addresses[4]
+    u, delta, decay, enter, keep = addresses[1], addresses[2], addresses[3], addresses[4], addresses[14]
     plane = states * COUNT
     for t in range(time):
         index, at = (row * time + t) * padded + block, (row * time + t) * states
@@ -153,15 +162,17 @@ def _record(row, block, sizes, addresses, held, kept):
         for n in range(states):
             here = t * plane + n * COUNT
             factor = _power(step * v.load(decay, block * states + n * COUNT))
+            if keep:
+                factor = factor * v.broadcast(keep, row * time + t)
             v.store(kept, here, factor)
             v.store(held, here + plane, v.multiply_add(factor, v.load(held, here), push * v.broadcast(enter, at + n)))
 
 
 @v.compiled
 def _walk_back(row, block, sizes, addresses, scratch):
-    """With g the gradient of h_t, a_t = exp(dt_t A): the exponent receives g a_t h_{t-1} and h_{t-1} receives g a_t."""
+    """With g the gradient of h_t, a_t its factor: the exponent receives g a_t h_{t-1} and h_{t-1} receives g a_t."""
     _, time, _, padded, states = sizes
-    grad, u, delta, decay, enter, leave, _, _, to_u, to_delta, to_decay, _, _, _ = addresses
+    grad, u, delta, decay, enter, leave, _, _, to_u, to_delta, to_decay, _, _, _, _ = addresses
     held, kept, into, out, change = scratch
     plane, own, nothing = states * COUNT, (row // ROWS * padded + block) * states, v.constant(0.0)
     for back in range(time):

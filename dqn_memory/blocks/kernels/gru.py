@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.kernels.operator import operator
+from dqn_memory.blocks.kernels.operator import NUMBA, operator
 
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
@@ -47,12 +47,13 @@ def forward(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor
     Returns hidden (T, G, B, H), the three gates (T, 3, G, B, H), and the recurrent part of the candidate
     (T, G, B, H); the last two are for the backward pass.
     """
-    from dqn_memory.blocks.kernels import cpu_gru  # at first use: it loads numba
+    if NUMBA:
+        from dqn_memory.blocks.kernels import cpu_gru  # at first use: it loads numba
 
-    if cpu_gru.is_faster(weight):
-        outputs = _outputs(gates, weight, bias)
-        cpu_gru.forward(gates, weight, bias, outputs)
-        return outputs
+        if cpu_gru.is_faster(weight):
+            outputs = _outputs(gates, weight, bias)
+            cpu_gru.forward(gates, weight, bias, outputs)
+            return outputs
     gates = gates.permute(2, 3, 0, 1, 4).clone(memory_format=torch.contiguous_format)  # (T, 3, G, B, H)
     # tanh(a) = 2 sigmoid(2a) - 1, and torch's sigmoid is three times as fast as its tanh.
     gates[:, 2].mul_(2)
@@ -92,9 +93,10 @@ def backward(
     before = torch.cat((torch.zeros_like(hidden[:1]), hidden[:-1]))
     change, inner = _factors(before, gates, recurrent)
     total = grad.clone(memory_format=torch.contiguous_format)
-    from dqn_memory.blocks.kernels import cpu_gru  # at first use: it loads numba
+    if NUMBA:
+        from dqn_memory.blocks.kernels import cpu_gru  # at first use: it loads numba
 
-    if cpu_gru.is_faster(weight):
+    if NUMBA and cpu_gru.is_faster(weight):
         cpu_gru.backward(total, change, gates, weight)
     else:
         _steps_back(total, change, gates, weight)

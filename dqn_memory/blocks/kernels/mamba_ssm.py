@@ -1,7 +1,9 @@
 """The selective scan of the public CUDA extension. Importing this module needs mamba_ssm and its compiled kernel.
 
 The kernel starts from zero, gives no gradient to the last state and knows float32 alone. The first two are made up for
-here, so that it is a `Scan` like any other; float64 is refused, because the extension would silently round it.
+for here, so that it is a `Scan` like any other; float64 is refused, because the extension would silently round it. It
+knows no resets either, and cutting a batch where each row begins anew would make its shapes depend on data: a sequence
+with resets is computed by torch's scan.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ from dqn_memory.blocks.kernels.scan import scan_torch
 
 
 def scan_mamba_ssm(
-    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor | None
-) -> tuple[Tensor, Tensor]:
+    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor | None,
+    keep: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As `scan.Scan`; ValueError for anything but float32."""
     if decay.dtype != torch.float32:
         raise ValueError(f"the mamba_ssm backend computes in float32 alone, not in {decay.dtype}; use torch or triton")
+    if keep is not None:
+        return scan_torch(u, delta, decay, enter, leave, initial, keep)
     time_last = [x.mT.contiguous() for x in (u, delta, enter, leave)]  # (B, E, T), (B, N, T)
     y, last = selective_scan_fn(*time_last[:2], decay, *time_last[2:], return_last_state=True)
     y, last = y.mT, LastState.apply(last.detach(), u, delta, decay, enter)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
+
+NUMBA = find_spec("numba") is not None  # without it the forms in torch run, which compute the same
 
 
 def operator(
@@ -40,13 +43,15 @@ def operator(
         ctx.shapes, ctx.inputs = [each.shape for each in outputs[:differentiable]], len(inputs)
 
     def pull(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        found: tuple[Tensor, ...] = ()
+        found: tuple[Tensor | None, ...] = ()
         if any(grad is not None for grad in grads):
             known = zip(grads, ctx.shapes, strict=False)
             like: Tensor = ctx.saved_tensors[0]
             given = [like.new_zeros(shape) if grad is None else grad.contiguous() for grad, shape in known]
             change = differentiate(*given, *ctx.saved_tensors)
             found = change if isinstance(change, tuple) else (change,)
+            needed = zip(found, ctx.needs_input_grad, strict=False)  # an input that is None has no gradient
+            found = tuple(each if wanted else None for each, wanted in needed)
         return (*found, *[None] * (ctx.inputs - len(found)))
 
     run.register_autograd(pull, setup_context=keep)

@@ -24,16 +24,17 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.kernels import operator as operators
 
-Scan = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
-"""(u, delta, decay, enter, leave, initial) -> (y, last): u, delta, y (B, T, E), decay (E, N), enter, leave (B, T, N),
-states (B, E, N), all of one dtype; no initial state means zeros.
+Scan = Callable[..., tuple[Tensor, Tensor]]
+"""(u, delta, decay, enter, leave, initial, keep=None) -> (y, last): u, delta, y (B, T, E), decay (E, N), enter, leave
+(B, T, N), states (B, E, N), keep (B, T), all of one dtype; no initial state means zeros. `keep` is 0 where a position
+begins an episode and 1 elsewhere; none means 1.
 
-    h_t = exp(delta_t decay) h_{t-1} + (delta_t u_t) enter_t        y_t = leave_t . h_t        last = h_T
+    h_t = keep_t exp(delta_t decay) h_{t-1} + (delta_t u_t) enter_t        y_t = leave_t . h_t        last = h_T
 """
-Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Gradients]
-"""(gradient of y, gradient of last, the six inputs) -> gradients of the six inputs, nothing else kept in between."""
+Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], Gradients]
+"""(gradient of y, gradient of last, the seven inputs) -> gradients of the first six, nothing else kept in between."""
 
 
 def operator(name: str, forward: Forward, backward: Backward) -> Scan:
@@ -42,23 +43,24 @@ def operator(name: str, forward: Forward, backward: Backward) -> Scan:
 
     # A plain function, because a module that holds it is copied with `copy.deepcopy`.
     def scan(
-        u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+        u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor | None,
+        keep: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         start = u.new_zeros(len(u), *decay.shape) if initial is None else initial
-        return run(u, delta, decay, enter, leave, start)
+        return run(u, delta, decay, enter, leave, start, keep)
 
     return scan
 
 
 def _outputs(
-    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
+    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     return u.new_empty(u.shape), initial.new_empty(initial.shape)
 
 
 def _gradients(
     grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor,
-    initial: Tensor,
+    initial: Tensor, keep: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
     return tuple(x.new_empty(x.shape) for x in (u, delta, decay, enter, leave, initial))  # type: ignore[return-value]
 
@@ -73,17 +75,18 @@ def _blocks(decay: Tensor, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
 
 
 def forward(
-    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
+    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Compute outputs y (B, T, E) and the last state (B, E, N)."""
     across = decay.mT.contiguous()  # (N, E)
-    parts = [_forward_block(across, *block) for block in _blocks(decay, u, delta, enter, leave, initial)]
+    masks = [] if keep is None else [keep]
+    parts = [_forward_block(across, *block) for block in _blocks(decay, u, delta, enter, leave, initial, *masks)]
     y, last = (torch.cat(part) for part in zip(*parts, strict=True))
     return y, last
 
 
 def _forward_block(
-    decay: Tensor, u: Tensor, delta: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
+    decay: Tensor, u: Tensor, delta: Tensor, enter: Tensor, leave: Tensor, initial: Tensor, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     rows, time, channels = u.shape
     y = u.new_empty(time, rows, 1, channels)
@@ -91,21 +94,28 @@ def _forward_block(
     kept = torch.empty_like(state)
     # Every view is made before the loop, where it would cost as much as the arithmetic.
     steps, pushes, outs = (x.unsqueeze(2).unbind(1) for x in (delta, u * delta, leave))  # (R, 1, E), (R, 1, N)
-    for step, push, into, out, y_t in zip(steps, pushes, enter.unsqueeze(3).unbind(1), outs, y, strict=True):
-        torch.mul(step, decay, out=kept)
-        state.mul_(kept.exp_()).addcmul_(push, into)
+    columns = (steps, pushes, enter.unsqueeze(3).unbind(1), outs, y, _columns(keep, time))
+    for step, push, into, out, y_t, mask in zip(*columns, strict=True):
+        torch.mul(step, decay, out=kept).exp_()
+        state.mul_(kept if mask is None else kept.mul_(mask)).addcmul_(push, into)
         torch.bmm(out, state, out=y_t)
     return y.squeeze(2).transpose(0, 1), state.mT
 
 
+def _columns(keep: Tensor | None, time: int) -> Iterable[Tensor | None]:
+    """One mask (R, 1, 1) a position."""
+    return [None] * time if keep is None else keep[..., None, None].unbind(1)
+
+
 def backward(
     grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor,
-    initial: Tensor,
+    initial: Tensor, keep: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
     """Gradients of all six inputs from those of y (B, T, E) and of the last state (B, E, N)."""
     across, tape = decay.mT.contiguous(), None
     parts = []
-    for block in _blocks(decay, grad, grad_last, u, delta, enter, leave, initial):
+    masks = [] if keep is None else [keep]
+    for block in _blocks(decay, grad, grad_last, u, delta, enter, leave, initial, *masks):
         if tape is None:  # the first block is the largest
             tape = u.new_empty(2, u.shape[1] + 1, len(block[0]), *across.shape)
         parts.append(_backward_block(across, tape[:, :, : len(block[0])], *block))
@@ -114,22 +124,26 @@ def backward(
     return torch.cat(to_u), torch.cat(to_delta), whole, torch.cat(to_enter), torch.cat(to_leave), torch.cat(to_initial)
 
 
-def _record(decay: Tensor, tape: Tensor, u: Tensor, delta: Tensor, enter: Tensor, initial: Tensor) -> None:
-    """Write the states h_{-1} .. h_{T-1} into tape[0] (T + 1, R, N, E), the factors exp(dt_t A) into tape[1]."""
+def _record(
+    decay: Tensor, tape: Tensor, u: Tensor, delta: Tensor, enter: Tensor, initial: Tensor, keep: Tensor | None
+) -> None:
+    """Write the states h_{-1} .. h_{T-1} into tape[0] (T + 1, R, N, E), the factors keep exp(dt_t A) into tape[1]."""
     states, factors = (part.unbind(0) for part in tape)
     states[0].copy_(initial.mT)
     steps, pushes = (x.unsqueeze(2).unbind(1) for x in (delta, u * delta))  # (R, 1, E)
-    for t, (step, push, into) in enumerate(zip(steps, pushes, enter.unsqueeze(3).unbind(1), strict=True)):
+    columns = (steps, pushes, enter.unsqueeze(3).unbind(1), _columns(keep, u.shape[1]))
+    for t, (step, push, into, mask) in enumerate(zip(*columns, strict=True)):
         kept = torch.mul(step, decay, out=factors[t]).exp_()
+        kept = kept if mask is None else kept.mul_(mask)
         torch.mul(kept, states[t], out=states[t + 1]).addcmul_(push, into)
 
 
 def _backward_block(
     decay: Tensor, tape: Tensor, grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, enter: Tensor,
-    leave: Tensor, initial: Tensor,
+    leave: Tensor, initial: Tensor, keep: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """With g the gradient of h_t, a_t = exp(dt_t A): the exponent receives g a_t h_{t-1} and h_{t-1} receives g a_t."""
-    _record(decay, tape, u, delta, enter, initial)
+    _record(decay, tape, u, delta, enter, initial, keep)
     states, factors = (part.unbind(0) for part in tape)
     total = grad_last.mT.clone(memory_format=torch.contiguous_format)  # (R, N, E), of the state, carried back
     work, to_decay = torch.empty_like(total), torch.zeros_like(total)
@@ -165,6 +179,7 @@ def selective_scan(
     delta_bias: Tensor | None = None,
     softplus: bool = True,
     initial: Tensor | None = None,
+    keep: Tensor | None = None,
     core: Scan = scan_torch,
 ) -> tuple[Tensor, Tensor]:
     """Compute the outputs (B, T, E) and the last state (B, E, N) of a selective scan.
@@ -180,6 +195,7 @@ def selective_scan(
         delta_bias: added to the step size, (E,).
         softplus: whether the step size passes through softplus.
         initial: state before the first position, (B, E, N); zeros where it is None.
+        keep: 0 where a position begins an episode, else 1, (B, T); None: no position does.
         core: what computes the recurrence; a mixer's own is `Mamba.core`.
 
     Everything is computed in float32, or wider where the decay is: under autocast too, because a state that is carried
@@ -191,7 +207,8 @@ def selective_scan(
         step = step if delta_bias is None else step + delta_bias.to(dtype)
         step = F.softplus(step) if softplus else step
         before = None if initial is None else initial.to(dtype)
-        y, last = core(upcast, step, decay.to(dtype), enter.to(dtype), leave.to(dtype), before)
+        masks = [] if keep is None else [keep.to(dtype)]
+        y, last = core(upcast, step, decay.to(dtype), enter.to(dtype), leave.to(dtype), before, *masks)
         y = y if skip is None else y + skip.to(dtype) * upcast
         y = y if gate is None else y * F.silu(gate.to(dtype))
     return y.to(u.dtype), last

@@ -111,9 +111,11 @@ def _numbers(scan: Scan, device: torch.device) -> list[Tensor]:
     shapes = (by_channel, by_channel, (channels, states), by_state, by_state, (batch, channels, states))
     u, delta, decay, enter, leave, initial = (torch.randn(shape, generator=draws) for shape in shapes)
     inputs = [x.to(device).requires_grad_() for x in (u, delta.abs(), -decay.abs(), enter, leave, initial)]
-    y, last = scan(*inputs)
-    gradients = torch.autograd.grad(y.square().sum() + last.square().sum(), inputs)
-    return [x.detach().cpu() for x in (y, last, *gradients)]
+    found: list[Tensor] = []
+    for keep in (None, torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], device=device)):  # without and with resets
+        y, last = scan(*inputs, keep)
+        found += [y, last, *torch.autograd.grad(y.square().sum() + last.square().sum(), inputs)]
+    return [x.detach().cpu() for x in found]
 
 
 def _first_line(error: Exception) -> str:

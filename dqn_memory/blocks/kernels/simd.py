@@ -161,6 +161,29 @@ def replace_from(builder: Any, first: Any, value: Any, before: Any) -> Any:
     return builder.select(builder.icmp_signed(">=", numbers, bounds), value, before)
 
 
+def _arranged(builder: Any, x: Any, order: list[int]) -> Any:
+    return builder.shuffle_vector(x, ir.Constant(FLOATS, ir.Undefined), ir.Constant(INTEGERS, order))
+
+
+@_instruction(vector8, vector8)
+def even(builder: Any, x: Any) -> Any:
+    """Take the first one of each pair of neighbours twice: the real parts of four complex numbers."""
+    return _arranged(builder, x, [0, 0, 2, 2, 4, 4, 6, 6])
+
+
+@_instruction(vector8, vector8)
+def odd(builder: Any, x: Any) -> Any:
+    """Take the second one of each pair of neighbours twice: the imaginary parts of four complex numbers."""
+    return _arranged(builder, x, [1, 1, 3, 3, 5, 5, 7, 7])
+
+
+@_instruction(vector8, vector8)
+def turn(builder: Any, x: Any) -> Any:
+    """Multiply four complex numbers by i: (x, y) becomes (-y, x)."""
+    swapped = _arranged(builder, x, [1, 0, 3, 2, 5, 4, 7, 6])
+    return builder.fmul(swapped, ir.Constant(FLOATS, [-1.0, 1.0] * (COUNT // 2)))
+
+
 @_instruction(vector8, vector8)
 def exp2(builder: Any, x: Any) -> Any:
     """Compute 2^x for x from -126 (smaller ones count as that) to 127; NaN for NaN."""

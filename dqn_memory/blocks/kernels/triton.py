@@ -28,8 +28,8 @@ def compiled(function: Callable) -> Any:
 
 @compiled
 def forward_kernel(  # type: ignore[no-untyped-def]
-    u, delta, decay, enter, leave, initial, y, last, tape, time, channels,
-    STATES: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, RECORD: tl.constexpr,
+    u, delta, decay, enter, leave, initial, keep, y, last, tape, time, channels,
+    STATES: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, RESETS: tl.constexpr, RECORD: tl.constexpr,
 ):  # fmt: skip
     """Y and the last state; or, where RECORD, the states h_{-1} .. h_{T-1} alone, into tape (B, T + 1, E, N)."""
     row, e, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, PADDED)
@@ -45,6 +45,8 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         into = tl.load(enter + at_state, real, other=0.0)
         if RECORD:
             tl.store(tape + (row * (time + 1) + t) * channels * STATES + cell, state, both)
+        if RESETS:
+            state *= tl.load(keep + row * time + t)
         state = tl.exp(step[:, None] * rate) * state + push[:, None] * into[None, :]
         if not RECORD:
             out = tl.load(leave + at_state, real, other=0.0)
@@ -57,8 +59,9 @@ def forward_kernel(  # type: ignore[no-untyped-def]
 
 @compiled
 def backward_kernel(  # type: ignore[no-untyped-def]
-    grad, grad_last, u, delta, decay, enter, leave, tape, to_u, to_delta, to_decay, to_enter, to_leave, to_initial,
-    time, channels, rows, STATES: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
+    grad, grad_last, u, delta, decay, enter, leave, keep, tape, to_u, to_delta, to_decay, to_enter, to_leave,
+    to_initial, time, channels, rows,
+    STATES: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, RESETS: tl.constexpr,
 ):  # fmt: skip
     """Back through time; `to_decay` (B, E, N) has a part for each row, `to_enter`, `to_leave` one for each block."""
     row, e, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, PADDED)
@@ -86,6 +89,8 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         tl.store(to_enter + index, tl.sum((step * value)[:, None] * total, 0), real)
         driven = tl.sum(total * into[None, :], 1)
         total *= tl.exp(step[:, None] * rate)
+        if RESETS:
+            total *= tl.load(keep + row * time + t)
         exponent = total * before
         tl.store(to_u + at_channel, driven * step, here)
         tl.store(to_delta + at_channel, driven * value + tl.sum(exponent * rate, 1), here)
@@ -95,40 +100,46 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     tl.store(to_initial + row * channels * STATES + cell, total, both)
 
 
-def _sizes(u: Tensor, decay: Tensor) -> tuple[tuple[int, int], dict[str, Any]]:
+def _sizes(u: Tensor, decay: Tensor, keep: Tensor | None) -> tuple[tuple[int, int], dict[str, Any]]:
     """Grid and constants."""
     states = decay.shape[1]
     padded = triton.next_power_of_2(states)
-    return (len(u), triton.cdiv(u.shape[2], BLOCK)), {"STATES": states, "PADDED": padded, "BLOCK": BLOCK}
+    constants = {"STATES": states, "PADDED": padded, "BLOCK": BLOCK, "RESETS": keep is not None}
+    return (len(u), triton.cdiv(u.shape[2], BLOCK)), constants
+
+
+def _masks(u: Tensor, keep: Tensor | None) -> Tensor:
+    """Give the address of the masks (B, T), or one that no kernel reads."""
+    return u if keep is None else keep.to(u.dtype).contiguous()
 
 
 def forward(
-    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
+    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Compute outputs y (B, T, E) and the last state (B, E, N)."""
     inputs = [x.contiguous() for x in (u, delta, decay, enter, leave, initial)]
-    grid, constants = _sizes(u, decay)
-    y, last = torch.empty_like(inputs[0]), torch.empty_like(inputs[5])
-    forward_kernel[grid](*inputs, y, last, last, u.shape[1], u.shape[2], **constants, RECORD=False)
+    grid, constants = _sizes(u, decay, keep)
+    y, last, masks = torch.empty_like(inputs[0]), torch.empty_like(inputs[5]), _masks(u, keep)
+    forward_kernel[grid](*inputs, masks, y, last, last, u.shape[1], u.shape[2], **constants, RECORD=False)
     return y, last
 
 
 def backward(
     grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor,
-    initial: Tensor,
+    initial: Tensor, keep: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
     """Gradients of all six inputs; the states are computed anew, not kept since the forward pass."""
     inputs = [x.contiguous() for x in (u, delta, decay, enter, leave, initial)]
-    (rows, parts), constants = _sizes(u, decay)
+    (rows, parts), constants = _sizes(u, decay, keep)
     time, channels = u.shape[1:]
-    tape = u.new_empty(rows, time + 1, *decay.shape)
-    forward_kernel[rows, parts](*inputs, tape, tape, tape, time, channels, **constants, RECORD=True)
+    tape, masks = u.new_empty(rows, time + 1, *decay.shape), _masks(u, keep)
+    forward_kernel[rows, parts](*inputs, masks, tape, tape, tape, time, channels, **constants, RECORD=True)
     to_u, to_delta, to_initial = (torch.empty_like(inputs[index]) for index in (0, 1, 5))
     to_decay = u.new_empty(rows, *decay.shape)
     to_enter, to_leave = u.new_empty(2, parts, *enter.shape)
     backward_kernel[rows, parts](
-        grad, grad_last, *inputs[:5], tape, to_u, to_delta, to_decay, to_enter, to_leave, to_initial, time, channels,
-        rows, **constants,
+        grad, grad_last, *inputs[:5], masks, tape, to_u, to_delta, to_decay, to_enter, to_leave, to_initial, time,
+        channels, rows, **constants,
     )  # fmt: skip
     return to_u, to_delta, to_decay.sum(0), to_enter.sum(0), to_leave.sum(0), to_initial
 

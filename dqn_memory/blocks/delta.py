@@ -1,0 +1,135 @@
+"""Memories that write by the delta rule: what a key brings back is taken out before its new value enters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dqn_memory.blocks import chunks
+from dqn_memory.blocks.block import Device, Memory, State, Tail
+from dqn_memory.blocks.chunks import join_heads, split_heads, wide
+
+CHUNK = 32  # positions whose writes are solved for at once
+SMALLEST = 1e-6  # added to a key's squared length, which can be 0
+SLOWEST, FASTEST = 1e-3, 1e-1  # first decays a position, of the first and of the last head
+
+
+class DeltaNet(Memory):
+    """DeltaNet (Schlag et al. 2021, section 4.2, in the form of Yang et al. 2024, section 2), H heads of d = D / H.
+
+        S_t = S_{t-1} (I - b_t k_t k_t^T) + b_t v_t k_t^T        y_t = W_o RMSNorm(S_t q_t)
+        q, k = silu(W_q x), silu(W_k x), each divided by its length; v = silu(W_v x); b = sigmoid(W_b x), one a head
+
+    RMSNorm has one weight for each feature of a head, the same in all heads. The short convolutions that Yang et al.
+    put before q, k and v are left out: they are a memory of their own. No linear map has a bias; the length of k is
+    sqrt(k . k + 1e-6). 4 D^2 + H D + d parameters; 4 D^2 + H D + 3 D d multiply-adds a position, state O(D d).
+    Stable over any length: as |k| = 1 and 0 < b < 1, a write makes no part of S longer but what it puts in.
+    """
+
+    mapped = 1  # numbers a head that come from x besides q, k and v
+
+    def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, heads: int = 4) -> None:
+        super().__init__()
+        self.width, self.heads, self.head = width, heads, chunks.head_width(width, heads)
+        self.project_in = nn.Linear(width, 3 * width + self.mapped * heads, bias=False)  # W_q, W_k, W_v, W_b
+        self.scale = nn.Parameter(torch.ones(self.head))  # of RMSNorm
+        self.project_out = nn.Linear(width, width, bias=False)  # W_o
+        self.tail = Tail(width, projection, dropout)
+
+    def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
+        """Zeros (B, H, d, d) in float32 or wider: S^T."""
+        dtype = torch.promote_types(dtype or torch.float32, torch.float32)
+        return (torch.zeros(batch, self.heads, self.head, self.head, device=device, dtype=dtype),)
+
+    def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        packed, numbers = self.project_in(x).tensor_split((3 * self.width,), -1)
+        with torch.autocast(x.device.type, enabled=False):
+            inputs = *self._maps(split_heads(packed, 3 * self.heads)), *self._numbers(numbers.mT)
+            y, after = chunks.in_chunks(_part, CHUNK, inputs, wide(*state), reset)
+            y = join_heads(self._normalise(y)).to(x.dtype)
+        return self.tail(self.project_out(self._gate(y, x))), after
+
+    def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        packed, numbers = self.project_in(x).tensor_split((3 * self.width,), -1)
+        with torch.autocast(x.device.type, enabled=False):
+            query, key, value = self._maps(packed.unflatten(-1, (3 * self.heads, -1)))  # (B, H, d)
+            rate, *decay = self._numbers(numbers)  # (B, H)
+            memory = chunks.restart(*wide(*state), reset)  # type: ignore[call-arg]
+            if decay:
+                memory = memory * decay[0].exp()[..., None, None]
+            change = rate[..., None] * (value - chunks.read_one(key, memory))
+            memory = chunks.write_one(key, change, memory)
+            y = self._normalise(chunks.read_one(query, memory)).flatten(1).to(x.dtype)
+        return self.tail(self.project_out(self._gate(y, x))), (memory,)
+
+    def _maps(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute q, k and v (B, H, ..., d) from their linear maps (B, 3 H, ..., d)."""
+        pair, value = F.silu(*wide(packed)).split((2 * self.heads, self.heads), 1)  # type: ignore[arg-type]
+        query, key = _divided(pair, SMALLEST).chunk(2, 1)
+        return query, key, value
+
+    def _numbers(self, maps: Tensor) -> tuple[Tensor, ...]:
+        """Compute b (B, H, ...), and the logarithm of the decay where there is one, from linear maps of x."""
+        return (torch.sigmoid(*wide(maps)),)
+
+    def _normalise(self, y: Tensor) -> Tensor:
+        """Divide y (..., d) by the root of its mean square, and scale."""
+        return _divided(y, 1e-5 * self.head) * (self.scale * math.sqrt(self.head))
+
+    def _gate(self, y: Tensor, x: Tensor) -> Tensor:
+        return y
+
+
+class GatedDeltaNet(DeltaNet):
+    """Gated DeltaNet (Yang et al. 2025, equation 10): a `DeltaNet` whose memory decays, and whose output is gated.
+
+        S_t = a_t S_{t-1} (I - b_t k_t k_t^T) + b_t v_t k_t^T        y_t = W_o (RMSNorm(S_t q_t) * silu(W_g x_t))
+        a = exp(-A softplus(W_a x + c)), one a head
+
+    All else as in DeltaNet, the short convolutions left out too. First values, which the paper leaves open: A = 1, and
+    c such that heads forget evenly in the logarithm from 0.001 to 0.1 a position. 5 D^2 + 2 H D + 2 H + d parameters;
+    5 D^2 + 2 H D + 4 D d multiply-adds a position, state O(D d). Stable over any length, as DeltaNet, for a < 1.
+    """
+
+    mapped = 2  # W_b and W_a
+
+    def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, heads: int = 4) -> None:
+        super().__init__(width, dropout, projection, heads=heads)
+        self.project_gate = nn.Linear(width, width, bias=False)  # W_g
+        self.A_log = nn.Parameter(torch.zeros(heads))
+        step = torch.logspace(math.log10(SLOWEST), math.log10(FASTEST), heads)
+        self.decay_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # c, the inverse of softplus
+
+    def _numbers(self, maps: Tensor) -> tuple[Tensor, ...]:
+        (maps,), like = wide(maps), (self.heads, *[1] * (maps.dim() - 2))
+        rate, decay = maps.chunk(2, 1)
+        step = F.softplus(decay + self.decay_bias.view(like))
+        return rate.sigmoid(), -self.A_log.exp().view(like) * step
+
+    def _gate(self, y: Tensor, x: Tensor) -> Tensor:
+        return y * F.silu(self.project_gate(x))
+
+
+def _divided(x: Tensor, smallest: float) -> Tensor:
+    """Divide x (..., d) by its length."""
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + smallest)
+
+
+def _part(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, *rest: Any) -> tuple[Tensor, State]:
+    """Read and write one chunk (B, H, C, ...).
+
+    Position i writes u_i = b_i (v_i - enter_i S_0 k_i - sum_{j<i} pair_ij (k_i . k_j) u_j): a triangular system in the
+    products of keys. This is the WY form (Yang et al. 2024, section 3), solved for the writes that S_0 leaves to do, so
+    that there is one right-hand side instead of two.
+    """
+    *decay, (memory,), reset = rest
+    pair, enter = chunks.decaying(*decay, reset) if decay else chunks.lasting(query.shape[2], reset, query)  # type: ignore[call-arg]
+    known = chunks.kept(key @ memory, enter)
+    system = key @ key.mT * pair * rate[..., None]  # whose diagonal counts as 1, and is not read
+    written = torch.linalg.solve_triangular(system, rate[..., None] * (value - known), upper=False, unitriangular=True)
+    y = chunks.read(query, query @ key.mT * pair, written, memory, enter)
+    return y, (chunks.write(key, written, memory, pair, enter),)

@@ -1,0 +1,62 @@
+"""Fast and Forgetful Memory: traces of the inputs that decay and turn at fixed rates."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dqn_memory.blocks.block import Tail
+from dqn_memory.blocks.minimal import Linear, wide
+
+FORGOTTEN = 0.01  # what is left of an input at the end of a trace's span
+
+
+class FFM(Linear):
+    """Fast and Forgetful Memory (Morad et al. 2023: its aggregator and its cell).
+
+        u_t = l1(x_t) sigmoid(l2(x_t))                                           input gate, (m,)
+        S_t = gamma S_{t-1} + u_t 1^T,  gamma_jk = exp(-alpha_j + i omega_k)     aggregator, complex (m, c)
+        z_t = l3(Re S_t, Im S_t)
+        y_t = LN(z_t) sigmoid(l4(x_t)) + l5(x_t) (1 - sigmoid(l4(x_t)))          output gate
+
+    with linear maps l1 .. l5 and a LayerNorm without parameters. The paper multiplies by powers of gamma and of its
+    inverse, which limits the length; here S is carried, so that any length is stable: alpha = exp(.) > 0, and a reset
+    puts a 0 in place of gamma, with which the aggregator starts anew from the input of that position. First values
+    (a choice): alpha leaves 1 % after spans of 1 to `span` positions, evenly in their logarithm; the periods
+    2 pi / omega are evenly from 1 to `span`. 2 D^2 + 2 D m + 2 m c D + 3 D + 3 m + c parameters; as many products of
+    matrices and 4 m c multiply-adds more a token, a state of O(m c).
+    """
+
+    def __init__(
+        self, width: int, dropout: float = 0.0, projection: bool = False, *, memory: int = 32, context: int = 4,
+        span: int = 1024,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if min(memory, context) < 1:
+            raise ValueError(f"memory is {memory} and context {context}; ffm needs at least 1 of both")
+        if span < 2:
+            raise ValueError(f"span is {span}; ffm needs at least 2 positions")
+        self.memory, self.context, self.shape = memory, context, (memory * context, 2)
+        self.enter = nn.Linear(width, 2 * memory)  # l1, l2
+        self.beside = nn.Linear(width, 2 * width)  # l4, l5
+        self.leave = nn.Linear(2 * memory * context, width)  # l3
+        spans = torch.logspace(0, math.log10(span), memory)
+        self.alpha = nn.Parameter(torch.log(-math.log(FORGOTTEN) / spans))  # of its logarithm
+        self.omega = nn.Parameter(2 * math.pi / torch.linspace(1, span, context))
+        self.tail = Tail(width, projection, dropout)
+
+    def recurrence(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        size = torch.exp(-torch.exp(self.alpha))[:, None]  # (m, 1)
+        decay = torch.stack((size * self.omega.cos(), size * self.omega.sin()), -1).flatten(0, 1)  # (m c, 2)
+        outputs = self.enter(x)
+        value, gate = outputs.to(wide(outputs.dtype)).chunk(2, -1)
+        given = (value * gate.sigmoid()).repeat_interleave(self.context, -1)  # (..., m c)
+        return decay, torch.stack((given, torch.zeros_like(given)), -1)
+
+    def read(self, states: Tensor, x: Tensor) -> Tensor:
+        recalled = self.leave(states.flatten(-2))
+        gate, own = self.beside(x).chunk(2, -1)
+        return torch.lerp(own, F.layer_norm(recalled, recalled.shape[-1:]).to(own.dtype), gate.sigmoid())

@@ -1,0 +1,144 @@
+"""Linear recurrences with a diagonal matrix, forward and backward, real or complex, on any device.
+
+    h_t = keep_t a_t h_{t-1} + b_t
+
+over (B, T, F) numbers, or (B, T, F, 2) where each is complex and stands as its real and imaginary part. `linear_scan`
+is what memories call: one operator, opaque to torch.compile. Its backward pass is the same recurrence from the last
+position to the first: with g_t the gradient of h_t, those of b_t and a_t are g_t and g_t conj(keep_t h_{t-1}), and
+h_{t-1} receives keep_t conj(a_t) g_t.
+
+In torch one pass over time is one product and one sum a position, and moves every number once. On a CPU that is the
+shortest way: an associative scan has fewer steps, but moves all (B, T, F) numbers log T times, and memory bounds
+both. cpu_linear_scan.py is the same pass without a call a position, triton_linear_scan.py one kernel for all of time.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dqn_memory.blocks.kernels.operator import NUMBA, operator
+
+TRITON = find_spec("triton") is not None
+
+
+def linear_scan(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None = None) -> Tensor:
+    """Compute all states h_0 .. h_{T-1}, of the shape of `drive`.
+
+    Args:
+        decay: a, (B, T, F) or, where it is the same everywhere, (F,).
+        drive: b, (B, T, F).
+        initial: the state before the first position, (B, F).
+        keep: 0 where a position begins an episode, else 1, (B, T); None: no position does.
+
+    Complex numbers have one more dimension, of two, in the first three. Everything has the dtype of `drive`, which is
+    float32 or float64.
+    """
+    states: Tensor = _scan(decay, drive, initial, keep)
+    return states
+
+
+def mask(reset: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Give `keep` for positions that begin an episode where `reset` (B, T) is true."""
+    return None if reset is None else (~reset).to(dtype)
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply complex numbers (..., 2), each its real and imaginary part, by operations that every runtime has."""
+    (real, imaginary), (x, y) = a.unbind(-1), b.unbind(-1)
+    return torch.stack((real * x - imaginary * y, real * y + imaginary * x), -1)
+
+
+def forward(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
+    """Compute the states by the fastest form that there is here."""
+    return _form(drive).forward(*(x.contiguous() for x in (decay, drive, initial)), keep)
+
+
+def backward(
+    grad: Tensor, states: Tensor, decay: Tensor, initial: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of decay, drive and initial from that of the states."""
+    inputs = (x.contiguous() for x in (grad, states, decay, initial))
+    return _form(grad).backward(*inputs, keep)
+
+
+def _form(x: Tensor) -> Any:
+    """Import a form when it is first needed: they load numba or triton."""
+    if x.device.type == "cpu" and x.dtype == torch.float32 and NUMBA:
+        from dqn_memory.blocks.kernels import cpu_linear_scan
+
+        return cpu_linear_scan
+    if x.device.type == "cuda" and TRITON:
+        from dqn_memory.blocks.kernels import triton_linear_scan
+
+        return triton_linear_scan
+    return Reference
+
+
+class Reference:
+    """The recurrence in torch; numbers of two parts are one complex number each."""
+
+    @staticmethod
+    def forward(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
+        """As `linear_scan`."""
+        states = drive.transpose(0, 1).clone(memory_format=torch.contiguous_format)  # (T, B, F)
+        pairs = drive.dim() == 4
+        factors, flat, before = _numbers(pairs, decay, states, initial)
+        masks = _masks(keep, drive.shape[1])
+        steps = factors.unbind(1) if decay.dim() == drive.dim() else [factors] * len(states)
+        for state, step, mask in zip(flat.unbind(0), steps, masks, strict=True):
+            before = state.addcmul_(step, before if mask is None else before * mask)
+        return states.transpose(0, 1).contiguous()
+
+    @staticmethod
+    def backward(
+        grad: Tensor, states: Tensor, decay: Tensor, initial: Tensor, keep: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As `backward`."""
+        pairs, varies, time = grad.dim() == 4, decay.dim() == grad.dim(), grad.shape[1]
+        to_drive, to_decay, carried = grad.clone(), torch.zeros_like(decay), torch.zeros_like(initial)
+        factors, changes, to_factors, total, flat, before = _numbers(
+            pairs, decay, to_drive, to_decay, carried, states, initial
+        )
+        masks = list(_masks(keep, time))
+        for t in range(time - 1, -1, -1):
+            mask, past = masks[t], before if t == 0 else flat[:, t - 1]
+            change = changes[:, t].add_(total)
+            product = change * (past if mask is None else past * mask).conj()
+            if varies:
+                to_factors[:, t] = product
+            else:
+                to_factors += product.sum(0)
+            total.copy_(change * (factors[:, t] if varies else factors).conj())
+            if mask is not None:
+                total.mul_(mask)
+        return to_decay, to_drive, carried
+
+
+def _numbers(pairs: bool, *tensors: Tensor) -> list[Tensor]:
+    """View pairs as complex numbers."""
+    return [torch.view_as_complex(tensor) for tensor in tensors] if pairs else list(tensors)
+
+
+def _masks(keep: Tensor | None, time: int) -> Any:
+    """One mask (B, 1) a position."""
+    return [None] * time if keep is None else keep[..., None].unbind(1)
+
+
+def _states(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
+    return drive.new_empty(drive.shape)
+
+
+def _gradients(
+    grad: Tensor, states: Tensor, decay: Tensor, initial: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    return decay.new_empty(decay.shape), grad.new_empty(grad.shape), initial.new_empty(initial.shape)
+
+
+_scan = operator(
+    "linear_scan", forward, backward, (_states, _gradients),
+    lambda inputs, outputs: (outputs[0], inputs[0], inputs[2], inputs[3]),
+)  # fmt: skip

@@ -1,0 +1,278 @@
+"""RNN, GRU and LSTM over a whole sequence, forward and backward, from any state and with resets, on any device.
+
+torch's own recurrences know no resets. Here the loop over time is inside an opaque operator and its backward pass is
+written out; what does not depend on the previous position is one product for the whole sequence. Time comes first, so
+that a position's numbers lie together and stay in a core's cache.
+
+T positions, B rows, D inputs, H units, G gates: x (T, B, D), weight_in (G H, D), weight (G H, H), bias (G H,), states
+(B, H). `keep` (T, B, 1) is 0 where a position begins an episode and 1 elsewhere; None: nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dqn_memory.blocks.kernels.operator import operator
+
+
+def scan(
+    cell: nn.RNNBase, x: Tensor, state: tuple[Tensor, ...], reset: Tensor | None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run nn.RNN, nn.GRU or nn.LSTM of one layer over x (B, T, D) from `state`; rows begin anew where `reset` (B, T).
+
+    Returns the outputs (B, T, H) and the state after them, each part (B, H).
+    """
+    if x.device.type != "cpu" and reset is None:  # one fused kernel
+        parts = tuple(part[None] for part in state)
+        y, after = cell(x, parts if len(parts) == 2 else parts[0])
+        return y, tuple(part[0] for part in (after if len(parts) == 2 else (after,)))
+    weight_in, weight, bias_in, bias = (getattr(cell, f"{name}_l0") for name in NAMES)
+    with torch.autocast(x.device.type, enabled=False):  # a state carried over a sequence needs more than bfloat16
+        x = x.to(weight.dtype).transpose(0, 1).contiguous()
+        state = tuple(part.to(weight.dtype) for part in state)
+        keep = None if reset is None else (~reset.T[:, :, None]).to(weight.dtype)  # (T, B, 1)
+        if isinstance(cell, nn.GRU):
+            outside, inner = bias.tensor_split((2 * cell.hidden_size,))
+            both = bias_in + F.pad(outside, (0, cell.hidden_size))
+            hidden, *_ = gru_scan_from(x, weight_in, weight, both, inner, *state, keep)
+            return hidden.transpose(0, 1), (hidden[-1],)
+        if isinstance(cell, nn.LSTM):
+            hidden, cells, _ = lstm_scan(x, weight_in, weight, bias_in + bias, *state, keep)
+            return hidden.transpose(0, 1), (hidden[-1], cells[-1])
+        hidden = rnn_scan(x, weight_in, weight, bias_in + bias, *state, keep)
+        return hidden.transpose(0, 1), (hidden[-1],)
+
+
+NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+ONE_STEP = {nn.RNN: torch.rnn_tanh_cell, nn.GRU: torch.gru_cell}
+
+
+def step(cell: nn.RNNBase, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Run one position x (B, D); return the state after it, whose first part is the output."""
+    weights = [getattr(cell, f"{name}_l0") for name in NAMES]
+    if isinstance(cell, nn.LSTM):
+        return tuple(torch.lstm_cell(x, state, *weights))
+    return (ONE_STEP[type(cell)](x, state[0], *weights),)
+
+
+# ---- what the three share --------------------------------------------------------------------------------------------
+
+
+def previous(states: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
+    """Give what each position reads of the one before: states (T, B, H) -> (T, B, H)."""
+    shifted = torch.cat((initial[None], states[:-1]))
+    return shifted if keep is None else shifted.mul_(keep)
+
+
+def _kept(state: Tensor, keep: Tensor | None, t: int) -> Tensor:
+    return state if keep is None else state * keep[t]
+
+
+def _tanh(x: Tensor) -> Tensor:
+    """Compute tanh(x) = 2 sigmoid(2 x) - 1 in place: torch's sigmoid is three times as fast as its tanh."""
+    return x.mul_(2).sigmoid_().mul_(2).sub_(1)
+
+
+def _outside(change: Tensor, x: Tensor, weight_in: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of x, weight_in and bias from that of all gates (T, B, G H)."""
+    flat = change.flatten(0, 1)
+    return (flat @ weight_in).view_as(x), flat.mT @ x.flatten(0, 1), flat.sum(0)
+
+
+def _inside(change: Tensor, before: Tensor) -> Tensor:
+    """Compute the gradient of the recurrent weight."""
+    return change.flatten(0, 1).mT @ before.flatten(0, 1)
+
+
+# ---- tanh RNN --------------------------------------------------------------------------------------------------------
+def rnn_forward(
+    x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, initial: Tensor, keep: Tensor | None
+) -> Tensor:
+    """Compute h_t = tanh(W_in x_t + b + W h_{t-1}), (T, B, H)."""
+    hidden = F.linear(x, weight_in, bias)
+    state, across = initial, weight.mT
+    for t, value in enumerate(hidden.unbind(0)):
+        state = value.addmm_(_kept(state, keep, t), across).tanh_()
+    return hidden
+
+
+def rnn_backward(
+    grad: Tensor, hidden: Tensor, x: Tensor, weight_in: Tensor, weight: Tensor, initial: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Compute the gradients of x, weight_in, weight, bias and initial from that of hidden (T, B, H)."""
+    change = 1 - hidden.square()
+    total = torch.zeros_like(initial)
+    for t in range(len(hidden) - 1, -1, -1):
+        change[t].mul_(total.add_(grad[t]))
+        total = _kept(change[t] @ weight, keep, t)
+    to_x, to_weight_in, to_bias = _outside(change, x, weight_in)
+    return to_x, to_weight_in, _inside(change, previous(hidden, initial, keep)), to_bias, total
+
+
+def _rnn_output(
+    x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, initial: Tensor, keep: Tensor | None
+) -> Tensor:
+    return x.new_empty(*x.shape[:2], len(weight))
+
+
+def _rnn_gradients(
+    grad: Tensor, hidden: Tensor, x: Tensor, weight_in: Tensor, weight: Tensor, initial: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    like = torch.empty_like
+    return like(x), like(weight_in), like(weight), weight.new_empty(len(weight)), like(initial)
+
+
+def _rnn_saved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return outputs[0], *inputs[:3], *inputs[4:]
+
+
+rnn_scan = operator("rnn_scan", rnn_forward, rnn_backward, (_rnn_output, _rnn_gradients), _rnn_saved)
+
+
+# ---- GRU -------------------------------------------------------------------------------------------------------------
+def gru_forward(
+    x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, inner: Tensor, initial: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute hidden (T, B, H), and for the backward pass the gates (T, B, 3 H) and W_n h_{t-1} + b_n (T, B, H).
+
+    Gates stand in torch's order: reset, update, candidate. `inner` (H,) is the candidate's recurrent bias b_n, which
+    the reset gate multiplies; all other biases are in `bias`.
+    """
+    gates, width = F.linear(x, weight_in, bias), initial.shape[1]
+    hidden, recurrent = (gates.new_empty(*x.shape[:2], width) for _ in range(2))
+    state, across = initial, weight.mT
+    outer, inside = across[:, : 2 * width].contiguous(), across[:, 2 * width :].contiguous()
+    for t, gate in enumerate(gates.unbind(0)):
+        state = _kept(state, keep, t)
+        both, candidate = gate[:, : 2 * width], gate[:, 2 * width :]
+        reset, update = both.addmm_(state, outer).sigmoid_().split(width, 1)
+        torch.addmm(inner, state, inside, out=recurrent[t])
+        _tanh(candidate.addcmul_(reset, recurrent[t]))
+        state = torch.lerp(candidate, state, update, out=hidden[t])
+    return hidden, gates, recurrent
+
+
+def gru_backward(
+    grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, x: Tensor, weight_in: Tensor, weight: Tensor,
+    initial: Tensor, keep: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Compute the gradients of x, weight_in, weight, bias, inner and initial from that of hidden (T, B, H)."""
+    change, width, before = torch.empty_like(gates), initial.shape[1], previous(hidden, initial, keep)
+    candidates, total = torch.empty_like(hidden), torch.zeros_like(initial)
+    for t in range(len(hidden) - 1, -1, -1):
+        reset, update, candidate = gates[t].split(width, 1)
+        to_reset, to_update, to_inside = change[t].split(width, 1)
+        total.add_(grad[t])
+        through = torch.addcmul(total, total, update, value=-1)  # d (1 - z)
+        torch.addcmul(through, through, candidate.square(), value=-1, out=candidates[t])
+        torch.mul(candidates[t], recurrent[t], out=to_reset)
+        torch.mul(total, before[t] - candidate, out=to_update)
+        torch.mul(candidates[t], reset, out=to_inside)
+        both = gates[t, :, : 2 * width]
+        change[t, :, : 2 * width].mul_(torch.addcmul(both, both, both, value=-1))
+        total = _kept(total.mul_(update).addmm_(change[t], weight), keep, t)
+    to_weight, to_inner = _inside(change, before), change[:, :, 2 * width :].sum((0, 1))
+    change[:, :, 2 * width :] = candidates  # the input enters outside the reset
+    to_x, to_weight_in, to_bias = _outside(change, x, weight_in)
+    return to_x, to_weight_in, to_weight, to_bias, to_inner, total
+
+
+def _gru_outputs(
+    x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, inner: Tensor, initial: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    hidden = x.new_empty(*x.shape[:2], initial.shape[1])
+    return hidden, x.new_empty(*x.shape[:2], len(weight)), torch.empty_like(hidden)
+
+
+def _gru_gradients(
+    grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, x: Tensor, weight_in: Tensor, weight: Tensor,
+    initial: Tensor, keep: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    like, of = torch.empty_like, weight.new_empty
+    return like(x), like(weight_in), like(weight), of(len(weight)), of(weight.shape[1]), like(initial)
+
+
+def _gru_saved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return *outputs, *inputs[:3], *inputs[5:]
+
+
+gru_scan_from = operator("gru_scan_from", gru_forward, gru_backward, (_gru_outputs, _gru_gradients), _gru_saved)
+
+
+# ---- LSTM ------------------------------------------------------------------------------------------------------------
+def lstm_forward(
+    x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute hidden and cells (T, B, H), and for the backward pass the gates (T, B, 4 H) in torch's order.
+
+    That is input, forget, candidate, output.
+    """
+    gates = F.linear(x, weight_in, bias)
+    width = initial.shape[1]
+    hidden, cells = (gates.new_empty(*x.shape[:2], width) for _ in range(2))
+    state, across = initial, weight.mT
+    for t, gate in enumerate(gates.unbind(0)):
+        state, cell = _kept(state, keep, t), _kept(cell, keep, t)
+        enter, forget, candidate, out = gate.addmm_(state, across).split(width, 1)
+        candidate.mul_(2)  # as in _tanh, so that one sigmoid serves all four
+        gate.sigmoid_()
+        candidate.mul_(2).sub_(1)
+        cell = torch.mul(forget, cell, out=cells[t]).addcmul_(enter, candidate)
+        state = _tanh(hidden[t].copy_(cell)).mul_(out)
+    return hidden, cells, gates
+
+
+def lstm_backward(
+    grad: Tensor, grad_cells: Tensor, hidden: Tensor, cells: Tensor, gates: Tensor, x: Tensor, weight_in: Tensor,
+    weight: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Compute the gradients of x, weight_in, weight, bias, initial and cell from those of hidden and cells (T, B, H).
+
+    With d and e the gradients of h_t and c_t, e += d o (1 - tanh(c_t)^2); a sigmoid's slope is s (1 - s).
+    """
+    change, width = torch.empty_like(gates), initial.shape[1]
+    total, carried, past = torch.zeros_like(initial), torch.zeros_like(cell), previous(cells, cell, keep)
+    for t in range(len(hidden) - 1, -1, -1):
+        enter, forget, candidate, out = gates[t].split(width, 1)
+        to_enter, to_forget, to_candidate, to_out = change[t].split(width, 1)
+        total.add_(grad[t])
+        squashed = _tanh(cells[t].clone())
+        carried.add_(grad_cells[t]).addcmul_(total * out, 1 - squashed.square())
+        torch.mul(carried, candidate, out=to_enter)
+        torch.mul(carried, past[t], out=to_forget)
+        torch.mul(carried, enter, out=to_candidate)
+        torch.mul(total, squashed, out=to_out)
+        slope = gates[t] * (1 - gates[t])
+        slope.narrow(1, 2 * width, width).copy_(1 - candidate.square())
+        change[t].mul_(slope)
+        total, carried = _kept(change[t] @ weight, keep, t), _kept(carried.mul_(forget), keep, t)
+    to_x, to_weight_in, to_bias = _outside(change, x, weight_in)
+    return to_x, to_weight_in, _inside(change, previous(hidden, initial, keep)), to_bias, total, carried
+
+
+def _lstm_outputs(
+    x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    hidden = x.new_empty(*x.shape[:2], initial.shape[1])
+    return hidden, torch.empty_like(hidden), x.new_empty(*x.shape[:2], len(weight))
+
+
+def _lstm_gradients(
+    grad: Tensor, grad_cells: Tensor, hidden: Tensor, cells: Tensor, gates: Tensor, x: Tensor, weight_in: Tensor,
+    weight: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    like = torch.empty_like
+    return like(x), like(weight_in), like(weight), weight.new_empty(len(weight)), like(initial), like(cell)
+
+
+def _lstm_saved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return *outputs, *inputs[:3], *inputs[4:]
+
+
+lstm_scan = operator(
+    "lstm_scan", lstm_forward, lstm_backward, (_lstm_outputs, _lstm_gradients), _lstm_saved, differentiable=2
+)

@@ -1,0 +1,357 @@
+"""Measure what each memory learns to remember: `python -m dqn_memory.memory_bench`.
+
+Supervised tasks (dqn_memory/analysis/remembering.py), so that nothing depends on learning to act. Every memory stands
+in the same gated residual layer, in a network of as many parameters, and is trained for the same processor time on
+delays up to 256, several episodes in a sequence with a reset where each begins; it is evaluated on delays up to 1,024.
+
+Prints the tables; --write FOLDER keeps them as memory_bench.json, .md and .png. Each finished training is a row there,
+so a bench that was stopped goes on with the trainings that are missing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+from torch import Tensor
+from torch.nn import functional as F
+
+from dqn_memory.analysis.plots import delay_curves, save
+from dqn_memory.analysis.remembering import SYMBOLS, TASKS, VOCABULARY, Batch, fixed, mixed
+from dqn_memory.analysis.size import count, match, on_meta
+from dqn_memory.analysis.timing import Timer, Work
+from dqn_memory.network import ARCHITECTURES, Architecture, NetworkConfig, ObservationSpec, QNetwork
+from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.errors import UserError, near_names, one_line_errors
+from dqn_memory.runs.lock import held_lock
+from dqn_memory.runs.progress import Progress
+from dqn_memory.runs.seeding import Streams, generator
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, set_tf32
+from envs.cli import Plugins, WriteArgs, load_plugins
+from envs.files import make_folder
+from envs.machine import benchmark_facts, revision
+from envs.tables import Table, Value, origin, read_page, read_tables, write_page
+
+NAME, TITLE = "memory_bench", "What memories learn to remember"
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SPEC = ObservationSpec("discrete", (1,), VOCABULARY, torch.int32)
+CPU = torch.device("cpu")
+STEP_ROWS, STEPS = 64, 16  # rows that are stepped at once, and steps, where a step is timed
+KEPT = 0.9  # accuracy that counts as remembered
+Row = dict[str, Value]
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Sizes:
+    """How much is drawn for an update and for the evaluation."""
+
+    rows: int = 16  # of a batch
+    length: int = 320  # of a sequence, and what a memory that attends looks back on
+    longest: int = 256  # delay in training
+    delays: tuple[int, ...] = tuple(2**power for power in range(1, 11))  # of the evaluation
+    evaluated: int = 128  # rows of the evaluation, of two episodes each
+
+
+@dataclass(frozen=True, kw_only=True)
+class Args(WriteArgs):
+    """Train every memory on supervised tasks of remembering, and report its accuracy against the delay and its cost."""
+
+    write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
+    """Keep the results in this folder; trainings whose rows are there already stay, and are not repeated (None: they
+    are only printed)."""
+    task: Repeatable = ()
+    """copy, selective_copy, count, associative_recall or first_or_previous; repeatable (none given: all)."""
+    memory: Repeatable = ()
+    """Architectures; repeatable (none given: each memory in the layer in which memories are compared)."""
+    seeds: Annotated[int, Bounds(1)] = 3
+    """Trainings of each memory in each task, with the seeds 0, 1, ..."""
+    seconds: Annotated[float, Bounds(above=0)] = 60.0
+    """Processor time of a training; a short timing, once for each memory, makes a number of updates of it."""
+    updates: Annotated[int, Bounds(1)] | None = None
+    """Updates of a training instead of a time; the number in a row repeats that row."""
+    match: str = "100k"
+    """Trainable parameters of every network, or at most 2 % fewer."""
+    learning_rate: Annotated[float, Bounds(above=0)] = 3e-3
+    """Highest learning rate of Adam; it rises over the first twentieth of the updates and falls to 0 by a cosine."""
+    threads: Annotated[int, Bounds(1)] = 1
+    """Threads of torch; processor time counts all of them."""
+    plugin: Plugins = ()
+    """A module that registers memories of your own, by its name without .py; repeatable."""
+    quick: bool = False
+    """Tiny sizes: shows that everything runs; its numbers mean nothing."""
+
+    def check(self) -> None:
+        """Refuse in one sentence what cannot work."""
+        check_numbers(self)
+        for what, given, known in (("task", self.task, TASKS), ("memory", self.memory, memories())):
+            for name in set(given) - set(known):
+                raise UserError(near_names(f"{what} of --{what}", name, known))
+
+    @property
+    def sizes(self) -> Sizes:
+        """How much is drawn."""
+        return Sizes(2, 48, 16, (2, 32), 2) if self.quick else Sizes()
+
+    @property
+    def settings(self) -> dict[str, Value]:
+        """What all rows of one folder share."""
+        shared = ("seconds", "updates", "match", "learning_rate", "threads", "quick")
+        return {name: getattr(self, name) for name in shared}
+
+    def config(self, name: str) -> NetworkConfig:
+        """Size a memory's network."""
+        return match(self.match, network_config(name, self.sizes), SPEC, SYMBOLS)
+
+
+# ---- networks and training -------------------------------------------------------------------------------------------
+def memories() -> list[str]:
+    """List the architectures that go on from a state and stand in the layer in which memories are compared."""
+    layer = {"gate": "gru", "order": "identity", "positions": "none", "wrapped": True}
+    rows = {name: row for name, row in ARCHITECTURES.items() if isinstance(row, Architecture)}
+    alike = [name for name, row in rows.items() if all(getattr(row, key) == value for key, value in layer.items())]
+    return [name for name in alike if all(layer.stateful for layer in on_meta(network_config(name), SPEC, 2).layers)]
+
+
+def network_config(name: str, sizes: Sizes | None = None) -> NetworkConfig:
+    """Configure the network of an architecture, of the default width."""
+    return NetworkConfig(architecture=name, context=(sizes or Sizes()).length, initialisation="torch")
+
+
+def build_network(config: NetworkConfig, seed: int) -> QNetwork:
+    """Build a network with the first values of this seed, on the fastest form that its memory has here."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = config.build(SPEC, SYMBOLS)
+    resolve_backend([network], "auto", CPU)
+    return network
+
+
+def compute_loss(network: QNetwork, batch: Batch) -> Tensor:
+    """Average the cross-entropy of the positions that are asked for."""
+    logits, _ = network.sequence(batch.tokens[..., None], batch.tokens, None, batch.reset)  # (B, T, S)
+    return F.cross_entropy(logits[batch.asked], batch.targets[batch.asked])
+
+
+def updater(network: QNetwork, learning_rate: float, updates: int) -> Callable[[Batch], float]:
+    """Make one update of Adam as a function of a batch, which gives the loss before it."""
+    optimizer = torch.optim.Adam(network.parameters(), learning_rate)
+    rise = max(1, updates // 20)
+
+    def rate(update: int) -> float:
+        return min(1.0, (update + 1) / rise) * (1 + math.cos(math.pi * update / updates)) / 2
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+
+    def update(batch: Batch) -> float:
+        optimizer.zero_grad()
+        loss = compute_loss(network, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        network.project()
+        schedule.step()
+        return float(loss.detach())
+
+    return update
+
+
+@torch.no_grad()
+def evaluate(network: QNetwork, task: str, delay: int, sizes: Sizes, draws: torch.Generator) -> float:
+    """Give the share of right answers at a delay; the state goes on from one chunk of the sequence to the next."""
+    batch, state, right = fixed(task, delay, sizes.evaluated, draws), None, 0
+    chunks = (each.split(sizes.length, 1) for each in (batch.tokens, batch.targets, batch.asked, batch.reset))
+    for tokens, targets, asked, reset in zip(*chunks, strict=True):
+        logits, state = network.sequence(tokens[..., None], tokens, state, reset)
+        right += int(((logits.argmax(-1) == targets) & asked).sum())
+    return right / int(batch.asked.sum())
+
+
+def train(task: str, name: str, seed: int, updates: int, args: Args) -> Row:
+    """Train one network and evaluate it: a row of the results."""
+    sizes, streams = args.sizes, Streams.spawn(seed)
+    network, draws = build_network(args.config(name), streams.network), generator(streams.replay)
+    update, began, loss = updater(network, args.learning_rate, updates), time.process_time(), math.nan
+    with Progress(updates, title=f"{task} {name} seed {seed}", interval=30.0) as progress:
+        for done in range(1, updates + 1):
+            loss = update(mixed(task, sizes.longest, sizes.rows, sizes.length, draws))
+            progress.update(done, loss=loss)
+    seconds, judged = time.process_time() - began, generator(streams.evaluation)
+    facts: Row = {"updates": updates, "cpu_s": seconds, "loss": loss if math.isfinite(loss) else None}
+    accuracy = {str(delay): evaluate(network, task, delay, sizes, judged) for delay in sizes.delays}
+    return {"task": task, "memory": name, "seed": seed, **facts, "revision": revision(), **accuracy}
+
+
+# ---- cost ------------------------------------------------------------------------------------------------------------
+def measure_cost(name: str, args: Args) -> Row:
+    """Measure the size, the time and the space of one memory's network: a row of the results."""
+    sizes, config = args.sizes, args.config(name)
+    network, batch = build_network(config, 0), mixed("copy", sizes.longest, sizes.rows, sizes.length, generator(0))
+    tokens, kept, (step, state) = batch.tokens.numel(), saved_bytes(network, batch), step_work(network, batch)
+    update = updater(network, args.learning_rate, 1_000)
+    timer = Timer(2, 1, "cpu") if args.quick else Timer(7, 2, "cpu")
+    times = {
+        name: min(each.milliseconds) for name, each in timer({"update": lambda: update(batch), "step": step}).items()
+    }
+    return {
+        "memory": name, "parameters": count(network).trainable, "width": config.width, "update_ms": times["update"],
+        "train_us": 1000 * times["update"] / tokens, "train_bytes": kept / tokens,
+        "step_us": 1000 * times["step"] / STEPS / STEP_ROWS, "state_bytes": state, "revision": revision(),
+    }  # fmt: skip
+
+
+def saved_bytes(network: QNetwork, batch: Batch) -> int:
+    """Count the bytes, parameters apart, that a forward pass keeps for the backward pass."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = compute_loss(network, batch)  # keeps all of them, so that no address stands for two
+    own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
+    del loss
+    return sum(size for address, size in kept.items() if address not in own)
+
+
+def step_work(network: QNetwork, batch: Batch) -> tuple[Work, int]:
+    """Make `STEPS` steps of `STEP_ROWS` rows as work to be timed, and count the bytes of the state of one row."""
+    token, reset = batch.tokens.flatten()[:STEP_ROWS, None], torch.zeros(STEP_ROWS, dtype=torch.bool)
+    first = network.initial_state(STEP_ROWS, CPU)
+
+    @torch.no_grad()
+    def work() -> None:
+        state = first
+        for _ in range(STEPS):
+            _, state = network.step(token, token[:, 0], state, reset)
+
+    parts = [part for state in network.initial_state(1, CPU) for part in state]
+    return work, sum(part.numel() * part.element_size() for part in parts)
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+KEYS = {"cost": ("memory",), "trainings": ("task", "memory", "seed")}  # no two rows of a table have the same
+
+
+class Results:
+    """The rows of the tables of `KEYS`, on the disk as soon as they are there.
+
+    Several processes may add rows to one folder.
+    """
+
+    def __init__(self, folder: Path | None, facts: Mapping[str, Value], settings: Mapping[str, Value]) -> None:
+        self.folder, self.facts, self.settings = folder, {**facts, **settings}, settings
+        self.rows: dict[str, list[Row]] = {name: [] for name in KEYS}
+        if folder is not None:
+            make_folder(folder)
+            self._read(folder)
+
+    def find(self, table: str, **key: Value) -> Row | None:
+        """Look a row up."""
+        return next((row for row in self.rows[table] if key.items() <= row.items()), None)
+
+    def add(self, table: str, row: Row) -> Row:
+        """Add a row, unless another process was first, whose row this gives; write all tables and the figure."""
+        with ExitStack() as stack:
+            if self.folder is not None:
+                stack.enter_context(held_lock(self.folder / f".{NAME}.lock", f"{self.folder} is being written"))
+                self._read(self.folder)
+            if there := self.find(table, **{key: row[key] for key in KEYS[table]}):
+                return there
+            self.rows[table].append(row)
+            if self.folder is not None:
+                tables = [*self.summaries(), self._table("trainings")]
+                write_page(self.folder, NAME, TITLE, self.facts, tables)
+                if means := self.means():
+                    save(delay_curves(means, Sizes.longest, 1 / SYMBOLS, TITLE), self.folder / f"{NAME}.png")
+        return row
+
+    def means(self) -> dict[str, dict[str, dict[int, float]]]:
+        """Average the accuracy over seeds, by task, memory and delay; the best memory comes first."""
+        found: dict[str, dict[str, dict[int, float]]] = {}
+        for row in self.rows["trainings"]:
+            found.setdefault(str(row["task"]), {})[str(row["memory"])] = {}
+        for task, memories in found.items():
+            for name, mean in memories.items():
+                rows = [row for row in self.rows["trainings"] if (row["task"], row["memory"]) == (task, name)]
+                for delay in filter(str.isdigit, rows[0]):
+                    mean[int(delay)] = statistics.mean(float(row[delay] or 0) for row in rows)
+        return {task: dict(sorted(found[task].items(), key=lambda each: -sum(each[1].values()))) for task in found}
+
+    def summaries(self) -> Iterator[Table]:
+        """Make a table of each task, and that of the cost."""
+        title, note = TEXTS["accuracy"]
+        for task, means in self.means().items():
+            taken = [row["memory"] for row in self.rows["trainings"] if row["task"] == task]
+            rows: list[Row] = [
+                {"memory": name, "seeds": taken.count(name), "reach": reach(mean), **{str(d): mean[d] for d in mean}}
+                for name, mean in means.items()
+            ]
+            yield Table.from_records(rows, f"{title}: {task}", f"{TEXTS['tasks'][task]} {note}", FORMATS)
+        yield self._table("cost")
+
+    def _table(self, name: str) -> Table:
+        title, note = TEXTS[name]
+        return Table.from_records(self.rows[name], title, note, FORMATS)
+
+    def _read(self, folder: Path) -> None:
+        """Take over the rows on the disk, which must be of the same settings."""
+        path = folder / f"{NAME}.json"
+        theirs, found = read_page(path).get("machine", self.settings), read_tables(path)
+        for key, value in self.settings.items():
+            if (other := theirs.get(key)) != value:
+                flag = f"--{key.replace('_', '-')}"
+                raise UserError(f"{path} holds rows of {flag} {other}, not {value}; choose another folder for --write")
+        self.rows = {name: found[TEXTS[name][0]].records() if TEXTS[name][0] in found else [] for name in self.rows}
+
+
+FORMATS = {str(delay): ".3f" for delay in (*Sizes.delays, 32)} | {"loss": ".4f"}
+
+
+def reach(mean: Mapping[int, float]) -> int:
+    """Give the longest delay up to which the accuracy is never below `KEPT`; 0: not even at the shortest one."""
+    return max(itertools.takewhile(lambda delay: mean[delay] >= KEPT, mean), default=0)
+
+
+# ---- measure, train, print -------------------------------------------------------------------------------------------
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train what has no row yet, print each row as it comes and all tables at the end."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = tyro.cli(Args, args=argv, prog=f"python -m dqn_memory.{NAME}")
+    load_plugins(args.plugin)
+    args.check()
+    torch.set_num_threads(args.threads)
+    set_tf32(False)
+    results = Results(args.write, origin(f"dqn_memory.{NAME}", argv, **benchmark_facts()), args.settings)
+    wanted = list(itertools.product(range(args.seeds), args.task or TASKS, args.memory or memories()))
+    for number, (seed, task, name) in enumerate(wanted, 1):
+        if results.find("trainings", task=task, memory=name, seed=seed):
+            continue
+        if not (cost := results.find("cost", memory=name)):
+            cost = results.add("cost", measure_cost(name, args))
+        budget = max(1, round(1000 * args.seconds / float(cost["update_ms"] or math.inf)))
+        row = train(task, name, seed, args.updates or (min(budget, 2) if args.quick else budget), args)
+        results.add("trainings", row)
+        shown = ", ".join(f"{delay}: {row[str(delay)]:.3f}" for delay in args.sizes.delays)
+        print(f"{number}/{len(wanted)} {task} {name} seed {seed}, accuracy by delay {shown}", flush=True)
+    for table in results.summaries():
+        print(table.text(), end="\n\n")
+    if args.write is not None:
+        print(f"wrote {args.write / NAME}.md, .json and .png")
+
+
+if __name__ == "__main__":
+    main()

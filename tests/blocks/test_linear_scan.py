@@ -1,0 +1,161 @@
+"""The linear recurrence: every form against a loop of plain numpy-like operations in float64, Triton's interpreted.
+
+As in test_scan_triton.py, Triton's part runs this file in a process of its own.
+"""
+
+import importlib.util
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from dqn_memory.analysis.size import gigaflop
+from dqn_memory.blocks.kernels import cpu_linear_scan, linear_scan
+from dqn_memory.blocks.kernels.linear_scan import Reference
+
+FOLDER = Path(__file__).parent
+SHAPES = ((3, 7, 11), (2, 1, 8), (1, 9, 2), (5, 4, 70))  # (B, T, F)
+CASES = list(itertools.product(SHAPES, *[(False, True)] * 3))  # complex, constant decay, resets
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
+
+
+def drawn(shape, pairs, constant, resets, dtype):
+    """Random inputs: decay, drive, initial, keep."""
+    (batch, time, width), draws, part = shape, torch.Generator().manual_seed(0), (2,) if pairs else ()
+    decay = torch.rand(*(() if constant else (batch, time)), width, *part, generator=draws, dtype=torch.float64) - 0.5
+    drive, initial = (torch.randn(*each, width, *part, generator=draws, dtype=torch.float64)
+                      for each in ((batch, time), (batch,)))  # fmt: skip
+    keep = (torch.rand(batch, time, generator=draws) > 0.3).to(dtype) if resets else None
+    return *(x.to(dtype).requires_grad_() for x in (decay, drive, initial)), keep
+
+
+def loop(decay, drive, initial, keep):
+    """The recurrence as it is written, differentiated by autograd."""
+    pairs = drive.dim() == 4
+    decay, drive, state = (torch.view_as_complex(x) if pairs else x for x in (decay, drive, initial))
+    states = []
+    for t in range(drive.shape[1]):
+        state = state if keep is None else torch.where(keep[:, t, None] > 0, state, 0)
+        state = (decay if decay.dim() == 1 else decay[:, t]) * state + drive[:, t]
+        states.append(state)
+    states = torch.stack(states, 1)
+    return torch.view_as_real(states) if pairs else states
+
+
+def weights(states):
+    return torch.linspace(-1, 1, states.numel(), dtype=states.dtype).view_as(states)
+
+
+def expected(case):
+    inputs = drawn(*case, torch.float64)
+    states = loop(*inputs)
+    return [states, *torch.autograd.grad((weights(states) * states).sum(), inputs[:3])]
+
+
+def found(form, case, dtype):
+    decay, drive, initial, keep = (x if x is None else x.detach() for x in drawn(*case, dtype))
+    states = form.forward(decay, drive, initial, keep)
+    return [states, *form.backward(weights(states), states, decay, initial, keep)]
+
+
+def errors(form, case, dtype):
+    """How far the states and the three gradients are off, over the largest number."""
+    pairs = zip(found(form, case, dtype), expected(case), strict=True)
+    return [float((ours.double() - known).detach().abs().max() / (known.abs().max() or 1)) for ours, known in pairs]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("form", "dtype"), [
+    (Reference, torch.float64), (Reference, torch.float32), (cpu_linear_scan, torch.float32),
+    (linear_scan, torch.float64), (linear_scan, torch.float32),
+])  # fmt: skip
+def test_states_and_gradients(form, dtype, case):
+    assert max(errors(form, case, dtype)) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_mask_of_ones_gives_the_same_bits_as_none(pairs):
+    decay, drive, initial, _ = drawn((3, 7, 11), pairs, False, False, torch.float32)
+    both = (linear_scan.linear_scan(decay, drive, initial, keep) for keep in (None, torch.ones(3, 7)))
+    assert torch.equal(*both)
+
+
+def test_threads_change_no_number():
+    cases = [((19, 7, 11), True, True, True)] * 2
+    before = torch.get_num_threads()
+    try:
+        numbers = []
+        for threads, case in zip((1, 3), cases, strict=True):
+            torch.set_num_threads(threads)
+            numbers.append(found(cpu_linear_scan, case, torch.float32))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, three) for one, three in zip(*numbers, strict=True))
+
+
+def test_without_numba_torch_computes(monkeypatch):
+    monkeypatch.setattr(linear_scan, "NUMBA", False)
+    assert linear_scan._form(torch.zeros(1)) is Reference
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_operator_keeps_the_rules_of_torch(dtype):
+    torch.library.opcheck(torch.ops.dqn_memory.linear_scan.default, drawn((2, 3, 5), True, False, True, dtype))
+
+
+@pytest.mark.parametrize(("pairs", "forward", "both"), [(False, 2, 6), (True, 8, 24)])
+def test_its_operations_are_counted(pairs, forward, both):
+    inputs = drawn((2, 3, 5), pairs, True, True, torch.float32)
+    assert gigaflop(lambda: linear_scan.linear_scan(*inputs)) == forward * 30 / 1e9
+    assert gigaflop(lambda: linear_scan.linear_scan(*inputs).sum().backward()) == pytest.approx(both * 30 / 1e9)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed (make test-triton)")
+@pytest.mark.parametrize("what", ["numbers", "binaries"])
+def test_triton(what, tmp_path):
+    settings = {"TRITON_INTERPRET": "1" if what == "numbers" else "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    path = os.pathsep.join([str(FOLDER), str(FOLDER.parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, __file__, what], capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, **settings, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    values = json.loads(done.stdout.splitlines()[-1])
+    assert max(values) <= 1 if what == "numbers" else min(values) > 1000, values
+
+
+def interpreted():
+    """Every error over its tolerance."""
+    from dqn_memory.blocks.kernels import triton_linear_scan as form
+
+    return [max(errors(form, case, dtype)) / allowed for dtype, allowed in TOLERANCE.items() for case in CASES]
+
+
+def binaries():
+    """Sizes of the machine code for an accelerator, none needed."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from dqn_memory.blocks.kernels.triton_linear_scan import BLOCK, backward_kernel, forward_kernel
+
+    sizes = []
+    for kernel, number, flags in itertools.product(
+        (forward_kernel, backward_kernel), ("fp32", "fp64"), itertools.product((False, True), repeat=3)
+    ):
+        fixed = dict(zip(("VARIES", "PAIRS", "RESETS"), flags, strict=True)) | {"BLOCK": BLOCK}
+        kinds = {"time": "i32", "width": "i32"} | dict.fromkeys(fixed, "constexpr")
+        signature = {parameter.name: kinds.get(parameter.name, f"*{number}") for parameter in kernel.params}
+        source = ASTSource(fn=kernel, signature=signature, constexprs=fixed)
+        sizes.append(len(triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]))
+    return sizes
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(interpreted() if sys.argv[1] == "numbers" else binaries()))

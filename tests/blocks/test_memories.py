@@ -1,0 +1,240 @@
+"""What every memory of the registry keeps: all its forms agree, nothing crosses a reset, its state goes anywhere."""
+
+import io
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dqn_memory.blocks import MEMORY, build, names
+
+WIDTH, BATCH, TIME = 8, 3, 21
+OPTIONS = {"attention": {"heads": 2, "context": 5}}
+STATEFUL = [name for name in names() if build(name, WIDTH).stateful]
+EACH = pytest.mark.parametrize("name", STATEFUL)
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # of the largest number
+PRECISIONS = pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(dtype)[6:])
+
+
+def made(name, dtype=torch.float64, **more):
+    torch.manual_seed(0)
+    block = build(name, WIDTH, **OPTIONS.get(name, {}), **more)
+    for parameter in block.parameters():  # zeros would hide what depends on them
+        if not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.1)
+    return block.to(dtype)
+
+
+def inputs(dtype=torch.float64, time=TIME, seed=1):
+    return torch.randn(BATCH, time, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def resets(time=TIME):
+    """Row 0 never, row 1 twice, one of them at the start, row 2 at several places side by side."""
+    reset = torch.zeros(BATCH, time, dtype=torch.bool)
+    reset[1, [0, 9]] = True
+    reset[2, [3, 4, 16]] = True
+    return reset
+
+
+def begun(block, dtype):
+    """A state that is not the initial one, whose parts can be differentiated by."""
+    with torch.no_grad():
+        state = block.sequence(inputs(dtype, 7, seed=2))[1]
+    return tuple(part.detach().requires_grad_(part.is_floating_point()) for part in state)
+
+
+def in_chunks(block, x, state, reset, ends):
+    parts = []
+    for start, end in zip((0, *ends), (*ends, x.shape[1]), strict=True):
+        y, state = block.sequence(x[:, start:end], state, reset[:, start:end])
+        parts.append(y)
+    return torch.cat(parts, 1), state
+
+
+def in_steps(block, x, state, reset):
+    parts = []
+    for t in range(x.shape[1]):
+        y, state = block.step(x[:, t], state, reset[:, t])
+        parts.append(y)
+    return torch.stack(parts, 1), state
+
+
+def numbers(block, x, state, result):
+    """Outputs, states and gradients by inputs, parameters and the initial state."""
+    y, after = result
+    weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
+    floats = [part for part in after if part.is_floating_point()]
+    total = (weights * y).sum() + sum((part * part.detach().cos()).sum() for part in floats)
+    known = [x, *block.parameters(), *(part for part in state if part.requires_grad)]
+    found = torch.autograd.grad(total, known, allow_unused=True)
+    return [y, *after, *(torch.zeros(()) if each is None else each for each in found)]
+
+
+def agree(ours, known, tolerance):
+    assert len(ours) == len(known)
+    for one, other in zip(ours, known, strict=True):
+        assert one.shape == other.shape
+        assert (one - other).abs().max() <= tolerance * max(1, other.abs().max()) if other.numel() else True
+
+
+@EACH
+@PRECISIONS
+def test_sequence_steps_and_chunks_agree(name, dtype):
+    block, x, reset = made(name, dtype), inputs(dtype).requires_grad_(), resets()
+    state = begun(block, dtype)
+    whole = numbers(block, x, state, block.sequence(x, state, reset))
+    agree(numbers(block, x, state, in_steps(block, x, state, reset)), whole, TOLERANCE[dtype])
+    for ends in ((1, 2, 10), (9,), (4, 17, 18, 20)):
+        agree(numbers(block, x, state, in_chunks(block, x, state, reset, ends)), whole, TOLERANCE[dtype])
+
+
+@EACH
+@PRECISIONS
+def test_forward_is_the_sequence_of_one_episode(name, dtype):
+    block, x = made(name, dtype), inputs(dtype)
+    whole, none = block.sequence(x)[0], torch.zeros(BATCH, TIME, dtype=torch.bool)
+    agree([block(x), block.sequence(x, reset=none)[0]], [whole, whole], TOLERANCE[dtype])
+    after = block(x[:, 9:])
+    agree([block.sequence(x, reset=resets())[0][1, 9:]], [after[1]], TOLERANCE[dtype])
+
+
+@EACH
+def test_nothing_crosses_a_reset_or_a_row(name):
+    block, x, reset = made(name), inputs().requires_grad_(), resets()
+    state = begun(block, torch.float64)
+    y, _ = block.sequence(x, state, reset)
+    at, row = 16, 2
+    found = torch.autograd.grad(y[row, at:].sum(), [x, *(part for part in state if part.requires_grad)])
+    close = (
+        1e-14 if name == "gated_deltanet" else 0.0
+    )  # there sums of decays run through a reset and cancel by rounding
+    assert found[0][row, :at].abs().max() <= close and (found[0][:row] == 0).all() and (found[0][row, at:] != 0).any()
+    assert all(each.abs().max() <= close for each in found[1:])
+    other = x.detach().clone()
+    other[row, :at], other[:row] = 1e3, -1e3
+    changed, _ = block.sequence(other, tuple(part * 3 for part in begun(block, torch.float64)), reset)
+    assert (changed[row, at:] - y[row, at:]).abs().max() <= 100 * close
+
+
+@EACH
+def test_a_state_goes_through_a_checkpoint(name):
+    block, x = made(name), inputs()
+    _, state = block.sequence(x[:, :8], reset=resets()[:, :8])
+    held = io.BytesIO()
+    torch.save(state, held)
+    held.seek(0)
+    restored = torch.load(held, weights_only=True)
+    assert all(part.shape[0] == BATCH for part in state)
+    assert torch.equal(block.sequence(x[:, 8:], restored)[0], block.sequence(x[:, 8:], state)[0])
+
+
+@EACH
+def test_states_keep_their_precision_under_autocast(name):
+    block, x = made(name, torch.float32), inputs(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, state = block.sequence(x, reset=resets())
+        block.step(x[:, 0], state, resets()[:, 0])
+    assert torch.allclose(y.float(), block.sequence(x, reset=resets())[0], atol=0.1)
+    held = state[0:1] if name in ("attention", "frame_stack", "mamba") else ()  # recent inputs, not sums
+    assert all(part.dtype in (torch.float32, torch.int64) for part in state[len(held) :])
+
+
+class Step(torch.nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x, reset, *state):
+        y, after = self.block.step(x, state, reset)
+        return y, *after
+
+
+@EACH
+def test_a_step_is_exported_with_operators_of_torch_alone(name):
+    block, x, reset = made(name).eval(), inputs(), resets()
+    _, state = block.sequence(x[:, :7])
+    given = (x[:, 9], reset[:, 9], *state)
+    exported = torch.export.export(Step(block), given)
+    graphs = [part.graph for part in exported.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
+    called = {str(node.target) for graph in graphs for node in graph.nodes if node.op == "call_function"}
+    assert len(called) > 1 and not [target for target in called if "dqn_memory" in target]
+    agree(list(exported.module()(*given)), list(Step(block)(*given)), 1e-12)
+
+
+@pytest.mark.long
+@EACH
+def test_compiled_sequences_and_steps_equal_eager_ones(name):
+    block, x, reset = made(name), inputs().requires_grad_(), resets()
+    state = begun(block, torch.float64)
+    torch._dynamo.reset()
+    run = torch.compile(lambda *given: block.sequence(*given), backend="aot_eager", dynamic=False)
+    agree(
+        numbers(block, x, state, run(x, state, reset)), numbers(block, x, state, block.sequence(x, state, reset)), 1e-10
+    )
+    step = torch.compile(lambda *given: block.step(*given), backend="aot_eager", dynamic=False)
+    agree([step(x[:, 0], state, reset[:, 0])[0]], [block.step(x[:, 0], state, reset[:, 0])[0]], 1e-10)
+
+
+def test_what_cannot_be_built_is_one_sentence():
+    cases = {
+        "unknown memory 'gruu'; did you mean gru": lambda: build("gruu", 8),
+        "width is 0; a memory needs at least 1": lambda: build("gru", 0),
+        "memory 'gru' has no option 'heads'; it takes none": lambda: build("gru", 8, heads=2),
+        "memory 'attention' has no option 'head'; it takes heads, context": lambda: build("attention", 8, head=2),
+        "heads is 3, which does not divide the width 8": lambda: build("attention", 8, heads=3),
+        "context is 0; attention needs at least the newest input, 1": lambda: build("attention", 8, context=0),
+    }
+    for sentence, call in cases.items():
+        with pytest.raises(ValueError, match=re.escape(sentence)) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+@EACH
+def test_a_state_or_a_reset_that_does_not_fit_is_one_sentence(name):
+    block, x = made(name), inputs()
+    _, state = block.sequence(x)
+    shape = re.escape(f"it must be bool {(BATCH, TIME)}")
+    for reset in (torch.zeros(BATCH, TIME), torch.zeros(BATCH, dtype=torch.bool)):
+        with pytest.raises(ValueError, match=shape):
+            block.sequence(x, state, reset)
+    other = (*state, torch.zeros(BATCH, 99))  # as of another block
+    wrong = [other] if not state else [other, tuple(part[:1] for part in state)]
+    for each in wrong:
+        with pytest.raises(ValueError, match=f"for {BATCH} rows they must be") as caught:
+            block.sequence(x, each)
+        with pytest.raises(ValueError, match=f"for {BATCH} rows they must be"):
+            block.step(x[:, 0], each)
+        assert "\n" not in str(caught.value)
+
+
+def test_names_are_those_of_the_registry():
+    assert names() == tuple(MEMORY) and len(STATEFUL) == len(names()) - 3
+
+
+ALONE = """
+import sys, warnings
+warnings.simplefilter("ignore")  # torch says that numpy is missing
+others = "numba numpy scipy gymnasium tyro rich matplotlib safetensors tensorboard PIL yaml".split()
+sys.modules.update(dict.fromkeys(others))  # None: importing them fails
+import torch
+from dqn_memory.blocks import build, names
+for name in names():
+    block = build(name, 8)
+    x = torch.randn(2, 5, 8, requires_grad=True)
+    block(x).sum().backward()
+    if block.stateful:
+        y, state = block.sequence(x, reset=torch.rand(2, 5) < 0.3)
+        y.sum().backward()
+        block.step(x[:, 0], state, torch.tensor([True, False]))
+mine = {name.split(".")[0] for name in sys.modules if name.startswith(("dqn_memory", "envs"))}
+assert mine == {"dqn_memory"} and not [name for name in sys.modules if name.startswith("dqn_memory.runs")]
+"""
+
+
+def test_memories_need_torch_alone():
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
