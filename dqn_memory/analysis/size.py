@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import dqn_memory.blocks.kernels.cpu_attention
-import dqn_memory.blocks.kernels.gru  # registers operators that are counted below
+import dqn_memory.blocks.kernels.recurrent  # registers operators that are counted below
 import dqn_memory.blocks.kernels.linear_scan
 import dqn_memory.blocks.kernels.scan  # noqa: F401
 from dqn_memory.blocks import Attention
@@ -221,16 +221,24 @@ def _each(shape: tuple[int, ...], operations: int) -> int:
     return operations * math.prod(shape) * (2 if len(shape) == 4 else 1)
 
 
+def _recurrence(operations: int, x: tuple[int, ...], weights: Sequence[tuple[int, ...]]) -> int:
+    """So many for each number of both matrices, weight_in and weight, at every position."""
+    return operations * x[0] * x[1] * (math.prod(weights[0]) + math.prod(weights[1]))
+
+
 # Operations of our own operators by the shapes of their inputs, two for each multiply-add.
 _OPERATORS: dict[Any, Callable[..., int]] = {
     # packed (B, T, 3D): every query meets every key, every weight every value
     _kernels.cpu_attention: lambda x, *_, **__: 4 * x[0] * x[1] ** 2 * (x[2] // 3),
     # gradient (B, T, D): those of weights, values, queries and keys, but not scores that are computed anew
     _kernels.cpu_attention_backward: lambda x, *_, **__: 8 * x[0] * x[1] ** 2 * x[2],
-    # gates (G, B, T, 3, H): at every position the state meets a matrix (H, 3H)
-    _kernels.gru_scan: lambda x, *_, **__: 2 * math.prod(x) * x[4],
-    # hidden (T, G, B, H): the gradient meets the matrix (3H, H) on its way back, and the states once more
-    _kernels.gru_scan_backward: lambda x, *_, **__: 12 * math.prod(x) * x[3],
+    # x (T, B, D) meets (G H, D), the states meet (G H, H); on the way back both matrices and both inputs
+    _kernels.rnn_scan: lambda x, *weights, **__: _recurrence(2, x, weights),
+    _kernels.gru_scan: lambda x, *weights, **__: _recurrence(2, x, weights),
+    _kernels.lstm_scan: lambda x, *weights, **__: _recurrence(2, x, weights),
+    _kernels.rnn_scan_backward: lambda *shapes, **__: _recurrence(4, shapes[2], shapes[3:]),
+    _kernels.gru_scan_backward: lambda *shapes, **__: _recurrence(4, shapes[4], shapes[5:]),
+    _kernels.lstm_scan_backward: lambda *shapes, **__: _recurrence(4, shapes[5], shapes[6:]),
     # three multiply-adds for every state (B, T, E, N): decay, enter, leave
     _kernels.selective_scan: lambda u, _, decay, *__, **___: 6 * math.prod(u) * decay[1],
     # eight: two each for what decays, enters and leaves, two for the gradient

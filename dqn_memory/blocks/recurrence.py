@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, fresh
 from dqn_memory.blocks.kernels import recurrent
-from dqn_memory.blocks.kernels.gru import scan
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
-def run(cells: Sequence[nn.RNNBase], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Run one-layer recurrences of the same kind and size, each over its own (B, T, D); return their (B, T, H)."""
-    grus = [cell for cell in cells if isinstance(cell, nn.GRU)]
-    if len(grus) == len(cells) and inputs[0].device.type == "cpu":
-        return scan(grus, inputs)
-    return [cell(x)[0] for cell, x in zip(cells, inputs, strict=True)]
+def run(cell: nn.RNNBase, x: Tensor) -> Tensor:
+    """Run a recurrence of one layer over x (B, T, D) from zero; returns (B, T, H)."""
+    state = tuple(x.new_zeros(len(x), cell.hidden_size) for _ in range(1 + isinstance(cell, nn.LSTM)))
+    return recurrent.scan(cell, x, state, None)[0]
 
 
 class Recurrence(Memory):
@@ -37,10 +34,6 @@ class Recurrence(Memory):
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         """Zeros: (h,), or (h, c) for an LSTM, each (B, D)."""
         return tuple(torch.zeros(batch, self.width, device=device, dtype=dtype) for _ in range(self.parts))
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Run over x (B, T, D) from zero; padding comes last, so no real position can see it."""
-        return self.tail(run([self.cell], [x])[0])  # (B, T, D)
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         hidden, after = recurrent.scan(self.cell, x, state, reset)
@@ -85,7 +78,7 @@ class Bidirectional(Block):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Run over x (B, T, D) both ways."""
-        past, future = run([self.ahead, self.behind], [x, reverse(x, lengths)])
+        past, future = run(self.ahead, x), run(self.behind, reverse(x, lengths))
         return self.tail(torch.cat((past, reverse(future, lengths)), dim=-1))  # (B, T, D)
 
     @property
@@ -95,8 +88,8 @@ class Bidirectional(Block):
 
     def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """As `Block`: the forward direction serves all ends at once, the backward one takes one step at each."""
-        past = run([self.ahead], [x])[0]  # (B, T, D / 2)
-        newest = run([self.behind], [x.flatten(0, 1).unsqueeze(1)])[0]  # (B T, 1, D / 2)
+        past = run(self.ahead, x)  # (B, T, D / 2)
+        newest = run(self.behind, x.flatten(0, 1).unsqueeze(1))  # (B T, 1, D / 2)
         return self.tail(torch.cat((past, newest.view_as(past)), dim=-1))  # (B, T, D)
 
 

@@ -13,9 +13,10 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks import LayerConfig
 from dqn_memory.blocks.feed_forward import Gelu
-from dqn_memory.blocks.kernels import cpu_attention, cpu_gelu, gru
+from dqn_memory.blocks.kernels import cpu_attention, cpu_gelu, recurrent
 from dqn_memory.blocks.kernels.cpu_scan import scan_simd
 from dqn_memory.blocks.kernels.scan import scan_torch
+from dqn_memory.blocks.recurrence import CELLS, run
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
@@ -35,21 +36,23 @@ def gelu(x):
     return F.gelu(x, approximate="tanh")
 
 
-def cells(directions, units=8, dtype=torch.float32):
+def make_cell(kind, units=8, dtype=torch.float32):
     torch.manual_seed(0)
-    return [nn.GRU(6, units, batch_first=True).to(dtype) for _ in range(directions)]
+    return CELLS[kind](6, units, batch_first=True).to(dtype)
 
 
-def gru_inputs(directions, batch, time, units=8):
-    return [
-        draw(directions, batch, time, 3, units),
-        draw(directions, 3 * units, units, seed=1),
-        draw(directions, units),
-    ]
+def scan_inputs(kind, batch, time, units=8):
+    """What `recurrent`'s operators take: x, weight_in, weight, bias, the candidate's own bias of a GRU, states, keep."""
+    gates, states = {"rnn": (1, 1), "gru": (3, 1), "lstm": (4, 2)}[kind]
+    shapes = [(time, batch, 6), (gates * units, 6), (gates * units, units), (gates * units,)]
+    shapes += [(units,)] * (kind == "gru") + [(batch, units)] * states
+    keep = (draw(time, batch, 1, seed=99) > -0.5).float()
+    return [*(draw(*shape, seed=seed) for seed, shape in enumerate(shapes)), keep]
 
 
-def gru_run(*inputs):
-    return gru.gru_scan(*inputs)[0]
+def scan_of(kind):
+    operator = getattr(recurrent, f"{kind}_scan")
+    return lambda *given: operator(*given) if kind == "rnn" else operator(*given)[0]
 
 
 def heads(count):
@@ -96,7 +99,7 @@ EQUAL = {
 def gradients(function, inputs, grad=None):
     y = function(*inputs)
     weight = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view_as(y).to(y.dtype) if grad is None else grad
-    return [y, *torch.autograd.grad(y, inputs, weight)]
+    return [y, *torch.autograd.grad(y, [x for x in inputs if x.requires_grad], weight)]
 
 
 @pytest.mark.parametrize(("run", "reference", "x", "tolerance"), EQUAL.values(), ids=EQUAL)
@@ -167,68 +170,80 @@ def test_scans_of_other_numbers_than_float32_are_refused():
         scan_simd(*drawn(1, 2, 8, 2))
 
 
-# ---- GRUs, whose loops have a form of torch too: for float64, and for widths that are no multiple of eight
+# ---- recurrences, whose loops have a form of torch too: for float64, and for widths that are no multiple of eight
 
 
 SHAPES = [(1, 1), (1, 7), (5, 1), (5, 7)]  # (B, T); with one row or position some views become contiguous
 UNITS = [4, 8, 24]
+KINDS = pytest.mark.parametrize("kind", CELLS)
 
 
-def gru_results(function, cells, inputs):
-    outputs = function(cells, inputs)
-    generator = torch.Generator().manual_seed(1)
-    loss = sum((y * torch.randn(y.shape, generator=generator, dtype=y.dtype)).sum() for y in outputs)
-    return [*outputs, *torch.autograd.grad(loss, [*inputs, *(p for cell in cells for p in cell.parameters())])]
+def scan_results(function, cell, x):
+    y = function(cell, x)
+    loss = (y * torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=y.dtype)).sum()
+    return [y, *torch.autograd.grad(loss, [x, *cell.parameters()])]
 
 
-def compare_grus(cells, inputs, atol, rtol):
-    expected = gru_results(lambda c, x: [cell(part)[0] for cell, part in zip(c, x, strict=True)], cells, inputs)
+def compare_with_torch(kind, units, x, atol, rtol):
+    cell = make_cell(kind, units, x.dtype)
+    expected = scan_results(lambda cell, x: cell(x)[0], cell, x)
     for _ in range(2):  # twice: an operator that writes to its inputs is right only once
-        for ours, theirs in zip(gru_results(gru.scan, cells, inputs), expected, strict=True):
+        for ours, theirs in zip(scan_results(run, cell, x), expected, strict=True):
             torch.testing.assert_close(ours, theirs, atol=atol, rtol=rtol)
 
 
-@pytest.mark.parametrize("dtype,tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-6)])
-@pytest.mark.parametrize("directions", [1, 2])
+@KINDS
+@pytest.mark.parametrize("dtype,tolerance", [(torch.float64, 1e-12), (torch.float32, 2e-6)])
 @pytest.mark.parametrize("batch,time", [*SHAPES, (2, 3), (8, 3), (9, 3), (17, 3)])
 @pytest.mark.parametrize("units", UNITS)
-def test_grus_at_every_size(directions, batch, time, units, dtype, tolerance):
-    inputs = [draw(batch, time, 6, seed=row).detach().to(dtype).requires_grad_() for row in range(directions)]
-    compare_grus(cells(directions, units, dtype), inputs, tolerance, 10 * tolerance)
+def test_recurrences_at_every_size(kind, batch, time, units, dtype, tolerance):
+    x = draw(batch, time, 6).detach().to(dtype).requires_grad_()
+    compare_with_torch(kind, units, x, tolerance, 10 * tolerance)
 
 
+@KINDS
+@pytest.mark.parametrize("batch,time", [*SHAPES, (17, 9)])
+def test_recurrences_from_a_state_with_resets(kind, batch, time):
+    """In float32 as in float64, where the loops are torch's."""
+    given = scan_inputs(kind, batch, time)
+    exact = [x.detach().double().requires_grad_(x.requires_grad) for x in given]
+    for ours, known in zip(gradients(scan_of(kind), given), gradients(scan_of(kind), exact), strict=True):
+        torch.testing.assert_close(ours.double(), known, atol=1e-5, rtol=1e-5)
+
+
+@KINDS
 @pytest.mark.parametrize("units", UNITS[:2])  # with more, float32 itself is further from float64 than this
-def test_saturated_gates(units):
+def test_saturated_gates(kind, units):
     """tanh is computed through a sigmoid; far from zero both must still agree, and gradients stay finite."""
-    compare_grus(cells(2, units), [draw(3, 9, 6, seed=row, scale=1e3) for row in range(2)], 1e-4, 1e-4)
+    compare_with_torch(kind, units, draw(3, 9, 6, scale=1e3), 1e-4, 1e-4)
 
 
+@KINDS
 @pytest.mark.parametrize("units", UNITS)
-def test_grus_keep_what_is_no_number_to_its_row_and_future(units):
+def test_recurrences_keep_what_is_no_number_to_its_row_and_future(kind, units):
     x = draw(3, 7, 6).detach()
     x[1, 4] = torch.nan
     with torch.no_grad():
-        ours = gru.scan(cells(1, units), [x])[0].isnan()
+        ours = run(make_cell(kind, units), x).isnan()
     assert ours[1, 4:].all() and not ours[1, :4].any() and not ours[0].any()
 
 
-def test_autocast_keeps_the_state_of_a_gru_in_float32():
-    pair, inputs = cells(2), [draw(3, 9, 6, seed=row) for row in range(2)]
+@KINDS
+def test_autocast_keeps_the_state_of_a_recurrence_in_float32(kind):
+    cell, x = make_cell(kind), draw(3, 9, 6)
     with torch.autocast("cpu", torch.bfloat16):
-        outputs = gru.scan(pair, inputs)
-    assert all(torch.equal(*each) for each in zip(outputs, gru.scan(pair, inputs), strict=True))
+        y = run(cell, x)
+    assert torch.equal(y, run(cell, x))
 
 
+@KINDS
 @pytest.mark.parametrize("batch,time", SHAPES)
-def test_gru_operators_keep_the_rules_of_torch(batch, time):
-    checks, inputs = RULES[:2], gru_inputs(2, batch, time)
-    torch.library.opcheck(gru.gru_scan, [x.detach() for x in inputs], test_utils=checks)
-    exact = [x.detach().double().requires_grad_() for x in gru_inputs(2, batch, time, 4)]
-    assert torch.autograd.gradcheck(lambda *args: gru.gru_scan(*args)[0], exact)
-    torch.library.opcheck(gru.gru_scan, exact, test_utils=checks)
-    saved = [part.detach() for part in gru.gru_scan(*exact)]
-    arguments = (torch.randn_like(saved[0]), *saved, exact[1].detach())
-    torch.library.opcheck(torch.ops.dqn_memory.gru_scan_backward, arguments, test_utils=checks)
+def test_operators_of_recurrences_keep_the_rules_of_torch(kind, batch, time):
+    operator, inputs = getattr(recurrent, f"{kind}_scan"), scan_inputs(kind, batch, time)
+    torch.library.opcheck(operator, [x.detach() for x in inputs], test_utils=RULES[:2])
+    exact = [x.detach().double().requires_grad_(x.requires_grad) for x in scan_inputs(kind, batch, time, 4)]
+    assert torch.autograd.gradcheck(scan_of(kind), exact)
+    torch.library.opcheck(operator, exact, test_utils=RULES[:2])
 
 
 # ---- all of them
@@ -246,14 +261,15 @@ def on_threads(function):
     return found
 
 
-@pytest.mark.parametrize("name", [*KERNELS, "gru"])
+@pytest.mark.parametrize("name", [*KERNELS, *CELLS])
 def test_results_do_not_depend_on_the_threads(name):
-    run, inputs = (gru_run, gru_inputs(2, 10, 5)) if name == "gru" else (KERNELS[name][0], KERNELS[name][2](50))
-    (first, *grads), *others = on_threads(lambda: gradients(run, inputs))
+    kernel = KERNELS.get(name)
+    loop, inputs = (kernel[0], kernel[2](50)) if kernel else (scan_of(name), scan_inputs(name, 20, 5))
+    (first, *grads), *others = on_threads(lambda: gradients(loop, inputs))
+    # torch's own products and sums, with which a recurrence begins and ends, depend on its threads
+    tolerance = 0 if name in KERNELS else 1e-5
     for y, *changes in others:
-        assert torch.equal(y, first)
-        # torch's own sums, which the gradient of a GRU ends with, depend on its threads
-        torch.testing.assert_close(changes, grads, atol=1e-6 if name == "gru" else 0, rtol=1e-6 if name == "gru" else 0)
+        torch.testing.assert_close([y, *changes], [first, *grads], atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
@@ -308,17 +324,17 @@ def test_gelu_is_used_for_many_float32_numbers_on_a_cpu(number, dtype, device, f
 SCRIPT = """
 import hashlib
 import torch
-from dqn_memory.blocks.kernels import cpu_gru, gru
+from dqn_memory.blocks.kernels import cpu_recurrent, recurrent
 
 torch.set_num_threads(1)
-numbers = torch.Generator().manual_seed(0)
-total, change = (torch.randn(9, 1, 11, *shape, generator=numbers) for shape in ((16,), (3, 16)))
-gates, weight = torch.rand(9, 3, 1, 11, 16, generator=numbers), torch.randn(1, 48, 16, generator=numbers)
-cpu_gru.backward(total, change, gates, weight)
-given, bias = torch.randn(1, 11, 9, 3, 16, generator=numbers), torch.randn(1, 16, generator=numbers)
-for result in (total, change, *gru.gru_scan(given, weight, bias)):
+draws = torch.Generator().manual_seed(0)
+grad, x = (torch.randn(9, 11, 16, generator=draws) for _ in range(2))
+weight_in, weight = (torch.randn(48, 16, generator=draws) for _ in range(2))
+given = x, weight_in, weight, *(torch.randn(n, generator=draws) for n in (48, 16)), torch.zeros(11, 16), None
+outputs = recurrent.gru_forward(*given)
+for result in (*outputs, *recurrent.gru_backward(grad, *outputs, *given[:3], *given[5:])):
     print(hashlib.sha256(result.contiguous().numpy().tobytes()).hexdigest())
-print(cpu_gru._backward.stats.cache_hits.total())
+print(cpu_recurrent._gru_backward.stats.cache_hits.total())
 """
 
 

@@ -1,8 +1,9 @@
 """RNN, GRU and LSTM over a whole sequence, forward and backward, from any state and with resets, on any device.
 
-torch's own recurrences know no resets. Here the loop over time is inside an opaque operator and its backward pass is
-written out; what does not depend on the previous position is one product for the whole sequence. Time comes first, so
-that a position's numbers lie together and stay in a core's cache.
+torch's own recurrences know no resets, and on a CPU record about ten small operations a position for autograd. Here the
+loop over time is inside an opaque operator and its backward pass is written out; what does not depend on the previous
+position is one product for the whole sequence. Time comes first, so that a position's numbers lie together. In float32
+on a CPU the loops themselves are `cpu_recurrent`'s.
 
 T positions, B rows, D inputs, H units, G gates: x (T, B, D), weight_in (G H, D), weight (G H, H), bias (G H,), states
 (B, H). `keep` (T, B, 1) is 0 where a position begins an episode and 1 elsewhere; None: nowhere.
@@ -11,12 +12,13 @@ T positions, B rows, D inputs, H units, G gates: x (T, B, D), weight_in (G H, D)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.kernels.operator import operator
+from dqn_memory.blocks.kernels.operator import NUMBA, operator
 
 
 def scan(
@@ -38,7 +40,7 @@ def scan(
         if isinstance(cell, nn.GRU):
             outside, inner = bias.tensor_split((2 * cell.hidden_size,))
             both = bias_in + F.pad(outside, (0, cell.hidden_size))
-            hidden, *_ = gru_scan_from(x, weight_in, weight, both, inner, *state, keep)
+            hidden, *_ = gru_scan(x, weight_in, weight, both, inner, *state, keep)
             return hidden.transpose(0, 1), (hidden[-1],)
         if isinstance(cell, nn.LSTM):
             hidden, cells, _ = lstm_scan(x, weight_in, weight, bias_in + bias, *state, keep)
@@ -60,6 +62,13 @@ def step(cell: nn.RNNBase, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
 
 
 # ---- what the three share --------------------------------------------------------------------------------------------
+def _fast(weight: Tensor) -> Any:
+    """Import the loops over eight numbers where they can be used: they load numba."""
+    if NUMBA and weight.device.type == "cpu":
+        from dqn_memory.blocks.kernels import cpu_recurrent
+
+        return cpu_recurrent if cpu_recurrent.fits(weight) else None
+    return None
 
 
 def previous(states: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
@@ -94,6 +103,9 @@ def rnn_forward(
 ) -> Tensor:
     """Compute h_t = tanh(W_in x_t + b + W h_{t-1}), (T, B, H)."""
     hidden = F.linear(x, weight_in, bias)
+    if fast := _fast(weight):
+        fast.rnn_forward(hidden, weight, initial, keep)
+        return hidden
     state, across = initial, weight.mT
     for t, value in enumerate(hidden.unbind(0)):
         state = value.addmm_(_kept(state, keep, t), across).tanh_()
@@ -104,11 +116,13 @@ def rnn_backward(
     grad: Tensor, hidden: Tensor, x: Tensor, weight_in: Tensor, weight: Tensor, initial: Tensor, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Compute the gradients of x, weight_in, weight, bias and initial from that of hidden (T, B, H)."""
-    change = 1 - hidden.square()
-    total = torch.zeros_like(initial)
-    for t in range(len(hidden) - 1, -1, -1):
-        change[t].mul_(total.add_(grad[t]))
-        total = _kept(change[t] @ weight, keep, t)
+    if fast := _fast(weight):
+        change, total = fast.rnn_backward(grad, hidden, weight, keep)
+    else:
+        change, total = 1 - hidden.square(), torch.zeros_like(initial)
+        for t in range(len(hidden) - 1, -1, -1):
+            change[t].mul_(total.add_(grad[t]))
+            total = _kept(change[t] @ weight, keep, t)
     to_x, to_weight_in, to_bias = _outside(change, x, weight_in)
     return to_x, to_weight_in, _inside(change, previous(hidden, initial, keep)), to_bias, total
 
@@ -144,6 +158,10 @@ def gru_forward(
     """
     gates, width = F.linear(x, weight_in, bias), initial.shape[1]
     hidden, recurrent = (gates.new_empty(*x.shape[:2], width) for _ in range(2))
+    if fast := _fast(weight):
+        recurrent.copy_(inner)
+        fast.gru_forward(gates, hidden, recurrent, weight, initial, keep)
+        return hidden, gates, recurrent
     state, across = initial, weight.mT
     outer, inside = across[:, : 2 * width].contiguous(), across[:, 2 * width :].contiguous()
     for t, gate in enumerate(gates.unbind(0)):
@@ -161,9 +179,24 @@ def gru_backward(
     initial: Tensor, keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of x, weight_in, weight, bias, inner and initial from that of hidden (T, B, H)."""
-    change, width, before = torch.empty_like(gates), initial.shape[1], previous(hidden, initial, keep)
-    candidates, total = torch.empty_like(hidden), torch.zeros_like(initial)
-    for t in range(len(hidden) - 1, -1, -1):
+    width, before = initial.shape[1], previous(hidden, initial, keep)
+    if fast := _fast(weight):
+        change, candidates, total = fast.gru_backward(grad, hidden, gates, recurrent, weight, initial, keep)
+    else:
+        change, candidates, total = _gru_steps_back(grad, before, gates, recurrent, weight, keep)
+    to_weight, to_inner = _inside(change, before), change[:, :, 2 * width :].sum((0, 1))
+    change[:, :, 2 * width :] = candidates  # the input enters outside the reset
+    to_x, to_weight_in, to_bias = _outside(change, x, weight_in)
+    return to_x, to_weight_in, to_weight, to_bias, to_inner, total
+
+
+def _gru_steps_back(
+    grad: Tensor, before: Tensor, gates: Tensor, recurrent: Tensor, weight: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of W h_{t-1} + b (T, B, 3 H), of the candidates' input and of the initial state."""
+    change, candidates, width = torch.empty_like(gates), torch.empty_like(recurrent), recurrent.shape[2]
+    total = torch.zeros_like(before[0])
+    for t in range(len(before) - 1, -1, -1):
         reset, update, candidate = gates[t].split(width, 1)
         to_reset, to_update, to_inside = change[t].split(width, 1)
         total.add_(grad[t])
@@ -175,10 +208,7 @@ def gru_backward(
         both = gates[t, :, : 2 * width]
         change[t, :, : 2 * width].mul_(torch.addcmul(both, both, both, value=-1))
         total = _kept(total.mul_(update).addmm_(change[t], weight), keep, t)
-    to_weight, to_inner = _inside(change, before), change[:, :, 2 * width :].sum((0, 1))
-    change[:, :, 2 * width :] = candidates  # the input enters outside the reset
-    to_x, to_weight_in, to_bias = _outside(change, x, weight_in)
-    return to_x, to_weight_in, to_weight, to_bias, to_inner, total
+    return change, candidates, total
 
 
 def _gru_outputs(
@@ -200,7 +230,7 @@ def _gru_saved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Ten
     return *outputs, *inputs[:3], *inputs[5:]
 
 
-gru_scan_from = operator("gru_scan_from", gru_forward, gru_backward, (_gru_outputs, _gru_gradients), _gru_saved)
+gru_scan = operator("gru_scan", gru_forward, gru_backward, (_gru_outputs, _gru_gradients), _gru_saved)
 
 
 # ---- LSTM ------------------------------------------------------------------------------------------------------------
@@ -214,6 +244,9 @@ def lstm_forward(
     gates = F.linear(x, weight_in, bias)
     width = initial.shape[1]
     hidden, cells = (gates.new_empty(*x.shape[:2], width) for _ in range(2))
+    if fast := _fast(weight):
+        fast.lstm_forward(gates, hidden, cells, weight, initial, cell, keep)
+        return hidden, cells, gates
     state, across = initial, weight.mT
     for t, gate in enumerate(gates.unbind(0)):
         state, cell = _kept(state, keep, t), _kept(cell, keep, t)
@@ -234,9 +267,21 @@ def lstm_backward(
 
     With d and e the gradients of h_t and c_t, e += d o (1 - tanh(c_t)^2); a sigmoid's slope is s (1 - s).
     """
-    change, width = torch.empty_like(gates), initial.shape[1]
-    total, carried, past = torch.zeros_like(initial), torch.zeros_like(cell), previous(cells, cell, keep)
-    for t in range(len(hidden) - 1, -1, -1):
+    if fast := _fast(weight):
+        change, total, carried = fast.lstm_backward(grad, grad_cells, cells, gates, weight, cell, keep)
+    else:
+        change, total, carried = _lstm_steps_back(grad, grad_cells, cells, gates, weight, cell, keep)
+    to_x, to_weight_in, to_bias = _outside(change, x, weight_in)
+    return to_x, to_weight_in, _inside(change, previous(hidden, initial, keep)), to_bias, total, carried
+
+
+def _lstm_steps_back(
+    grad: Tensor, grad_cells: Tensor, cells: Tensor, gates: Tensor, weight: Tensor, cell: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of W_in x + b (T, B, 4 H), of the initial state and of the initial cell."""
+    change, width = torch.empty_like(gates), cell.shape[1]
+    total, carried, past = torch.zeros_like(cell), torch.zeros_like(cell), previous(cells, cell, keep)
+    for t in range(len(cells) - 1, -1, -1):
         enter, forget, candidate, out = gates[t].split(width, 1)
         to_enter, to_forget, to_candidate, to_out = change[t].split(width, 1)
         total.add_(grad[t])
@@ -250,8 +295,7 @@ def lstm_backward(
         slope.narrow(1, 2 * width, width).copy_(1 - candidate.square())
         change[t].mul_(slope)
         total, carried = _kept(change[t] @ weight, keep, t), _kept(carried.mul_(forget), keep, t)
-    to_x, to_weight_in, to_bias = _outside(change, x, weight_in)
-    return to_x, to_weight_in, _inside(change, previous(hidden, initial, keep)), to_bias, total, carried
+    return change, total, carried
 
 
 def _lstm_outputs(
