@@ -27,7 +27,8 @@ class DeltaNet(Memory):
     RMSNorm has one weight for each feature of a head, the same in all heads. The short convolutions that Yang et al.
     put before q, k and v are left out: they are a memory of their own. No linear map has a bias; the length of k is
     sqrt(k . k + 1e-6). 4 D^2 + H D + d parameters; 4 D^2 + H D + 3 D d multiply-adds a position, state O(D d).
-    Stable over any length: as |k| = 1 and 0 < b < 1, a write makes no part of S longer but what it puts in.
+    Stable over any length: as |k| <= 1 and 0 < b < 1, the sum of squares of a head's S grows by less than |v|^2 a
+    position, and so much only where no key repeats another.
     """
 
     mapped = 1  # numbers a head that come from x besides q, k and v

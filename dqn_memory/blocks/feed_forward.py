@@ -40,7 +40,7 @@ class Pointwise(Memory):
 
 
 class FeedForward(Pointwise):
-    """Linear(D, kD), ReLU, Linear(kD, D), dropout: DTQN's second sublayer, 2 k D^2 + (k + 1) D parameters.
+    """Linear(D, kD), ReLU, Linear(kD, D), dropout: DTQN's second sublayer, 2 k D^2 + (k + 1) D parameters, no state.
 
     `activation` takes the place of the ReLU.
     """
@@ -61,7 +61,10 @@ class LinearMap(Pointwise):
 
 
 class FrameStack(Memory):
-    """One Linear(n D, D) over the last n inputs, zeros before the first (Mnih et al. 2015): n D^2 + D parameters."""
+    """One Linear(n D, D) over the last n inputs, zeros before the first (Mnih et al. 2015).
+
+    n D^2 + D parameters, n D^2 multiply-adds a token, a state of O(n D), which forgets after n positions.
+    """
 
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, frames: int = 4) -> None:
         super().__init__()

@@ -22,9 +22,10 @@ class StableHadamard(Memory):
     theta_t is one of L = `rows` rows of a table, drawn anew at each position. Here the draw follows the position in the
     episode, which is part of the state and 0 again at a reset, in an order of 1,024 draws made from `seed`: so every
     form of the block, and a resumed run, draws the same rows. Linear maps keep torch's values, theta has Xavier's.
-    5 H D + 4 H + 2 D + 1 + L H parameters; 5 H D + D + 4 H^2 multiply-adds a token, a state of O(H^2). The paper bounds
-    the expected product of the C_t alone: each lies between 0 and 2, so a number of M that is doubled at every position
-    overflows float32 after 128, and longer sequences are stable in expectation only.
+    5 H D + 2 D + L H parameters; 5 H D + D + 4 H^2 multiply-adds a token, a state of O(H^2). The paper bounds
+    the expected product of the C_t alone, of a v_c without a mean (hence no bias): each lies between 0 and 2, so a
+    number of M that is doubled at every position overflows float32 after 128, and longer sequences are stable in
+    expectation only. At its first values M stayed below 10^8 over 100,000 normal inputs at D = 16, 64 and 128.
     """
 
     initialises_itself = True
@@ -37,7 +38,7 @@ class StableHadamard(Memory):
         if min(size, rows) < 1:
             raise ValueError(f"size is {size} and rows {rows}; shm needs at least 1 of both")
         self.size = size
-        self.into = nn.Linear(width, 4 * size + 1)  # q, k, v, v_c, eta
+        self.into = nn.Linear(width, 4 * size + 1, bias=False)  # q, k, v, v_c, eta
         self.theta = nn.Embedding(rows, size)
         nn.init.xavier_uniform_(self.theta.weight)
         self.out = nn.Linear(size, width)

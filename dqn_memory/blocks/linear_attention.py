@@ -22,8 +22,8 @@ class LinearAttention(Memory):
 
     The paper's f_l and its residual connection are left to what stands around the memory. Linear maps have no biases,
     as in the equations. 4 D^2 parameters; 4 D^2 + 2 D d + 2 D multiply-adds a position, state O(D d).
-    S and z are sums that nothing shrinks: in float32 they are good for episodes of about 10^6 positions, beyond which
-    one more summand is rounded off.
+    S and z are sums that nothing shrinks: float32 keeps 4 binary digits of a summand after 10^6 positions, and none
+    after 1.7 x 10^7.
     """
 
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, heads: int = 4) -> None:

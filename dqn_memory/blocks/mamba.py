@@ -21,6 +21,13 @@ SLOWEST, FASTEST, FLOOR = 1e-3, 1e-1, 1e-4  # range of the first step sizes
 class Mamba(Memory):
     """One mixer. Its state: the last inputs of the convolution (B, E, W) and the scan's state (B, E, N) in float32.
 
+        u, g = W_in x_t, u then convolved, silu; d, B, C = maps of u, d through a softplus: a step size a channel
+        h_t = exp(d A) h_{t-1} + d B u      y_t = W_out ((C h_t + s u) silu(g))       (algorithm 2, equation 2)
+
+    d B, as the public implementation has it, stands for the zero-order hold of equation 4. With E = `expand` D, N, W =
+    `taps` and R = `rank`: E (3 D + W + 3 N + 2 R + 3) parameters, about E (3 D + W + 6 N + 2 R) multiply-adds a token,
+    a state of O(E (W + N)). Stable at any length: A < 0.
+
     `core` computes the recurrence: torch's, which runs everywhere, until `kernels.select.set_scan` gives another.
     """
 

@@ -48,7 +48,7 @@ class StateSpace(Linear):
 
 
 class LRU(StateSpace):
-    """Linear Recurrent Unit (Orvieto et al. 2023, Resurrecting recurrent neural networks, with its listing).
+    """Linear Recurrent Unit (Orvieto et al. 2023, Resurrecting recurrent neural networks, section 3, appendix A).
 
         a = exp(-exp(nu) + i exp(theta))    h_t = a h_{t-1} + gamma B x_t    y_t = Re(C h_t) + D x_t
 
@@ -98,7 +98,7 @@ def hippo(states: int) -> tuple[Tensor, Tensor]:
 
 
 class S5(StateSpace):
-    """S5 (Smith et al. 2023, Simplified state space layers, with its appendix on initialisation).
+    """S5 (Smith et al. 2023, Simplified state space layers, section 3, its first values from appendix B.1).
 
         a = exp(L dt)    h_t = a h_{t-1} + L^-1 (a - 1) B x_t    y_t = 2 Re(C h_t) + D x_t
 

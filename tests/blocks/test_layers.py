@@ -1,7 +1,6 @@
 """What every layer over the registries promises: labels, padding, rows, dtypes, single positions, steps, compiling."""
 
 import itertools
-import math
 
 import pytest
 import torch
@@ -179,7 +178,7 @@ def test_compiled_equals_eager(row):
     assert_close(gradients(layer, compiled(x, lengths), x), gradients(layer, layer(x, lengths), x), 1e-10)
 
 
-# ---- parameter counts in closed form (attention 4 D^2 + 4 D, two norms 4 D, memory S)
+# ---- parameter counts: attention 4 D^2 + 4 D, two norms 4 D, memory S (in closed form in test_equations.py)
 
 PRINTED = {  # S at D = 64 and 128
     "feedforward_x1": (8320, 33024), "feedforward_x2": (16576, 65920), "feedforward_x3": (24832, 98816),
@@ -188,36 +187,16 @@ PRINTED = {  # S at D = 64 and 128
 }  # fmt: skip
 
 
-def memory_count(name, d):
-    gates = {"rnn": 1, "gru": 3, "lstm": 4}
-    if name == "mlp":
-        name = "feedforward_x4"
-    if name.startswith("feedforward_x"):
-        k = int(name[-1])
-        return 2 * k * d * d + (k + 1) * d
-    if name in gates:
-        return gates[name] * (2 * d * d + 2 * d)
-    if name.startswith("bi"):
-        return gates[name[2:]] * (3 * d * d // 2 + 2 * d)
-    if name == "mamba":  # inner width 2d, 16 states, 4 taps
-        rank = math.ceil(d / 16)
-        return 6 * d * d + 10 * d + 2 * d * (rank + 32) + 2 * d * (rank + 1) + 32 * d + 2 * d
-    others = {"linear": d * d + d, "none": -2 * d, "attention": 4 * d * d + 4 * d, "frame_stack": 4 * d * d + d}
-    return others.get(name, 11 * d * d + 10 * d)
-
-
 def count(module):
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-UNCOUNTED = ("mingru", "minlstm", "lru", "s5", "ffm", "shm", "linear_attention", "deltanet", "gated_deltanet")
-
-
-@pytest.mark.parametrize("memory", [*(name for name in MEMORY if name not in UNCOUNTED), "none"])
+@pytest.mark.parametrize("memory", [*MEMORY, "none"])
 @pytest.mark.parametrize("d", [16, 64, 128])
 def test_layers_have_so_many_parameters(memory, d):
     layer = LayerConfig(memory=memory).build(d, 50)
-    assert count(layer) == 4 * d * d + 4 * d + 4 * d + memory_count(memory, d)
+    alone = 4 * d * d + 6 * d  # attention and its norm
+    assert count(layer) == alone + (0 if memory == "none" else count(MEMORY[memory](d)) + 2 * d)
     assert all(parameter.requires_grad for parameter in layer.parameters())
     if memory in PRINTED and d in (64, 128):
         assert count(layer) == {64: 16896, 128: 66560}[d] + PRINTED[memory][d == 128]
