@@ -6,7 +6,7 @@ import math
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -17,8 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import dqn_memory.blocks.kernels.cpu_attention
-import dqn_memory.blocks.kernels.recurrent  # registers operators that are counted below
 import dqn_memory.blocks.kernels.linear_scan
+import dqn_memory.blocks.kernels.recurrent  # registers operators that are counted below
 import dqn_memory.blocks.kernels.scan  # noqa: F401
 from dqn_memory.blocks import Attention
 from dqn_memory.blocks.memory import BIDIRECTIONAL

@@ -83,14 +83,21 @@ def lasting(size: int, reset: Tensor | None, like: Tensor) -> tuple[Tensor, Tens
 
 
 def decaying(log_decay: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Give `pair` (B, H, C, C) and `enter` (B, H, C, 1) for the logarithms (B, H, C) of each position's decay.
+    """Give `pair` (B, H, C, C) and `enter` (B, H, C, 1) for the logarithms (B, H, C) of each position's decay."""
+    pair, enter = log_decaying(log_decay, reset)
+    return pair.exp(), enter.exp()
 
-    Position j's own decay acts before it writes. Sums are of one chunk and of no later one, so they stay small.
+
+def log_decaying(log_decay: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Give the logarithms of `decaying`, -inf where nothing is left.
+
+    Position j's own decay acts before it writes. Sums are of one chunk and of no later one, so they stay small, and of
+    one episode, so that no gradient crosses a reset: through a sum of all it would cancel but for rounding.
     """
     same, first = reach(log_decay.shape[-1], reset, log_decay.device)
-    total = log_decay.cumsum(-1)[..., None]  # (B, H, C, 1)
-    pair = (total - total.mT).masked_fill(~same, -math.inf).exp()
-    return pair, total.exp() if first is None else total.exp() * first
+    total = (log_decay[:, None] @ same.mT.to(log_decay.dtype))[:, 0, ..., None]  # (B, H, C, 1)
+    pair = (total - total.mT).masked_fill(~same, -math.inf)
+    return pair, total if first is None else total.masked_fill(~first, -math.inf)
 
 
 def read(query: Tensor, scores: Tensor, value: Tensor, memory: Tensor, enter: Tensor | None) -> Tensor:

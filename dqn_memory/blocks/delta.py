@@ -59,7 +59,7 @@ class DeltaNet(Memory):
         with torch.autocast(x.device.type, enabled=False):
             query, key, value = self._maps(packed.unflatten(-1, (3 * self.heads, -1)))  # (B, H, d)
             rate, *decay = self._numbers(numbers)  # (B, H)
-            memory = chunks.restart(*wide(*state), reset)  # type: ignore[call-arg]
+            memory = chunks.restart(wide(*state)[0], reset)
             if decay:
                 memory = memory * decay[0].exp()[..., None, None]
             change = rate[..., None] * (value - chunks.read_one(key, memory))
@@ -69,7 +69,7 @@ class DeltaNet(Memory):
 
     def _maps(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Compute q, k and v (B, H, ..., d) from their linear maps (B, 3 H, ..., d)."""
-        pair, value = F.silu(*wide(packed)).split((2 * self.heads, self.heads), 1)  # type: ignore[arg-type]
+        pair, value = F.silu(wide(packed)[0]).split((2 * self.heads, self.heads), 1)
         query, key = _divided(pair, SMALLEST).chunk(2, 1)
         return query, key, value
 
@@ -128,7 +128,7 @@ def _part(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, *rest: Any) -
     that there is one right-hand side instead of two.
     """
     *decay, (memory,), reset = rest
-    pair, enter = chunks.decaying(*decay, reset) if decay else chunks.lasting(query.shape[2], reset, query)  # type: ignore[call-arg]
+    pair, enter = chunks.decaying(decay[0], reset) if decay else chunks.lasting(query.shape[2], reset, query)
     known = chunks.kept(key @ memory, enter)
     system = key @ key.mT * pair * rate[..., None]  # whose diagonal counts as 1, and is not read
     written = torch.linalg.solve_triangular(system, rate[..., None] * (value - known), upper=False, unitriangular=True)

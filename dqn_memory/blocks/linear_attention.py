@@ -49,7 +49,7 @@ class LinearAttention(Memory):
         packed = self.project_in(x)
         with torch.autocast(x.device.type, enabled=False):
             query, key, value = self._maps(packed.unflatten(-1, (3 * self.heads, -1)))
-            memory = chunks.write_one(key, value, chunks.restart(*wide(*state), reset))  # type: ignore[call-arg]
+            memory = chunks.write_one(key, value, chunks.restart(wide(*state)[0], reset))
             y = _normalised(chunks.read_one(query, memory)).flatten(1)
         return self.tail(self.project_out(y.to(x.dtype))), (memory,)
 
@@ -65,8 +65,8 @@ def _part(query: Tensor, key: Tensor, value: Tensor, state: State, reset: Tensor
     """Read and write one chunk (B, H, C, ...)."""
     pair, enter = chunks.lasting(query.shape[2], reset, query)
     scores = query @ key.mT * pair  # (B, H, C, C)
-    y = _normalised(chunks.read(query, scores, value, *state, enter))  # type: ignore[call-arg]
-    return y, (chunks.write(key, value, *state, pair, enter),)  # type: ignore[call-arg]
+    y = _normalised(chunks.read(query, scores, value, state[0], enter))
+    return y, (chunks.write(key, value, state[0], pair, enter),)
 
 
 def _normalised(sums: Tensor) -> Tensor:

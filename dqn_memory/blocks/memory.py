@@ -23,6 +23,7 @@ from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.blocks.minimal import MinGRU, MinLSTM
 from dqn_memory.blocks.recurrence import Bidirectional, DarqnLSTM, Recurrence
 from dqn_memory.blocks.state_space import LRU, S5
+from dqn_memory.blocks.xlstm import MLSTM, SLSTM
 
 # builder(width, dropout, projection, **options): projection asks to end on Linear(D, D).
 Builder = Callable[..., Block]
@@ -70,11 +71,13 @@ MEMORY: dict[str, Builder] = {
     "s5": S5,
     "ffm": FFM,
     "shm": StableHadamard,
+    "slstm": SLSTM,
     "attention": StreamedAttention,
     # a matrix for each head, in chunks
     "linear_attention": LinearAttention,
     "deltanet": DeltaNet,
     "gated_deltanet": GatedDeltaNet,
+    "mlstm": MLSTM,
     # controls
     "frame_stack": FrameStack,
     "mlp": _mlp,

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from scans import TOLERANCE, drawn, numbers
-from torch import nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import LayerConfig
@@ -42,7 +41,7 @@ def make_cell(kind, units=8, dtype=torch.float32):
 
 
 def scan_inputs(kind, batch, time, units=8):
-    """What `recurrent`'s operators take: x, weight_in, weight, bias, the candidate's own bias of a GRU, states, keep."""
+    """What `recurrent`'s operators take: x, weight_in, weight, bias, a GRU's inner bias, states, keep."""
     gates, states = {"rnn": (1, 1), "gru": (3, 1), "lstm": (4, 2)}[kind]
     shapes = [(time, batch, 6), (gates * units, 6), (gates * units, units), (gates * units,)]
     shapes += [(units,)] * (kind == "gru") + [(batch, units)] * states

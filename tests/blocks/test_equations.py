@@ -14,6 +14,8 @@ OPTIONS = {  # none of them a default
     "frame_stack": {"frames": 3},
     "attention": {"heads": 2, "context": 7},
     "linear_attention": {"heads": 2},
+    "slstm": {"heads": 2},
+    "mlstm": {"heads": 2},
     "deltanet": {"heads": 2},
     "gated_deltanet": {"heads": 2},
     "lru": {"states": 5},
@@ -143,6 +145,35 @@ def shm(w, x, size, rows):
         yield affine(w, "out", matrix @ q)
 
 
+def slstm(w, x, heads):
+    """Equations 8-14 as they stand, without the stabiliser; `weight` (H, d, 4 d): a head's four matrices in a row."""
+    d = x.shape[1] // heads
+    h = c = n = np.zeros((heads, d))
+    for x_t in x:
+        inside = (w["weight_in"] @ x_t + w["bias"]).reshape(4, heads, d)
+        z, i, f, o = inside + np.einsum("hk,hkgd->ghd", h, w["weight"].reshape(heads, d, 4, d))
+        c = sigmoid(f) * c + np.exp(i) * np.tanh(z)
+        n = sigmoid(f) * n + np.exp(i)
+        h = sigmoid(o) * c / n
+        yield h.ravel()
+
+
+def mlstm(w, x, heads):
+    """Equations 19-27 as they stand, without the stabiliser."""
+    width = x.shape[1]
+    d = width // heads
+    c, n = np.zeros((heads, d, d)), np.zeros((heads, d))
+    for x_t in x:
+        maps = w["project_in.weight"] @ x_t + w["bias"]
+        q, k, v, o = maps[: 4 * width].reshape(4, heads, d)
+        i, f = maps[4 * width :].reshape(2, heads, 1)
+        k = k / np.sqrt(d)
+        c = sigmoid(f)[..., None] * c + np.exp(i)[..., None] * v[:, :, None] * k[:, None]
+        n = sigmoid(f) * n + np.exp(i) * k
+        read = [c[h] @ q[h] / max(abs(n[h] @ q[h]), 1) for h in range(heads)]
+        yield (sigmoid(o) * read).ravel()
+
+
 def attention(w, x, heads, context):
     """Encode the window of the last K inputs anew at each position, its first one at position 0."""
     half = x.shape[1] // heads // 2
@@ -193,6 +224,7 @@ EQUATIONS = {
     "linear": linear, "frame_stack": frame_stack, "rnn": rnn, "lstm": lstm, "gru": gru, "mingru": mingru,
     "minlstm": minlstm, "lru": lru, "s5": s5, "ffm": ffm, "shm": shm, "attention": attention,
     "linear_attention": linear_attention, "deltanet": deltanet, "gated_deltanet": deltanet,
+    "slstm": slstm, "mlstm": mlstm,
 }  # fmt: skip
 ELSEWHERE = ("darqn", "darqn_released", "mamba")  # in test_pieces.py, and the public implementation's in test_mamba.py
 
@@ -282,6 +314,8 @@ COUNTS = {
     "linear_attention": lambda d, heads=4: 4 * d * d,
     "deltanet": lambda d, heads=4: 4 * d * d + heads * d + d // heads,
     "gated_deltanet": lambda d, heads=4: 5 * d * d + 2 * heads * d + 2 * heads + d // heads,
+    "slstm": lambda d, heads=4: 4 * d * d + 4 * d * d // heads + 4 * d,
+    "mlstm": lambda d, heads=4: 4 * d * d + 2 * heads * d + 4 * d + 2 * heads,
 }  # fmt: skip
 
 

@@ -56,6 +56,9 @@ TABLE = {
         lambda memory: (slice(None), slice(1, None, 2 * memory.context)),
         "the first frequency is a whole turn a position, so its traces have no imaginary part until training moves it",
     ),
+    r".*\.bias, SLSTM": (
+        ALWAYS, slice(WIDTH, 2 * WIDTH), "the input gates' bias makes c and n so many times larger; h is their ratio"
+    ),
 }  # fmt: skip
 
 
@@ -143,7 +146,7 @@ def expected(network, learner):
         module = network.get_submodule(name.rpartition(".")[0])
         block = network.get_submodule(name.rpartition(".")[0].rpartition(".")[0])
         last = name.startswith(f"layers.{len(network.layers) - 1}.")
-        full = f"{name}, LSTM" if isinstance(module, torch.nn.LSTM) else name
+        full = f"{name}, {type(module).__name__}"
         holds[ALIKE] = not getattr(network.get_submodule(name.rpartition(".project_in")[0]), "rotary", False)
         for pattern, (when, part, _) in TABLE.items():
             if (
