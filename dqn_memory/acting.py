@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from dqn_memory.network import QNetwork, trimmed_length
@@ -24,6 +25,7 @@ from envs.registry import WORLDS, make_world
 
 ActingMode = Literal["prefix", "padded"]
 ActingState = Literal["window", "episode"]
+Memory = tuple[Tensor, ...]  # what an actor remembers, rows first
 
 
 # ---- what an agent remembers -----------------------------------------------------------------------------------------
@@ -74,23 +76,27 @@ class WindowActor(Kept):
 
     def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
         """Append one observation to each window, dropping the oldest of a full one."""
-        mask = reset.reshape(-1, *[1] * (self.observation.dim() - 1))  # (N, 1, ...)
-        observations = torch.where(mask, self.network.spec.padding, self.observation).to(self.observation.dtype)
-        actions = torch.where(reset.unsqueeze(1), self.network.num_actions, self.previous_action)
-        lengths = torch.where(reset, 0, self.lengths)
+        after = self._append(observation, previous_action, reset, self.memory)
+        self.observation, self.previous_action, self.lengths = after
+
+    def _append(self, observation: Tensor, previous_action: Tensor, reset: Tensor, memory: Memory) -> Memory:
+        held, actions, lengths = memory
+        mask = reset.reshape(-1, *[1] * (held.dim() - 1))  # (N, 1, ...)
+        observations = torch.where(mask, self.network.spec.padding, held).to(held.dtype)
+        actions = torch.where(reset.unsqueeze(1), self.network.num_actions, actions)
+        lengths = torch.where(reset, 0, lengths)
         full = lengths == self.size
         observations = torch.where(full.reshape_as(mask), observations.roll(-1, 1), observations)
         actions = torch.where(full.unsqueeze(1), actions.roll(-1, 1), actions)
         index = torch.where(full, self.size - 1, lengths)
         newest = torch.arange(self.size, device=index.device) == index.unsqueeze(1)  # (N, K)
-        self.observation = torch.where(
+        observations = torch.where(
             newest.reshape(*newest.shape, *[1] * (observations.dim() - 2)),
             observation.to(observations.dtype).unsqueeze(1),
             observations,
         )
         action = torch.where(reset, self.network.num_actions, previous_action)
-        self.previous_action = torch.where(newest, action.unsqueeze(1), actions)
-        self.lengths = index + 1
+        return observations, torch.where(newest, action.unsqueeze(1), actions), index + 1
 
     @torch.no_grad()
     def q_values(self) -> Tensor:
@@ -100,6 +106,17 @@ class WindowActor(Kept):
             width = trimmed_length(int(self.lengths.max()), self.size)
         window = self.observation[:, :width], self.previous_action[:, :width]
         return self.network.at(*window, None if self.padded else self.lengths, self.lengths - 1)
+
+    @property
+    def memory(self) -> Memory:
+        return self.observation, self.previous_action, self.lengths
+
+    def step(
+        self, observation: Tensor, previous_action: Tensor, reset: Tensor, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        """Compute Q (N, A) and the memory after, from what is given alone."""
+        observations, actions, lengths = after = self._append(observation, previous_action, reset, memory)
+        return self.network.at(observations, actions, None if self.padded else lengths, lengths - 1), after
 
 
 class StateActor(Kept):
@@ -125,6 +142,32 @@ class StateActor(Kept):
     def q_values(self) -> Tensor:
         return self.q
 
+    @property
+    def memory(self) -> Memory:
+        return tuple(part for layer in self.state for part in layer)
+
+    def step(
+        self, observation: Tensor, previous_action: Tensor, reset: Tensor, memory: Memory
+    ) -> tuple[Tensor, Memory]:
+        """Compute Q (N, A) and the memory after, from what is given alone."""
+        previous, parts = torch.where(reset, self.network.num_actions, previous_action), iter(memory)
+        state = [tuple(islice(parts, len(layer))) for layer in self.state]
+        q, after = self.network.step(observation, previous, state, reset)
+        return q, tuple(part for layer in after for part in layer)
+
+
+class GreedyStep(nn.Module):
+    """One step of an actor as a function: what it remembers goes in and comes out, as an exported file needs it."""
+
+    def __init__(self, actor: WindowActor | StateActor) -> None:
+        super().__init__()
+        self.actor, self.network = actor, actor.network
+
+    def forward(self, observation: Tensor, action: Tensor, reset: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        """Compute Q (N, A), the best action (N,) and the state after."""
+        q, after = self.actor.step(observation, action, reset, state)
+        return q, q.argmax(1), *after
+
 
 class MemorylessActor:
     """Forget everything before each step: the newest observation alone counts (the memory ablation)."""
@@ -140,7 +183,7 @@ class MemorylessActor:
 class GreedyPolicy:
     """Act by the highest Q-value in N episodes."""
 
-    def __init__(self, actor: Actor, network: QNetwork, num_envs: int) -> None:
+    def __init__(self, actor: WindowActor | StateActor, network: QNetwork, num_envs: int) -> None:
         self.actor = actor
         self.previous_action = torch.full((num_envs,), network.num_actions, device=next(network.parameters()).device)
 

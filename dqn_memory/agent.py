@@ -12,9 +12,14 @@ loop, for one environment or a vector of them, in any autoreset mode.
 
 from __future__ import annotations
 
+import io
+import json
 import math
 import sys
+import warnings
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +28,7 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from dqn_memory.acting import EvalSetup, GreedyPolicy, evaluate, make_actor
+from dqn_memory.acting import EvalSetup, GreedyPolicy, GreedyStep, evaluate, make_actor
 from dqn_memory.analysis.episodes import action_names, play_in
 from dqn_memory.analysis.video import Looks, check_target, save_video
 from dqn_memory.config import TrainConfig
@@ -35,6 +40,7 @@ from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally
 from dqn_memory.runs.settings import ComputeConfig
 from dqn_memory.runs.trainer import LoadedPolicy, Policy
+from envs.files import make_folder, write_atomic
 from envs.fleet import make_fleet
 from envs.packages import make_env
 from envs.registry import WORLDS
@@ -167,6 +173,48 @@ class Agent:
         vector = env if isinstance(env, VectorEnv) else SyncVectorEnv([lambda: env], autoreset_mode="SameStep")
         return play_vector(Agent(self._loaded, self.interface, vector.num_envs), vector, episodes, seed)
 
+    def export(self, path: Path | str) -> tuple[Path, Path]:
+        """Write what `act` does as two files that need nothing of this package (Q-networks only).
+
+            pt2, onnx = agent.export("exported/memory")  # exported/memory.pt2, exported/memory.onnx
+
+        Both compute one step of any number of rows B, and leave it to the caller to keep the state:
+
+            q, chosen, state_0_after, ... = step(observation, action, reset, state_0, ...)
+
+        `observation` (B, ...) is encoded: whole numbers counted from 0 or real ones, flat (an image as it is).
+        `action` (B,) is the one before, `reset` (B,) true where an episode begins, `q` (B, A), and `chosen` (B,) the
+        best action, both of actions counted from 0. The state is that of the memories, or the window and its length.
+        Where `reset` is true neither `action` nor the state counts, so that zeros do for the first step. The JSON text
+        "interface", an extra file of the one and metadata of the other, gives the inputs' types and shapes. It takes
+        seconds, and minutes where a memory with a state is run over windows of 50 (`--acting-state window`).
+
+        Args:
+            path: of both files, without the ending.
+
+        Returns:
+            The torch.export archive and the ONNX file.
+
+        Raises:
+            UserError: a file exists, a package is missing, or the agent is no Q-network.
+        """
+        files = Path(f"{Path(path)}.pt2"), Path(f"{Path(path)}.onnx")
+        for file in files:
+            if file.exists():
+                raise UserError(f"{file} exists already; choose another name")
+        policy = self._loaded.start(2)  # of one row, torch would take the number for a constant
+        if not isinstance(policy, GreedyPolicy):
+            raise UserError("only Q-networks can be exported, as UniZero searches and GLAM draws at every step")
+        if find_spec("onnx") is None or find_spec("onnxscript") is None:
+            raise UserError('writing ONNX needs packages that are not there; pip install "dqn-memory[onnx]"')
+        make_folder(files[0].parent)
+        raw, network = self.interface.raw, deepcopy(policy.actor.network).cpu().requires_grad_(False)
+        actor = make_actor(network, 2, torch.device("cpu"), self.config.acting, self.config.acting_state)
+        observations = np.stack([self.interface.encode(np.zeros(raw.shape or (), raw.dtype))] * 2)
+        for file, data in zip(files, _exported(GreedyStep(actor), torch.from_numpy(observations)), strict=True):
+            write_atomic(file, data)
+        return files
+
     def _start(self, rows: int) -> Policy:
         if rows < 1:
             raise UserError(f"rows is {rows}; it must be at least 1")
@@ -259,6 +307,26 @@ def _success(info: dict[str, Any], returns: Array) -> tuple[Array, Array]:
         if name in final:
             return np.asarray(final[name], bool), np.asarray(final.get(f"_{name}", True), bool)
     return returns > 0, np.zeros(len(returns), bool)
+
+
+def _exported(step: GreedyStep, observation: torch.Tensor) -> tuple[bytes, bytes]:
+    """Make the archive and the ONNX file of a step, for observations like the given (2, ...)."""
+    state = step.actor.memory
+    given = observation, torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.bool), *state
+    names = "observation", "action", "reset", *(f"state_{index}" for index in range(len(state)))
+    results = "q", "chosen", *(f"{name}_after" for name in names[3:])
+    rows = {0: torch.export.Dim("batch")}
+    dynamic = rows, rows, rows, *([(rows,) * len(state)] if state else [])
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of its own code
+        program = torch.export.export(step, given, dynamic_shapes=dynamic)
+        model = torch.onnx.export(program, input_names=names, output_names=results, verbose=False)
+    shapes = {name: [str(each.dtype)[6:], "batch", *each.shape[1:]] for name, each in zip(names, given, strict=True)}
+    about, archive = json.dumps({"inputs": shapes, "outputs": results}), io.BytesIO()
+    torch.export.save(program, archive, extra_files={"interface": about})
+    assert model is not None
+    model.model.metadata_props["interface"] = about
+    return archive.getvalue(), model.model_proto.SerializeToString()
 
 
 # ---- Q-networks from checkpoints -------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ class Attention(Block):
         tables = self.prior.tables(x.shape[1])
         zero, dropout = self.prior.future_logit_zero, self.dropout if self.training else 0.0
         plain = tables[0] is None and tables[1] is None and not (zero or self.rotary or dropout)
-        if plain and packed.device.type == "cpu" and NUMBA:
+        if plain and packed.device.type == "cpu" and NUMBA and not torch.compiler.is_exporting():
             from dqn_memory.blocks.kernels import cpu_attention  # at first use: it loads numba
 
             if cpu_attention.is_faster(packed, self.heads):
@@ -217,7 +217,8 @@ class StreamedAttention(Memory):
         index = torch.arange(held, held + time, device=x.device)  # of the positions of x among them
         first = (held - count)[:, None].expand(-1, time)  # (B, T), where each one's episode begins
         if reset is not None:
-            first = torch.maximum(first, torch.where(reset, index, 0).cummax(1).values)
+            begun = torch.where(reset, index, 0)
+            first = torch.maximum(first, begun if time == 1 else begun.cummax(1).values)  # ONNX knows no cummax
         size = max(self.context, SMALLEST_CHUNK)
         outputs = [
             self._attend(inputs[:, start : start + held + size], first[:, start : start + size] - start)

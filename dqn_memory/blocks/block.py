@@ -97,11 +97,17 @@ class Memory(Block):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Run over x (B, T, D); padding comes last, so no real position can see it."""
-        return self.sequence(x)[0]
+        if not torch.compiler.is_exporting() or type(self).advance is Memory.advance:
+            return self.sequence(x)[0]
+        state, outputs = self.initial_state(x.shape[0], x.device, x.dtype), []
+        for position in x.unbind(1):  # beside an `advance`, `run` may have operators of ours, which no file can hold
+            y, state = self.advance(position, state, None)
+            outputs.append(y)
+        return torch.stack(outputs, 1)
 
     def sequence(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """As `Block`; ValueError where the state or the resets are of other shapes."""
-        known = self.initial_state(len(x), x.device, x.dtype) if state is None else state
+        known = self.initial_state(x.shape[0], x.device, x.dtype) if state is None else state
         self._check(known, reset, x.shape[:2])
         return self.run(x, known, reset)
 

@@ -15,7 +15,7 @@ CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "ls
 
 def run(cell: nn.RNNBase, x: Tensor) -> Tensor:
     """Run a recurrence of one layer over x (B, T, D) from zero; returns (B, T, H)."""
-    state = tuple(x.new_zeros(len(x), cell.hidden_size) for _ in range(1 + isinstance(cell, nn.LSTM)))
+    state = tuple(x.new_zeros(x.shape[0], cell.hidden_size) for _ in range(1 + isinstance(cell, nn.LSTM)))
     return recurrent.scan(cell, x, state, None)[0]
 
 

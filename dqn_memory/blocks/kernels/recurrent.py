@@ -28,7 +28,7 @@ def scan(
 
     Returns the outputs (B, T, H) and the state after them, each part (B, H).
     """
-    if x.device.type != "cpu" and reset is None:  # one fused kernel
+    if reset is None and (x.device.type != "cpu" or torch.compiler.is_exporting()):  # torch's own, fused on CUDA
         parts = tuple(part[None] for part in state)
         y, after = cell(x, parts if len(parts) == 2 else parts[0])
         return y, tuple(part[0] for part in (after if len(parts) == 2 else (after,)))

@@ -1,0 +1,186 @@
+"""An exported step is what the agent does, and computes it with torch alone, or with onnxruntime and numpy alone."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
+
+from dqn_memory.acting import GreedyPolicy, make_actor
+from dqn_memory.agent import Agent, Interface
+from dqn_memory.config import TrainConfig
+from dqn_memory.network import ARCHITECTURES, NetworkConfig, observation_spec
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.trainer import LoadedPolicy
+from envs.spaces import encoder
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+STEPS, ROWS, ACTIONS, CPU = 30, 3, 4, torch.device("cpu")
+CARDS, REAL, IMAGE = MultiDiscrete([5, 9]), Box(-1, 1, (3,)), Box(0, 255, (9, 9, 3), np.uint8)
+STREAMED = [  # rows that act from the state of their memories
+    name for name, row in ARCHITECTURES.items() if row.positions == "none" and (row.streamed or not row.attention)
+]
+SHORT = {
+    "dqn-episode": CARDS, "adrqn-episode": REAL, "gtrxl_memory-episode": CARDS, "mingru-window": CARDS,
+    "dtqn1-window": IMAGE, "dgfqn-window": Discrete(7, start=-3), "dbgfqn-window": REAL,
+}  # fmt: skip
+LONG = {
+    name: REAL
+    for name in (*(f"{row}-episode" for row in STREAMED), *(f"{row}-window" for row in ARCHITECTURES))
+    if name not in SHORT
+}
+
+
+def agent(name, space, **changes):
+    architecture, state = name.split("-")
+    network = NetworkConfig(architecture, width=32, heads=2, context=4, initialisation="torch")
+    config = TrainConfig(network=network, acting_state=state, **changes)
+    encoded, encode = encoder(space)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        built = network.build(observation_spec(encoded), ACTIONS).eval()
+
+    def start(rows):
+        return GreedyPolicy(make_actor(built, rows, CPU, config.acting, state), built, rows)
+
+    interface = Interface(space, encode, encoded, ACTIONS, lambda action: action)
+    return Agent(LoadedPolicy(config, {}, 0, CPU, start), interface)
+
+
+ALONE = """
+import json, pathlib, sys
+import numpy as np
+sys.modules.update(dict.fromkeys(["dqn_memory", "envs", "torch", "onnx", "onnxscript"]))  # None: importing them fails
+import onnxruntime
+
+def play(step, about, seen, resets):
+    inputs = json.loads(about)["inputs"].items()
+    given = {name: np.zeros([len(resets[0]) if size == "batch" else size for size in shape], dtype)
+             for name, (dtype, *shape) in inputs}
+    played = []
+    for observation, reset in zip(seen, resets):
+        given |= {"observation": observation, "reset": reset}
+        q, chosen, *after = step(given)
+        given |= {"action": chosen} | {f"state_{index}": part for index, part in enumerate(after)}
+        played.append((q, chosen))
+    return [np.stack(part) for part in zip(*played)]
+
+def onnx(path):
+    session = onnxruntime.InferenceSession(path.with_suffix(".onnx"))
+    return lambda given: session.run(None, given), session.get_modelmeta().custom_metadata_map["interface"]
+
+def pt2(path):
+    files = {"interface": ""}
+    program = torch.export.load(path.with_suffix(".pt2"), extra_files=files).module()
+    return lambda given: [part.numpy() for part in program(*map(torch.from_numpy, given.values()))], files["interface"]
+
+def write(load):
+    for path in sorted(pathlib.Path(sys.argv[1]).glob("*.pt2")):
+        episode = np.load(path.with_suffix(".npz"))
+        for rows in (slice(None), slice(1)):  # one row alone, too
+            with open(f"{path.with_suffix('')}_{load.__name__}_{rows.stop}.npy", "wb") as file:
+                for part in play(*load(path), episode["seen"][:, rows], episode["resets"][:, rows]):
+                    np.save(file, part)
+
+write(onnx)
+del sys.modules["torch"]
+import torch
+write(pt2)
+"""
+
+
+def exported(folder, names):
+    """Export agents, and let the files play what the agents saw, in one process that knows nothing of them."""
+    played = {}
+    for name, space in names.items():
+        actor = agent(name, space)
+        space.seed(0)
+        resets = np.zeros((STEPS, ROWS), bool)
+        resets[0] = resets[[3, 17], 1] = resets[[17, 18], 2] = True
+        seen = np.stack([[space.sample() for _ in range(ROWS)] for _ in resets])
+        q = [(actor.act(*given), actor.q)[1] for given in zip(seen, resets, strict=True)]
+        with torch.no_grad():  # so that every action is chosen somewhere
+            [*actor._loaded.start(1).actor.network.head.modules()][-1].bias -= torch.from_numpy(np.mean(q, (0, 1)))
+        actor.export(folder / name)
+        played[name] = [(actor.act(*given), actor.q) for given in zip(seen, resets, strict=True)]
+        encoded = [[actor.interface.encode(each) for each in row] for row in seen]
+        np.savez(folder / f"{name}.npz", seen=encoded, resets=resets)
+    done = subprocess.run([sys.executable, "-I", "-c", ALONE, str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder, played
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    return exported(tmp_path_factory.mktemp("short"), SHORT)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    return exported(tmp_path_factory.mktemp("long"), LONG)
+
+
+def check(files, name, kind):
+    folder, played = files
+    actions, q = map(np.stack, zip(*played[name], strict=True))
+    assert len(np.unique(actions)) > 1  # else any file would do
+    for rows in (slice(None), slice(1)):
+        with (folder / f"{name}_{kind}_{rows.stop}.npy").open("rb") as file:
+            np.testing.assert_allclose(np.load(file), q[:, rows], atol=1e-5)
+            chosen = np.load(file)
+        assert chosen.dtype == np.int64
+        np.testing.assert_array_equal(chosen, actions[:, rows])
+
+
+KINDS = pytest.mark.parametrize("kind", ["pt2", "onnx"])
+
+
+@pytest.mark.parametrize("name", SHORT)
+@KINDS
+def test_the_files_act_as_the_agent(short, name, kind):
+    check(short, name, kind)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LONG)
+@KINDS
+def test_every_architecture_is_exported(long, name, kind):
+    check(long, name, kind)
+
+
+def refusal(actor, path):
+    with pytest.raises(UserError) as raised:
+        actor.export(path)
+    assert "\n" not in str(raised.value) and not [*path.parent.glob(f"{path.name}.pt2*")]
+    return str(raised.value)
+
+
+def test_no_file_is_overwritten(tmp_path):
+    (tmp_path / "a.onnx").touch()
+    assert "a.onnx exists already" in refusal(agent("dqn-episode", REAL), tmp_path / "a")
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxscript"])
+def test_a_missing_package_is_named(tmp_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    assert 'pip install "dqn-memory[onnx]"' in refusal(agent("dqn-episode", REAL), tmp_path / "a")
+
+
+def test_what_plans_or_draws_is_not_exported(tmp_path):
+    actor = agent("dqn-episode", REAL)
+    actor._loaded = LoadedPolicy(actor.config, {}, 0, CPU, lambda rows: object())
+    assert "only Q-networks" in refusal(actor, tmp_path / "a")
+
+
+def test_an_episode_goes_on_after_an_export(tmp_path):
+    actor, other, observation = agent("gru-episode", REAL), agent("gru-episode", REAL), np.ones(3, np.float32)
+    for each in (actor, other):
+        each.act(observation, True)
+    actor.export(tmp_path / "a")
+    for each in (actor, other):
+        each.act(observation, False)
+    np.testing.assert_array_equal(actor.q, other.q)
