@@ -63,11 +63,11 @@ def lstm_forward(
 
 
 def lstm_backward(
-    grad: Tensor, grad_cells: Tensor, cells: Tensor, gates: Tensor, weight: Tensor, cell: Tensor, keep: Tensor | None
+    grad: Tensor, grad_last: Tensor, cells: Tensor, gates: Tensor, weight: Tensor, cell: Tensor, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients of W_in x + b (T, B, 4 H), of the initial state and of the initial cell."""
-    change, total, carried = torch.empty_like(gates), torch.zeros_like(cell), torch.zeros_like(cell)
-    _run(_lstm_backward, cells, _packed(weight.mT), cell, keep, grad, grad_cells, gates, change, total, carried)
+    change, total, carried = torch.empty_like(gates), torch.zeros_like(cell), grad_last.clone()
+    _run(_lstm_backward, cells, _packed(weight.mT), cell, keep, grad, gates, change, total, carried)
     return change, total, carried
 
 
@@ -250,9 +250,7 @@ def _lstm_forward(first, last, scratch, sizes, hidden, weight, initial, cell, ke
 
 
 @v.compiled
-def _lstm_backward(
-    first, last, scratch, sizes, cells, weight, cell, keep, grad, grad_cells, gates, change, total, carried
-):
+def _lstm_backward(first, last, scratch, sizes, cells, weight, cell, keep, grad, gates, change, total, carried):
     time, batch, width = sizes
     plane = batch * width
     for row in range(first, last, COUNT):
@@ -267,8 +265,7 @@ def _lstm_backward(
                     candidate, out = v.load(gates, gate + 2 * width + unit), v.load(gates, gate + 3 * width + unit)
                     gained = v.load(total, at + unit) + v.load(grad, here)
                     squashed = _tanh(v.load(cells, here))
-                    held = v.load(carried, at + unit) + v.load(grad_cells, here)
-                    held = v.multiply_add(gained * out, _slope(squashed), held)
+                    held = v.multiply_add(gained * out, _slope(squashed), v.load(carried, at + unit))
                     by_forget = held * (kept * v.load(earlier, past + at + unit))
                     v.store(change, gate + unit, held * candidate * (enter - enter * enter))
                     v.store(change, gate + width + unit, by_forget * (forget - forget * forget))

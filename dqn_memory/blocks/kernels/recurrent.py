@@ -43,8 +43,8 @@ def scan(
             hidden, *_ = gru_scan(x, weight_in, weight, both, inner, *state, keep)
             return hidden.transpose(0, 1), (hidden[-1],)
         if isinstance(cell, nn.LSTM):
-            hidden, cells, _ = lstm_scan(x, weight_in, weight, bias_in + bias, *state, keep)
-            return hidden.transpose(0, 1), (hidden[-1], cells[-1])
+            hidden, last, *_ = lstm_scan(x, weight_in, weight, bias_in + bias, *state, keep)
+            return hidden.transpose(0, 1), (hidden[-1], last)
         hidden = rnn_scan(x, weight_in, weight, bias_in + bias, *state, keep)
         return hidden.transpose(0, 1), (hidden[-1],)
 
@@ -236,17 +236,17 @@ gru_scan = operator("gru_scan", gru_forward, gru_backward, (_gru_outputs, _gru_g
 # ---- LSTM ------------------------------------------------------------------------------------------------------------
 def lstm_forward(
     x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute hidden and cells (T, B, H), and for the backward pass the gates (T, B, 4 H) in torch's order.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Compute hidden (T, B, H) and the last cell (B, H), and for the backward pass all cells and the gates (T, B, 4 H).
 
-    That is input, forget, candidate, output.
+    Gates stand in torch's order: input, forget, candidate, output.
     """
     gates = F.linear(x, weight_in, bias)
     width = initial.shape[1]
     hidden, cells = (gates.new_empty(*x.shape[:2], width) for _ in range(2))
     if fast := _fast(weight):
         fast.lstm_forward(gates, hidden, cells, weight, initial, cell, keep)
-        return hidden, cells, gates
+        return hidden, cells[-1].clone(), cells, gates
     state, across = initial, weight.mT
     for t, gate in enumerate(gates.unbind(0)):
         state, cell = _kept(state, keep, t), _kept(cell, keep, t)
@@ -256,37 +256,37 @@ def lstm_forward(
         candidate.mul_(2).sub_(1)
         cell = torch.mul(forget, cell, out=cells[t]).addcmul_(enter, candidate)
         state = _tanh(hidden[t].copy_(cell)).mul_(out)
-    return hidden, cells, gates
+    return hidden, cells[-1].clone(), cells, gates
 
 
 def lstm_backward(
-    grad: Tensor, grad_cells: Tensor, hidden: Tensor, cells: Tensor, gates: Tensor, x: Tensor, weight_in: Tensor,
+    grad: Tensor, grad_last: Tensor, hidden: Tensor, cells: Tensor, gates: Tensor, x: Tensor, weight_in: Tensor,
     weight: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute the gradients of x, weight_in, weight, bias, initial and cell from those of hidden and cells (T, B, H).
+    """Compute the gradients of x, weight_in, weight, bias, initial and cell from those of hidden and the last cell.
 
     With d and e the gradients of h_t and c_t, e += d o (1 - tanh(c_t)^2); a sigmoid's slope is s (1 - s).
     """
     if fast := _fast(weight):
-        change, total, carried = fast.lstm_backward(grad, grad_cells, cells, gates, weight, cell, keep)
+        change, total, carried = fast.lstm_backward(grad, grad_last, cells, gates, weight, cell, keep)
     else:
-        change, total, carried = _lstm_steps_back(grad, grad_cells, cells, gates, weight, cell, keep)
+        change, total, carried = _lstm_steps_back(grad, grad_last, cells, gates, weight, cell, keep)
     to_x, to_weight_in, to_bias = _outside(change, x, weight_in)
     return to_x, to_weight_in, _inside(change, previous(hidden, initial, keep)), to_bias, total, carried
 
 
 def _lstm_steps_back(
-    grad: Tensor, grad_cells: Tensor, cells: Tensor, gates: Tensor, weight: Tensor, cell: Tensor, keep: Tensor | None
+    grad: Tensor, grad_last: Tensor, cells: Tensor, gates: Tensor, weight: Tensor, cell: Tensor, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients of W_in x + b (T, B, 4 H), of the initial state and of the initial cell."""
     change, width = torch.empty_like(gates), cell.shape[1]
-    total, carried, past = torch.zeros_like(cell), torch.zeros_like(cell), previous(cells, cell, keep)
+    total, carried, past = torch.zeros_like(cell), grad_last.clone(), previous(cells, cell, keep)
     for t in range(len(cells) - 1, -1, -1):
         enter, forget, candidate, out = gates[t].split(width, 1)
         to_enter, to_forget, to_candidate, to_out = change[t].split(width, 1)
         total.add_(grad[t])
         squashed = _tanh(cells[t].clone())
-        carried.add_(grad_cells[t]).addcmul_(total * out, 1 - squashed.square())
+        carried.addcmul_(total * out, 1 - squashed.square())
         torch.mul(carried, candidate, out=to_enter)
         torch.mul(carried, past[t], out=to_forget)
         torch.mul(carried, enter, out=to_candidate)
@@ -300,13 +300,13 @@ def _lstm_steps_back(
 
 def _lstm_outputs(
     x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     hidden = x.new_empty(*x.shape[:2], initial.shape[1])
-    return hidden, torch.empty_like(hidden), x.new_empty(*x.shape[:2], len(weight))
+    return hidden, torch.empty_like(initial), torch.empty_like(hidden), x.new_empty(*x.shape[:2], len(weight))
 
 
 def _lstm_gradients(
-    grad: Tensor, grad_cells: Tensor, hidden: Tensor, cells: Tensor, gates: Tensor, x: Tensor, weight_in: Tensor,
+    grad: Tensor, grad_last: Tensor, hidden: Tensor, cells: Tensor, gates: Tensor, x: Tensor, weight_in: Tensor,
     weight: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     like = torch.empty_like
@@ -314,7 +314,7 @@ def _lstm_gradients(
 
 
 def _lstm_saved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return *outputs, *inputs[:3], *inputs[4:]
+    return outputs[0], *outputs[2:], *inputs[:3], *inputs[4:]
 
 
 lstm_scan = operator(
