@@ -205,6 +205,8 @@ class Agent:
         policy = self._loaded.start(2)  # of one row, torch would take the number for a constant
         if not isinstance(policy, GreedyPolicy):
             raise UserError("only Q-networks can be exported, as UniZero searches and GLAM draws at every step")
+        if bag := policy.actor.network.config.bag:
+            raise UserError(f"an agent with --bag {bag} cannot be exported, as its bag chooses among candidates")
         if find_spec("onnx") is None or find_spec("onnxscript") is None:
             raise UserError('writing ONNX needs packages that are not there; pip install "dqn-memory[onnx]"')
         make_folder(files[0].parent)

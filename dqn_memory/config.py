@@ -230,10 +230,13 @@ class TrainConfig:
             raise UserError("--acting padded has no meaning with --acting-state episode, which feeds no window")
         if self.acting_state == "episode" and self.network.row().positions != "none":
             raise UserError("--acting-state episode has no place in a window to encode; use --position-encoding none")
-        if self.replay.capacity < self.environment.num_envs * self.network.context:
+        bag, context = self.network.bag, self.network.context
+        if self.acting_state == "episode" and bag:
+            raise UserError(f"--bag {bag} keeps what leaves a window, which --acting-state episode has not; use window")
+        if self.replay.capacity < self.environment.num_envs * (context + bag):
             raise UserError(
-                f"--capacity {self.replay.capacity} must hold at least one window of each environment, "
-                f"--num-envs {self.environment.num_envs} x --context {self.network.context}"
+                f"--capacity {self.replay.capacity} must hold at least one window of each environment, --num-envs "
+                f"{self.environment.num_envs} x --context {context}" + (f" with its --bag {bag}" if bag else "")
             )
         # a run that would end without having learned
         starts, num_envs = max(self.replay.learning_starts, self.exploration.prepopulate), self.environment.num_envs

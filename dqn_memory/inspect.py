@@ -202,6 +202,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     set_tf32(False)
     device = ComputeConfig(args.device).torch_device()
     network, config, step = load_network(run, device)
+    if config.network.bag:
+        raise UserError(f"inspect values windows alone, but {run} has a --bag of {config.network.bag}; use watch")
     setup = config.eval_setup(device)
     gap, apart = compare(args, network, config, device)
     found = measure(args, config, network, setup)

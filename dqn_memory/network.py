@@ -1,7 +1,7 @@
 """The Q-network: embedding -> position encoding -> encoder layers -> LayerNorm -> head, at every position of a window.
 
-From top to bottom: what an observation is, how it becomes a vector, the table of named architectures, the config, and
-the network. The encoder layers and all memories are in `dqn_memory.blocks`.
+From top to bottom: what an observation is, the table of named architectures, the config, and the network. Embeddings,
+encoder layers and all memories are in `dqn_memory.blocks`.
 
 Shapes: B windows, T positions of a window (T <= K, the context length), D model width, A actions.
 """
@@ -9,7 +9,6 @@ Shapes: B windows, T positions of a window (T <= K, the context length), D model
 from __future__ import annotations
 
 from collections.abc import Collection
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -19,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
+from dqn_memory.blocks.bag import Bag, BagAttention
 from dqn_memory.blocks.block import constrained, penalty, select
+from dqn_memory.blocks.embeddings import ActionHistoryEmbedding, ImageEmbedding, TokenEmbedding, VectorEmbedding
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
 from dqn_memory.blocks.memory import BIDIRECTIONAL, build
@@ -81,56 +82,6 @@ def _tokens(components: int, vocabulary: int) -> ObservationSpec:
     return ObservationSpec("discrete", (components,), vocabulary, dtype)
 
 
-class TokenEmbedding(nn.Module):
-    """Embed d tokens by one shared table, concatenate, then Linear(8 d, D): 8 V + 8 d D + D parameters."""
-
-    def __init__(self, vocabulary: int, components: int, width: int, token_width: int = 8) -> None:
-        super().__init__()
-        self.table = nn.Embedding(vocabulary, token_width)
-        self.linear = nn.Linear(components * token_width, width)
-
-    def forward(self, observation: Tensor) -> Tensor:  # (B, T, d) -> (B, T, D)
-        tokens = self.table(observation.int())  # (B, T, d, 8)
-        return self.linear(tokens.flatten(-2))
-
-
-class VectorEmbedding(nn.Module):
-    """Embed a real vector by Linear(d, D)."""
-
-    def __init__(self, components: int, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(components, width)
-
-    def forward(self, observation: Tensor) -> Tensor:  # (B, T, d) -> (B, T, D)
-        return self.linear(observation.to(self.linear.weight.dtype))
-
-
-class ImageEmbedding(nn.Module):
-    """Embed an image: two 3x3 convolutions below 36 pixels, else the 8-4-3 stack of DQN (Mnih et al. 2015)."""
-
-    def __init__(self, shape: tuple[int, ...], width: int, integer: bool) -> None:
-        super().__init__()
-        self.channels_last = shape[-1] <= shape[0]
-        height, image_width, channels = shape if self.channels_last else (shape[1], shape[2], shape[0])
-        self.scale = 1 / 255 if integer else 1.0
-        # channels, kernel, stride, padding
-        small, large = ((32, 3, 1, 1), (64, 3, 2, 1)), ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
-        layers: list[nn.Module] = []
-        inputs = channels
-        for outputs, kernel, stride, padding in small if min(height, image_width) < 36 else large:
-            layers += [nn.Conv2d(inputs, outputs, kernel, stride, padding), nn.ReLU()]
-            inputs = outputs
-        self.convolutions = nn.Sequential(*layers)
-        flat = deepcopy(self.convolutions).to("meta")(torch.empty(1, channels, height, image_width, device="meta"))
-        self.linear = nn.Linear(flat.numel(), width)
-
-    def forward(self, observation: Tensor) -> Tensor:  # (B, T, H, W, C) or (B, T, C, H, W) -> (B, T, D)
-        frames = observation.flatten(0, 1).to(self.linear.weight.dtype) * self.scale
-        if self.channels_last:
-            frames = frames.permute(0, 3, 1, 2)
-        return self.linear(self.convolutions(frames).flatten(1)).unflatten(0, observation.shape[:2])
-
-
 def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 8) -> nn.Module:
     """Make the embedding for a kind of observation."""
     if spec.kind == "discrete":
@@ -138,24 +89,6 @@ def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 
     if spec.kind == "continuous":
         return VectorEmbedding(spec.shape[0], width)
     return ImageEmbedding(spec.shape, width, integer=not spec.dtype.is_floating_point)
-
-
-class ActionHistoryEmbedding(nn.Module):
-    """Embed the action that led to each observation, a_{t-1}; index A means "no action yet" and gives zeros.
-
-    Replay and acting both store the previous action beside its observation, so that training and acting see the same
-    pairs (the published code shifts them once too often when acting).
-    """
-
-    def __init__(self, num_actions: int, width: int) -> None:
-        super().__init__()
-        self.num_actions = num_actions
-        self.table = nn.Embedding(num_actions, width)
-
-    def forward(self, previous_action: Tensor) -> Tensor:  # (B, T) -> (B, T, width)
-        known = previous_action < self.num_actions
-        vectors = self.table(previous_action.clamp(max=self.num_actions - 1).int())
-        return vectors * known.unsqueeze(-1)
 
 
 @dataclass(frozen=True)
@@ -263,6 +196,8 @@ class NetworkConfig:
     """Encoder layers (None, here and below: as the architecture has it)."""
     context: Annotated[int, Bounds(1)] = 50
     """Context length K: the network never sees more than K observations."""
+    bag: Annotated[int, Bounds(0)] = 0
+    """Steps that have left the window and that the Q head still reads: DTQN's persistent bag (0: off)."""
     form: Literal["paper", "paper_equations"] = "paper"
     """Of the DBGFQN paper: `paper` is Algorithm 1 with Table 3's counts; `paper_equations` is equations 10 and 20-22:
     no ReLU on sublayer outputs, a projection after recurrences, one bias-free linear head, no last LayerNorm."""
@@ -315,7 +250,9 @@ class NetworkConfig:
         _check_known("memory", row.memory, [*MEMORY, "none"])
         if row.memory == "none" and row.layers and not row.attention:
             raise UserError(f"--layers {row.layers}: {self.architecture} has no memory, so it takes --layers 0 only")
-        if row.attention and self.width % self.heads:
+        if row.streamed and self.bag:
+            raise UserError(f"--bag {self.bag} keeps what leaves a window; {self.architecture} has none; use --bag 0")
+        if (row.attention or self.bag) and self.width % self.heads:
             raise UserError(f"--heads {self.heads} does not divide --width {self.width}; choose a divisor of it")
         if row.memory in BIDIRECTIONAL and self.width % 2:
             raise UserError(f"--width {self.width} is odd, but {row.memory} needs half of it for each direction")
@@ -350,8 +287,9 @@ def _check_known(what: str, name: str, table: Collection[str]) -> None:
 class QNetwork(nn.Module):
     """Q-values at every position of a window (DTQN, section 3; DBGFQN, Algorithm 1).
 
-    Methods take `observation` (B, T, ...), `previous_action` (B, T), the action that led to each observation, and
-    `lengths` (B,), the number of real positions of each window, or None where padding is to count as real.
+    Methods take `observation` (B, T, ...), `previous_action` (B, T), the action that led to each observation,
+    `lengths` (B,), the number of real positions of each window, or None where padding is to count as real, and `bag`,
+    steps from before the window, or None where there are none; only a network with --bag reads it.
     """
 
     def __init__(self, config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> None:
@@ -366,16 +304,35 @@ class QNetwork(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(_layer(config, row) for _ in range(row.layers))
         self.norm = nn.LayerNorm(width) if row.final_norm else nn.Identity()
+        self.bag = BagAttention(width, config.heads, config.dropout) if config.bag else None
         self.head = _head(config, row, num_actions)
         if config.initialisation == "paper":
             initialise(self)
 
-    def forward(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def forward(
+        self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None, bag: Bag | None = None
+    ) -> Tensor:
         """Compute Q at every position, (B, T, A)."""
+        return self.read(self.encode(observation, previous_action, lengths), bag)
+
+    def encode(
+        self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, prefixes: bool = False
+    ) -> Tensor:
+        """Compute what the head reads at every position, (B, T, D); with `prefixes` as if it were the newest."""
         x = self._tokens(self.embed(observation, previous_action))  # (B, T, D)
         for layer in self.layers:
-            x = layer(x, lengths)
-        return self.head(self.norm(x))
+            x = (layer.at_every_prefix if prefixes else layer)(x, lengths)  # type: ignore[operator]
+        return self.norm(x)
+
+    def read(self, x: Tensor, bag: Bag | None = None, seen: Tensor | None = None) -> Tensor:
+        """Compute Q (..., A) of encodings (B, T, D) or (B, D) and a bag; `seen` (B, T, N): each position's entries."""
+        if self.bag is None:
+            return self.head(x)
+        attended = torch.zeros_like(x)
+        if bag is not None:
+            entries = self.dropout(self.embed(bag.observation, bag.previous_action))  # (B, N, D)
+            attended = self.bag(x, entries, bag.held if seen is None else seen)
+        return self.head(torch.cat([x, attended], -1))
 
     def embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         """Embed observations and previous actions, (B, T, D), without their positions."""
@@ -387,30 +344,32 @@ class QNetwork(nn.Module):
     def _tokens(self, embedded: Tensor) -> Tensor:
         return self.dropout(self.positions(embedded))  # (B, T, D)
 
-    def at(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
+    def at(
+        self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor,
+        bag: Bag | None = None,
+    ) -> Tensor:  # fmt: skip
         """Compute Q at position `index` (B,) of each window, (B, A); the last layer computes only that position."""
-        return self.at_embedded(self.embed(observation, previous_action), lengths, index)
+        return self.at_embedded(self.embed(observation, previous_action), lengths, index, bag)
 
-    def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
+    def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor, bag: Bag | None = None) -> Tensor:
         """Compute `at` from what `embed` gives, (B, T, D)."""
         x = self._tokens(embedded)
         if not len(self.layers):
-            return self.head(self.norm(select(x, index)))
+            return self.read(self.norm(select(x, index)), bag)
         for layer in self.layers[:-1]:
             x = layer(x, lengths)
         x = self.layers[-1].at(x, lengths, index)  # type: ignore[operator]  # (B, D)
-        return self.head(self.norm(x))
+        return self.read(self.norm(x), bag)
 
-    def at_every_prefix(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def at_every_prefix(
+        self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None, bag: Bag | None = None
+    ) -> Tensor:
         """Compute Q at every position as if it were the newest of its window, (B, T, A), which is what acting reads.
 
         For a causal network that is `forward`. Where the last layer alone is bidirectional (`supports_prefixes`) it
         costs no more: at the newest position of a window its backward direction has made one step only.
         """
-        x = self._tokens(self.embed(observation, previous_action))  # (B, T, D)
-        for layer in self.layers:
-            x = layer.at_every_prefix(x, lengths)  # type: ignore[operator]
-        return self.head(self.norm(x))
+        return self.read(self.encode(observation, previous_action, lengths, prefixes=True), bag)
 
     def step(
         self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
@@ -421,7 +380,7 @@ class QNetwork(nn.Module):
         for layer, before in zip(self.layers, state, strict=True):
             x, carried = layer.step(x, before, reset)  # type: ignore[operator]
             after.append(carried)
-        return self.head(self.norm(x)), after
+        return self.read(self.norm(x)), after
 
     def sequence(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
@@ -434,7 +393,7 @@ class QNetwork(nn.Module):
         for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
             x, carried = layer.sequence(x, before, reset)  # type: ignore[operator]
             after.append(carried)
-        return self.head(self.norm(x)), after
+        return self.read(self.norm(x)), after
 
     def initial_state(self, batch: int, device: torch.device) -> list[Any]:
         """Make the carried states of all layers for B fresh episodes (stateful networks only)."""
@@ -494,10 +453,11 @@ def _layer(config: NetworkConfig, row: Architecture) -> nn.Module:
 
 
 def _head(config: NetworkConfig, row: Architecture, num_actions: int) -> nn.Module:
-    """From the last encoding (..., D) to Q-values (..., A)."""
+    """From the last encoding (..., D), and what is attended in the bag where there is one, to Q-values (..., A)."""
+    inputs = 2 * config.width if config.bag else config.width
     if config.form == "paper_equations":
-        return nn.Linear(config.width, num_actions, bias=False)  # Eq. 22
+        return nn.Linear(inputs, num_actions, bias=False)  # Eq. 22
     if row.head == "linear" and config.head_width is None:
-        return nn.Linear(config.width, num_actions)
+        return nn.Linear(inputs, num_actions)
     hidden = config.head_width or config.width
-    return nn.Sequential(nn.Linear(config.width, hidden), nn.ReLU(), nn.Linear(hidden, num_actions))
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, num_actions))

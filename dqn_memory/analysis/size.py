@@ -21,9 +21,11 @@ import dqn_memory.blocks.kernels.linear_scan
 import dqn_memory.blocks.kernels.recurrent  # registers operators that are counted below
 import dqn_memory.blocks.kernels.scan  # noqa: F401
 from dqn_memory.blocks import Attention
+from dqn_memory.blocks.bag import BagAttention
+from dqn_memory.blocks.embeddings import ImageEmbedding
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.blocks.positions import Positions
-from dqn_memory.network import ARCHITECTURES, ImageEmbedding, NetworkConfig, ObservationSpec, QNetwork, observation_spec
+from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.errors import UserError, near_names
 from envs.registry import FROM_FILES, WORLDS, make_world
 
@@ -65,7 +67,7 @@ def part_counts(network: QNetwork) -> dict[str, int]:
         "positions": [network.positions],
         "encoder": [network.layers],
         "norm": [network.norm],
-        "head": [network.head],
+        "head": [network.bag, network.head],
     }
     return {name: sum(count(part).trainable for part in several if part is not None) for name, several in parts.items()}
 
@@ -83,6 +85,7 @@ def published_count(network: QNetwork) -> int | None:
         and config.form == "paper"
         and config.head_width in (None, config.width)
         and config.token_width == 8
+        and not config.bag
         and (not row.attention or config.prior.kind == "causal")
     )
     masks = row.layers * config.context**2 if row.attention else 0
@@ -94,19 +97,24 @@ def forward_operations(network: QNetwork) -> int:
 
     Two for each multiply-add of the matrix products: every weight matrix meets each of the K positions once
     (linear maps, recurrences, gates), and attention forms K x K scores and mixes K values by them, 4 K^2 D in
-    all, future keys included. Convolutions count at every output cell. Not counted: table look-ups, biases,
-    activations, softmax, LayerNorm, priors.
+    all, future keys included. A bag's N entries are embedded and projected too, and attention to them takes 4 K N D.
+    Convolutions count at every output cell. Not counted: table look-ups, biases, activations, softmax, LayerNorm,
+    priors.
     """
-    context, operations = network.config.context, 0
-    for module in network.modules():
+    context, entries, operations = network.config.context, network.config.bag, 0
+    for name, module in network.named_modules():
         if isinstance(module, Attention):
             operations += 4 * context**2 * module.project_out.in_features
+        if isinstance(module, BagAttention):
+            operations += 4 * context * entries * module.project_out.in_features
         if not isinstance(module, NO_MATRICES):
-            operations += 2 * context * _elements(p for p in module.parameters(recurse=False) if p.dim() == 2)
+            met = context + entries if name.startswith("observation_embedding") else context
+            met = entries if name == "bag.project_entries" else met
+            operations += 2 * met * _elements(p for p in module.parameters(recurse=False) if p.dim() == 2)
     embedding = network.observation_embedding
     if isinstance(embedding, ImageEmbedding):
         image = torch.empty(1, 1, *network.spec.shape, device=embedding.linear.weight.device)
-        operations += context * (_counted(lambda: embedding(image)) - 2 * embedding.linear.weight.numel())
+        operations += (context + entries) * (_counted(lambda: embedding(image)) - 2 * embedding.linear.weight.numel())
     return operations
 
 

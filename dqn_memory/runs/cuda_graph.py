@@ -1,6 +1,6 @@
 """A function of tensors as CUDA graphs: captured once for each form of its inputs, then replayed.
 
-Inputs and results may be tensors, or dataclasses, tuples and dicts of them.
+Inputs and results may be tensors or None, or dataclasses, tuples and dicts of them.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def capture(work: Callable[[], R]) -> tuple[torch.cuda.CUDAGraph, R]:
 
 def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """Apply a function to every tensor of a tree."""
-    if isinstance(tree, Tensor):
-        return function(tree)
+    if tree is None or isinstance(tree, Tensor):
+        return None if tree is None else function(tree)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         return dataclasses.replace(tree, **{name: mapped(function, value) for name, value in vars(tree).items()})
     if isinstance(tree, dict):
@@ -109,6 +109,7 @@ def tensors(tree: Any) -> Iterator[Tensor]:
     """All tensors of a tree, in its order."""
     if isinstance(tree, Tensor):
         yield tree
+    if tree is None or isinstance(tree, Tensor):
         return
     inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple) else vars(tree).values()
     for value in inner:

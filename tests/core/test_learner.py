@@ -1,6 +1,5 @@
 """The update: targets by hand, masks, buckets, and the agreement of training with acting."""
 
-import copy
 from dataclasses import replace
 
 import pytest
@@ -12,6 +11,7 @@ from dqn_memory.acting import WindowActor
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import trimmed_length
+from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import set_tf32
 from dqn_memory.runs.trainer import restore_optimizer, set_learning_rate
@@ -295,8 +295,7 @@ def steps(engine, architecture, device="cpu", updates=3, **changes):
     losses = []
     for _ in range(updates):
         batch = sample(replay, config, 6, config.contexts_per_window(net), generator)
-        moved = {name: value.to(device) for name, value in vars(batch).items()}
-        losses.append(float(update(replace(copy.copy(batch), **moved))["losses/td_loss"]))
+        losses.append(float(update(mapped(lambda value: value.to(device), batch))["losses/td_loss"]))
     return losses, [p.detach().cpu() for p in net.parameters()]
 
 

@@ -47,6 +47,7 @@ KINDS = {
             "--env CartPole-v1 --architecture drqn --acting-state episode",
             "--env CartPole-v1 --architecture dgfqn --n-step 3 --checkpoint-every 100 --max-repeated-actions 150",
             f"--env {CAR} --config paper --prepopulate 100 --dropout 0.2",
+            f"--env {MEMORY} --context 4 --bag 4 --checkpoint-every 100",
         ),
         (f"--env {MEMORY} --architecture dgfqn --checkpoint-every 100", 1200, 4),
         "width = 16",
