@@ -105,6 +105,10 @@ class LearnerConfig:
             raise UserError(f"--loss-positions {chosen!r} is not known; use {known}")
         return int(number)
 
+    def trains_newest(self, network: QNetwork) -> bool:
+        """Whether each position is trained as the newest of its window, so that no later one reaches it."""
+        return self.contexts_per_window(network) is not None or self.loss_positions in ("auto", "prefixes")
+
     def terminal_weight_at(self, updates: int) -> float:
         """Weight of terminal steps after that many updates."""
         left = max(0.0, 1 - updates / self.terminal_weight_updates) if self.terminal_weight_updates else 1.0

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from dqn_memory.acting import Explorer, evaluate, make_actor
 from dqn_memory.agent import evaluate_run, load_policy
 from dqn_memory.analysis.size import match
+from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.config import LearnerConfig, TrainConfig
 from dqn_memory.network import QNetwork, observation_spec, trimmed_length
 from dqn_memory.replay import ContextBatch, Replay, WindowBatch
@@ -74,6 +75,17 @@ class QTrainer(Trainer[TrainConfig]):
         self.drawing = generator(streams.replay, torch.device("cpu"))
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
         self.begin()
+
+    def announce(self) -> None:
+        """Say also which parameters this training cannot reach."""
+        super().announce()
+        network, learner = self.config.network, self.config.learner
+        if network.row().memory in BIDIRECTIONAL and len(self.network.layers) and learner.trains_newest(self.network):
+            print(
+                "the last layer's backward recurrence keeps its first values: where a window's newest position is "
+                "trained, it takes one step from zero (other layers' are trained; --loss-positions all trains it too)",
+                flush=True,
+            )
 
     def _build_network(self) -> QNetwork:
         with torch.random.fork_rng(devices=[]):

@@ -296,9 +296,13 @@ class Trainer(ABC, Generic[C]):
             return cls._resume(argv)
         config = cls.configure(argv)
         trainer = cls(config)
-        backend.log_backend(trainer.backend, trainer.device)
+        trainer.announce()
         facts = backend.facts(trainer.backend)
         return trainer, Run.create(cls.folder(config), to_toml(config), trainer.device, facts=facts)
+
+    def announce(self) -> None:
+        """Say what a reader should know before a fresh run."""
+        backend.log_backend(self.backend, self.device)
 
     @classmethod
     def configure(cls, argv: Settings) -> C:

@@ -139,7 +139,7 @@ def never_reached(config: NetworkConfig, learner):
 
 def expected(network, learner):
     """By parameter, the mask that the table gives."""
-    newest = learner.contexts_per_window(network) is not None or learner.loss_positions in ("auto", "prefixes")
+    newest = learner.trains_newest(network)
     holds = {ALWAYS: True, ALIKE: True, LENGTHS: learner.lengths, NEWEST: newest}
     masks = {name: torch.zeros_like(value, dtype=torch.bool) for name, value in network.named_parameters()}
     for name, mask in masks.items():
@@ -168,3 +168,17 @@ def test_training_reaches_all_but_what_the_table_says(preset, architecture, monk
         name: int(mask.sum()) for name, mask in known.items() if mask.any()
     }
     assert all(torch.equal(found[name], mask) for name, mask in known.items())
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--architecture", "dbgfqn"], True),
+        (["--architecture", "dblfqn", "--layers", "1"], True),
+        (["--architecture", "dbgfqn", "--loss-positions", "all"], False),
+        (["--architecture", "dgfqn"], False),
+    ],
+)
+def test_a_run_says_which_recurrence_it_cannot_train(flags, said, capsys, tmp_path):
+    QTrainer.start(["--env", "Gridverse/Memory-5x5-v0", *flags, "--run", str(tmp_path / "run")])
+    assert ("backward recurrence keeps its first values" in capsys.readouterr().out) == said
