@@ -1,8 +1,9 @@
 """Measure how fast the core is: `python -m dqn_memory.benchmark`.
 
 Every number stands beside that of a baseline which computes the published update as its reference does
-(dqn_memory/analysis/reference.py), measured in the same process by turns. Prints the tables; --write FOLDER keeps them
-as core.* and mamba.*, each written whole: its tables that were not asked for are not kept.
+(dqn_memory/analysis/reference.py), measured in the same process by turns; memories stand beside torch's recurrences.
+Prints the tables; --write FOLDER keeps them as core.*, memories.* and mamba.*, each written whole: its tables that were
+not asked for are not kept.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import tyro
+from torch import nn
 
 from dqn_memory.acting import WindowActor
 from dqn_memory.analysis import reference
-from dqn_memory.analysis.size import environment_sizes, gigaflop
+from dqn_memory.analysis.size import count, environment_sizes, gigaflop
 from dqn_memory.analysis.timing import CompareArgs, Work, full_replay, matrix_product
+from dqn_memory.blocks import Block, build, names
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.replay import WindowBatch
@@ -56,6 +59,9 @@ BARS = {  # times faster than the baseline, one thread, float32
 BARRED = ("published", "shared")  # the forms that the bars judge
 CASES = tuple(BARS)
 NO_BASELINE = (("POMDP/CarFlag-v0", "dtqn_mamba"), ("Gridverse/Memory-7x7-v0", "dtqn_mamba"))
+# how many times torch.nn.GRU's, or torch.nn.LSTM's, speed a memory with resets should have, one thread
+MEMORY_BARS = {"gru": 1.0, "lstm": 1.0, "mingru": 1.5, "minlstm": 1.5}
+STEP_BAR = 1.5  # times torch.nn.GRUCell's time for each parameter that a step should take at most
 GRAPH_BAR = 5.0  # times faster than eager, on an accelerator
 STEPS_BAR = 1000.0  # environment steps a second with one update a step, on an accelerator
 
@@ -65,9 +71,9 @@ STEPS_BAR = 1000.0  # environment steps a second with one update a step, on an a
 class Args(CompareArgs):
     """Measure updates and acting against the reference's way of computing them, and Mamba against mambapy.
 
-    --only knows update, acting, mamba (the mixer and its scan, beside the package mambapy where it is installed); with
-    a CUDA device also graphs (eager against captured updates), training (environment steps/s with one update a step)
-    and mamba_cuda (every backend there).
+    --only knows update, acting, memories (each beside torch.nn.GRU and torch.nn.LSTM), mamba (the mixer and its scan,
+    beside the package mambapy where it is installed); with a CUDA device also graphs (eager against captured updates),
+    training (environment steps/s with one update a step) and mamba_cuda (every backend there).
     """
 
     compile: bool = False
@@ -75,14 +81,14 @@ class Args(CompareArgs):
 
     def check(self) -> None:
         """Refuse in one sentence what cannot work."""
-        self.check_tables((*TABLES, *MAMBA))
+        self.check_tables((*TABLES, *PAGES))
         if set(self.tables()) & set(ON_CUDA) and (self.clock == "cpu" or not torch.cuda.is_available()):
             needing = " and ".join(ON_CUDA)
             raise UserError(f"{needing} need a CUDA device that torch sees, and --clock wall; choose others by --only")
 
     def tables(self) -> Sequence[str]:
         """List what is to be measured."""
-        return self.only or [name for name in (*TABLES, *MAMBA) if torch.cuda.is_available() or name not in ON_CUDA]
+        return self.only or [name for name in (*TABLES, *PAGES) if torch.cuda.is_available() or name not in ON_CUDA]
 
     def cases(self, names: Sequence[tuple[str, str]]) -> list[BenchmarkCase]:
         """Make the cases of these environments and architectures."""
@@ -220,6 +226,76 @@ def training_rate(env: str, architecture: str, steps: int, device: str = "cuda",
     return float((last["step"] - first["step"]) / (last["time/elapsed"] - first["time/elapsed"]))
 
 
+# ---- memories --------------------------------------------------------------------------------------------------------
+def memory_rows(args: Args) -> Iterator[tuple[dict[str, Value], dict[str, Value]]]:
+    """Measure the sequence and the step of each memory: a row of both tables."""
+    batch, time, width = (4, 8, 16) if args.quick else (256, 64, 64)
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(batch, time, width, generator=draws).requires_grad_()
+    reset = torch.rand(batch, time, generator=draws) < 1 / 32
+    product, of_product = matrix_product(128 if args.quick else 1024, torch.float32)
+    gru, lstm = (kind(width, width, batch_first=True) for kind in (nn.GRU, nn.LSTM))
+    cell = nn.GRUCell(width, width)
+    step_timer = replace(args.timer, repetitions=4 * args.timer.repetitions)
+    for name in names():
+        block = build(name, width)
+        if not block.stateful or (block.pointwise and name != "mlp"):
+            continue
+        resolve_backend([block], "auto", torch.device("cpu"))
+        ours, step = memory_works(block, x, reset)
+        others: dict[str, Work] = {
+            "gru": lambda: gru(x)[0].sum().backward(),
+            "lstm": lambda: lstm(x)[0].sum().backward(),
+        }
+        times = args.timer({"ours": ours, **others, "product": product})
+        steps = step_timer({"ours": step, "cell": torch.no_grad()(lambda: cell(x[:, 0]))})
+        mine, parameters = times["ours"], count(block).trainable
+        operations = gigaflop(ours)
+        floor = operations / of_product * times["product"].median
+        sequences: dict[str, Value] = {
+            "memory": name,
+            "parameters": parameters,
+            "ms": mine.median,
+            "spread": mine.spread,
+        }
+        for kind in others:
+            sequences |= {f"{kind}_ms": times[kind].median, f"{kind}_speed_up": mine.speed_up(times[kind])}
+        bar = {"bar": MEMORY_BARS.get(name)}
+        share = count(cell).trainable / parameters / steps["ours"].speed_up(steps["cell"])
+        yield (
+            {**sequences, **bar, "gflop": operations, "floor_ms": floor, "reached": floor / mine.median},
+            {
+                "memory": name, "us": 1000 * steps["ours"].median, "cell_us": 1000 * steps["cell"].median,
+                "of_cell_per_parameter": share, "bar": STEP_BAR,
+            },
+        )  # fmt: skip
+
+
+def memory_works(block: Block, x: torch.Tensor, reset: torch.Tensor) -> tuple[Work, Work]:
+    """Make a pass forward and backward over x (B, T, D), and one step of its rows."""
+    state = block.initial_state(len(x))
+
+    @torch.no_grad()
+    def step() -> None:
+        block.step(x[:, 0], state, reset[:, 0])
+
+    return lambda: block.sequence(x, None, reset)[0].sum().backward(), step
+
+
+def memory_tables(args: Args) -> list[Table]:
+    """Make both tables of the memories."""
+    sequences, steps = zip(*memory_rows(args), strict=True)
+    return [
+        Table.from_records(list(rows), *TEXTS["tables"][name])
+        for name, rows in (("sequences", sequences), ("steps", steps))
+    ]
+
+
+def mamba_tables(args: Args, device: str) -> list[Table]:
+    """Measure Mamba's mixer and scan beside mambapy's."""
+    return reference.mamba_tables(args.timer, 2 if args.quick else 2048, device)
+
+
 # ---- measure, print, write -------------------------------------------------------------------------------------------
 TABLES: dict[str, Callable[[Args], Rows]] = {
     "update": update_rows,
@@ -227,7 +303,12 @@ TABLES: dict[str, Callable[[Args], Rows]] = {
     "graphs": graph_rows,
     "training": training_rows,
 }
-MAMBA = {"mamba": "cpu", "mamba_cuda": "cuda"}  # two tables each, on a page of their own
+# tables of pages of their own: page, title, tables
+PAGES: dict[str, tuple[str, str, Callable[[Args], Iterable[Table]]]] = {
+    "memories": ("memories", "Speed of memories", memory_tables),
+    "mamba": ("mamba", "Speed of Mamba", lambda args: mamba_tables(args, "cpu")),
+    "mamba_cuda": ("mamba", "Speed of Mamba", lambda args: mamba_tables(args, "cuda")),
+}
 ON_CUDA = ("graphs", "training", "mamba_cuda")
 
 
@@ -240,11 +321,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     set_tf32(False)
     facts = origin("dqn_memory.benchmark", argv, **benchmark_facts())
-    wanted, rows = args.tables(), 2 if args.quick else 2048
+    wanted = args.tables()
     core = (Table.from_records(make(args), *TEXTS["tables"][name]) for name, make in TABLES.items() if name in wanted)
     publish(core, args.write, "core", "Speed of the core", facts)
-    mamba = (reference.mamba_tables(args.timer, rows, device) for name, device in MAMBA.items() if name in wanted)
-    publish(itertools.chain.from_iterable(mamba), args.write, "mamba", "Speed of Mamba", facts)
+    for page, title in {PAGES[name][:2] for name in wanted if name in PAGES}:
+        tables = (make(args) for name, (of, _, make) in PAGES.items() if of == page and name in wanted)
+        publish(itertools.chain.from_iterable(tables), args.write, page, title, facts)
 
 
 if __name__ == "__main__":
