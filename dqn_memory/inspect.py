@@ -3,6 +3,7 @@
 It plays greedy episodes and writes into RUN/inspect, for an agent of the package ./NAME/inspect:
 
     attention_layer_*.png  what each decision of one episode attended to, head by head, beside the environment
+    states_layer_*.png     what a memory carries over that episode, and how far the gates around it are open
     priors.png             learned attention priors by distance
     q_values.png           Q-values over that episode
     recall.png             how far back Q-values depend on observations, by gradient and by occlusion
@@ -30,7 +31,7 @@ from matplotlib.figure import Figure
 from dqn_memory.acting import EvalSetup
 from dqn_memory.agent import load_network
 from dqn_memory.analysis import plots
-from dqn_memory.analysis.attention import attention_priors, episode_attention, prior_tables
+from dqn_memory.analysis.attention import attention_priors, carried_states, episode_attention, prior_tables
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
@@ -76,6 +77,8 @@ class Findings:
 
     episodes: list[Episode]
     attention: dict[int, Array]  # by layer, (H, T, T), of the first episode
+    states: dict[int, Array]  # by layer, (T, numbers), of the first episode; empty where nothing is carried
+    gates: dict[int, Array]  # by layer, how far they are open, (T, gates)
     discrepancies: list[Discrepancy]
     recall: Recall
 
@@ -97,9 +100,12 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
     episodes = play(args, setup, network)
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
     attention = episode_attention(network, *drawn, config.acting)
+    states, gates = carried_states(network, *drawn) if network.stateful and len(network.layers) else ({}, {})
     return Findings(
         episodes=episodes,
         attention={layer: maps.double().cpu().numpy() for layer, maps in attention.items()},
+        states={layer: state for layer, state in states.items() if state.size},
+        gates=gates,
         discrepancies=[discrepancy(network, *each, config.acting) for each in seen],
         recall=recall(network, episodes, args.recall, args.seed, config.acting, config.acting_state),
     )
@@ -127,6 +133,9 @@ def draw(
         )
         for layer, maps in found.attention.items()
     }
+    for layer, state in found.states.items():
+        title = f"What layer {layer} carries over one greedy episode: {agent}"
+        figures[f"states_layer_{layer}.png"] = plots.carried(state, found.gates.get(layer), title)
     tables, meaning = prior_tables(attention_priors(network), context)
     if tables:
         figures["priors.png"] = plots.prior_tables(tables, "Attention priors", meaning)

@@ -14,6 +14,7 @@ from torch import Tensor
 from dqn_memory.acting import ActingMode
 from dqn_memory.analysis.episodes import TOKENS, known_lengths, windows
 from dqn_memory.blocks import EncoderLayer, Prior, Sublayer
+from dqn_memory.blocks.gates import GruGate
 from dqn_memory.network import QNetwork
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -47,6 +48,41 @@ def episode_attention(
             by_step = empty.scatter_add(2, step[:, None].expand_as(newest), newest)
             found.setdefault(layer, []).append(by_step)
     return {layer: torch.cat(parts).transpose(0, 1) for layer, parts in found.items()}
+
+
+@torch.no_grad()
+def carried_states(
+    network: QNetwork, observation: Tensor, previous_action: Tensor
+) -> tuple[dict[int, Array], dict[int, Array]]:
+    """Compute what a network that goes on from a state carries after each step of an episode (T, ...).
+
+    Returns by layer number its state, all numbers of it in a row, (T, numbers), and how far its GRU gates are open on
+    average, 0 to 1, (T, gates).
+    """
+    state, reset = (
+        network.initial_state(1, observation.device),
+        torch.ones(1, dtype=torch.bool, device=observation.device),
+    )
+    gates = {layer: [gate for gate in module.modules() if isinstance(gate, GruGate)]
+             for layer, module in enumerate(network.layers)}  # fmt: skip
+    opened: dict[GruGate, list[float]] = {gate: [] for each in gates.values() for gate in each}
+    hooks = [
+        gate.register_forward_hook(lambda gate, given, _: opened[gate].append(float(gate.parts(*given)[0].mean())))
+        for gate in opened
+    ]
+    states: dict[int, list[Tensor]] = {layer: [] for layer in gates}
+    for step in range(len(observation)):
+        _, state = network.step(observation[step : step + 1], previous_action[step : step + 1], state, reset)
+        reset = torch.zeros_like(reset)
+        for layer, parts in enumerate(state):
+            numbers = [part.flatten().double() for part in parts if part.is_floating_point()]
+            states[layer].append(torch.cat(numbers) if numbers else observation.new_zeros(0).double())
+    for hook in hooks:
+        hook.remove()
+    return (
+        {layer: torch.stack(each).cpu().numpy() for layer, each in states.items()},
+        {layer: np.array([opened[gate] for gate in each]).T for layer, each in gates.items() if each},
+    )
 
 
 @torch.no_grad()

@@ -41,6 +41,7 @@ STYLE: Any = {
 }  # fmt: skip
 styled = matplotlib.rc_context(STYLE)
 SHADES = 256  # of a picture's palette
+NUMBERS = 48  # most of a state in a picture
 PER_ROW = 4  # panels side by side
 MOST = 100  # steps of an episode in a picture; more would lie on each other
 FILM = 16  # a window of up to this many steps is shown with pictures and numbers
@@ -221,6 +222,26 @@ def q_values(q: Array, action: Array, title: str, names: Sequence[str] = ()) -> 
     integer_axis(panel)
     finish_panel(panel, "step of the episode", "Q-value (discounted return)", legend=True)
     panel.set_title(title, fontsize=11)
+    return figure
+
+
+@styled
+def carried(states: Array, opened: Array | None, title: str) -> Figure:
+    """Draw the numbers (T, n) of a state that move most, each by its largest value, and open gates (T, gates)."""
+    title, states = first_steps(title, len(states)), states[:MOST]
+    shown = states[:, np.argsort(-states.std(0), kind="stable")[:NUMBERS]]
+    figure = new_figure(min(12.0, max(5.6, 0.12 * len(states) + 4.5)), 4.6 if opened is not None else 3.4, title)
+    heights = (1,) if opened is None else (3, 1)
+    panels = np.atleast_1d(figure.subplots(len(heights), sharex=True, height_ratios=heights))
+    largest = np.abs(shown).max(0, initial=1e-12)
+    image = panels[0].imshow((shown / largest).T, "RdBu", vmin=-1, vmax=1, interpolation="nearest", aspect="auto")
+    figure.colorbar(image, ax=panels[0], label="of its largest value")
+    panels[0].set_ylabel(f"{shown.shape[1]} of {states.shape[1]:,} numbers")
+    if opened is not None:
+        panels[1].plot(opened[:MOST], marker=".")
+        panels[1].set_ylabel("gates open")
+    integer_axis(panels[-1])
+    panels[-1].set_xlabel("step of the episode")
     return figure
 
 

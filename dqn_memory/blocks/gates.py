@@ -35,12 +35,17 @@ class GruGate(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Join the stream x and the sublayer output y, both (..., D)."""
+        update, candidate = self.parts(x, y)
+        return torch.lerp(x, candidate, update)
+
+    def parts(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute z, how far the gate is open, and h, both (..., D)."""
         output_r, output_z, output_g = self.from_output(y).chunk(3, dim=-1)
         stream_r, stream_z = self.from_stream(x).chunk(2, dim=-1)
         reset = torch.sigmoid(output_r + stream_r)
         update = torch.sigmoid(output_z + stream_z - self.bias)
         candidate = torch.tanh(output_g + self.from_reset(reset * x))
-        return torch.lerp(x, candidate, update)
+        return update, candidate
 
 
 GATES: dict[str, Callable[[int], nn.Module]] = {"residual": Residual, "gru": GruGate}

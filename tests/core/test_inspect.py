@@ -11,7 +11,14 @@ from PIL import Image
 from run_folders import refused
 from trained import contents, trained
 
-from dqn_memory.analysis.attention import attention_maps, attention_priors, episode_attention, prior_tables, sensitivity
+from dqn_memory.analysis.attention import (
+    attention_maps,
+    attention_priors,
+    carried_states,
+    episode_attention,
+    prior_tables,
+    sensitivity,
+)
 from dqn_memory.blocks import Attention, PriorConfig
 from dqn_memory.inspect import main
 
@@ -63,6 +70,20 @@ def test_an_episode_is_what_each_decision_attended_to(architecture, kind, acting
             expected = torch.zeros(2, 9, dtype=torch.float64)
             expected[:, first : t + 1] = maps[:, t - first, : t + 1 - first]
             torch.testing.assert_close(found[layer][:, t], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("architecture", ["gru", "attention", "gtrxl_memory", "lstm_bare"])
+def test_what_is_carried_is_the_state_of_each_step(architecture):
+    net, (observation, previous) = make(architecture), window(9)
+    states, opened = carried_states(net, observation, previous)
+    for length in (1, 5, 9):
+        _, state = net.sequence(observation[None, :length], previous[None, :length])
+        for layer, parts in enumerate(state):
+            numbers = [part.flatten() for part in parts if part.is_floating_point()]
+            np.testing.assert_allclose(states[layer][length - 1], torch.cat(numbers).detach(), atol=1e-12)
+    gates = {"gru": [1], "attention": [1], "gtrxl_memory": [2, 2], "lstm_bare": []}[architecture]
+    assert [each.shape for each in opened.values()] == [(9, count) for count in gates]
+    assert all(((each > 0) & (each < 0.5)).all() for each in opened.values())  # they begin almost closed
 
 
 def test_sensitivity_lies_where_a_network_can_look():
@@ -128,6 +149,8 @@ def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
     assert facts["pictures"] == ["attention_layer_0.png", "q_values.png", "recall.png"]
     for wrong in ("2", "-1"):
         assert "0 .. 1" in refused(capsys, [str(run), "--initial", wrong], main)
+    _, facts = inspected(capsys, trained(tmp_path / "gru", "--architecture", "gru"), "--no-frames", episodes=1)
+    assert facts["pictures"] == ["states_layer_0.png", "q_values.png", "recall.png"]
 
 
 @pytest.mark.long
@@ -156,4 +179,5 @@ def test_wrong_input_is_one_line_and_writes_nothing(tmp_path, capsys):
     for argv in ([str(tmp_path)], [], *([str(run), *each] for each in wrong)):
         refused(capsys, argv, main)
     assert contents(tmp_path) == before
-    assert inspected(capsys, run)[1]["pictures"] == ["q_values.png", "recall.png", "episode.gif"]  # no attention
+    pictures = inspected(capsys, run)[1]["pictures"]
+    assert pictures == ["states_layer_0.png", "q_values.png", "recall.png", "episode.gif"]  # no attention
