@@ -47,6 +47,7 @@ from envs.registry import WORLDS
 from envs.spaces import Decode, Encode, discrete_actions, encoder, integer_ranges
 
 Array = np.ndarray[Any, np.dtype[Any]]
+KINDS_OF_NETWORKS = ("q_network", "pqn", "ppo")  # runs whose agent is the greedy policy of one network
 
 
 @dataclass(frozen=True)
@@ -349,7 +350,7 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
     fit the config, or a device that is not there.
     """
     device = usable_device(device)
-    checkpoint, config = read_run(Path(run), TrainConfig)
+    checkpoint, config = read_run(Path(run), _config_class(Path(run)))
     environment = config.environment
     interface = Interface.of(environment.env, environment.kwargs(training=False), environment.observation_key)
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
@@ -357,6 +358,13 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
     part = "average" if checkpoint.part("average") else "network"
     checkpoint.fill(network, part, f"the weights of {run} do not fit its config and environment")
     return network.to(device).eval(), config, checkpoint.step
+
+
+def _config_class(run: Path) -> type[Any]:
+    """Find the config of a run of one network; that of Q-networks for any other, which its reader then refuses."""
+    kind = kind_of(Run.open(run).load(with_replay=False))
+    known = kind in KINDS_OF_NETWORKS
+    return trainer_class(kind).config_class if known else TrainConfig
 
 
 def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:

@@ -375,12 +375,19 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute Q (B, A) of one step of B episodes from carried states; rows with `reset` start from a fresh one."""
+        x, after = self.encode_step(observation, previous_action, state, reset)
+        return self.read(x), after
+
+    def encode_step(
+        self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
+    ) -> tuple[Tensor, list[Any]]:
+        """Compute what the head reads of one step, (B, D), and the state after it."""
         x = self.embed(observation.unsqueeze(1), previous_action.unsqueeze(1)).squeeze(1)  # (B, D)
         after = []
         for layer, before in zip(self.layers, state, strict=True):
             x, carried = layer.step(x, before, reset)  # type: ignore[operator]
             after.append(carried)
-        return self.read(self.norm(x)), after
+        return self.norm(x), after
 
     def sequence(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
@@ -389,11 +396,18 @@ class QNetwork(nn.Module):
 
         `reset` (B, T) is true where a step begins an episode.
         """
+        x, after = self.encode_sequence(observation, previous_action, state, reset)
+        return self.read(x), after
+
+    def encode_sequence(
+        self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
+    ) -> tuple[Tensor, list[Any]]:
+        """Compute what the head reads of T steps, (B, T, D), and the state after them."""
         x, after = self.embed(observation, previous_action), []  # (B, T, D)
         for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
             x, carried = layer.sequence(x, before, reset)  # type: ignore[operator]
             after.append(carried)
-        return self.read(self.norm(x)), after
+        return self.norm(x), after
 
     def initial_state(self, batch: int, device: torch.device) -> list[Any]:
         """Make the carried states of all layers for B fresh episodes (stateful networks only)."""

@@ -11,41 +11,34 @@ Shapes: N environments, B windows of a batch, T positions of a window (T <= K, t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dqn_memory.acting import Explorer, evaluate, make_actor
-from dqn_memory.agent import evaluate_run, load_policy
-from dqn_memory.analysis.size import match
+from dqn_memory.acting import Explorer, make_actor
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.config import LearnerConfig, TrainConfig
-from dqn_memory.network import QNetwork, observation_spec, trimmed_length
+from dqn_memory.network import QNetwork, trimmed_length
 from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.cuda_graph import Captured
-from dqn_memory.runs.score import Score, summary
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import Engine
-from dqn_memory.runs.trainer import Trainer, set_learning_rate
-from envs.baselines import baseline_summary
-from envs.fleet import make_fleet
+from dqn_memory.runs.trainer import set_learning_rate
+from dqn_memory.trainer import NetworkTrainer, average_parameters
 
 Batch = WindowBatch | ContextBatch
 Metrics = dict[str, Tensor]
 
 
-class QTrainer(Trainer[TrainConfig]):
+class QTrainer(NetworkTrainer[TrainConfig]):
     """Deep Q-learning with memory: environments, networks, optimiser, replay, random streams, counters."""
 
     kind = "q_network"
     config_class = TrainConfig
     shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "loss": "losses/td_loss"}
-    evaluation_flags = ("episodes", "video", "video_episodes", "overwrite")
     stateful = ("actor", "explorer")
     generators = ("exploration", "drawing")
     tensors = ("observation", "previous_action", "time")
@@ -53,13 +46,9 @@ class QTrainer(Trainer[TrainConfig]):
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
         streams, num_envs = self.streams, config.environment.num_envs
-        self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
         # networks
-        self.network = self._build_network()
-        self.target = self._build_network().requires_grad_(False).eval()  # values without dropout
-        self.evaluated = self.network  # what evaluations play and a checkpoint offers as the agent
-        if config.learner.ema_decay > 0:
-            self.evaluated = self._build_network().requires_grad_(False)
+        self.build_networks(config.learner.ema_decay > 0)
+        self.target = self.build_network().requires_grad_(False).eval()  # values without dropout
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
         # learner
         config.learner.check(self.network)
@@ -86,11 +75,6 @@ class QTrainer(Trainer[TrainConfig]):
                 "trained, it takes one step from zero (other layers' are trained; --loss-positions all trains it too)",
                 flush=True,
             )
-
-    def _build_network(self) -> QNetwork:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.streams.network)
-            return self.config.network.build(self.spec, self.num_actions).to(self.device)
 
     def begin(self) -> None:
         """Start episodes in all environments, with nothing remembered."""
@@ -147,54 +131,14 @@ class QTrainer(Trainer[TrainConfig]):
         self.stats.count_update(metrics, self.steps)
 
     # ---- what the base class asks for --------------------------------------------------------------------------------
-    def networks(self) -> dict[str, QNetwork]:
+    def networks(self) -> dict[str, Any]:
         """List the online network, the target and, where the run averages its weights, their average."""
-        named = {"network": self.network, "target": self.target}
-        return named if self.evaluated is self.network else named | {"average": self.evaluated}
+        return {"network": self.network, "target": self.target} | super().networks()
 
     def scalars(self) -> dict[str, float]:
         """Give what a log line says; sums since the last line are cleared."""
         epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}
         return super().scalars() | epsilon | self.network.memory_scalars()
-
-    def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
-        """Play greedy episodes with the evaluation stream's own seed for this step."""
-        config = self.config.evaluation
-        episodes = config.final_episodes if final else config.episodes
-        setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory)
-        return evaluate(self.evaluated, setup, episodes, self.evaluation_seed(final))
-
-    def reached_goal(self, score: Score) -> bool:
-        """Whether the success rate is as high as `--stop-at-success` asks."""
-        goal = self.config.evaluation.stop_at_success
-        return goal is not None and float(score.success.mean()) >= goal
-
-    def summary(self, score: Score) -> str:
-        """Say what the script prints of the last evaluation."""
-        environment, options = self.config.environment.env, self.config.env_kwargs(training=False)
-        return summary(score, baseline_summary(float(score.success.mean()), environment, options))
-
-    @classmethod
-    def variant(cls, config: TrainConfig) -> str:
-        """Name the run's folder between environment and seed."""
-        return config.network.architecture
-
-    @classmethod
-    def resolve(cls, config: TrainConfig) -> TrainConfig:
-        """Make `--path` absolute, and turn `--match` into widths."""
-        environment = config.environment
-        if environment.path is not None and Path(environment.path).is_file():  # else a name that the environment knows
-            config = replace(config, environment=replace(environment, path=str(Path(environment.path).resolve())))
-        if config.match is None:
-            return config
-        key, cpu = environment.observation_key, torch.device("cpu")
-        fleet = make_fleet(environment.env, 1, 0, cpu, observation_key=key, env_kwargs=config.env_kwargs())
-        spec = observation_spec(fleet.observation_space)
-        return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
-
-    evaluate_run = staticmethod(evaluate_run)
-    load_policy = staticmethod(load_policy)
-
 
 # ---- sample ----------------------------------------------------------------------------------------------------------
 def sample(
@@ -464,13 +408,6 @@ def update(
 def copy_parameters(source: nn.Module, target: nn.Module) -> None:
     """Copy all parameters in place, so that captured graphs keep their addresses."""
     torch._foreach_copy_(list(target.parameters()), list(source.parameters()))
-
-
-@torch.no_grad()
-def average_parameters(source: nn.Module, average: nn.Module, decay: float, updates: int) -> None:
-    """Move `average` towards `source` after update number `updates`; faster early on, to forget the first weights."""
-    decay = min(decay, (1 + updates) / (10 + updates))
-    torch._foreach_lerp_(list(average.parameters()), list(source.parameters()), 1 - decay)
 
 
 main = QTrainer.main  # starts or resumes a run and trains it to its end

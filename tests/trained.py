@@ -20,6 +20,16 @@ def training_flags(run: Path | str, *more: str, steps: int = 600) -> list[str]:
     return f"{TRAINING} --total-steps {steps} --run {run} {' '.join(map(str, more))}".split()
 
 
+def rollout_flags(run: Path | str, *more: str, steps: int = 512) -> list[str]:
+    """Flags of a run of pqn or ppo."""
+    short = (
+        "--width 16 --heads 2 --num-envs 4 --rollout-steps 16 --minibatches 2 --context 8 --final-lr-fraction 1 "
+        "--log-every 128 --evaluate-every 0 --episodes 8 --final-episodes 8 --threads 1 "
+        f"--total-steps {steps} --run {run}"
+    )
+    return [*short.split(), *map(str, more)]
+
+
 def trained(folder: Path, *flags: str, env: str = CARDS) -> Path:
     """A run of 240 steps; by default in the world whose episodes are shortest."""
     short = f"{SMALL}--epsilon-steps 300 --evaluate-every 0 --episodes 4 --final-episodes 4 --total-steps 240"

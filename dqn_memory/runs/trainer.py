@@ -141,7 +141,8 @@ class Trainer(ABC, Generic[C]):
     optimizers: Sequence[torch.optim.Optimizer]
     backend: Choice | None = None
     """What its Mamba runs on, where it has one."""
-    replay: Any
+    replay: Any = None
+    """What was stored to learn from; None where each step is learned from once."""
 
     def __init__(self, config: C) -> None:
         config.check()
@@ -215,9 +216,14 @@ class Trainer(ABC, Generic[C]):
 
     # ---- state ---------------------------------------------------------------------------------------------------
     @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of one iteration."""
+        return self.fleet.num_envs
+
+    @property
     def steps(self) -> int:
         """Environment steps taken."""
-        return self.iterations * self.fleet.num_envs
+        return self.iterations * self.steps_per_iteration
 
     def evaluation_seed(self, final: bool) -> int:
         """Seed of the evaluation at this step, from the run's own stream of evaluations.
@@ -260,6 +266,8 @@ class Trainer(ABC, Generic[C]):
             setattr(self, name, state[name].to(self.device))
         for name in ("solved", "iterations", "updates"):
             setattr(self, name, state[name])
+        if self.replay is None:
+            return
         if checkpoint.replay is None:
             self.begin()  # an episode whose beginning is lost cannot be learned from, so all start anew
         else:
@@ -336,7 +344,7 @@ class Trainer(ABC, Generic[C]):
                 with foreign_state(run.path):
                     trainer.restore(checkpoint)
                 check_unfinished(run, config, trainer.steps, trainer.solved)
-                if checkpoint.replay is None:
+                if checkpoint.replay is None and trainer.replay is not None:
                     lost = "without its replay: the continued run is not exact, episodes start anew"
                     print(f"resuming {run.path} {lost}", flush=True)
             run.lengthen(config.total_steps)
@@ -396,12 +404,13 @@ class Trainer(ABC, Generic[C]):
             print(
                 f"step {self.steps}: new episodes, as a resume would repeat {len(self.fleet.log)} actions", flush=True
             )
-            self.replay.cut()
+            if self.replay is not None:
+                self.replay.cut()
             self.fleet.forget()
             self.begin()
 
     def _due(self, every: int) -> bool:
-        return due(self.steps, every, self.fleet.num_envs)
+        return due(self.steps, every, self.steps_per_iteration)
 
     def _evaluation_due(self) -> bool:
         """Whether an evaluation is due; not every trainer's config puts the first one off."""

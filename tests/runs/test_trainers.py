@@ -14,7 +14,7 @@ import pytest
 import torch
 import unizero_models
 from run_folders import assert_same_run, metrics, refused
-from trained import CAR, CARDS, MEMORY, training_flags
+from trained import CAR, CARDS, MEMORY, rollout_flags, training_flags
 
 from dqn_memory.evaluate import main as evaluate
 from dqn_memory.runs.checkpoint import Checkpoint
@@ -52,6 +52,26 @@ KINDS = {
         (f"--env {MEMORY} --architecture dgfqn --checkpoint-every 100", 1200, 4),
         "width = 16",
         ("--stop-at-success 0.0", 400),
+    ),
+    "pqn": Kind(
+        rollout_flags,
+        (512, 1024),
+        (
+            f"--env {MEMORY} --evaluate-every 256 --epsilon-ladder 3 --sticky-exponent 2",
+            f"--env {CARDS} --architecture mlstm --dropout 0.2 --ema-decay 0",
+            "--env CartPole-v1 --architecture gtrxl_memory --checkpoint-every 256 --max-repeated-actions 150",
+        ),
+        (f"--env {MEMORY} --checkpoint-every 256", 4096, 4),
+        "width = 16",
+        ("--stop-at-success 0.0 --evaluate-every 256", 256),
+    ),
+    "ppo": Kind(
+        rollout_flags,
+        (512, 1024),
+        (f"--env {MEMORY} --evaluate-every 256", f"--env {CARDS} --architecture lru --dropout 0.2"),
+        (f"--env {MEMORY} --checkpoint-every 256", 4096, 4),
+        "width = 16",
+        ("--stop-at-success 0.0 --evaluate-every 256", 256),
     ),
     "unizero": Kind(
         unizero_models.flags,
@@ -191,7 +211,7 @@ def test_a_run_that_is_there_is_refused_in_one_sentence_and_stays_as_it_is(tmp_p
 
 
 @pytest.mark.long
-@EVERY_KIND
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("pqn", "ppo")])  # these have none
 def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys, kind):
     run = trained(kind, tmp_path / "run", "--checkpoint-replay", "none")
     assert Run.open(run).load().replay is None
@@ -225,7 +245,7 @@ def test_options_of_evaluate_are_refused_where_a_kind_has_none(tmp_path, capsys)
 
 def test_a_kind_that_nobody_knows_is_one_sentence():
     assert trainer_class("dqn_memory.train") is trainer_class("q_network")  # as earlier versions called it
-    with pytest.raises(UserError, match="unknown kind of run 'dreamer'; known: glam, q_network, unizero"):
+    with pytest.raises(UserError, match="unknown kind of run 'dreamer'; known: glam, ppo, pqn, q_network, unizero"):
         trainer_class("dreamer")
     with pytest.raises(UserError, match=r"is foreign: its kind is 'another program', not 'glam'$"):
         check_kind(Path("run"), Checkpoint(0, {}, {}, None, {"kind": "another program"}), "glam")

@@ -16,12 +16,24 @@ from dqn_memory.runs.toml import from_toml
 NEGATIVE = {
     "q_network": "capacity epsilon_end epsilon_start local_window max_norm max_span mu mu_max ramp "
     "regulariser_weight sigma span sticky_exponent",
+    "pqn": "epsilon_end epsilon_start local_window max_norm max_span mu mu_max ramp regulariser_weight sigma span "
+    "sticky_exponent",
+    "ppo": "local_window max_norm max_span mu mu_max ramp regulariser_weight sigma span",
     "unizero": "capacity frame_skip local_window max_norm max_span most_frames mu mu_max noops ramp regulariser_weight "
     "sigma size span sticky stop_at_return",
     "glam": "balls batch_length blink burn_in capacity grid maximum screen stop_at_return",
 }
 
 GAME = "--env ALE/Pong-v5"
+ROLLOUTS = [
+    ("--env Gridverse/Memory-6x6-v0", MEMORY),
+    ("--architecture dbgfqn", "--architecture dbgfqn encodes places in a window"),
+    ("--architecture dbgfqn --position-encoding none", "cannot act step by step from a carried state"),
+    ("--minibatches 5", "--minibatches 5 is more than --num-envs 4"),
+    ("--bag 3", "--bag 3 keeps what leaves a window"),
+    ("--engine compile", "--engine compile is for the window learner"),
+    ("--config paper", "--config paper is a preset of dqn_memory.train"),
+]
 WRONG = {
     "q_network": [
         ("--env Gridverse/Memory-6x6-v0", MEMORY),
@@ -44,6 +56,8 @@ WRONG = {
         ("--regulariser-weight -1", "--regulariser-weight -1.0 of the prior's penalty must not be negative"),
         ("--env POMDP/CarFlag-v0 --observation-key x", "observation_key 'x' chooses from a dictionary"),
     ],
+    "pqn": ROLLOUTS,
+    "ppo": ROLLOUTS,
     "unizero": [
         ("--env Gridverse/Memory-6x6-v0", MEMORY),
         ("--env ALE/Pongg-v5", "pong"),
@@ -138,5 +152,5 @@ def test_wrong_input_is_one_sentence(tmp_path, capsys, kind, arguments, words):
 
 @EVERY_KIND
 def test_what_no_trainer_can_do_is_one_sentence(tmp_path, capsys, kind):
-    for arguments, words in [*EVERYWHERE, *(WORLD_MODELS if kind != "q_network" else [])]:
+    for arguments, words in [*EVERYWHERE, *(WORLD_MODELS if kind in ("unizero", "glam") else [])]:
         assert words in said(kind, tmp_path / "run", capsys, arguments)

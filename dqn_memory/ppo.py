@@ -1,0 +1,199 @@
+"""Train a memory agent by recurrent PPO: `python -m dqn_memory.ppo --env Gridverse/Memory-5x5-v0`.
+
+Proximal policy optimisation (Schulman et al. 2017) with a memory, on the same rollouts as `pqn`: an actor and a critic
+read the same memory, advantages are those of GAE, and an update computes whole rollouts from the state before them.
+From top to bottom: the config, the network, a run and its loop, the loss. `--resume RUN` continues a run.
+
+Shapes: N environments, T steps of a rollout, B environments of a minibatch, A actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dqn_memory.config import ComputeConfig, EvaluationConfig
+from dqn_memory.network import NetworkConfig, QNetwork
+from dqn_memory.rollouts import Collector, Rollout, RolloutConfig, RolloutTrainer, lambda_returns
+from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.metrics import RunStats
+from dqn_memory.runs.seeding import generator
+from dqn_memory.runs.settings import Bounds, EnvironmentConfig, OutputConfig, Repeatable
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class PPOLearnerConfig:
+    """Rollouts and the update from them."""
+
+    rollout_steps: Annotated[int, Bounds(2)] = 128
+    """Steps T of a rollout, in every environment; gradients go back that far."""
+    epochs: Annotated[int, Bounds(1)] = 4
+    """Passes over each rollout."""
+    minibatches: Annotated[int, Bounds(1)] = 4
+    """Updates of a pass, each from its share of the environments."""
+    gamma: Annotated[float, Bounds(0, 1)] = 0.99
+    """Discount per environment step."""
+    trace_decay: Annotated[float, Bounds(0, 1)] = 0.95
+    """Lambda of GAE: 0 looks one step ahead, 1 to the end of the rollout."""
+    clip: Annotated[float, Bounds(above=0)] = 0.2
+    """How far the ratio of new to old probability may leave 1 before it earns nothing more."""
+    entropy_weight: Annotated[float, Bounds(0)] = 0.02
+    """Weight of the policy's entropy."""
+    value_weight: Annotated[float, Bounds(0)] = 0.5
+    """Weight of the critic's squared error."""
+    learning_rate: Annotated[float, Bounds(above=0)] = 1e-3
+    """Adam's learning rate."""
+    final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.1
+    """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
+    max_grad_norm: Annotated[float, Bounds(above=0)] = 0.5
+    """Largest global L2 norm of the gradient."""
+    reward_scale: Annotated[float, Bounds(above=0)] = 1.0
+    """Factor on rewards in what is learned."""
+    ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
+    """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""
+
+
+@dataclass(frozen=True)
+class PPOConfig(RolloutConfig):
+    """Train one memory agent by recurrent PPO in one environment.
+
+    `--resume RUN` continues a stopped run instead (`--resume RUN --help`).
+    """
+
+    trainer: ClassVar[str] = "ppo"
+
+    environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=128))
+    network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
+    learner: PPOLearnerConfig = field(default_factory=PPOLearnerConfig)
+    evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))
+    output: OutputConfig = field(default_factory=lambda: OutputConfig(log_every=50_000, checkpoint_every=1_000_000))
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    seed: Annotated[int, Bounds(0)] = 1
+    """Seed of every random stream: environments, actions, minibatches, evaluation, network, dropout."""
+    total_steps: Annotated[int, Bounds(1)] = 3_000_000
+    """Environment steps of the run."""
+    match: str | None = None
+    """Trainable parameters to match, such as 100k: sets width and head width (the critic's apart)."""
+    plugin: Repeatable = ()
+    """Modules imported first, which register blocks, priors, architectures or environments of their own."""
+
+
+# ---- the network -----------------------------------------------------------------------------------------------------
+class ActorCritic(nn.Module):
+    """A network whose outputs are logits, and a critic that reads the same encoding."""
+
+    def __init__(self, policy: QNetwork) -> None:
+        super().__init__()
+        width = policy.config.width
+        self.policy = policy
+        self.critic = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+
+    def initial_state(self, batch: int, device: torch.device) -> list[Any]:
+        """Make the carried states for B fresh episodes."""
+        return self.policy.initial_state(batch, device)
+
+    def step(
+        self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
+    ) -> tuple[Tensor, list[Any]]:
+        """Compute logits and the value of one step, (B, A + 1), and the state after it."""
+        x, after = self.policy.encode_step(observation, previous_action, state, reset)
+        return self._read(x), after
+
+    def sequence(
+        self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
+    ) -> tuple[Tensor, list[Any]]:
+        """Compute logits and values of T steps that follow `state`, (B, T, A + 1), and the state after them."""
+        x, after = self.policy.encode_sequence(observation, previous_action, state, reset)
+        return self._read(x), after
+
+    def _read(self, x: Tensor) -> Tensor:
+        return torch.cat((self.policy.read(x), self.critic(x)), -1)
+
+
+# ---- a run -----------------------------------------------------------------------------------------------------------
+class PPOTrainer(RolloutTrainer[PPOConfig]):
+    """Recurrent PPO: environments, actor and critic, optimiser, random streams, counters."""
+
+    kind = "ppo"
+    config_class = PPOConfig
+    shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "entropy": "losses/entropy"}
+    stateful = ("collector",)
+
+    def __init__(self, config: PPOConfig) -> None:
+        super().__init__(config)
+        learner, streams = config.learner, self.streams
+        self.stats = RunStats(self.device, "losses/loss")
+        # networks
+        self.build_networks(learner.ema_decay > 0)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(streams.network + 1)
+            self.model = ActorCritic(self.network).to(self.device)
+        self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
+        groups = [{"params": list(self.model.parameters()), "first_lr": learner.learning_rate}]
+        self.optimizer = torch.optim.Adam(groups, learner.learning_rate, eps=1e-5)
+        self.optimizers = [self.optimizer]
+        # environments, actions, minibatches
+        self.collector = Collector(self.fleet, self.model, learner.rollout_steps, learner.reward_scale)
+        self.exploration = generator(streams.exploration, self.device)
+        self.drawing = generator(streams.replay)
+        torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
+
+    def networks(self) -> dict[str, Any]:
+        """List the policy, its average, and the critic."""
+        return super().networks() | {"critic": self.model.critic}
+
+    # ---- the loop ----------------------------------------------------------------------------------------------------
+    def iterate(self) -> None:
+        """Collect one rollout, then learn from it."""
+        learner = self.config.learner
+        progress = self.steps / self.config.total_steps
+
+        # act
+        def choose(outputs: Tensor, reset: Tensor, t: int) -> Tensor:
+            return torch.multinomial(outputs[:, :-1].softmax(1), 1, generator=self.exploration).squeeze(1)
+
+        rollout = self.collector.collect(choose, self.stats.count_episodes)
+        self.iterations += 1
+
+        # returns and advantages
+        value, following = rollout.outputs[..., -1], rollout.following[..., -1]  # (N, T)
+        returns = lambda_returns(rollout, value, following, learner.gamma, learner.trace_decay)
+        advantage = returns - value
+
+        # learn
+        for rows in self.minibatches():
+            loss, metrics = ppo_loss(self.model, rollout.rows(rows), returns[rows], advantage[rows], learner)
+            self.descend(loss, metrics, progress)
+
+
+# ---- loss ------------------------------------------------------------------------------------------------------------
+def ppo_loss(
+    model: ActorCritic, rollout: Rollout, returns: Tensor, advantage: Tensor, config: PPOLearnerConfig
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute the clipped objective of the policy, the critic's error and the entropy, a scalar, and its metrics."""
+    outputs, _ = model.sequence(rollout.observation, rollout.previous_action, rollout.state, rollout.reset)
+    taken = rollout.action.unsqueeze(2)
+    logs, before = outputs[..., :-1].log_softmax(2), rollout.outputs[..., :-1].log_softmax(2)  # (B, T, A)
+    ratio = (logs.gather(2, taken) - before.gather(2, taken)).squeeze(2).exp()  # (B, T)
+    scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    policy = -torch.minimum(ratio * scaled, ratio.clamp(1 - config.clip, 1 + config.clip) * scaled).mean()
+    error = (outputs[..., -1] - returns).square().mean()
+    entropy = -(logs.exp() * logs).sum(2).mean()
+    loss = policy + config.value_weight * error - config.entropy_weight * entropy
+    return loss, {
+        "losses/loss": loss.detach(),
+        "losses/policy": policy.detach(),
+        "losses/value": error.detach(),
+        "losses/entropy": entropy.detach(),
+    }
+
+
+main = PPOTrainer.main  # starts or resumes a run and trains it to its end
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Train a memory agent without a replay: `python -m dqn_memory.pqn --env Gridverse/Memory-5x5-v0`.
+
+PQN, the parallelised Q-network (Gallici et al. 2025), with a memory: many environments at once, Q(lambda) targets of
+whole rollouts, LayerNorm in place of a target network, a few epochs of minibatches of environments over each rollout.
+The network acts from a carried state, so its memory must be one that streams. From top to bottom: the config, a run and
+its loop, the targets, the loss. `--resume RUN` continues a run.
+
+Shapes: N environments, T steps of a rollout, B environments of a minibatch, A actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from dqn_memory.acting import ExplorationConfig, Explorer
+from dqn_memory.config import ComputeConfig, EvaluationConfig
+from dqn_memory.network import NetworkConfig, QNetwork
+from dqn_memory.rollouts import Collector, Rollout, RolloutConfig, RolloutTrainer, lambda_returns
+from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.seeding import generator
+from dqn_memory.runs.settings import Bounds, EnvironmentConfig, OutputConfig, Repeatable
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class PQNLearnerConfig:
+    """Rollouts and the update from them."""
+
+    rollout_steps: Annotated[int, Bounds(2)] = 64
+    """Steps T of a rollout, in every environment; gradients go back that far."""
+    epochs: Annotated[int, Bounds(1)] = 2
+    """Passes over each rollout."""
+    minibatches: Annotated[int, Bounds(1)] = 4
+    """Updates of a pass, each from its share of the environments."""
+    gamma: Annotated[float, Bounds(0, 1)] = 0.99
+    """Discount per environment step."""
+    trace_decay: Annotated[float, Bounds(0, 1)] = 0.9
+    """Lambda of Q(lambda): 0 looks one step ahead, 1 to the end of the rollout."""
+    cut: Literal["none", "watkins"] = "none"
+    """Where returns stop besides at ends of episodes: nowhere, or at actions that were not greedy (Watkins 1989)."""
+    learning_rate: Annotated[float, Bounds(above=0)] = 1e-3
+    """RAdam's learning rate."""
+    final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.05
+    """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
+    max_grad_norm: Annotated[float, Bounds(above=0)] = 1.0
+    """Largest global L2 norm of the gradient."""
+    reward_scale: Annotated[float, Bounds(above=0)] = 1.0
+    """Factor on rewards in what is learned."""
+    ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
+    """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""
+
+
+@dataclass(frozen=True)
+class PQNConfig(RolloutConfig):
+    """Train one memory agent by PQN in one environment.
+
+    `--resume RUN` continues a stopped run instead (`--resume RUN --help`).
+    """
+
+    trainer: ClassVar[str] = "pqn"
+
+    environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=256))
+    network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
+    learner: PQNLearnerConfig = field(default_factory=PQNLearnerConfig)
+    exploration: ExplorationConfig = field(default_factory=lambda: ExplorationConfig(epsilon_steps=1_000_000))
+    evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))
+    output: OutputConfig = field(default_factory=lambda: OutputConfig(log_every=50_000, checkpoint_every=1_000_000))
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    seed: Annotated[int, Bounds(0)] = 1
+    """Seed of every random stream: environments, exploration, minibatches, evaluation, network, dropout."""
+    total_steps: Annotated[int, Bounds(1)] = 3_000_000
+    """Environment steps of the run."""
+    match: str | None = None
+    """Trainable parameters to match, such as 100k: sets width and head width."""
+    plugin: Repeatable = ()
+    """Modules imported first, which register blocks, priors, architectures or environments of their own."""
+
+
+# ---- a run -----------------------------------------------------------------------------------------------------------
+class PQNTrainer(RolloutTrainer[PQNConfig]):
+    """PQN with memory: environments, network, optimiser, random streams, counters."""
+
+    kind = "pqn"
+    config_class = PQNConfig
+    shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "loss": "losses/td_loss"}
+    stateful = ("collector", "explorer")
+
+    def __init__(self, config: PQNConfig) -> None:
+        super().__init__(config)
+        learner, streams, num_envs = config.learner, self.streams, config.environment.num_envs
+        # network
+        self.build_networks(learner.ema_decay > 0)
+        self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
+        self.optimizer = torch.optim.RAdam(
+            [{"params": list(self.network.parameters()), "first_lr": learner.learning_rate}], learner.learning_rate
+        )
+        self.optimizers = [self.optimizer]
+        # environments, exploration, minibatches
+        self.collector = Collector(self.fleet, self.network, learner.rollout_steps, learner.reward_scale)
+        self.exploration = generator(streams.exploration, self.device)
+        self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
+        self.drawing = generator(streams.replay)
+        torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
+
+    # ---- the loop ----------------------------------------------------------------------------------------------------
+    def iterate(self) -> None:
+        """Collect one rollout, then learn from it."""
+        num_envs = self.fleet.num_envs
+        progress = self.steps / self.config.total_steps
+
+        # act
+        def choose(q: Tensor, reset: Tensor, t: int) -> Tensor:
+            return self.explorer.choose(q.argmax(1), self.steps + t * num_envs, reset)
+
+        rollout = self.collector.collect(choose, self.stats.count_episodes)
+        self.iterations += 1
+
+        # targets
+        target = q_lambda(rollout, self.config.learner)  # (N, T)
+
+        # learn
+        for rows in self.minibatches():
+            loss, metrics = td_loss(self.network, rollout.rows(rows), target[rows])
+            self.descend(loss, metrics, progress)
+
+    def scalars(self) -> dict[str, float]:
+        """Give what a log line says; sums since the last line are cleared."""
+        return super().scalars() | {"charts/epsilon": self.explorer.epsilon(self.steps)}
+
+
+# ---- targets and loss ------------------------------------------------------------------------------------------------
+def q_lambda(rollout: Rollout, config: PQNLearnerConfig) -> Tensor:
+    """Compute Q(lambda) targets, (N, T), of the values that the network had while it acted."""
+    value, following = rollout.outputs.max(2).values, rollout.following.max(2).values  # (N, T)
+    kept = rollout.action == rollout.outputs.argmax(2) if config.cut == "watkins" else None
+    return lambda_returns(rollout, value, following, config.gamma, config.trace_decay, kept)
+
+
+def td_loss(network: QNetwork, rollout: Rollout, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute half of the mean squared error of Q of the actions taken, a scalar, and its metrics."""
+    q, _ = network.sequence(rollout.observation, rollout.previous_action, rollout.state, rollout.reset)  # (B, T, A)
+    chosen = q.gather(2, rollout.action.unsqueeze(2)).squeeze(2)  # (B, T)
+    loss = 0.5 * (chosen - target).square().mean()
+    return loss, {
+        "losses/td_loss": loss.detach(),
+        "losses/q_values": chosen.detach().mean(),
+        "losses/targets": target.mean(),
+    }
+
+
+main = PQNTrainer.main  # starts or resumes a run and trains it to its end
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Rollouts: T steps of N environments by a network that acts from a carried state, and the returns that follow them.
+
+What `pqn` and `ppo` share. An episode goes on from one rollout to the next, with the state that the network carries; an
+update computes the whole rollout by `QNetwork.sequence`, from the state that stood before its first step.
+
+Shapes: N environments, T steps of a rollout, A outputs of the network for a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from dqn_memory.acting import ActingMode, ActingState, EvalSetup, Kept
+from dqn_memory.analysis.size import on_meta
+from dqn_memory.config import ComputeConfig
+from dqn_memory.network import NetworkConfig, ObservationSpec
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import EnvironmentConfig, check_numbers, check_parts
+from dqn_memory.runs.trainer import set_learning_rate
+from dqn_memory.trainer import NetworkTrainer, average_parameters
+from envs.core import Step
+from envs.fleet import Fleet
+
+C = TypeVar("C", bound=Any)
+Choose = Callable[[Tensor, Tensor, int], Tensor]  # (outputs (N, A), reset (N,), t) -> actions (N,)
+
+
+class Streaming(Protocol):
+    """What acts from a carried state."""
+
+    def initial_state(self, batch: int, device: torch.device) -> list[Any]:
+        """Make the state of B fresh episodes."""
+
+    def step(
+        self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
+    ) -> tuple[Tensor, list[Any]]:
+        """Compute the outputs (B, A) of one step, and the state after it."""
+
+
+# ---- collecting ------------------------------------------------------------------------------------------------------
+@dataclass
+class Rollout:
+    """T consecutive steps of each of N environments."""
+
+    observation: Tensor  # (N, T, ...)
+    previous_action: Tensor  # (N, T), the action that led to each observation; A where an episode begins
+    reset: Tensor  # (N, T), where an episode begins
+    state: list[Any]  # of the network before the first step, rows first
+    action: Tensor  # (N, T)
+    reward: Tensor  # (N, T), scaled
+    terminated: Tensor  # (N, T)
+    done: Tensor  # (N, T)
+    outputs: Tensor  # (N, T, A), of the network as it acted
+    following: Tensor  # (N, T, A), of the observation after each step where it ends the rollout or is cut off, else 0
+
+    def rows(self, index: Tensor) -> Self:
+        """Select environments."""
+        return replace(self, **{name: tree_map(lambda part: part[index], value) for name, value in vars(self).items()})
+
+
+class Collector(Kept):
+    """Act in all environments, and carry observations and the network's state from one rollout to the next."""
+
+    kept = ("observation", "previous_action", "reset", "state")
+
+    def __init__(self, fleet: Fleet, network: Streaming, length: int, reward_scale: float) -> None:
+        self.fleet, self.network, self.length, self.reward_scale = fleet, network, length, reward_scale
+        self.device = fleet.device
+        self.begin()
+
+    def begin(self) -> None:
+        """Start episodes in all environments, with nothing remembered."""
+        rows = self.fleet.num_envs
+        self.observation = self.fleet.reset()  # (N, ...)
+        self.previous_action = torch.full((rows,), self.fleet.num_actions, device=self.device)  # A: none yet
+        self.reset = torch.ones(rows, dtype=torch.bool, device=self.device)
+        self.state = self.network.initial_state(rows, self.device)
+
+    @torch.no_grad()
+    def collect(self, choose: Choose, count: Callable[[Step], None]) -> Rollout:
+        """Take T steps with the actions that `choose` gives; `count` is told of each."""
+        before, columns = self.state, []
+        for t in range(self.length):
+            seen = self.observation, self.previous_action, self.reset
+            outputs, self.state = self.network.step(self.observation, self.previous_action, self.state, self.reset)
+            action = choose(outputs, self.reset, t)
+            step = self.fleet.step(action)
+            following = torch.zeros_like(outputs)
+            cut = step.truncated if t + 1 < self.length else ~step.terminated
+            if self.device.type != "cpu" or bool(cut.any()):
+                next_action = torch.full_like(self.reset, False)
+                after, _ = self.network.step(step.final_observation, action, self.state, next_action)
+                following = torch.where(cut.unsqueeze(1), after, following)
+            reward = step.reward * self.reward_scale
+            columns.append((*seen, action, reward, step.terminated, step.done, outputs, following))
+            self.observation, self.reset = step.observation, step.done
+            self.previous_action = torch.where(step.done, self.fleet.num_actions, action)
+            count(step)
+        observation, previous, reset, *rest = (torch.stack(each, 1) for each in zip(*columns, strict=True))
+        return Rollout(observation, previous, reset, before, *rest)
+
+
+def lambda_returns(
+    rollout: Rollout, value: Tensor, following: Tensor, gamma: float, decay: float, kept: Tensor | None = None
+) -> Tensor:
+    """Compute G_t = r_t + gamma ((1 - lambda) V(o_{t+1}) + lambda G_{t+1}), (N, T).
+
+    Where an episode is cut off by a time limit, and at the rollout's end, V of the observation that it was cut off at
+    stands in place of the mixture; where it terminates, 0. Subtracting V(o_t) gives the advantages of GAE (Schulman et
+    al. 2016); with V = max Q these are the targets of PQN (Gallici et al. 2025).
+
+    Args:
+        rollout: the steps.
+        value: V at each step, (N, T).
+        following: V of what comes after a step where that is not the next one, (N, T).
+        gamma: discount.
+        decay: lambda.
+        kept: where the return may go on through this step's action, (N, T): Watkins's cut is at actions that are not
+            greedy. None: everywhere.
+    """
+    returns, time = torch.empty_like(value), value.shape[1]
+    later = following[:, -1]
+    for t in range(time - 1, -1, -1):
+        after = torch.where(rollout.done[:, t], following[:, t], later)
+        later = rollout.reward[:, t] + gamma * torch.where(rollout.terminated[:, t], 0.0, after)
+        returns[:, t] = later
+        mixed = torch.lerp(value[:, t], later, decay)
+        later = mixed if kept is None else torch.where(kept[:, t], mixed, value[:, t])
+    return returns
+
+
+# ---- what both scripts are made of -----------------------------------------------------------------------------------
+class RolloutConfig:
+    """The methods of a config whose agent acts from a carried state."""
+
+    acting: ClassVar[ActingMode] = "prefix"
+    acting_state: ClassVar[ActingState] = "episode"
+    first_flags: ClassVar[tuple[str, ...]] = ("config", "env", "architecture", "total_steps", "seed", "run", "device")
+    environment: EnvironmentConfig
+    network: NetworkConfig
+    learner: Any
+    compute: ComputeConfig
+
+    def check(self) -> None:
+        """Raise a UserError for values, or a combination of parts, that cannot work."""
+        check_numbers(self)
+        check_parts(self, "network", "output", "compute")
+        name, minibatches, num_envs = self.network.architecture, self.learner.minibatches, self.environment.num_envs
+        if self.compute.engine != "eager":
+            raise UserError(f"--engine {self.compute.engine} is for the window learner; rollouts take --engine eager")
+        if bag := self.network.bag:
+            raise UserError(f"--bag {bag} keeps what leaves a window, and rollouts have none; use --bag 0")
+        if self.network.row().positions != "none":
+            raise UserError(
+                f"--architecture {name} encodes places in a window, which a carried state has not; use a memory that "
+                "streams, such as gru"
+            )
+        if not on_meta(self.network, ObservationSpec("continuous", (1,)), 2).stateful:
+            raise UserError(
+                f"--architecture {name} cannot act step by step from a carried state; use a memory that streams, such "
+                "as gru"
+            )
+        if minibatches > num_envs:
+            raise UserError(f"--minibatches {minibatches} is more than --num-envs {num_envs}; lower it")
+
+    def env_kwargs(self, training: bool = True) -> dict[str, Any]:
+        """Give the keywords of the environment's constructor, with the time limit of training or of evaluations."""
+        return self.environment.kwargs(training)
+
+    def eval_setup(self, device: torch.device) -> EvalSetup:
+        """Say where and how this run's network is evaluated."""
+        return EvalSetup(
+            self.environment.env, self.env_kwargs(training=False), self.environment.observation_key, device,
+            self.acting, self.acting_state, workers=self.environment.env_workers,
+        )  # fmt: skip
+
+
+class RolloutTrainer(NetworkTrainer[C]):
+    """A run that learns from each rollout, and then forgets it."""
+
+    collector: Collector
+    optimizer: torch.optim.Optimizer
+    drawing: torch.Generator  # of minibatches
+    generators = ("exploration", "drawing")
+    tensors = ()
+
+    def begin(self) -> None:
+        """Start episodes in all environments, with nothing remembered."""
+        self.collector.begin()
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of a rollout."""
+        steps: int = self.fleet.num_envs * self.config.learner.rollout_steps
+        return steps
+
+    def minibatches(self) -> Iterator[Tensor]:
+        """Draw the environments (B,) of each update from one rollout."""
+        for _ in range(self.config.learner.epochs):
+            order = torch.randperm(self.fleet.num_envs, generator=self.drawing).to(self.device)
+            yield from order.chunk(self.config.learner.minibatches)
+
+    def descend(self, loss: Tensor, metrics: dict[str, Tensor], progress: float) -> None:
+        """Take one gradient step after the fraction `progress` of the run, and let the average follow."""
+        learner = self.config.learner
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        set_learning_rate(self.optimizer, learner.final_lr_fraction, progress)
+        self.optimizer.zero_grad(set_to_none=True)
+        (loss + self.network.regularisation()).backward()
+        norm = nn.utils.clip_grad_norm_(parameters, learner.max_grad_norm, foreach=True)
+        self.optimizer.step()
+        self.network.project()
+        self.updates += 1
+        if self.evaluated is not self.network:
+            average_parameters(self.network, self.evaluated, learner.ema_decay, self.updates)
+        self.stats.count_update(metrics | {"grad/norm": norm.detach()}, self.steps)
+
+    def scalars(self) -> dict[str, float]:
+        """Give what a log line says; sums since the last line are cleared."""
+        return super().scalars() | self.network.memory_scalars()

@@ -1,0 +1,93 @@
+"""What the trainers of one network have in common: how it is built, averaged, evaluated and read back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from dqn_memory.acting import evaluate
+from dqn_memory.agent import evaluate_run, load_policy
+from dqn_memory.analysis.size import match
+from dqn_memory.network import QNetwork, observation_spec
+from dqn_memory.runs.score import Score, summary
+from dqn_memory.runs.trainer import Trainer
+from envs.baselines import baseline_summary
+from envs.fleet import make_fleet
+
+C = TypeVar("C", bound=Any)
+
+
+class NetworkTrainer(Trainer[C]):
+    """A run whose agent is the greedy policy of one network."""
+
+    evaluation_flags = ("episodes", "video", "video_episodes", "overwrite")
+    network: QNetwork
+    evaluated: QNetwork
+
+    def build_networks(self, averaged: bool) -> None:
+        """Build the online network, and its average, which evaluations play and a checkpoint offers as the agent."""
+        self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
+        self.network = self.build_network()
+        self.evaluated = self.build_network().requires_grad_(False) if averaged else self.network
+
+    def build_network(self) -> QNetwork:
+        """Build a network with the run's first values."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.streams.network)
+            network: QNetwork = self.config.network.build(self.spec, self.num_actions)
+            return network.to(self.device)
+
+    def networks(self) -> dict[str, Any]:
+        """List the online network and, where the run averages its weights, their average."""
+        named = {"network": self.network}
+        return named if self.evaluated is self.network else named | {"average": self.evaluated}
+
+    def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
+        """Play greedy episodes with the evaluation stream's own seed for this step."""
+        config = self.config.evaluation
+        episodes = config.final_episodes if final else config.episodes
+        setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory)
+        return evaluate(self.evaluated, setup, episodes, self.evaluation_seed(final))
+
+    def reached_goal(self, score: Score) -> bool:
+        """Whether the success rate is as high as `--stop-at-success` asks."""
+        goal = self.config.evaluation.stop_at_success
+        return goal is not None and float(score.success.mean()) >= goal
+
+    def summary(self, score: Score) -> str:
+        """Say what the script prints of the last evaluation."""
+        environment, options = self.config.environment.env, self.config.env_kwargs(training=False)
+        return summary(score, baseline_summary(float(score.success.mean()), environment, options))
+
+    @classmethod
+    def variant(cls, config: C) -> str:
+        """Name the run's folder between environment and seed."""
+        name: str = config.network.architecture
+        return name
+
+    @classmethod
+    def resolve(cls, config: C) -> C:
+        """Make `--path` absolute, and turn `--match` into widths."""
+        environment = config.environment
+        if environment.path is not None and Path(environment.path).is_file():  # else a name that the environment knows
+            config = replace(config, environment=replace(environment, path=str(Path(environment.path).resolve())))
+        if config.match is None:
+            return config
+        key, cpu = environment.observation_key, torch.device("cpu")
+        fleet = make_fleet(environment.env, 1, 0, cpu, observation_key=key, env_kwargs=config.env_kwargs())
+        spec = observation_spec(fleet.observation_space)
+        return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
+
+    evaluate_run = staticmethod(evaluate_run)
+    load_policy = staticmethod(load_policy)
+
+
+@torch.no_grad()
+def average_parameters(source: nn.Module, average: nn.Module, decay: float, updates: int) -> None:
+    """Move `average` towards `source` after update number `updates`; faster early on, to forget the first weights."""
+    decay = min(decay, (1 + updates) / (10 + updates))
+    torch._foreach_lerp_(list(average.parameters()), list(source.parameters()), 1 - decay)
