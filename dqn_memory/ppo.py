@@ -52,8 +52,8 @@ class PPOLearnerConfig:
     """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
     max_grad_norm: Annotated[float, Bounds(above=0)] = 0.5
     """Largest global L2 norm of the gradient."""
-    reward_scale: Annotated[float, Bounds(above=0)] = 1.0
-    """Factor on rewards in what is learned."""
+    reward_scale: Annotated[float, Bounds(above=0)] | None = None
+    """Factor on rewards in what is learned (None: one over the standard deviation of discounted returns so far)."""
     ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
     """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""
 
@@ -138,7 +138,7 @@ class PPOTrainer(RolloutTrainer[PPOConfig]):
         self.optimizer = torch.optim.Adam(groups, learner.learning_rate, eps=1e-5)
         self.optimizers = [self.optimizer]
         # environments, actions, minibatches
-        self.collector = Collector(self.fleet, self.model, learner.rollout_steps, learner.reward_scale)
+        self.collector = Collector(self.fleet, self.model, learner.rollout_steps, learner.gamma, learner.reward_scale)
         self.exploration = generator(streams.exploration, self.device)
         self.drawing = generator(streams.replay)
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does

@@ -67,11 +67,16 @@ class Rollout:
 class Collector(Kept):
     """Act in all environments, and carry observations and the network's state from one rollout to the next."""
 
-    kept = ("observation", "previous_action", "reset", "state")
+    kept = ("observation", "previous_action", "reset", "state", "returns", "moments")
 
-    def __init__(self, fleet: Fleet, network: Streaming, length: int, reward_scale: float) -> None:
-        self.fleet, self.network, self.length, self.reward_scale = fleet, network, length, reward_scale
+    def __init__(
+        self, fleet: Fleet, network: Streaming, length: int, gamma: float, reward_scale: float | None = None
+    ) -> None:
+        self.fleet, self.network, self.length = fleet, network, length
+        self.gamma, self.reward_scale = gamma, reward_scale
         self.device = fleet.device
+        self.returns = torch.zeros(fleet.num_envs, dtype=torch.float64, device=self.device)  # discounted, so far
+        self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)  # their number, sum, sum of squares
         self.begin()
 
     def begin(self) -> None:
@@ -97,13 +102,28 @@ class Collector(Kept):
                 next_action = torch.full_like(self.reset, False)
                 after, _ = self.network.step(step.final_observation, action, self.state, next_action)
                 following = torch.where(cut.unsqueeze(1), after, following)
-            reward = step.reward * self.reward_scale
-            columns.append((*seen, action, reward, step.terminated, step.done, outputs, following))
+            columns.append((*seen, action, self._scaled(step), step.terminated, step.done, outputs, following))
             self.observation, self.reset = step.observation, step.done
             self.previous_action = torch.where(step.done, self.fleet.num_actions, action)
             count(step)
         observation, previous, reset, *rest = (torch.stack(each, 1) for each in zip(*columns, strict=True))
         return Rollout(observation, previous, reset, before, *rest)
+
+
+    def _scaled(self, step: Step) -> Tensor:
+        """Divide rewards by the standard deviation of all discounted returns so far, where no scale is given.
+
+        Then one learning rate and one entropy weight serve environments whose rewards are 1 and those whose are -50.
+        """
+        if self.reward_scale is not None:
+            return step.reward * self.reward_scale
+        self.returns = self.gamma * self.returns + step.reward
+        one = torch.ones_like(self.returns)
+        self.moments = self.moments + torch.stack((one, self.returns, self.returns.square())).sum(1)
+        self.returns = torch.where(step.done, 0.0, self.returns)
+        mean, square = self.moments[1:] / self.moments[0]
+        spread = (square - mean.square()).clamp(min=0).sqrt()
+        return (step.reward / torch.where(spread > 1e-8, spread, 1.0)).to(step.reward.dtype)
 
 
 def lambda_returns(

@@ -60,13 +60,13 @@ def test_targets_of_pqn_stop_at_actions_that_were_not_greedy():
         assert found.tolist() == [pytest.approx([first, second, third, fourth])]
 
 
-def collector(length, env=MEMORY, critic=False):
+def collector(length, env=MEMORY, critic=False, scale=None):
     """Four environments whose episodes are cut off after 5 steps, and a network in float64."""
     torch.manual_seed(0)
     fleet = make_fleet(env, 4, 7, env_kwargs={"time_limit": 5})
     config = NetworkConfig("gru", width=16, action_embedding=4, initialisation="torch")
     network = config.build(observation_spec(fleet.observation_space), fleet.num_actions)
-    return Collector(fleet, (ActorCritic(network) if critic else network).double(), length, 2.0)
+    return Collector(fleet, (ActorCritic(network) if critic else network).double(), length, GAMMA, scale)
 
 
 def act(outputs, reset, t):
@@ -84,6 +84,18 @@ def test_a_rollout_in_one_piece_equals_two_with_the_carried_state():
     whole, halves = collected(collector(16)), collected(collector(8), 2)
     assert whole["done"].any() and not whole["terminated"].all()
     assert all(torch.equal(whole[name], halves[name]) for name in whole)
+
+
+def test_rewards_are_scaled_by_the_spread_of_discounted_returns_so_far():
+    plain, scaled = collected(collector(12, scale=1.0)), collected(collector(12))
+    returns, seen = torch.zeros(4, dtype=torch.float64), []
+    for t in range(12):
+        returns = GAMMA * returns + plain["reward"][:, t]
+        seen.append(returns)
+        spread = torch.stack(seen).std(correction=0)
+        spread = spread if spread > 1e-8 else torch.ones(())  # as long as all returns are the same
+        torch.testing.assert_close(scaled["reward"][:, t], (plain["reward"][:, t] / spread).float(), rtol=1e-4, atol=0)
+        returns = torch.where(plain["done"][:, t], 0.0, returns)
 
 
 @pytest.mark.parametrize("critic", [False, True])
@@ -132,8 +144,8 @@ def test_losses_are_known_at_the_values_that_acted():
 
 @pytest.mark.long
 @pytest.mark.parametrize(("trainer", "flags"), [
-    (PQNTrainer, "--config pqn/default --total-steps 2000000"),
-    (PPOTrainer, "--config ppo/default --total-steps 700000"),
+    (PQNTrainer, "--total-steps 2000000"),
+    (PPOTrainer, "--total-steps 700000"),
 ])  # fmt: skip
 def test_memory_5x5_is_learned_within_a_minute(tmp_path, trainer, flags):
     run = tmp_path / "run"
