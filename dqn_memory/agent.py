@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import math
 import sys
 import warnings
@@ -320,6 +321,7 @@ def _exported(step: GreedyStep, observation: torch.Tensor) -> tuple[bytes, bytes
     results = "q", "chosen", *(f"{name}_after" for name in names[3:])
     rows = {0: torch.export.Dim("batch")}
     dynamic = rows, rows, rows, *([(rows,) * len(state)] if state else [])
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it says that torchvision, which nobody needs, is missing
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of its own code
         program = torch.export.export(step, given, dynamic_shapes=dynamic)

@@ -252,6 +252,11 @@ class TrainConfig:
                 "(--update-every); lower those or raise --total-steps"
             )
 
+    @property
+    def whole_windows(self) -> bool:
+        """Whether positions are trained with the later ones of their window in sight."""
+        return self.learner.loss_positions == "all"
+
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Give the keywords of the environment's constructor, with the time limit of training or of evaluations."""
         return self.environment.kwargs(training)

@@ -134,7 +134,7 @@ def draw(
         for layer, maps in found.attention.items()
     }
     for layer, state in found.states.items():
-        title = f"What layer {layer} carries over one greedy episode: {agent}"
+        title = f"What layer {layer} carries over one greedy episode:\n{agent}"
         figures[f"states_layer_{layer}.png"] = plots.carried(state, found.gates.get(layer), title)
     tables, meaning = prior_tables(attention_priors(network), context)
     if tables:
@@ -187,7 +187,7 @@ def describe(args: Args, config: TrainConfig, step: int, network: QNetwork, foun
     return {
         "step": step, "env": config.environment.env, "observe": config.environment.observe,
         "architecture": config.network.architecture, "prior": config.network.prior.kind,
-        "causal": network.causal, "trained_on_whole_windows": config.learner.loss_positions == "all",
+        "causal": network.causal, "trained_on_whole_windows": config.whole_windows,
         "seed": args.seed, "initial": args.initial, "episodes": len(found.episodes),
         "episode": {
             "length": len(episode), "return": round(episode.episode_return, 6), "success": episode.success,

@@ -161,6 +161,7 @@ class RolloutConfig:
 
     acting: ClassVar[ActingMode] = "prefix"
     acting_state: ClassVar[ActingState] = "episode"
+    whole_windows: ClassVar[bool] = False
     first_flags: ClassVar[tuple[str, ...]] = ("config", "env", "architecture", "total_steps", "seed", "run", "device")
     environment: EnvironmentConfig
     network: NetworkConfig
