@@ -18,6 +18,8 @@ Pictures of an episode show its first 100 steps.
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -43,6 +45,7 @@ from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.score import report
 from dqn_memory.runs.settings import Bounds, ComputeConfig, check_numbers, set_tf32
+from envs.errors import DrawsNothing
 from envs.files import disk_errors, write_atomic
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -87,10 +90,9 @@ def play(args: Args, setup: EvalSetup, network: QNetwork) -> list[Episode]:
     """Play the episode to draw, then the others."""
     try:
         shown = play_in(setup, network, args.seed, initial=args.initial, draw=args.frames)
-    except UserError as error:
-        if "draws nothing" not in str(error):
-            raise
-        raise UserError(f"{error} Or add --no-frames.") from None
+    except DrawsNothing as error:
+        print(f"{error} There is no episode.gif, and nothing beside the attention maps.", file=sys.stderr)
+        shown = play_in(setup, network, args.seed, initial=args.initial)
     others = args.episodes - 1
     return shown + (play_in(setup, network, args.seed + 1, others) if others else [])
 
@@ -101,13 +103,22 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
     attention = episode_attention(network, *drawn, config.acting)
     states, gates = carried_states(network, *drawn) if network.stateful and len(network.layers) else ({}, {})
+    last = time.monotonic()
+
+    def tell(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= 5:
+            last = time.monotonic()
+            print(f"recall measured in {done} of {len(episodes)} episodes", file=sys.stderr)
+
+    profile = recall(network, episodes, args.recall, args.seed, config.acting, config.acting_state, tell)
     return Findings(
         episodes=episodes,
         attention={layer: maps.double().cpu().numpy() for layer, maps in attention.items()},
         states={layer: state for layer, state in states.items() if state.size},
         gates=gates,
         discrepancies=[discrepancy(network, *each, config.acting) for each in seen],
-        recall=recall(network, episodes, args.recall, args.seed, config.acting, config.acting_state),
+        recall=profile,
     )
 
 

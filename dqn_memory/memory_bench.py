@@ -95,7 +95,7 @@ class Args(WriteArgs):
     def check(self) -> None:
         """Refuse in one sentence what cannot work."""
         check_numbers(self)
-        for what, given, known in (("task", self.task, TASKS), ("memory", self.memory, memories())):
+        for what, given, known in (("task", self.task, TASKS), ("memory", self.memory, streaming())):
             for name in set(given) - set(known):
                 raise UserError(near_names(f"{what} of --{what}", name, known))
 
@@ -116,12 +116,16 @@ class Args(WriteArgs):
 
 
 # ---- networks and training -------------------------------------------------------------------------------------------
+def streaming() -> list[str]:
+    """List the architectures that go on from a state."""
+    rows = [name for name, row in ARCHITECTURES.items() if isinstance(row, Architecture) and row.positions == "none"]
+    return [name for name in rows if on_meta(network_config(name), SPEC, 2).stateful]
+
+
 def memories() -> list[str]:
     """List the architectures that go on from a state and stand in the layer in which memories are compared."""
-    layer = {"gate": "gru", "order": "identity", "positions": "none", "wrapped": True}
-    rows = {name: row for name, row in ARCHITECTURES.items() if isinstance(row, Architecture)}
-    alike = [name for name, row in rows.items() if all(getattr(row, key) == value for key, value in layer.items())]
-    return [name for name in alike if all(layer.stateful for layer in on_meta(network_config(name), SPEC, 2).layers)]
+    layer = {"gate": "gru", "order": "identity", "wrapped": True}
+    return [name for name in streaming() if all(getattr(ARCHITECTURES[name], key) == layer[key] for key in layer)]
 
 
 def network_config(name: str, sizes: Sizes | None = None) -> NetworkConfig:
@@ -336,6 +340,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     set_tf32(False)
     results = Results(args.write, origin(f"dqn_memory.{NAME}", argv, **benchmark_facts()), args.settings)
+    try:
+        measure(args, results)
+    except KeyboardInterrupt:
+        again = "the same command continues" if args.write else "nothing was kept, for want of --write"
+        print(f"stopped; {again}", file=sys.stderr)
+        raise SystemExit(130) from None
+    for table in results.summaries():
+        print(table.text(), end="\n\n")
+    if args.write is not None:
+        print(f"wrote {args.write / NAME}.md, .json and .png")
+
+
+def measure(args: Args, results: Results) -> None:
+    """Train what has no row yet, and print each row as it comes."""
     wanted = list(itertools.product(range(args.seeds), args.task or TASKS, args.memory or memories()))
     for number, (seed, task, name) in enumerate(wanted, 1):
         if results.find("trainings", task=task, memory=name, seed=seed):
@@ -347,10 +365,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         results.add("trainings", row)
         shown = ", ".join(f"{delay}: {row[str(delay)]:.3f}" for delay in args.sizes.delays)
         print(f"{number}/{len(wanted)} {task} {name} seed {seed}, accuracy by delay {shown}", flush=True)
-    for table in results.summaries():
-        print(table.text(), end="\n\n")
-    if args.write is not None:
-        print(f"wrote {args.write / NAME}.md, .json and .png")
 
 
 if __name__ == "__main__":

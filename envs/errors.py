@@ -25,6 +25,10 @@ class UserError(ValueError):
     """A mistake that the user can mend: one sentence saying what, where and what would be right."""
 
 
+class DrawsNothing(UserError):
+    """An environment that gives no pictures."""
+
+
 class UnknownKeyword(UserError, TypeError):
     """A keyword that an environment does not take: a TypeError too, as callers of `gymnasium.make` expect it."""
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from envs.core import Step
-from envs.errors import UserError, require
+from envs.errors import DrawsNothing, UserError, require
 from envs.packages import Make, make_env
 from envs.seeding import digest
 from envs.spaces import Array
@@ -191,7 +191,7 @@ class GymnasiumFleet(ReplayedFleet):
         """Draw one environment, if it was made with render_mode="rgb_array", as a picture (height, width, 3)."""
         picture = self.rows.frame(row)
         if picture is None:
-            raise UserError(f"Environment {self.name!r} draws nothing; make it with render_mode='rgb_array'.")
+            raise DrawsNothing(f"Environment {self.name!r} draws nothing: it has no render_mode='rgb_array'.")
         return picture
 
     def close(self) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
-from envs.errors import UserError, near_names
+from envs.errors import DrawsNothing, UserError, near_names
 from envs.registry import WORLDS
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
@@ -46,15 +47,19 @@ def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     if package is not None and id == name and id not in gymnasium.registry:
         _import(package, id)
     try:
-        env = gymnasium.make(id, disable_env_checker=True, **kwargs)
+        with warnings.catch_warnings():  # an environment without pictures is said to be one where they are asked for
+            warnings.filterwarnings("ignore", message=".*is being initialised with render_mode")
+            env = gymnasium.make(id, disable_env_checker=True, **kwargs)
         return Unclosed(env) if package is not None and package.closes_all else env
     except gymnasium.error.UnregisteredEnv as error:
         raise UserError(near_names("environment", id, {*WORLDS, *gymnasium.registry})) from error
     except (gymnasium.error.Error, ImportError, ValueError) as error:
         raise UserError(f"Environment {id!r} cannot be made: {error}") from error
     except TypeError as error:
-        if "keyword argument" not in str(error):
+        if "argument" not in str(error):
             raise
+        if set(kwargs) == {"render_mode"}:
+            raise DrawsNothing(f"Environment {id!r} draws nothing: it takes no render_mode.") from error
         raise UserError(f"Environment {id!r} cannot be made with {sorted(kwargs)}: {error}") from error
 
 

@@ -70,7 +70,7 @@ class Recall:
         half = 1 + int(np.searchsorted(np.cumsum(past), sum(past) / 2))
         return (
             f"recall: replacing the newest observation moves Q by {newest:.3g}, the one before by {past[0]:.3g}; "
-            f"half of what the past moves lies within {half} step{'s' if half > 1 else ''} of {len(past)}"
+            f"half of the past's influence on Q comes from the last {half} of {len(past)} past steps"
         )
 
 
@@ -81,6 +81,7 @@ def recall(
     seed: int,
     acting: ActingMode = "prefix",
     state: ActingState = "window",
+    progress: Callable[[int], None] = lambda done: None,
 ) -> Recall:
     """Measure a network's recall on episodes it has played; the replacements are drawn from `seed`."""
     device = next(network.parameters()).device
@@ -88,7 +89,8 @@ def recall(
     draws = torch.Generator().manual_seed(seed)
     tables: list[tuple[Array, ...]] = []
     values, lengths = [], []
-    for episode in episodes:
+    for number, episode in enumerate(episodes):
+        progress(number)
         count, size = min(config.moments, len(episode)), reach(network, len(episode), state)
         steps = torch.linspace(0, len(episode) - 1, count, dtype=torch.float64).round().long().to(device)
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)

@@ -1,7 +1,7 @@
 """Sequence blocks in plain torch.nn, and the registries by which architectures name them."""
 
 from dqn_memory.blocks.attention import Attention
-from dqn_memory.blocks.block import Block, Memory, State, lookup
+from dqn_memory.blocks.block import Block, Memory, State, fresh, lookup
 from dqn_memory.blocks.gates import GATES
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig, Sublayer
@@ -24,6 +24,7 @@ __all__ = [
     "State",
     "Sublayer",
     "build",
+    "fresh",
     "initialise",
     "lookup",
     "names",

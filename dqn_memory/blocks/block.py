@@ -20,8 +20,8 @@ class Block(nn.Module, ABC):
 
     `forward(x[B, T, D], lengths[B] | None) -> y[B, T, D]`. Sequences are left-aligned: positions at or after
     `lengths` are padding and never change an output before it; `lengths=None` means that all T are real.
-    A block with `stateful = True` (see `Memory`) also goes on from a state, by sequences or one position at a time; any
-    other block acts by encoding the window again.
+    A block with `stateful = True` (best a `Memory`) also goes on from a state, by sequences or one position at a time;
+    any other block acts by encoding the window again.
     """
 
     stateful: bool = False
@@ -59,9 +59,16 @@ class Block(nn.Module, ABC):
         """Encode x (B, T, D), all of it real, that follows `state` (None: the initial one).
 
         Returns the outputs (B, T, D) and the state after them. Where `reset` (B, T) is true a position begins an
-        episode: nothing before it reaches an output or a gradient from there on.
+        episode: nothing before it reaches an output or a gradient from there on. Here: step by step.
         """
-        raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
+        if not self.stateful:
+            raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
+        state, outputs = self.initial_state(len(x), x.device, x.dtype) if state is None else state, []
+        resets = (torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device) if reset is None else reset).unbind(1)
+        for position, begins in zip(x.unbind(1), resets, strict=True):
+            y, state = self.step(position, state, begins)
+            outputs.append(y)
+        return torch.stack(outputs, 1), state
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """Encode one position x (B, D); rows where `reset` (B,) is true start from the initial state."""
@@ -79,16 +86,26 @@ class Block(nn.Module, ABC):
 
 
 class Memory(Block):
-    """A causal block with a state. A subclass gives `initial_state` and `run`, and `advance` where one step is cheaper.
+    """A causal block with a state. A subclass gives `initial_state`, and `run`, `advance` or both.
 
     All forms compute the same: forward = sequence from the initial state = steps = chunks of any lengths.
     """
 
     stateful = True
+    features: int | None = None  # D, where `build` made it
 
-    @abstractmethod
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.run is Memory.run and cls.advance is Memory.advance:
+            raise TypeError(f"{cls.__name__} has neither run nor advance; a memory needs one of them")
+
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         """Compute `sequence`, whose arguments are known to fit."""
+        outputs, resets = [], [None] * x.shape[1] if reset is None else reset.unbind(1)
+        for position, begins in zip(x.unbind(1), resets, strict=True):
+            y, state = self.advance(position, state, begins)
+            outputs.append(y)
+        return torch.stack(outputs, 1), state
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         """Compute `step`, whose arguments are known to fit."""
@@ -108,16 +125,19 @@ class Memory(Block):
     def sequence(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """As `Block`; ValueError where the state or the resets are of other shapes."""
         known = self.initial_state(x.shape[0], x.device, x.dtype) if state is None else state
-        self._check(known, reset, x.shape[:2])
+        self._check(x, known, reset, 2)
         return self.run(x, known, reset)
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """As `Block`; ValueError where the state or the resets are of other shapes."""
-        self._check(state, reset, x.shape[:1])
+        self._check(x, state, reset, 1)
         return self.advance(x, state, reset)
 
-    def _check(self, state: State, reset: Tensor | None, shape: torch.Size) -> None:
-        name = type(self).__name__
+    def _check(self, x: Tensor, state: State, reset: Tensor | None, axes: int) -> None:
+        name, shape = type(self).__name__, x.shape[:axes]
+        if x.dim() != axes + 1 or self.features not in (None, x.shape[-1]):
+            form = f"({'B, T' if axes == 2 else 'B'}, {self.features or 'D'})"
+            raise ValueError(f"{name}: the input has shape {tuple(x.shape)}; it must be {form}")
         if reset is not None and (reset.shape != shape or reset.dtype != torch.bool):
             raise ValueError(f"{name}: reset is {reset.dtype} {tuple(reset.shape)}; it must be bool {tuple(shape)}")
         wanted = self._shapes(shape[0])

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from dqn_memory.blocks.attention import StreamedAttention
-from dqn_memory.blocks.block import Block, lookup
+from dqn_memory.blocks.block import Block, Memory, lookup
 from dqn_memory.blocks.contract import check_memory
 from dqn_memory.blocks.delta import DeltaNet, GatedDeltaNet
 from dqn_memory.blocks.feed_forward import FeedForward, FrameStack, LinearMap
@@ -111,4 +111,7 @@ def build(name: str, width: int, dropout: float = 0.0, projection: bool = False,
     for option in options:
         if option not in known:
             raise ValueError(f"memory {name!r} has no option {option!r}; it takes {', '.join(known) or 'none'}")
-    return builder(width, dropout, projection, **options)
+    block = builder(width, dropout, projection, **options)
+    if isinstance(block, Memory):
+        block.features = width
+    return block

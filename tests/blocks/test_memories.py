@@ -207,6 +207,11 @@ def test_a_state_or_a_reset_that_does_not_fit_is_one_sentence(name):
     for reset in (torch.zeros(BATCH, TIME), torch.zeros(BATCH, dtype=torch.bool)):
         with pytest.raises(ValueError, match=shape):
             block.sequence(x, state, reset)
+    for wrong in (x[..., :-1], x[0]):
+        with pytest.raises(ValueError, match=r"the input has shape .*; it must be \(B, T, 8\)"):
+            block.sequence(wrong, state)
+    with pytest.raises(ValueError, match=r"it must be \(B, 8\)"):
+        block.step(x, state)
     other = (*state, torch.zeros(BATCH, 99))  # as of another block
     wrong = [other] if not state else [other, tuple(part[:1] for part in state)]
     for each in wrong:

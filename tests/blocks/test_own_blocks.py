@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from dqn_memory.blocks import MEMORY, PRIORS, Block, Prior, PriorConfig
+from dqn_memory.blocks import MEMORY, PRIORS, Block, Memory, Prior, PriorConfig, fresh
 from dqn_memory.blocks.contract import check_memory, check_prior
 from dqn_memory.network import ARCHITECTURES, Architecture, NetworkConfig, ObservationSpec
 from dqn_memory.runs.errors import UserError
@@ -66,6 +66,37 @@ Pointwise = variant(pointwise=True)
 Forgetful = variant(step=lambda self, x, state, reset: Mine.step(self, x, state, torch.zeros_like(reset)))
 WrongAt = variant(at=lambda self, x, lengths, index: Mine.at(self, x, lengths, index) + 1)
 Ends = variant(Labelled, supports_prefixes=True, at_every_prefix=lambda self, x, lengths=None: x)
+
+
+class Stepped(Memory):
+    """The same by steps alone."""
+
+    def __init__(self, width, dropout=0.0, projection=False):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    initial_state = Mine.initial_state
+
+    def advance(self, x, state, reset):
+        h = fresh(state, reset)[0] / 2 + self.linear(x)
+        return h, (h,)
+
+
+@pytest.mark.parametrize("kind", [Mine, Stepped])
+def test_what_has_steps_alone_has_sequences_too(kind):
+    torch.manual_seed(0)
+    block, x, reset = kind(4), torch.randn(2, 6, 4), torch.zeros(2, 6).bool()
+    reset[1, 3] = True
+    y, (state,) = block.sequence(x[:, 2:], block.sequence(x[:, :2])[1], reset[:, 2:])
+    expected = block(x)[:, 2:]
+    expected[1, 1:] = block(x[1:, 3:])[0]
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(state, expected[:, -1])
+
+
+def test_a_memory_without_a_form_is_refused():
+    with pytest.raises(TypeError, match="Neither has neither run nor advance; a memory needs one of them"):
+        type("Neither", (Memory,), {"initial_state": Mine.initial_state})
 
 
 @pytest.mark.parametrize("name", MEMORY)

@@ -2,6 +2,7 @@
 
 import json
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -151,6 +152,29 @@ def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
         assert "0 .. 1" in refused(capsys, [str(run), "--initial", wrong], main)
     _, facts = inspected(capsys, trained(tmp_path / "gru", "--architecture", "gru"), "--no-frames", episodes=1)
     assert facts["pictures"] == ["states_layer_0.png", "q_values.png", "recall.png"]
+
+
+class Blank(gymnasium.Env):
+    """An environment without pictures, that takes no keywords."""
+
+    observation_space, action_space = gymnasium.spaces.Discrete(3), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return 0, {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.steps % 3, float(action), self.steps == 5, False, {}
+
+
+def test_an_environment_without_pictures_is_inspected_without_them(tmp_path, capsys):
+    gymnasium.register("Blank-v0", Blank)
+    run = trained(tmp_path / "run", env="Blank-v0")
+    main([str(run), "--episodes", "1", "--moments", "2"])
+    said = capsys.readouterr()
+    assert "'Blank-v0' draws nothing" in said.err and "episode.gif" not in said.out and "q_values.png" in said.out
 
 
 @pytest.mark.long
