@@ -43,7 +43,8 @@ def still(optimizer):
 
 
 def moved(record):
-    return replace(record, **{field.name: getattr(record, field.name).to(NOWHERE) for field in fields(record)})
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    return replace(record, **{name: value.to(NOWHERE) for name, value in values.items() if value is not None})
 
 
 def stays(metrics):

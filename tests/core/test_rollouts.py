@@ -144,10 +144,10 @@ def test_losses_are_known_at_the_values_that_acted():
 
 @pytest.mark.long
 @pytest.mark.parametrize(("trainer", "flags"), [
-    (PQNTrainer, "--total-steps 2000000"),
-    (PPOTrainer, "--total-steps 700000"),
+    (PQNTrainer, "--config pqn/memory-5x5"),
+    (PPOTrainer, "--total-steps 700000 --threads 1"),
 ])  # fmt: skip
 def test_memory_5x5_is_learned_within_a_minute(tmp_path, trainer, flags):
     run = tmp_path / "run"
-    trainer.main([*flags.split(), "--env", MEMORY, "--seed", "61", "--threads", "1", "--run", str(run)])
+    trainer.main([*flags.split(), "--env", MEMORY, "--seed", "61", "--run", str(run)])
     assert read_metrics(run / "metrics.jsonl")[-1]["final/success_rate"] >= 0.95
