@@ -60,9 +60,9 @@ def test_without_its_memory_an_agent_reads_the_newest_observation_alone(memory, 
     remembers = config.eval_setup(torch.device("cpu"))
     read, at = [], network.at
 
-    def noted(observation, previous_action, lengths, index):
+    def noted(observation, previous_action, lengths, *more):
         read.append((lengths, previous_action[:, 0]))
-        return at(observation, previous_action, lengths, index)
+        return at(observation, previous_action, lengths, *more)
 
     monkeypatch.setattr(network, "at", noted)
     score = evaluate(network, replace(remembers, reset_memory=True), 7, 0)
