@@ -1,6 +1,6 @@
 """Rollouts and what is learned from them: returns by hand, carried states, bootstraps, and runs that must learn."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -107,6 +107,8 @@ def test_updates_compute_what_acting_computed(critic):
     found, _ = each.network.sequence(steps.observation, steps.previous_action, steps.state, steps.reset)
     torch.testing.assert_close(found, steps.outputs, rtol=0, atol=1e-12)
     assert steps.reset[:, 1:].any() and torch.equal(steps.reset[:, 1:], steps.done[:, :-1])
+    actions = torch.where(steps.done[:, :-1], each.fleet.num_actions, steps.action[:, :-1])  # none where one begins
+    assert torch.equal(steps.previous_action[:, 1:], actions)
 
 
 def test_what_is_cut_off_is_valued_by_its_final_observation_in_its_own_episode():
@@ -140,6 +142,21 @@ def test_losses_are_known_at_the_values_that_acted():
     advantage, config = torch.randn(4, 8, dtype=torch.float64), PPOLearnerConfig(value_weight=1, entropy_weight=0)
     loss, metrics = ppo_loss(each.network, steps, steps.outputs[..., -1] + 2, advantage, config)
     assert float(loss.detach()) == pytest.approx(4) and float(metrics["losses/policy"]) == pytest.approx(0, abs=1e-12)
+
+
+def test_ppo_earns_nothing_beyond_its_clip():
+    """Where the probability of an action has moved far in the direction of its advantage, there is no gradient."""
+    each = collector(8, critic=True)
+    steps = each.collect(act, lambda step: None)
+    changed = torch.randn(steps.outputs.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    moved = replace(steps, outputs=steps.outputs + 0.5 * changed)
+    advantage, config = torch.randn(4, 8, dtype=torch.float64), PPOLearnerConfig(value_weight=0, entropy_weight=0)
+    taken = steps.action.unsqueeze(2)
+    new, old = (part.outputs[..., :-1].softmax(2).gather(2, taken).squeeze(2) for part in (steps, moved))
+    ratio, scaled = new / old, (advantage - advantage.mean()) / advantage.std()
+    gains = [min(r * a, min(max(r, 0.8), 1.2) * a) for r, a in zip(ratio.flatten(), scaled.flatten(), strict=True)]
+    loss, _ = ppo_loss(each.network, moved, advantage, advantage, config)
+    assert ((ratio < 0.8) | (ratio > 1.2)).any() and float(loss.detach()) == pytest.approx(-float(sum(gains)) / 32)
 
 
 @pytest.mark.long
