@@ -371,6 +371,15 @@ class EvalSetup:
     reset_memory: bool = False  # before each step
     workers: int | None = None  # processes that step the environments
 
+    @classmethod
+    def of(cls, config: Any, device: torch.device) -> EvalSetup:
+        """Say where and how the network of a run with this config is evaluated."""
+        environment = config.environment
+        return cls(
+            environment.env, config.env_kwargs(training=False), environment.observation_key, device,
+            config.acting, config.acting_state, workers=environment.env_workers,
+        )  # fmt: skip
+
     def fleet(self, episodes: int, seed: int) -> tuple[Fleet, int, bool]:
         """Make environments for at least `episodes` episodes.
 

@@ -324,7 +324,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     wanted = args.tables()
     core = (Table.from_records(make(args), *TEXTS["tables"][name]) for name, make in TABLES.items() if name in wanted)
     publish(core, args.write, "core", "Speed of the core", facts)
-    for page, title in {PAGES[name][:2] for name in wanted if name in PAGES}:
+    for page, title in dict.fromkeys(PAGES[name][:2] for name in wanted if name in PAGES):
         tables = (make(args) for name, (of, _, make) in PAGES.items() if of == page and name in wanted)
         publish(itertools.chain.from_iterable(tables), args.write, page, title, facts)
 

@@ -196,10 +196,7 @@ class RolloutConfig:
 
     def eval_setup(self, device: torch.device) -> EvalSetup:
         """Say where and how this run's network is evaluated."""
-        return EvalSetup(
-            self.environment.env, self.env_kwargs(training=False), self.environment.observation_key, device,
-            self.acting, self.acting_state, workers=self.environment.env_workers,
-        )  # fmt: skip
+        return EvalSetup.of(self, device)
 
 
 class RolloutTrainer(NetworkTrainer[C]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from functools import cache
 
 import torch
@@ -32,9 +33,9 @@ class StateSpace(Linear):
         self.skip = nn.Parameter(torch.randn(width))
         self.tail = Tail(width, projection, dropout)
 
+    @abstractmethod
     def diagonal(self) -> tuple[Tensor, Tensor]:
         """Compute a (N, 2) and the scale s, (N, 2), or (N, 1) where it is real."""
-        raise NotImplementedError
 
     def recurrence(self, x: Tensor) -> tuple[Tensor, Tensor]:
         decay, scale = self.diagonal()
