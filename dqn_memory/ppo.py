@@ -18,7 +18,15 @@ from torch import Tensor, nn
 
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
-from dqn_memory.rollouts import Collector, Rollout, RolloutConfig, RolloutTrainer, lambda_returns
+from dqn_memory.rollouts import (
+    NoveltyConfig,
+    PredictionConfig,
+    Predictor,
+    Rollout,
+    RolloutConfig,
+    RolloutTrainer,
+    lambda_returns,
+)  # fmt: skip
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.seeding import generator
@@ -70,6 +78,8 @@ class PPOConfig(RolloutConfig):
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=128))
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
     learner: PPOLearnerConfig = field(default_factory=PPOLearnerConfig)
+    novelty: NoveltyConfig = field(default_factory=NoveltyConfig)
+    prediction: PredictionConfig = field(default_factory=PredictionConfig)
     evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))
     output: OutputConfig = field(default_factory=lambda: OutputConfig(log_every=50_000, checkpoint_every=1_000_000))
     compute: ComputeConfig = field(default_factory=ComputeConfig)
@@ -102,16 +112,10 @@ class ActorCritic(nn.Module):
     ) -> tuple[Tensor, list[Any]]:
         """Compute logits and the value of one step, (B, A + 1), and the state after it."""
         x, after = self.policy.encode_step(observation, previous_action, state, reset)
-        return self._read(x), after
+        return self.read(x), after
 
-    def sequence(
-        self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
-    ) -> tuple[Tensor, list[Any]]:
-        """Compute logits and values of T steps that follow `state`, (B, T, A + 1), and the state after them."""
-        x, after = self.policy.encode_sequence(observation, previous_action, state, reset)
-        return self._read(x), after
-
-    def _read(self, x: Tensor) -> Tensor:
+    def read(self, x: Tensor) -> Tensor:
+        """Compute logits and the value of encodings (..., D), (..., A + 1)."""
         return torch.cat((self.policy.read(x), self.critic(x)), -1)
 
 
@@ -133,14 +137,12 @@ class PPOTrainer(RolloutTrainer[PPOConfig]):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(streams.network + 1)
             self.model = ActorCritic(self.network).to(self.device)
+        self.prepare(self.model)
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
-        groups = [{"params": list(self.model.parameters()), "first_lr": learner.learning_rate}]
+        groups = [{"params": self.learned(self.model, self.predictor), "first_lr": learner.learning_rate}]
         self.optimizer = torch.optim.Adam(groups, learner.learning_rate, eps=1e-5)
         self.optimizers = [self.optimizer]
-        # environments, actions, minibatches
-        self.collector = Collector(self.fleet, self.model, learner.rollout_steps, learner.gamma, learner.reward_scale)
-        self.exploration = generator(streams.exploration, self.device)
-        self.drawing = generator(streams.replay)
+        self.exploration = generator(streams.exploration, self.device)  # of actions
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
 
     def networks(self) -> dict[str, Any]:
@@ -157,8 +159,7 @@ class PPOTrainer(RolloutTrainer[PPOConfig]):
         def choose(outputs: Tensor, reset: Tensor, t: int) -> Tensor:
             return torch.multinomial(outputs[:, :-1].softmax(1), 1, generator=self.exploration).squeeze(1)
 
-        rollout = self.collector.collect(choose, self.stats.count_episodes)
-        self.iterations += 1
+        rollout = self.collect(choose)
 
         # returns and advantages
         value, following = rollout.outputs[..., -1], rollout.following[..., -1]  # (N, T)
@@ -167,16 +168,19 @@ class PPOTrainer(RolloutTrainer[PPOConfig]):
 
         # learn
         for rows in self.minibatches():
-            loss, metrics = ppo_loss(self.model, rollout.rows(rows), returns[rows], advantage[rows], learner)
+            part = rollout.rows(rows)
+            loss, metrics = ppo_loss(self.model, part, returns[rows], advantage[rows], learner, self.predictor)
             self.descend(loss, metrics, progress)
 
 
 # ---- loss ------------------------------------------------------------------------------------------------------------
 def ppo_loss(
-    model: ActorCritic, rollout: Rollout, returns: Tensor, advantage: Tensor, config: PPOLearnerConfig
-) -> tuple[Tensor, dict[str, Tensor]]:
+    model: ActorCritic, rollout: Rollout, returns: Tensor, advantage: Tensor, config: PPOLearnerConfig,
+    predictor: Predictor | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
     """Compute the clipped objective of the policy, the critic's error and the entropy, a scalar, and its metrics."""
-    outputs, _ = model.sequence(rollout.observation, rollout.previous_action, rollout.state, rollout.reset)
+    x, _ = model.policy.encode_sequence(rollout.observation, rollout.previous_action, rollout.state, rollout.reset)
+    outputs = model.read(x)  # (B, T, A + 1)
     taken = rollout.action.unsqueeze(2)
     logs, before = outputs[..., :-1].log_softmax(2), rollout.outputs[..., :-1].log_softmax(2)  # (B, T, A)
     ratio = (logs.gather(2, taken) - before.gather(2, taken)).squeeze(2).exp()  # (B, T)
@@ -185,6 +189,8 @@ def ppo_loss(
     error = (outputs[..., -1] - returns).square().mean()
     entropy = -(logs.exp() * logs).sum(2).mean()
     loss = policy + config.value_weight * error - config.entropy_weight * entropy
+    if predictor is not None:
+        loss = loss + predictor.loss(x, rollout)
     return loss, {
         "losses/loss": loss.detach(),
         "losses/policy": policy.detach(),

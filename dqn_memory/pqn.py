@@ -20,7 +20,15 @@ from torch import Tensor
 from dqn_memory.acting import ExplorationConfig, Explorer
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
-from dqn_memory.rollouts import Collector, Rollout, RolloutConfig, RolloutTrainer, lambda_returns
+from dqn_memory.rollouts import (
+    NoveltyConfig,
+    PredictionConfig,
+    Predictor,
+    Rollout,
+    RolloutConfig,
+    RolloutTrainer,
+    lambda_returns,
+)  # fmt: skip
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import Bounds, EnvironmentConfig, OutputConfig, Repeatable
@@ -43,6 +51,9 @@ class PQNLearnerConfig:
     """Lambda of Q(lambda): 0 looks one step ahead, 1 to the end of the rollout."""
     cut: Literal["none", "watkins"] = "none"
     """Where returns stop besides at ends of episodes: nowhere, or at actions that were not greedy (Watkins 1989)."""
+    action_gap: Annotated[float, Bounds(0, below=1)] = 0.0
+    """Alpha of advantage learning (Bellemare et al. 2016): the gap between Q of the best action and of another grows by
+    1 / (1 - alpha), which matters where an action lasts a small part of an episode."""
     learning_rate: Annotated[float, Bounds(above=0)] = 1e-3
     """RAdam's learning rate."""
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.05
@@ -68,6 +79,8 @@ class PQNConfig(RolloutConfig):
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
     learner: PQNLearnerConfig = field(default_factory=PQNLearnerConfig)
     exploration: ExplorationConfig = field(default_factory=lambda: ExplorationConfig(epsilon_steps=1_000_000))
+    novelty: NoveltyConfig = field(default_factory=NoveltyConfig)
+    prediction: PredictionConfig = field(default_factory=PredictionConfig)
     evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))
     output: OutputConfig = field(default_factory=lambda: OutputConfig(log_every=50_000, checkpoint_every=1_000_000))
     compute: ComputeConfig = field(default_factory=ComputeConfig)
@@ -95,16 +108,14 @@ class PQNTrainer(RolloutTrainer[PQNConfig]):
         learner, streams, num_envs = config.learner, self.streams, config.environment.num_envs
         # network
         self.build_networks(learner.ema_decay > 0)
+        self.prepare(self.network)
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
-        self.optimizer = torch.optim.RAdam(
-            [{"params": list(self.network.parameters()), "first_lr": learner.learning_rate}], learner.learning_rate
-        )
+        groups = [{"params": self.learned(self.network, self.predictor), "first_lr": learner.learning_rate}]
+        self.optimizer = torch.optim.RAdam(groups, learner.learning_rate)
         self.optimizers = [self.optimizer]
-        # environments, exploration, minibatches
-        self.collector = Collector(self.fleet, self.network, learner.rollout_steps, learner.gamma, learner.reward_scale)
+        # exploration
         self.exploration = generator(streams.exploration, self.device)
         self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
-        self.drawing = generator(streams.replay)
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
@@ -117,15 +128,14 @@ class PQNTrainer(RolloutTrainer[PQNConfig]):
         def choose(q: Tensor, reset: Tensor, t: int) -> Tensor:
             return self.explorer.choose(q.argmax(1), self.steps + t * num_envs, reset)
 
-        rollout = self.collector.collect(choose, self.stats.count_episodes)
-        self.iterations += 1
+        rollout = self.collect(choose)
 
         # targets
         target = q_lambda(rollout, self.config.learner)  # (N, T)
 
         # learn
         for rows in self.minibatches():
-            loss, metrics = td_loss(self.network, rollout.rows(rows), target[rows])
+            loss, metrics = td_loss(self.network, rollout.rows(rows), target[rows], self.predictor)
             self.descend(loss, metrics, progress)
 
     def scalars(self) -> dict[str, float]:
@@ -138,16 +148,21 @@ def q_lambda(rollout: Rollout, config: PQNLearnerConfig) -> Tensor:
     """Compute Q(lambda) targets, (N, T), of the values that the network had while it acted."""
     value, following = rollout.outputs.max(2).values, rollout.following.max(2).values  # (N, T)
     kept = rollout.action == rollout.outputs.argmax(2) if config.cut == "watkins" else None
-    return lambda_returns(rollout, value, following, config.gamma, config.trace_decay, kept)
+    target = lambda_returns(rollout, value, following, config.gamma, config.trace_decay, kept)
+    taken = rollout.outputs.gather(2, rollout.action.unsqueeze(2)).squeeze(2)
+    return target - config.action_gap * (value - taken)
 
 
-def td_loss(network: QNetwork, rollout: Rollout, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def td_loss(
+    network: QNetwork, rollout: Rollout, target: Tensor, predictor: Predictor | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute half of the mean squared error of Q of the actions taken, a scalar, and its metrics."""
-    q, _ = network.sequence(rollout.observation, rollout.previous_action, rollout.state, rollout.reset)  # (B, T, A)
-    chosen = q.gather(2, rollout.action.unsqueeze(2)).squeeze(2)  # (B, T)
-    loss = 0.5 * (chosen - target).square().mean()
+    x, _ = network.encode_sequence(rollout.observation, rollout.previous_action, rollout.state, rollout.reset)
+    chosen = network.read(x).gather(2, rollout.action.unsqueeze(2)).squeeze(2)  # (B, T)
+    error = 0.5 * (chosen - target).square().mean()
+    loss = error if predictor is None else error + predictor.loss(x, rollout)
     return loss, {
-        "losses/td_loss": loss.detach(),
+        "losses/td_loss": error.detach(),
         "losses/q_values": chosen.detach().mean(),
         "losses/targets": target.mean(),
     }

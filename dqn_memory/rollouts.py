@@ -8,12 +8,14 @@ Shapes: N environments, T steps of a rollout, A outputs of the network for a ste
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from dqn_memory.acting import ActingMode, ActingState, EvalSetup, Kept
@@ -21,7 +23,8 @@ from dqn_memory.analysis.size import on_meta
 from dqn_memory.config import ComputeConfig
 from dqn_memory.network import NetworkConfig, ObservationSpec
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import EnvironmentConfig, check_numbers, check_parts
+from dqn_memory.runs.seeding import generator
+from dqn_memory.runs.settings import Bounds, EnvironmentConfig, check_numbers, check_parts
 from dqn_memory.runs.trainer import set_learning_rate
 from dqn_memory.trainer import NetworkTrainer, average_parameters
 from envs.core import Step
@@ -41,6 +44,94 @@ class Streaming(Protocol):
         self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute the outputs (B, A) of one step, and the state after it."""
+
+
+# ---- novelty and prediction ------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class NoveltyConfig:
+    """A reward for seeing in an episode what it has not shown before."""
+
+    novelty_weight: Annotated[float, Bounds(0)] = 0.0
+    """Reward for an observation that is new in its episode, in the units of scaled rewards; it falls linearly to 0 (0:
+    none)."""
+    novelty_steps: Annotated[int, Bounds(1)] = 1_000_000
+    """Environment steps until it is 0."""
+
+    def weight(self, step: int) -> float:
+        """Compute the reward after `step` environment steps."""
+        return self.novelty_weight * max(0.0, 1 - step / self.novelty_steps)
+
+
+class Novelty(Kept):
+    """Tell which observations an episode has not shown before, by 12 bits of a hash.
+
+    Tokens are mixed by random odd factors; anything else gives the signs of random projections (Tang et al. 2017,
+    SimHash). Episodic counts reward a search through each episode anew (Raileanu and Rocktaeschel 2020).
+    """
+
+    kept = ("seen",)
+    bits = 12
+
+    def __init__(self, spec: ObservationSpec, num_envs: int, device: torch.device) -> None:
+        generator = torch.Generator().manual_seed(0)  # the same hash in every run
+        self.device, inputs = device, math.prod(spec.shape)
+        if spec.kind == "discrete":
+            factors = torch.randint(1 << 62, (inputs,), generator=generator)
+            self.factors = (2 * factors + 1).to(device)  # (d,)
+        else:
+            self.directions = torch.randn(inputs, self.bits, generator=generator).to(device)  # (d, 12)
+            self.offsets = (2 * torch.rand(self.bits, generator=generator) - 1).to(device)
+        self.tokens = spec.kind == "discrete"
+        self.seen = torch.zeros(num_envs, 1 << self.bits, dtype=torch.bool, device=device)
+
+    def hashes(self, observation: Tensor) -> Tensor:
+        """Map observations (N, ...) to 0 .. 4095, (N,)."""
+        flat = observation.flatten(1)
+        if self.tokens:
+            mixed = (flat.long() * self.factors).sum(1) * self.factors[0]  # overflow wraps around
+            return mixed >> (64 - self.bits) & ((1 << self.bits) - 1)
+        signs = flat.float() @ self.directions + self.offsets > 0  # (N, 12)
+        return (signs * (2 ** torch.arange(self.bits, device=self.device))).sum(1)
+
+    def first_sight(self, observation: Tensor, after: Tensor, reset: Tensor) -> Tensor:
+        """Tell where `after`, which follows `observation`, is new in its episode, (N,), and note both."""
+        self.seen &= ~reset.unsqueeze(1)
+        self.seen.scatter_(1, self.hashes(observation).unsqueeze(1), True)
+        index = self.hashes(after).unsqueeze(1)
+        new = ~self.seen.gather(1, index)
+        self.seen.scatter_(1, index, True)
+        return new.squeeze(1)
+
+
+@dataclass(frozen=True)
+class PredictionConfig:
+    """An auxiliary loss: tell from what is remembered and the action what comes next."""
+
+    prediction_weight: Annotated[float, Bounds(0)] = 0.0
+    """Weight of the loss of predicting the next observation and the reward (0: none)."""
+
+
+class Predictor(nn.Module):
+    """Predict the next observation and the reward from the network's encoding and the action."""
+
+    def __init__(self, spec: ObservationSpec, width: int, num_actions: int, weight: float) -> None:
+        super().__init__()
+        self.components, self.vocabulary, self.weight = math.prod(spec.shape), spec.vocabulary, weight
+        self.action = nn.Embedding(num_actions, width)
+        outputs = self.components * max(spec.vocabulary, 1)
+        self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs + 1))
+
+    def loss(self, x: Tensor, rollout: Rollout) -> Tensor:
+        """Compute the weighted error from encodings x (B, T, D), a scalar: cross-entropy of tokens, else squares."""
+        predicted = self.head(x + self.action(rollout.action))  # (B, T, outputs + 1)
+        reward = (predicted[..., -1] - rollout.reward).square().mean()
+        predicted, after = predicted[:, :-1, :-1], rollout.observation[:, 1:].flatten(2)  # (B, T - 1, ...)
+        if self.vocabulary:
+            logits = predicted.unflatten(-1, (self.components, self.vocabulary)).movedim(-1, 1)
+            errors = F.cross_entropy(logits, after.long(), reduction="none").mean(-1)
+        else:
+            errors = (predicted - after.to(predicted.dtype)).square().mean(-1)  # (B, T - 1)
+        return self.weight * (reward + torch.where(rollout.reset[:, 1:], 0.0, errors).mean())
 
 
 # ---- collecting ------------------------------------------------------------------------------------------------------
@@ -67,17 +158,18 @@ class Rollout:
 class Collector(Kept):
     """Act in all environments, and carry observations and the network's state from one rollout to the next."""
 
-    kept = ("observation", "previous_action", "reset", "state", "returns", "moments")
-
     def __init__(
-        self, fleet: Fleet, network: Streaming, length: int, gamma: float, reward_scale: float | None = None
-    ) -> None:
+        self, fleet: Fleet, network: Streaming, length: int, gamma: float, reward_scale: float | None = None,
+        novelty: Novelty | None = None,
+    ) -> None:  # fmt: skip
         self.fleet, self.network, self.length = fleet, network, length
-        self.gamma, self.reward_scale = gamma, reward_scale
+        self.gamma, self.reward_scale, self.novelty = gamma, reward_scale, novelty
         self.device = fleet.device
         self.returns = torch.zeros(fleet.num_envs, dtype=torch.float64, device=self.device)  # discounted, so far
         self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)  # their number, sum, sum of squares
         self.begin()
+
+    kept = ("observation", "previous_action", "reset", "state", "returns", "moments")
 
     def begin(self) -> None:
         """Start episodes in all environments, with nothing remembered."""
@@ -88,8 +180,8 @@ class Collector(Kept):
         self.state = self.network.initial_state(rows, self.device)
 
     @torch.no_grad()
-    def collect(self, choose: Choose, count: Callable[[Step], None]) -> Rollout:
-        """Take T steps with the actions that `choose` gives; `count` is told of each."""
+    def collect(self, choose: Choose, count: Callable[[Step], None], bonus: float = 0.0) -> Rollout:
+        """Take T steps with the actions that `choose` gives; `count` is told of each, novelty earns `bonus`."""
         before, columns = self.state, []
         for t in range(self.length):
             seen = self.observation, self.previous_action, self.reset
@@ -102,13 +194,15 @@ class Collector(Kept):
                 next_action = torch.full_like(self.reset, False)
                 after, _ = self.network.step(step.final_observation, action, self.state, next_action)
                 following = torch.where(cut.unsqueeze(1), after, following)
-            columns.append((*seen, action, self._scaled(step), step.terminated, step.done, outputs, following))
+            reward = self._scaled(step)
+            if self.novelty is not None:
+                reward = reward + bonus * self.novelty.first_sight(seen[0], step.final_observation, seen[2])
+            columns.append((*seen, action, reward, step.terminated, step.done, outputs, following))
             self.observation, self.reset = step.observation, step.done
             self.previous_action = torch.where(step.done, self.fleet.num_actions, action)
             count(step)
         observation, previous, reset, *rest = (torch.stack(each, 1) for each in zip(*columns, strict=True))
         return Rollout(observation, previous, reset, before, *rest)
-
 
     def _scaled(self, step: Step) -> Tensor:
         """Divide rewards by the standard deviation of all discounted returns so far, where no scale is given.
@@ -203,20 +297,53 @@ class RolloutTrainer(NetworkTrainer[C]):
     """A run that learns from each rollout, and then forgets it."""
 
     collector: Collector
+    novelty: Novelty | None = None
+    predictor: Predictor | None = None
     optimizer: torch.optim.Optimizer
     drawing: torch.Generator  # of minibatches
     generators = ("exploration", "drawing")
     tensors = ()
 
+    def prepare(self, network: Streaming) -> None:
+        """Make what collects rollouts, and what the flags add to it."""
+        config, learner = self.config, self.config.learner
+        if config.novelty.novelty_weight:
+            self.novelty = Novelty(self.spec, self.fleet.num_envs, self.device)
+            self.stateful = (*self.stateful, "novelty")
+        if weight := config.prediction.prediction_weight:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.streams.network + 2)
+                self.predictor = Predictor(self.spec, config.network.width, self.num_actions, weight).to(self.device)
+        self.collector = Collector(
+            self.fleet, network, learner.rollout_steps, learner.gamma, learner.reward_scale, self.novelty
+        )
+        self.drawing = generator(self.streams.replay)
+
+    def networks(self) -> dict[str, Any]:
+        """List the network, its average, and the predictor where there is one."""
+        return super().networks() | ({} if self.predictor is None else {"predictor": self.predictor})
+
     def begin(self) -> None:
         """Start episodes in all environments, with nothing remembered."""
         self.collector.begin()
+
+    def collect(self, choose: Choose) -> Rollout:
+        """Collect one rollout."""
+        bonus = self.config.novelty.weight(self.steps)
+        rollout = self.collector.collect(choose, self.stats.count_episodes, bonus)
+        self.iterations += 1
+        return rollout
 
     @property
     def steps_per_iteration(self) -> int:
         """Environment steps of a rollout."""
         steps: int = self.fleet.num_envs * self.config.learner.rollout_steps
         return steps
+
+    @staticmethod
+    def learned(*modules: nn.Module | None) -> list[nn.Parameter]:
+        """List the parameters of all modules that there are."""
+        return [parameter for module in modules if module is not None for parameter in module.parameters()]
 
     def minibatches(self) -> Iterator[Tensor]:
         """Draw the environments (B,) of each update from one rollout."""

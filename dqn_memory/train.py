@@ -140,6 +140,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}
         return super().scalars() | epsilon | self.network.memory_scalars()
 
+
 # ---- sample ----------------------------------------------------------------------------------------------------------
 def sample(
     replay: Replay,

@@ -131,7 +131,7 @@ class Trainer(ABC, Generic[C]):
     evaluation_flags: ClassVar[tuple[str, ...]]
     """Options of `evaluate` that not every kind of run has."""
     # What a checkpoint holds besides networks, optimisers, counters and replay, by the names of attributes:
-    stateful: ClassVar[tuple[str, ...]]
+    stateful: tuple[str, ...]
     """Parts that have a state_dict of their own."""
     generators: ClassVar[tuple[str, ...]]
     """Random generators."""

@@ -6,10 +6,10 @@ import pytest
 import torch
 from trained import CAR, MEMORY
 
-from dqn_memory.network import NetworkConfig, observation_spec
+from dqn_memory.network import NetworkConfig, ObservationSpec, observation_spec
 from dqn_memory.ppo import ActorCritic, PPOLearnerConfig, PPOTrainer, ppo_loss
 from dqn_memory.pqn import PQNLearnerConfig, PQNTrainer, q_lambda, td_loss
-from dqn_memory.rollouts import Collector, Rollout, lambda_returns
+from dqn_memory.rollouts import Collector, Novelty, Predictor, Rollout, lambda_returns
 from dqn_memory.runs.metrics import read_metrics
 from envs.fleet import make_fleet
 
@@ -60,6 +60,62 @@ def test_targets_of_pqn_stop_at_actions_that_were_not_greedy():
         assert found.tolist() == [pytest.approx([first, second, third, fourth])]
 
 
+def test_advantage_learning_lowers_what_was_not_greedy_by_its_gap():
+    outputs = rows([[1, 0], [0, 2], [3, 0], [0, 4]])
+    steps = rollout(
+        [1, 1, 1, 1], [0] * 4, [0] * 4,
+        outputs=outputs, action=rows([0, 1, 1, 0], dtype=torch.int64), following=torch.full((1, 4, 2), 6.0).double(),
+    )  # fmt: skip
+    plain, gap = (q_lambda(steps, PQNLearnerConfig(action_gap=alpha)) for alpha in (0, 0.5))
+    assert (plain - gap).tolist() == [pytest.approx([0, 0, 0.5 * 3, 0.5 * 4])]
+
+
+@pytest.mark.parametrize("kind", ["discrete", "continuous"])
+def test_novelty_is_what_its_episode_has_not_shown(kind):
+    """Three rows: back to the first observation, on to another and back, and the same one after a reset."""
+    spec = ObservationSpec(kind, (2,), 9 if kind == "discrete" else 0)
+    novelty = Novelty(spec, 3, torch.device("cpu"))
+    a, b, c = (torch.tensor(pair, dtype=torch.float32) for pair in ([0, 1], [1, 0], [8, -8]))
+    assert len({int(novelty.hashes(each[None])) for each in (a, b, c)}) == 3
+    fresh, goes_on = torch.ones(3, dtype=torch.bool), torch.zeros(3, dtype=torch.bool)
+    assert novelty.first_sight(torch.stack((a, a, a)), torch.stack((a, b, b)), fresh).tolist() == [False, True, True]
+    resets = torch.tensor([False, False, True])
+    found = novelty.first_sight(torch.stack((a, b, a)), torch.stack((c, a, b)), resets)
+    assert found.tolist() == [True, False, True]
+    assert not novelty.first_sight(torch.stack((c, a, b)), torch.stack((a, b, a)), goes_on).any()
+
+
+def test_novelty_earns_its_reward_on_top_of_the_scaled_one():
+    plain, paid = collector(8), collector(8)
+    paid.novelty = Novelty(observation_spec(paid.fleet.observation_space), 4, torch.device("cpu"))
+    before, steps = (each.collect(act, lambda step: None, 0.5) for each in (plain, paid))
+    gain = steps.reward - before.reward
+    assert set(gain.unique().tolist()) == {0.0, 0.5}
+    for row in range(4):
+        seen = []
+        for t in range(7):
+            seen = [] if steps.reset[row, t] else seen
+            seen.append(steps.observation[row, t].tolist())
+            if not steps.done[row, t]:
+                assert (gain[row, t] > 0) == (steps.observation[row, t + 1].tolist() not in seen)
+
+
+@pytest.mark.parametrize("env", [MEMORY, CAR])
+def test_predictions_are_of_the_next_observation_in_the_same_episode(env):
+    """A head that knows the answer has no error, whatever stands across an episode's end."""
+    each = collector(8, env)
+    steps = each.collect(act, lambda step: None)
+    spec = observation_spec(each.fleet.observation_space)
+    predictor = Predictor(spec, 16, each.fleet.num_actions, 1.0).double()
+    after = torch.cat((steps.observation[:, 1:], steps.observation[:, :1]), 1).flatten(2)
+    known = torch.nn.functional.one_hot(after.long(), spec.vocabulary) * 1e3 if spec.vocabulary else after
+    known = torch.where(steps.done[:, :, None], -known.flatten(2), known.flatten(2))  # wrong where nobody looks
+    predictor.head.forward = lambda x: torch.cat((known.double(), steps.reward[..., None] + 2), -1)
+    x = torch.zeros(4, 8, 16, dtype=torch.float64)
+    assert float(predictor.loss(x, steps)) == pytest.approx(4)  # the reward's error alone
+    assert steps.done[:, :-1].any()
+
+
 def collector(length, env=MEMORY, critic=False, scale=None):
     """Four environments whose episodes are cut off after 5 steps, and a network in float64."""
     torch.manual_seed(0)
@@ -104,7 +160,9 @@ def test_updates_compute_what_acting_computed(critic):
     each = collector(8, critic=critic)
     each.collect(act, lambda step: None)
     steps = each.collect(act, lambda step: None)
-    found, _ = each.network.sequence(steps.observation, steps.previous_action, steps.state, steps.reset)
+    policy = each.network.policy if critic else each.network
+    x, _ = policy.encode_sequence(steps.observation, steps.previous_action, steps.state, steps.reset)
+    found = each.network.read(x)
     torch.testing.assert_close(found, steps.outputs, rtol=0, atol=1e-12)
     assert steps.reset[:, 1:].any() and torch.equal(steps.reset[:, 1:], steps.done[:, :-1])
     actions = torch.where(steps.done[:, :-1], each.fleet.num_actions, steps.action[:, :-1])  # none where one begins

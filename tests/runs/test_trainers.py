@@ -57,7 +57,7 @@ KINDS = {
         rollout_flags,
         (512, 1024),
         (
-            f"--env {MEMORY} --evaluate-every 256 --epsilon-ladder 3 --sticky-exponent 2",
+            f"--env {MEMORY} --evaluate-every 256 --novelty-weight 0.1 --prediction-weight 1",
             f"--env {CARDS} --architecture mlstm --dropout 0.2 --ema-decay 0",
             "--env CartPole-v1 --architecture gtrxl_memory --checkpoint-every 256 --max-repeated-actions 150",
         ),
@@ -68,7 +68,7 @@ KINDS = {
     "ppo": Kind(
         rollout_flags,
         (512, 1024),
-        (f"--env {MEMORY} --evaluate-every 256", f"--env {CARDS} --architecture lru --dropout 0.2"),
+        (f"--env {MEMORY} --evaluate-every 256", f"--env {CARDS} --novelty-weight 1 --dropout 0.2"),
         (f"--env {MEMORY} --checkpoint-every 256", 4096, 4),
         "width = 16",
         ("--stop-at-success 0.0 --evaluate-every 256", 256),
