@@ -21,16 +21,15 @@ from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.rollouts import (
     NoveltyConfig,
     PredictionConfig,
-    Predictor,
     Rollout,
     RolloutConfig,
-    RolloutTrainer,
     lambda_returns,
 )  # fmt: skip
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import Bounds, EnvironmentConfig, OutputConfig, Repeatable
+from dqn_memory.seeds import ManySeedsTrainer
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -85,6 +84,8 @@ class PPOConfig(RolloutConfig):
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     seed: Annotated[int, Bounds(0)] = 1
     """Seed of every random stream: environments, actions, minibatches, evaluation, network, dropout."""
+    seeds: Annotated[int, Bounds(1)] = 1
+    """Agents to train side by side in this process, of this seed and those after it, each a run of its own."""
     total_steps: Annotated[int, Bounds(1)] = 3_000_000
     """Environment steps of the run."""
     match: str | None = None
@@ -114,13 +115,19 @@ class ActorCritic(nn.Module):
         x, after = self.policy.encode_step(observation, previous_action, state, reset)
         return self.read(x), after
 
+    def encode_sequence(
+        self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
+    ) -> tuple[Tensor, list[Any]]:
+        """Compute the encodings of T steps that follow `state`, (B, T, D), and the state after them."""
+        return self.policy.encode_sequence(observation, previous_action, state, reset)
+
     def read(self, x: Tensor) -> Tensor:
         """Compute logits and the value of encodings (..., D), (..., A + 1)."""
         return torch.cat((self.policy.read(x), self.critic(x)), -1)
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
-class PPOTrainer(RolloutTrainer[PPOConfig]):
+class PPOTrainer(ManySeedsTrainer[PPOConfig]):
     """Recurrent PPO: environments, actor and critic, optimiser, random streams, counters."""
 
     kind = "ppo"
@@ -136,10 +143,10 @@ class PPOTrainer(RolloutTrainer[PPOConfig]):
         self.build_networks(learner.ema_decay > 0)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(streams.network + 1)
-            self.model = ActorCritic(self.network).to(self.device)
-        self.prepare(self.model)
+            model = ActorCritic(self.network).to(self.device)
+        self.prepare(model)
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
-        groups = [{"params": self.learned(self.model, self.predictor), "first_lr": learner.learning_rate}]
+        groups = [{"params": self.learned(model, self.predictor), "first_lr": learner.learning_rate}]
         self.optimizer = torch.optim.Adam(groups, learner.learning_rate, eps=1e-5)
         self.optimizers = [self.optimizer]
         self.exploration = generator(streams.exploration, self.device)  # of actions
@@ -149,38 +156,32 @@ class PPOTrainer(RolloutTrainer[PPOConfig]):
         """List the policy, its average, and the critic."""
         return super().networks() | {"critic": self.model.critic}
 
-    # ---- the loop ----------------------------------------------------------------------------------------------------
-    def iterate(self) -> None:
-        """Collect one rollout, then learn from it."""
-        learner = self.config.learner
-        progress = self.steps / self.config.total_steps
+    # ---- act, targets, loss --------------------------------------------------------------------------------------
+    def choose(self, outputs: Tensor, reset: Tensor, t: int) -> Tensor:
+        """Draw actions from the policy."""
+        return torch.multinomial(outputs[:, :-1].softmax(1), 1, generator=self.exploration).squeeze(1)
 
-        # act
-        def choose(outputs: Tensor, reset: Tensor, t: int) -> Tensor:
-            return torch.multinomial(outputs[:, :-1].softmax(1), 1, generator=self.exploration).squeeze(1)
-
-        rollout = self.collect(choose)
-
-        # returns and advantages
-        value, following = rollout.outputs[..., -1], rollout.following[..., -1]  # (N, T)
+    def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
+        """Compute returns and advantages (GAE)."""
+        value, following, learner = rollout.outputs[..., -1], rollout.following[..., -1], self.config.learner  # (N, T)
         returns = lambda_returns(rollout, value, following, learner.gamma, learner.trace_decay)
-        advantage = returns - value
+        return returns, returns - value
 
-        # learn
-        for rows in self.minibatches():
-            part = rollout.rows(rows)
-            loss, metrics = ppo_loss(self.model, part, returns[rows], advantage[rows], learner, self.predictor)
-            self.descend(loss, metrics, progress)
+    def loss(self, outputs: Tensor, rollout: Rollout, *targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the clipped objective with the critic's error and the entropy."""
+        return ppo_loss(outputs, rollout, targets, self.config.learner)
 
 
 # ---- loss ------------------------------------------------------------------------------------------------------------
 def ppo_loss(
-    model: ActorCritic, rollout: Rollout, returns: Tensor, advantage: Tensor, config: PPOLearnerConfig,
-    predictor: Predictor | None = None,
-) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
-    """Compute the clipped objective of the policy, the critic's error and the entropy, a scalar, and its metrics."""
-    x, _ = model.policy.encode_sequence(rollout.observation, rollout.previous_action, rollout.state, rollout.reset)
-    outputs = model.read(x)  # (B, T, A + 1)
+    outputs: Tensor, rollout: Rollout, targets: tuple[Tensor, ...], config: PPOLearnerConfig
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute the clipped objective of the policy, the critic's error and the entropy, a scalar, and its metrics.
+
+    `outputs` (B, T, A + 1) are of the network now, those in the rollout of the network that acted; `targets` are
+    returns and advantages.
+    """
+    returns, advantage = targets
     taken = rollout.action.unsqueeze(2)
     logs, before = outputs[..., :-1].log_softmax(2), rollout.outputs[..., :-1].log_softmax(2)  # (B, T, A)
     ratio = (logs.gather(2, taken) - before.gather(2, taken)).squeeze(2).exp()  # (B, T)
@@ -189,8 +190,6 @@ def ppo_loss(
     error = (outputs[..., -1] - returns).square().mean()
     entropy = -(logs.exp() * logs).sum(2).mean()
     loss = policy + config.value_weight * error - config.entropy_weight * entropy
-    if predictor is not None:
-        loss = loss + predictor.loss(x, rollout)
     return loss, {
         "losses/loss": loss.detach(),
         "losses/policy": policy.detach(),

@@ -19,19 +19,18 @@ from torch import Tensor
 
 from dqn_memory.acting import ExplorationConfig, Explorer
 from dqn_memory.config import ComputeConfig, EvaluationConfig
-from dqn_memory.network import NetworkConfig, QNetwork
+from dqn_memory.network import NetworkConfig
 from dqn_memory.rollouts import (
     NoveltyConfig,
     PredictionConfig,
-    Predictor,
     Rollout,
     RolloutConfig,
-    RolloutTrainer,
     lambda_returns,
 )  # fmt: skip
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import Bounds, EnvironmentConfig, OutputConfig, Repeatable
+from dqn_memory.seeds import ManySeedsTrainer
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -86,6 +85,8 @@ class PQNConfig(RolloutConfig):
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     seed: Annotated[int, Bounds(0)] = 1
     """Seed of every random stream: environments, exploration, minibatches, evaluation, network, dropout."""
+    seeds: Annotated[int, Bounds(1)] = 1
+    """Agents to train side by side in this process, of this seed and those after it, each a run of its own."""
     total_steps: Annotated[int, Bounds(1)] = 3_000_000
     """Environment steps of the run."""
     match: str | None = None
@@ -95,7 +96,7 @@ class PQNConfig(RolloutConfig):
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
-class PQNTrainer(RolloutTrainer[PQNConfig]):
+class PQNTrainer(ManySeedsTrainer[PQNConfig]):
     """PQN with memory: environments, network, optimiser, random streams, counters."""
 
     kind = "pqn"
@@ -118,25 +119,18 @@ class PQNTrainer(RolloutTrainer[PQNConfig]):
         self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
 
-    # ---- the loop ----------------------------------------------------------------------------------------------------
-    def iterate(self) -> None:
-        """Collect one rollout, then learn from it."""
-        num_envs = self.fleet.num_envs
-        progress = self.steps / self.config.total_steps
+    # ---- act, targets, loss --------------------------------------------------------------------------------------
+    def choose(self, outputs: Tensor, reset: Tensor, t: int) -> Tensor:
+        """Act greedily, or at random as the schedule says."""
+        return self.explorer.choose(outputs.argmax(1), self.steps + t * self.fleet.num_envs, reset)
 
-        # act
-        def choose(q: Tensor, reset: Tensor, t: int) -> Tensor:
-            return self.explorer.choose(q.argmax(1), self.steps + t * num_envs, reset)
+    def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
+        """Compute Q(lambda) targets."""
+        return (q_lambda(rollout, self.config.learner),)
 
-        rollout = self.collect(choose)
-
-        # targets
-        target = q_lambda(rollout, self.config.learner)  # (N, T)
-
-        # learn
-        for rows in self.minibatches():
-            loss, metrics = td_loss(self.network, rollout.rows(rows), target[rows], self.predictor)
-            self.descend(loss, metrics, progress)
+    def loss(self, outputs: Tensor, rollout: Rollout, *targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the error of Q."""
+        return td_loss(outputs, rollout.action, *targets)
 
     def scalars(self) -> dict[str, float]:
         """Give what a log line says; sums since the last line are cleared."""
@@ -153,16 +147,12 @@ def q_lambda(rollout: Rollout, config: PQNLearnerConfig) -> Tensor:
     return target - config.action_gap * (value - taken)
 
 
-def td_loss(
-    network: QNetwork, rollout: Rollout, target: Tensor, predictor: Predictor | None = None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute half of the mean squared error of Q of the actions taken, a scalar, and its metrics."""
-    x, _ = network.encode_sequence(rollout.observation, rollout.previous_action, rollout.state, rollout.reset)
-    chosen = network.read(x).gather(2, rollout.action.unsqueeze(2)).squeeze(2)  # (B, T)
-    error = 0.5 * (chosen - target).square().mean()
-    loss = error if predictor is None else error + predictor.loss(x, rollout)
+def td_loss(q: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Compute half of the mean squared error of Q (B, T, A) of the actions taken (B, T), a scalar, and its metrics."""
+    chosen = q.gather(2, action.unsqueeze(2)).squeeze(2)  # (B, T)
+    loss = 0.5 * (chosen - target).square().mean()
     return loss, {
-        "losses/td_loss": error.detach(),
+        "losses/td_loss": loss.detach(),
         "losses/q_values": chosen.detach().mean(),
         "losses/targets": target.mean(),
     }

@@ -9,7 +9,8 @@ Shapes: N environments, T steps of a rollout, A outputs of the network for a ste
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Protocol, Self, TypeVar
 
@@ -31,11 +32,10 @@ from envs.core import Step
 from envs.fleet import Fleet
 
 C = TypeVar("C", bound=Any)
-Choose = Callable[[Tensor, Tensor, int], Tensor]  # (outputs (N, A), reset (N,), t) -> actions (N,)
 
 
 class Streaming(Protocol):
-    """What acts from a carried state."""
+    """What acts from a carried state, and computes again what it computed."""
 
     def initial_state(self, batch: int, device: torch.device) -> list[Any]:
         """Make the state of B fresh episodes."""
@@ -44,6 +44,14 @@ class Streaming(Protocol):
         self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute the outputs (B, A) of one step, and the state after it."""
+
+    def encode_sequence(
+        self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
+    ) -> tuple[Tensor, list[Any]]:
+        """Compute the encodings (B, T, D) of T steps, and the state after them."""
+
+    def read(self, x: Tensor) -> Tensor:
+        """Compute the outputs (..., A) of encodings (..., D)."""
 
 
 # ---- novelty and prediction ------------------------------------------------------------------------------------------
@@ -150,6 +158,17 @@ class Rollout:
     outputs: Tensor  # (N, T, A), of the network as it acted
     following: Tensor  # (N, T, A), of the observation after each step where it ends the rollout or is cut off, else 0
 
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, list[Any], Tensor]:
+        """What the network read: observations, previous actions, the state before them, resets."""
+        return self.observation, self.previous_action, self.state, self.reset
+
+    @classmethod
+    def of(cls, state: list[Any], columns: Sequence[tuple[Tensor, ...]]) -> Self:
+        """Join the columns of T steps, as `Collector.take` gives them; `state` stood before the first."""
+        observation, previous, reset, *rest = (torch.stack(each, 1) for each in zip(*columns, strict=True))
+        return cls(observation, previous, reset, state, *rest)
+
     def rows(self, index: Tensor) -> Self:
         """Select environments."""
         return replace(self, **{name: tree_map(lambda part: part[index], value) for name, value in vars(self).items()})
@@ -179,30 +198,35 @@ class Collector(Kept):
         self.reset = torch.ones(rows, dtype=torch.bool, device=self.device)
         self.state = self.network.initial_state(rows, self.device)
 
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, list[Any], Tensor]:
+        """What the network reads next: observation, previous action, state, reset."""
+        return self.observation, self.previous_action, self.state, self.reset
+
     @torch.no_grad()
-    def collect(self, choose: Choose, count: Callable[[Step], None], bonus: float = 0.0) -> Rollout:
-        """Take T steps with the actions that `choose` gives; `count` is told of each, novelty earns `bonus`."""
-        before, columns = self.state, []
-        for t in range(self.length):
-            seen = self.observation, self.previous_action, self.reset
-            outputs, self.state = self.network.step(self.observation, self.previous_action, self.state, self.reset)
-            action = choose(outputs, self.reset, t)
-            step = self.fleet.step(action)
-            following = torch.zeros_like(outputs)
-            cut = step.truncated if t + 1 < self.length else ~step.terminated
-            if self.device.type != "cpu" or bool(cut.any()):
-                next_action = torch.full_like(self.reset, False)
-                after, _ = self.network.step(step.final_observation, action, self.state, next_action)
-                following = torch.where(cut.unsqueeze(1), after, following)
-            reward = self._scaled(step)
-            if self.novelty is not None:
-                reward = reward + bonus * self.novelty.first_sight(seen[0], step.final_observation, seen[2])
-            columns.append((*seen, action, reward, step.terminated, step.done, outputs, following))
-            self.observation, self.reset = step.observation, step.done
-            self.previous_action = torch.where(step.done, self.fleet.num_actions, action)
-            count(step)
-        observation, previous, reset, *rest = (torch.stack(each, 1) for each in zip(*columns, strict=True))
-        return Rollout(observation, previous, reset, before, *rest)
+    def take(
+        self, outputs: Tensor, state: list[Any], action: Tensor, last: bool, count: Callable[[Step], None], bonus: float
+    ) -> tuple[Tensor, ...]:
+        """Take one step with the actions (N,) that were chosen by `outputs` (N, A); give a rollout's next column.
+
+        `last` says that the rollout ends with it, `state` is the network's after it; `count` is told of the step, and
+        novelty earns `bonus`.
+        """
+        observation, previous_action, _, reset = self.inputs
+        step = self.fleet.step(action)
+        following = torch.zeros_like(outputs)
+        cut = ~step.terminated if last else step.truncated
+        if self.device.type != "cpu" or bool(cut.any()):
+            goes_on = torch.full_like(self.reset, False)
+            after, _ = self.network.step(step.final_observation, action, state, goes_on)
+            following = torch.where(cut.unsqueeze(1), after, following)
+        reward = self._scaled(step)
+        if self.novelty is not None:
+            reward = reward + bonus * self.novelty.first_sight(observation, step.final_observation, reset)
+        self.observation, self.reset, self.state = step.observation, step.done, state
+        self.previous_action = torch.where(step.done, self.fleet.num_actions, action)
+        count(step)
+        return observation, previous_action, reset, action, reward, step.terminated, step.done, outputs, following
 
     def _scaled(self, step: Step) -> Tensor:
         """Divide rewards by the standard deviation of all discounted returns so far, where no scale is given.
@@ -304,8 +328,9 @@ class RolloutTrainer(NetworkTrainer[C]):
     generators = ("exploration", "drawing")
     tensors = ()
 
-    def prepare(self, network: Streaming) -> None:
-        """Make what collects rollouts, and what the flags add to it."""
+    def prepare(self, model: Any) -> None:
+        """Make what collects rollouts by `model`, and what the flags add to it."""
+        self.model: Any = model
         config, learner = self.config, self.config.learner
         if config.novelty.novelty_weight:
             self.novelty = Novelty(self.spec, self.fleet.num_envs, self.device)
@@ -315,7 +340,7 @@ class RolloutTrainer(NetworkTrainer[C]):
                 torch.manual_seed(self.streams.network + 2)
                 self.predictor = Predictor(self.spec, config.network.width, self.num_actions, weight).to(self.device)
         self.collector = Collector(
-            self.fleet, network, learner.rollout_steps, learner.gamma, learner.reward_scale, self.novelty
+            self.fleet, model, learner.rollout_steps, learner.gamma, learner.reward_scale, self.novelty
         )
         self.drawing = generator(self.streams.replay)
 
@@ -327,12 +352,54 @@ class RolloutTrainer(NetworkTrainer[C]):
         """Start episodes in all environments, with nothing remembered."""
         self.collector.begin()
 
-    def collect(self, choose: Choose) -> Rollout:
-        """Collect one rollout."""
-        bonus = self.config.novelty.weight(self.steps)
-        rollout = self.collector.collect(choose, self.stats.count_episodes, bonus)
+    # ---- the algorithm: what a script provides -------------------------------------------------------------------
+    @abstractmethod
+    def choose(self, outputs: Tensor, reset: Tensor, t: int) -> Tensor:
+        """Choose actions (N,) by the network's outputs (N, A) at step t of a rollout."""
+
+    @abstractmethod
+    def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
+        """Compute what a whole rollout teaches, each (N, T)."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, rollout: Rollout, *targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the loss of the network's outputs (B, T, A) now, a scalar, and its metrics."""
+
+    # ---- the loop ------------------------------------------------------------------------------------------------
+    def iterate(self) -> None:
+        """Collect one rollout, then learn from it."""
+        # act
+        before, columns = self.collector.state, []
+        for t in range(self.collector.length):
+            with torch.no_grad():
+                outputs, state = self.model.step(*self.collector.inputs)
+            columns.append(self.take(outputs, state, t))
+        rollout = Rollout.of(before, columns)
+
+        # learn
+        targets = self.targets(rollout)
+        for rows in self.minibatches():
+            part = rollout.rows(rows)
+            x, _ = self.model.encode_sequence(*part.inputs)
+            loss, metrics = self.losses(x, self.model.read(x), part, [target[rows] for target in targets])
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self.descend(metrics)
         self.iterations += 1
-        return rollout
+
+    def take(self, outputs: Tensor, state: list[Any], t: int) -> tuple[Tensor, ...]:
+        """Take step t of a rollout by the network's outputs (N, A)."""
+        action = self.choose(outputs, self.collector.reset, t)
+        bonus, last = self.config.novelty.weight(self.steps), t + 1 == self.collector.length
+        return self.collector.take(outputs, state, action, last, self.stats.count_episodes, bonus)
+
+    def losses(
+        self, x: Tensor, outputs: Tensor, rollout: Rollout, targets: Sequence[Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Sum all that an update lowers, from encodings x (B, T, D) and outputs (B, T, A)."""
+        loss, metrics = self.loss(outputs, rollout, *targets)
+        loss = loss + self.network.regularisation()
+        return (loss if self.predictor is None else loss + self.predictor.loss(x, rollout)), metrics
 
     @property
     def steps_per_iteration(self) -> int:
@@ -351,20 +418,18 @@ class RolloutTrainer(NetworkTrainer[C]):
             order = torch.randperm(self.fleet.num_envs, generator=self.drawing).to(self.device)
             yield from order.chunk(self.config.learner.minibatches)
 
-    def descend(self, loss: Tensor, metrics: dict[str, Tensor], progress: float) -> None:
-        """Take one gradient step after the fraction `progress` of the run, and let the average follow."""
+    def descend(self, metrics: dict[str, Tensor]) -> None:
+        """Take one step along the gradients, and let the average follow."""
         learner = self.config.learner
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        set_learning_rate(self.optimizer, learner.final_lr_fraction, progress)
-        self.optimizer.zero_grad(set_to_none=True)
-        (loss + self.network.regularisation()).backward()
+        set_learning_rate(self.optimizer, learner.final_lr_fraction, self.steps / self.config.total_steps)
         norm = nn.utils.clip_grad_norm_(parameters, learner.max_grad_norm, foreach=True)
         self.optimizer.step()
         self.network.project()
         self.updates += 1
         if self.evaluated is not self.network:
             average_parameters(self.network, self.evaluated, learner.ema_decay, self.updates)
-        self.stats.count_update(metrics | {"grad/norm": norm.detach()}, self.steps)
+        self.stats.count_update(metrics | {"grad/norm": norm.detach()}, self.steps + self.steps_per_iteration)
 
     def scalars(self) -> dict[str, float]:
         """Give what a log line says; sums since the last line are cleared."""

@@ -356,35 +356,57 @@ class Trainer(ABC, Generic[C]):
 
     def train(self, run: Run) -> Score:
         """Iterate to the end of the run; log, evaluate and save on the way."""
-        config, began_at = self.config, self.steps
-        clock = Clock(run.metrics())
-        run.track(config.output.track)
-        with Interrupts() as interrupts, Progress(config.total_steps, self.steps, config.environment.env) as progress:
-            while self.steps < config.total_steps and not self.solved:
+        clock, total, env = self.begin_log(run), self.config.total_steps, self.config.environment.env
+        with Interrupts() as interrupts, Progress(total, self.steps, env) as progress:
+            while self.unfinished:
                 with interrupts.held():
                     self.iterate()
-                    scalars: dict[str, float] = {}
-                    if self._due(config.output.log_every):
-                        scalars = self.scalars()
-                        scalars["charts/SPS"] = (self.steps - began_at) / clock.seconds
-                        run.log(self.steps, scalars | clock.scalars())
-                    progress.update(self.steps, "training" if self.updates else "prefill", **self._shown(scalars))
-                    if self.updates and self._evaluation_due():
-                        score = self.evaluate()
-                        run.log(self.steps, score.scalars() | clock.scalars())
-                        self.solved = self.reached_goal(score)
-                    if self._due(config.output.checkpoint_every):
-                        self.shorten_log()
-                        self.save(run)
-                    elif interrupts.asked:
-                        self.save(run)
+                    scalars = self.record(run, clock, interrupts.asked)
+                    progress.update(
+                        self.steps, "training" if self.updates else "prefill", **self.shown_scalars(scalars)
+                    )
                 if interrupts.asked:
                     raise KeyboardInterrupt
+        return self.finish(run, clock)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is anything left to learn."""
+        return self.steps < self.config.total_steps and not self.solved
+
+    def begin_log(self, run: Run) -> Clock:
+        """Open what the run is logged to, and start its clock."""
+        self.began_at = self.steps
+        clock = Clock(run.metrics())
+        run.track(self.config.output.track)
+        return clock
+
+    def record(self, run: Run, clock: Clock, stopping: bool) -> dict[str, float]:
+        """Log, evaluate and save as far as due, save at once where `stopping`; gives what was logged."""
+        config = self.config
+        scalars: dict[str, float] = {}
+        if self._due(config.output.log_every):
+            scalars = self.scalars()
+            scalars["charts/SPS"] = (self.steps - self.began_at) / clock.seconds
+            run.log(self.steps, scalars | clock.scalars())
+        if self.updates and self._evaluation_due():
+            score = self.evaluate()
+            run.log(self.steps, score.scalars() | clock.scalars())
+            self.solved = self.reached_goal(score)
+        if self._due(config.output.checkpoint_every):
+            self.shorten_log()
+            self.save(run)
+        elif stopping:
+            self.save(run)
+        return scalars
+
+    def finish(self, run: Run, clock: Clock) -> Score:
+        """Save, and play the final episodes."""
         self.shorten_log()
         self.save(run)  # the final evaluation may take minutes
         score = self.evaluate(final=True)
         final = _named("final", score)
-        if config.evaluation.memory_ablation:
+        if self.config.evaluation.memory_ablation:
             final |= _named("memory_ablation", self.evaluate(final=True, reset_memory=True))
         run.log(self.steps, final | clock.scalars())
         self.save(run)
@@ -417,7 +439,8 @@ class Trainer(ABC, Generic[C]):
         evaluation = self.config.evaluation
         return self.steps >= getattr(evaluation, "evaluate_from", 0) and self._due(evaluation.evaluate_every)
 
-    def _shown(self, scalars: Mapping[str, float]) -> dict[str, float]:
+    def shown_scalars(self, scalars: Mapping[str, float]) -> dict[str, float]:
+        """Choose what the progress line shows, by the words that it shows them under."""
         shown = dict(self.shown)
         if not self.fleet.reports_success and SUCCESS in shown:
             del shown[SUCCESS]

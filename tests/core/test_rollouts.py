@@ -88,7 +88,7 @@ def test_novelty_is_what_its_episode_has_not_shown(kind):
 def test_novelty_earns_its_reward_on_top_of_the_scaled_one():
     plain, paid = collector(8), collector(8)
     paid.novelty = Novelty(observation_spec(paid.fleet.observation_space), 4, torch.device("cpu"))
-    before, steps = (each.collect(act, lambda step: None, 0.5) for each in (plain, paid))
+    before, steps = (collect(each, bonus=0.5) for each in (plain, paid))
     gain = steps.reward - before.reward
     assert set(gain.unique().tolist()) == {0.0, 0.5}
     for row in range(4):
@@ -104,7 +104,7 @@ def test_novelty_earns_its_reward_on_top_of_the_scaled_one():
 def test_predictions_are_of_the_next_observation_in_the_same_episode(env):
     """A head that knows the answer has no error, whatever stands across an episode's end."""
     each = collector(8, env)
-    steps = each.collect(act, lambda step: None)
+    steps = collect(each)
     spec = observation_spec(each.fleet.observation_space)
     predictor = Predictor(spec, 16, each.fleet.num_actions, 1.0).double()
     after = torch.cat((steps.observation[:, 1:], steps.observation[:, :1]), 1).flatten(2)
@@ -125,12 +125,23 @@ def collector(length, env=MEMORY, critic=False, scale=None):
     return Collector(fleet, (ActorCritic(network) if critic else network).double(), length, GAMMA, scale)
 
 
-def act(outputs, reset, t):
+def act(outputs):
     return (outputs[:, 0].abs() * 1e4).long() % 3  # as good as random, and the same again
 
 
+def collect(each, count=lambda step: None, bonus=0.0):
+    """One rollout, as trainers collect it."""
+    before, columns = each.state, []
+    for t in range(each.length):
+        with torch.no_grad():
+            outputs, state = each.network.step(*each.inputs)
+        last = t + 1 == each.length
+        columns.append(each.take(outputs, state, act(outputs), last, count, bonus))
+    return Rollout.of(before, columns)
+
+
 def collected(each, times=1):
-    parts = [each.collect(act, lambda step: None) for _ in range(times)]
+    parts = [collect(each) for _ in range(times)]
     return {name: torch.cat([getattr(part, name) for part in parts], 1) for name in (
         "observation", "previous_action", "reset", "action", "reward", "terminated", "done", "outputs"
     )}  # fmt: skip
@@ -158,8 +169,8 @@ def test_rewards_are_scaled_by_the_spread_of_discounted_returns_so_far():
 def test_updates_compute_what_acting_computed(critic):
     """From the state before the second rollout, through resets inside it."""
     each = collector(8, critic=critic)
-    each.collect(act, lambda step: None)
-    steps = each.collect(act, lambda step: None)
+    collect(each)
+    steps = collect(each)
     policy = each.network.policy if critic else each.network
     x, _ = policy.encode_sequence(steps.observation, steps.previous_action, steps.state, steps.reset)
     found = each.network.read(x)
@@ -171,7 +182,7 @@ def test_updates_compute_what_acting_computed(critic):
 
 def test_what_is_cut_off_is_valued_by_its_final_observation_in_its_own_episode():
     each, seen = collector(8, CAR), []
-    steps = each.collect(act, seen.append)
+    steps = collect(each, seen.append)
     cut = torch.stack([step.truncated for step in seen], 1)
     expected = torch.zeros_like(steps.outputs)
     for row in range(4):
@@ -191,21 +202,21 @@ def test_what_is_cut_off_is_valued_by_its_final_observation_in_its_own_episode()
 def test_losses_are_known_at_the_values_that_acted():
     """PQN's error of its own Q is 0, and PPO's ratio is 1."""
     each = collector(8)
-    steps = each.collect(act, lambda step: None)
+    steps = collect(each)
     chosen = steps.outputs.gather(2, steps.action.unsqueeze(2)).squeeze(2)
-    assert td_loss(each.network, steps, chosen)[0] < 1e-20
-    assert float(td_loss(each.network, steps, chosen + 1)[0].detach()) == pytest.approx(0.5)
+    assert td_loss(steps.outputs, steps.action, chosen)[0] < 1e-20
+    assert float(td_loss(steps.outputs, steps.action, chosen + 1)[0]) == pytest.approx(0.5)
     each = collector(8, critic=True)
-    steps = each.collect(act, lambda step: None)
+    steps = collect(each)
     advantage, config = torch.randn(4, 8, dtype=torch.float64), PPOLearnerConfig(value_weight=1, entropy_weight=0)
-    loss, metrics = ppo_loss(each.network, steps, steps.outputs[..., -1] + 2, advantage, config)
-    assert float(loss.detach()) == pytest.approx(4) and float(metrics["losses/policy"]) == pytest.approx(0, abs=1e-12)
+    loss, metrics = ppo_loss(steps.outputs, steps, (steps.outputs[..., -1] + 2, advantage), config)
+    assert float(loss) == pytest.approx(4) and float(metrics["losses/policy"]) == pytest.approx(0, abs=1e-12)
 
 
 def test_ppo_earns_nothing_beyond_its_clip():
     """Where the probability of an action has moved far in the direction of its advantage, there is no gradient."""
     each = collector(8, critic=True)
-    steps = each.collect(act, lambda step: None)
+    steps = collect(each)
     changed = torch.randn(steps.outputs.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     moved = replace(steps, outputs=steps.outputs + 0.5 * changed)
     advantage, config = torch.randn(4, 8, dtype=torch.float64), PPOLearnerConfig(value_weight=0, entropy_weight=0)
@@ -213,8 +224,8 @@ def test_ppo_earns_nothing_beyond_its_clip():
     new, old = (part.outputs[..., :-1].softmax(2).gather(2, taken).squeeze(2) for part in (steps, moved))
     ratio, scaled = new / old, (advantage - advantage.mean()) / advantage.std()
     gains = [min(r * a, min(max(r, 0.8), 1.2) * a) for r, a in zip(ratio.flatten(), scaled.flatten(), strict=True)]
-    loss, _ = ppo_loss(each.network, moved, advantage, advantage, config)
-    assert ((ratio < 0.8) | (ratio > 1.2)).any() and float(loss.detach()) == pytest.approx(-float(sum(gains)) / 32)
+    loss, _ = ppo_loss(steps.outputs, moved, (advantage, advantage), config)
+    assert ((ratio < 0.8) | (ratio > 1.2)).any() and float(loss) == pytest.approx(-float(sum(gains)) / 32)
 
 
 @pytest.mark.long

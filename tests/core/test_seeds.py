@@ -1,0 +1,72 @@
+"""Many seeds in one process: each learns what it learns alone, and leaves an ordinary run."""
+
+import pytest
+import torch
+from run_folders import refused
+from trained import MEMORY, rollout_flags
+
+from dqn_memory.evaluate import main as evaluate
+from dqn_memory.ppo import PPOTrainer
+from dqn_memory.pqn import PQNTrainer
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.metrics import read_metrics
+from dqn_memory.seeds import Together
+
+
+def trainers(kind, architecture, tmp_path):
+    """Two seeds in float64, whose episodes end within a rollout."""
+    flags = f"--env {MEMORY} --time-limit 12 --architecture {architecture} --prediction-weight 1 --novelty-weight 0.1"
+    found = []
+    for seed in (3, 4):
+        each = kind(kind.configure(rollout_flags(tmp_path, *flags.split(), f"--seed={seed}")))
+        for network in (each.model, each.evaluated, each.predictor):
+            network.double()
+        each.begin()
+        found.append(each)
+    return found
+
+
+@pytest.mark.parametrize("kind", [PQNTrainer, PPOTrainer])
+@pytest.mark.parametrize("architecture", ["gru", "lstm", "mingru", "mlstm"])
+def test_seeds_side_by_side_learn_what_each_learns_alone(kind, architecture, tmp_path):
+    alone, stacked = (trainers(kind, architecture, tmp_path) for _ in range(2))
+    together = Together(stacked)
+    first = {name: value.clone() for name, value in alone[0].weights().items()}
+    for _ in range(3):
+        together.iterate()
+        for each in alone:
+            each.iterate()
+    for each, other in zip(alone, stacked, strict=True):
+        for name, value in each.weights().items():
+            torch.testing.assert_close(other.weights()[name], value, rtol=0, atol=1e-10)
+        expected, found = each.scalars(), other.scalars()
+        assert found == {name: pytest.approx(value, abs=1e-10) for name, value in expected.items()}
+    assert any(not torch.equal(value, first[name]) for name, value in alone[0].weights().items())
+    first_seed, second_seed = (each.weights()["network.head.0.weight"] for each in alone)
+    assert not torch.equal(first_seed, second_seed)
+
+
+def test_each_seed_leaves_a_run_of_its_own(tmp_path, capsys):
+    flags = rollout_flags(tmp_path / "many", *f"--env {MEMORY} --seed 5 --seeds 2".split())
+    PQNTrainer.main(flags)
+    alone = rollout_flags(tmp_path / "alone", *f"--env {MEMORY} --seed 6".split())
+    PQNTrainer.main(alone)
+    runs = [tmp_path / "many" / f"seed_{seed}" for seed in (5, 6)]
+    assert [run.name for run in sorted((tmp_path / "many").iterdir())] == ["seed_5", "seed_6"]
+    last, expected = (read_metrics(run / "metrics.jsonl")[-1] for run in (runs[1], tmp_path / "alone"))
+    assert last["final/episodic_return"] == pytest.approx(expected["final/episodic_return"])
+    evaluate([str(runs[0]), "--episodes", "5"])
+    PQNTrainer.main(["--resume", str(runs[1]), "--total-steps", "1024"])
+    assert Run.open(runs[1]).load().step == 1024
+    assert "seed_5" in refused(capsys, flags, PQNTrainer.main)
+
+
+@pytest.mark.parametrize(("flags", "words"), [
+    ("--seeds 2 --dropout 0.1", "--dropout 0"),
+    ("--seeds 2 --stop-at-success 0.9", "--stop-at-success"),
+    ("--seeds 0", "--seeds"),
+])  # fmt: skip
+def test_what_seeds_cannot_share_is_refused(flags, words, tmp_path, capsys):
+    arguments = rollout_flags(tmp_path / "run", *f"--env {MEMORY} {flags}".split())
+    assert words in refused(capsys, arguments, PQNTrainer.main)
+    assert not (tmp_path / "run").exists()
