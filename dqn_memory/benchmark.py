@@ -2,8 +2,8 @@
 
 Every number stands beside that of a baseline which computes the published update as its reference does
 (dqn_memory/analysis/reference.py), measured in the same process by turns; memories stand beside torch's recurrences.
-Prints the tables; --write FOLDER keeps them as core.*, memories.* and mamba.*, each written whole: its tables that were
-not asked for are not kept.
+Prints the tables; --write FOLDER keeps them as core.*, memories.*, rollouts.* and mamba.*, each written whole: its
+tables that were not asked for are not kept.
 """
 
 from __future__ import annotations
@@ -29,12 +29,16 @@ from dqn_memory.analysis.timing import CompareArgs, Work, full_replay, matrix_pr
 from dqn_memory.blocks import Block, build, names
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import NetworkConfig, QNetwork
+from dqn_memory.ppo import PPOTrainer
+from dqn_memory.pqn import PQNTrainer
 from dqn_memory.replay import WindowBatch
+from dqn_memory.rollouts import RolloutTrainer
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.metrics import read_metrics
 from dqn_memory.runs.settings import Engine, set_tf32
+from dqn_memory.seeds import Together
 from dqn_memory.train import Batch, make_optimizer, make_update, sample
 from envs.machine import benchmark_facts
 from envs.tables import Table, Value, origin, publish
@@ -63,6 +67,7 @@ NO_BASELINE = (("POMDP/CarFlag-v0", "dtqn_mamba"), ("Gridverse/Memory-7x7-v0", "
 MEMORY_BARS = {"gru": 1.0, "lstm": 1.0, "mingru": 1.5, "minlstm": 1.5}
 STEP_BAR = 1.5  # times torch.nn.GRUCell's time for each parameter that a step should take at most
 GRAPH_BAR = 5.0  # times faster than eager, on an accelerator
+ROLLOUTS_BAR = 60_000.0  # environment steps a second of PQN with two epochs, two threads
 STEPS_BAR = 1000.0  # environment steps a second with one update a step, on an accelerator
 
 
@@ -71,9 +76,10 @@ STEPS_BAR = 1000.0  # environment steps a second with one update a step, on an a
 class Args(CompareArgs):
     """Measure updates and acting against the reference's way of computing them, and Mamba against mambapy.
 
-    --only knows update, acting, memories (each beside torch.nn.GRU and torch.nn.LSTM), mamba (the mixer and its scan,
-    beside the package mambapy where it is installed); with a CUDA device also graphs (eager against captured updates),
-    training (environment steps/s with one update a step) and mamba_cuda (every backend there).
+    --only knows update, acting, memories (each beside torch.nn.GRU and torch.nn.LSTM), rollouts (environment steps/s of
+    pqn and ppo, and of several seeds at once), mamba (the mixer and its scan, beside the package mambapy where it is
+    installed); with a CUDA device also graphs (eager against captured updates), training (environment steps/s with one
+    update a step), rollouts_cuda and mamba_cuda (every backend there).
     """
 
     compile: bool = False
@@ -291,6 +297,62 @@ def memory_tables(args: Args) -> list[Table]:
     ]
 
 
+# ---- learners from rollouts ------------------------------------------------------------------------------------------
+def learner_from_rollouts(
+    kind: type[RolloutTrainer[Any]], num_envs: int, device: str, architecture: str = "gru", seed: int = 1
+) -> RolloutTrainer[Any]:
+    """Make a run of Memory 5x5 as its script would with no other flags."""
+    config = kind.config_class()
+    environment = replace(config.environment, env="Gridverse/Memory-5x5-v0", num_envs=num_envs)
+    network, compute = replace(config.network, architecture=architecture), replace(config.compute, device=device)
+    return kind(replace(config, environment=environment, network=network, compute=compute, seed=seed))
+
+
+def iteration_rows(args: Args, device: str) -> Rows:
+    """Measure the environment steps per second of whole iterations: acting, environments, returns, updates."""
+    product, of_product = matrix_product(128 if args.quick else 1024, torch.float32)
+    learners: tuple[type[RolloutTrainer[Any]], ...] = (PQNTrainer, PPOTrainer)
+    for kind, threads in itertools.product(learners, (1,) if device != "cpu" else (1, 2)):
+        torch.set_num_threads(threads)
+        trainer = learner_from_rollouts(kind, 8 if args.quick else 256, device)
+        operations = gigaflop(trainer.iterate)
+        times = args.timer({"iteration": trainer.iterate, "product": product})
+        mine, floor = times["iteration"], operations / of_product * times["product"].median
+        yield {
+            "learner": kind.kind, "threads": threads, "envs": trainer.fleet.num_envs,
+            "rollout_steps": trainer.collector.length, "epochs": trainer.config.learner.epochs, "ms": mine.median,
+            "spread": mine.spread, "steps_s": 1000 * trainer.steps_per_iteration / mine.median,
+            "bar": ROLLOUTS_BAR if (kind, threads) == (PQNTrainer, 2) else None,
+            "gflop": operations, "floor_ms": floor, "reached": floor / mine.median,
+        }  # fmt: skip
+    torch.set_num_threads(args.threads)
+
+
+def seed_rows(args: Args, device: str) -> Rows:
+    """Measure an iteration of several seeds side by side, against the same one after the other."""
+    seeds = 2 if args.quick else 8
+    for architecture, num_envs in itertools.product(("gru", "mingru"), (8,) if args.quick else (32, 256)):
+        alone, stacked = (
+            [learner_from_rollouts(PQNTrainer, num_envs, device, architecture, seed) for seed in range(1, seeds + 1)]
+            for _ in range(2)
+        )
+        together = Together(stacked)
+
+        def in_turn(trainers: Sequence[RolloutTrainer[Any]] = alone) -> None:
+            for trainer in trainers:
+                trainer.iterate()
+
+        times = args.timer({"together": together.iterate, "alone": in_turn})
+        row: dict[str, Value] = {"memory": architecture, "seeds": seeds, "envs": num_envs}
+        yield row | times["together"].against(times["alone"], "alone")
+
+
+def rollout_tables(args: Args, device: str) -> Iterator[Table]:
+    """Make both tables of learners from rollouts."""
+    yield Table.from_records(list(iteration_rows(args, device)), *TEXTS["tables"]["iterations"])
+    yield Table.from_records(list(seed_rows(args, device)), *TEXTS["tables"]["seeds"])
+
+
 def mamba_tables(args: Args, device: str) -> list[Table]:
     """Measure Mamba's mixer and scan beside mambapy's."""
     return reference.mamba_tables(args.timer, 2 if args.quick else 2048, device)
@@ -306,10 +368,12 @@ TABLES: dict[str, Callable[[Args], Rows]] = {
 # tables of pages of their own: page, title, tables
 PAGES: dict[str, tuple[str, str, Callable[[Args], Iterable[Table]]]] = {
     "memories": ("memories", "Speed of memories", memory_tables),
+    "rollouts": ("rollouts", "Speed of learners from rollouts", lambda args: rollout_tables(args, "cpu")),
+    "rollouts_cuda": ("rollouts", "Speed of learners from rollouts", lambda args: rollout_tables(args, "cuda")),
     "mamba": ("mamba", "Speed of Mamba", lambda args: mamba_tables(args, "cpu")),
     "mamba_cuda": ("mamba", "Speed of Mamba", lambda args: mamba_tables(args, "cuda")),
 }
-ON_CUDA = ("graphs", "training", "mamba_cuda")
+ON_CUDA = ("graphs", "training", "rollouts_cuda", "mamba_cuda")
 
 
 @one_line_errors
