@@ -83,7 +83,7 @@ class Mamba(Memory):
             episode = F.pad(reset.cumsum(1), (self.taps, 0))  # (B, W + T): 0 before the first reset
             after = inputs[..., -self.taps :] * (episode[:, None, -self.taps :] == episode[:, None, -1:])
             u = F.silu(self._convolve(inputs[..., 1:], episode[:, 1:])).mT
-        y, last = self._scan(u, gate, state[1], keep)
+        y, last = self._scan(u.contiguous(), gate, state[1], keep)  # all that follows reads channels side by side
         return self.dropout(self.out_proj(y)), (after, last)
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
