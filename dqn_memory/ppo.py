@@ -2,7 +2,8 @@
 
 Proximal policy optimisation (Schulman et al. 2017) with a memory, on the same rollouts as `pqn`: an actor and a critic
 read the same memory, advantages are those of GAE, and an update computes whole rollouts from the state before them.
-From top to bottom: the config, the network, a run and its loop, the loss. `--resume RUN` continues a run.
+From top to bottom: the config, the network, a run, the loss; the loop is `RolloutTrainer.iterate`. `--resume RUN`
+continues a run.
 
 Shapes: N environments, T steps of a rollout, B environments of a minibatch, A actions.
 """
@@ -18,13 +19,7 @@ from torch import Tensor, nn
 
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
-from dqn_memory.rollouts import (
-    NoveltyConfig,
-    PredictionConfig,
-    Rollout,
-    RolloutConfig,
-    lambda_returns,
-)  # fmt: skip
+from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, RolloutConfig, lambda_returns
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.seeding import generator

@@ -2,8 +2,8 @@
 
 PQN, the parallelised Q-network (Gallici et al. 2025), with a memory: many environments at once, Q(lambda) targets of
 whole rollouts, LayerNorm in place of a target network, a few epochs of minibatches of environments over each rollout.
-The network acts from a carried state, so its memory must be one that streams. From top to bottom: the config, a run and
-its loop, the targets, the loss. `--resume RUN` continues a run.
+The network acts from a carried state, so its memory must be one that streams. From top to bottom: the config, a run,
+the targets, the loss; the loop is `RolloutTrainer.iterate`. `--resume RUN` continues a run.
 
 Shapes: N environments, T steps of a rollout, B environments of a minibatch, A actions.
 """
@@ -20,13 +20,7 @@ from torch import Tensor
 from dqn_memory.acting import ExplorationConfig, Explorer
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig
-from dqn_memory.rollouts import (
-    NoveltyConfig,
-    PredictionConfig,
-    Rollout,
-    RolloutConfig,
-    lambda_returns,
-)  # fmt: skip
+from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, RolloutConfig, lambda_returns
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import Bounds, EnvironmentConfig, OutputConfig, Repeatable

@@ -177,6 +177,8 @@ class Rollout:
 class Collector(Kept):
     """Act in all environments, and carry observations and the network's state from one rollout to the next."""
 
+    kept = ("observation", "previous_action", "reset", "state", "returns", "moments")
+
     def __init__(
         self, fleet: Fleet, network: Streaming, length: int, gamma: float, reward_scale: float | None = None,
         novelty: Novelty | None = None,
@@ -187,8 +189,6 @@ class Collector(Kept):
         self.returns = torch.zeros(fleet.num_envs, dtype=torch.float64, device=self.device)  # discounted, so far
         self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)  # their number, sum, sum of squares
         self.begin()
-
-    kept = ("observation", "previous_action", "reset", "state", "returns", "moments")
 
     def begin(self) -> None:
         """Start episodes in all environments, with nothing remembered."""
@@ -429,6 +429,7 @@ class RolloutTrainer(NetworkTrainer[C]):
         self.updates += 1
         if self.evaluated is not self.network:
             average_parameters(self.network, self.evaluated, learner.ema_decay, self.updates)
+        # `steps` still counts up to the rollout's beginning
         self.stats.count_update(metrics | {"grad/norm": norm.detach()}, self.steps + self.steps_per_iteration)
 
     def scalars(self) -> dict[str, float]:

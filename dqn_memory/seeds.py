@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map
 from dqn_memory.rollouts import Rollout, RolloutTrainer
 from dqn_memory.runs import backend
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.folder import Run
+from dqn_memory.runs.folder import Run, check_empty
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.progress import Progress
 from dqn_memory.runs.resume import resumes
@@ -105,6 +105,13 @@ class Together:
     def __init__(self, trainers: Sequence[RolloutTrainer[Any]]) -> None:
         self.trainers = trainers
         self.stack = Stack([trainer.model for trainer in trainers])
+        try:
+            self.stack.step([trainer.collector.inputs for trainer in trainers])
+        except RuntimeError as error:
+            if "Batching rule not implemented" not in str(error):
+                raise
+            name = trainers[0].config.network.architecture
+            raise UserError(f"--seeds: torch cannot compute {name} for many seeds at once; use --seeds 1") from error
 
     def iterate(self) -> None:
         """Let every seed collect one rollout, then learn from it: `RolloutTrainer.iterate` for all."""
@@ -139,7 +146,8 @@ def train_seeds(kind: type[RolloutTrainer[C]], config: C) -> None:
     """Train `config.seeds` agents from the seed `config.seed` on, each in a run folder of its own.
 
     Raises:
-        UserError: the network drops out at random, a goal would end one run before the others, or a folder is taken.
+        UserError: the network drops out at random or cannot be batched, a goal would end one run before the others, or
+            a folder is taken.
     """
     if config.network.dropout:
         raise UserError(f"--seeds {config.seeds} takes --dropout 0: all seeds would draw from one generator")
@@ -149,7 +157,10 @@ def train_seeds(kind: type[RolloutTrainer[C]], config: C) -> None:
     seeds = range(config.seed, config.seed + count)
     outputs = [replace(config.output, run=root and f"{root}/seed_{seed}") for seed in seeds]
     configs = [replace(config, seeds=1, seed=seed, output=out) for seed, out in zip(seeds, outputs, strict=True)]
+    for each in configs:  # before the first of them is begun
+        check_empty(kind.folder(each))
     trainers = [kind(each) for each in configs]
+    together = Together(trainers)
     trainers[0].announce()
     facts = backend.facts(trainers[0].backend)
     with ExitStack() as stack:
@@ -158,17 +169,18 @@ def train_seeds(kind: type[RolloutTrainer[C]], config: C) -> None:
             for each in configs
         ]
         try:
-            _train(trainers, runs, f"{count} x {config.environment.env}")
+            _train(together, runs, f"{count} x {config.environment.env}")
         except KeyboardInterrupt:
             word = f"python -m {script_of(kind.kind)} --resume {shlex.quote(str(runs[0].path))}"
-            print(f"stopped at step {trainers[0].steps}; {word} goes on with one seed alone", file=sys.stderr)
+            print(f"stopped at step {trainers[0].steps}; every run goes on by itself: {word}", file=sys.stderr)
             raise SystemExit(130) from None
 
 
-def _train(trainers: Sequence[RolloutTrainer[Any]], runs: Sequence[Run], title: str) -> None:
+def _train(together: Together, runs: Sequence[Run], title: str) -> None:
     """Iterate to the end of all runs, and print what each came to."""
-    first, together = trainers[0], Together(trainers)
-    clocks = [trainer.begin_log(run) for trainer, run in zip(trainers, runs, strict=True)]
+    trainers = together.trainers
+    first = trainers[0]
+    clocks = [trainer.begin_log(run, len(runs)) for trainer, run in zip(trainers, runs, strict=True)]
     with Interrupts() as interrupts, Progress(first.config.total_steps, 0, title) as progress:
         while first.unfinished:
             with interrupts.held():

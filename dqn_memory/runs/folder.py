@@ -83,10 +83,10 @@ class Run:
         environment.json beside what every run says of its machine.
         """
         path = Path(path)
-        _check_empty(path)
+        check_empty(path)
         run = cls(path, _taken(path))
         try:
-            _check_empty(path)  # another process may have begun meanwhile
+            check_empty(path)  # another process may have begun meanwhile
             _sweep(path)
             environment = describe_environment(device) | dict(facts or {})
             write_atomic(path / "config.toml", config_toml.encode())
@@ -237,7 +237,8 @@ def _strange(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir() if entry not in ours)
 
 
-def _check_empty(path: Path) -> None:
+def check_empty(path: Path) -> None:
+    """Raise a UserError where a fresh run cannot begin in this folder."""
     if path.is_symlink() and not path.exists():
         raise UserError(f"the run folder {path} is a link that leads nowhere: choose another --run")
     if path.exists() and not path.is_dir():

@@ -44,29 +44,28 @@ def test_returns_through_ends_of_every_kind_by_hand():
     assert advantage[0, 2] == pytest.approx(differences[2] + GAMMA * DECAY * differences[3])
 
 
-def test_targets_of_pqn_stop_at_actions_that_were_not_greedy():
-    """Q of two actions; the third step's action is not the greedy one, so Watkins's return of the second ends there."""
-    outputs = rows([[1, 0], [0, 2], [3, 0], [0, 4]])
-    steps = rollout(
+def four_steps(*action):
+    """Q of two actions, whose greedy ones are 0, 1, 0, 1."""
+    following = torch.full((1, 4, 2), 6.0, dtype=torch.float64)
+    return rollout(
         [1, 1, 1, 1], [0] * 4, [0] * 4,
-        outputs=outputs, action=rows([0, 1, 1, 1], dtype=torch.int64), following=torch.full((1, 4, 2), 6.0).double(),
+        outputs=rows([[1, 0], [0, 2], [3, 0], [0, 4]]), action=rows(action, dtype=torch.int64), following=following,
     )  # fmt: skip
+
+
+def test_targets_of_pqn_stop_at_actions_that_were_not_greedy():
+    """The third step's action is not the greedy one, so Watkins's return of the second ends there."""
     fourth = 1 + GAMMA * 6
     third = 1 + GAMMA * (0.75 * 4 + 0.25 * fourth)
     whole, cut = 1 + GAMMA * (0.75 * 3 + 0.25 * third), 1 + GAMMA * 3
     for kind, second in (("none", whole), ("watkins", cut)):
         first = 1 + GAMMA * (0.75 * 2 + 0.25 * second)
-        found = q_lambda(steps, PQNLearnerConfig(gamma=GAMMA, trace_decay=DECAY, cut=kind))
+        found = q_lambda(four_steps(0, 1, 1, 1), PQNLearnerConfig(gamma=GAMMA, trace_decay=DECAY, cut=kind))
         assert found.tolist() == [pytest.approx([first, second, third, fourth])]
 
 
 def test_advantage_learning_lowers_what_was_not_greedy_by_its_gap():
-    outputs = rows([[1, 0], [0, 2], [3, 0], [0, 4]])
-    steps = rollout(
-        [1, 1, 1, 1], [0] * 4, [0] * 4,
-        outputs=outputs, action=rows([0, 1, 1, 0], dtype=torch.int64), following=torch.full((1, 4, 2), 6.0).double(),
-    )  # fmt: skip
-    plain, gap = (q_lambda(steps, PQNLearnerConfig(action_gap=alpha)) for alpha in (0, 0.5))
+    plain, gap = (q_lambda(four_steps(0, 1, 1, 0), PQNLearnerConfig(action_gap=alpha)) for alpha in (0, 0.5))
     assert (plain - gap).tolist() == [pytest.approx([0, 0, 0.5 * 3, 0.5 * 4])]
 
 

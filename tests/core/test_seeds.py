@@ -55,16 +55,39 @@ def test_each_seed_leaves_a_run_of_its_own(tmp_path, capsys):
     assert [run.name for run in sorted((tmp_path / "many").iterdir())] == ["seed_5", "seed_6"]
     last, expected = (read_metrics(run / "metrics.jsonl")[-1] for run in (runs[1], tmp_path / "alone"))
     assert last["final/episodic_return"] == pytest.approx(expected["final/episodic_return"])
+    ends = [read_metrics(run / "metrics.jsonl")[-1] for run in runs]
+    assert sum(end["time/processor"] for end in ends) < 1.5 * last["time/elapsed"]  # each its share of one process
     evaluate([str(runs[0]), "--episodes", "5"])
     PQNTrainer.main(["--resume", str(runs[1]), "--total-steps", "1024"])
     assert Run.open(runs[1]).load().step == 1024
-    assert "seed_5" in refused(capsys, flags, PQNTrainer.main)
+    (runs[0] / "config.toml").rename(tmp_path / "config.toml")
+    more = [word if word != "5" else "4" for word in flags]
+    assert "seed_5" in refused(capsys, more, PQNTrainer.main)
+    assert not (tmp_path / "many" / "seed_4").exists()
+
+
+def test_what_is_interrupted_goes_on_run_by_run(tmp_path, capsys, monkeypatch):
+    iterate, calls = Together.iterate, []
+
+    def stopped_later(self):
+        calls.append(iterate(self))
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Together, "iterate", stopped_later)
+    flags = rollout_flags(tmp_path, *f"--env {MEMORY} --seed 5 --seeds 2 --checkpoint-every 256".split())
+    with pytest.raises(SystemExit) as stopped:
+        PPOTrainer.main(flags)
+    assert stopped.value.code == 130 and "stopped at step 320; every run goes on" in capsys.readouterr().err
+    PPOTrainer.main(["--resume", str(tmp_path / "seed_6")])
+    assert Run.open(tmp_path / "seed_6").load().step == 512
 
 
 @pytest.mark.parametrize(("flags", "words"), [
     ("--seeds 2 --dropout 0.1", "--dropout 0"),
     ("--seeds 2 --stop-at-success 0.9", "--stop-at-success"),
     ("--seeds 0", "--seeds"),
+    ("--seeds 2 --architecture darqn", "cannot compute darqn"),
 ])  # fmt: skip
 def test_what_seeds_cannot_share_is_refused(flags, words, tmp_path, capsys):
     arguments = rollout_flags(tmp_path / "run", *f"--env {MEMORY} {flags}".split())
