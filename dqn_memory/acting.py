@@ -320,11 +320,11 @@ class Explorer(Kept):
         learning = step - self.config.prepopulate
         return 1.0 if learning < 0 else self.config.epsilon(learning)
 
-    def choose(self, greedy: Tensor, step: int, first: Tensor) -> Tensor:
+    def choose(self, greedy: Tensor, epsilon: float | Tensor, first: Tensor) -> Tensor:
         """Replace some of the greedy actions (N,) by random ones; `first` (N,) says where an episode begins."""
         longest_start = self.config.random_start_steps
         u = torch.rand(3 + (longest_start > 0), len(greedy), generator=self.generator, device=greedy.device)
-        epsilon = self.epsilon(step) ** self.exponent  # (N,)
+        epsilon = epsilon**self.exponent  # (N,)
         # begin so rarely that the fraction of random steps is epsilon, however long actions are held
         probability = epsilon / (epsilon + self.mean_duration * (1 - epsilon)).clamp(min=1e-9)
         duration = 1 + (u[2].unsqueeze(1) < self.survival).sum(1)  # (N,)

@@ -32,7 +32,7 @@ from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.ppo import PPOTrainer
 from dqn_memory.pqn import PQNTrainer
 from dqn_memory.replay import WindowBatch
-from dqn_memory.rollouts import RolloutTrainer
+from dqn_memory.rollout_trainer import RolloutTrainer
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError, one_line_errors
@@ -67,6 +67,7 @@ NO_BASELINE = (("POMDP/CarFlag-v0", "dtqn_mamba"), ("Gridverse/Memory-7x7-v0", "
 MEMORY_BARS = {"gru": 1.0, "lstm": 1.0, "mingru": 1.5, "minlstm": 1.5}
 STEP_BAR = 1.5  # times torch.nn.GRUCell's time for each parameter that a step should take at most
 GRAPH_BAR = 5.0  # times faster than eager, on an accelerator
+ENGINES: dict[str, tuple[Engine, ...]] = {"cpu": ("eager",), "cuda": ("eager", "cudagraph")}
 ROLLOUTS_BAR = 60_000.0  # environment steps a second of PQN with two epochs, two threads
 STEPS_BAR = 1000.0  # environment steps a second with one update a step, on an accelerator
 
@@ -299,12 +300,14 @@ def memory_tables(args: Args) -> list[Table]:
 
 # ---- learners from rollouts ------------------------------------------------------------------------------------------
 def learner_from_rollouts(
-    kind: type[RolloutTrainer[Any]], num_envs: int, device: str, architecture: str = "gru", seed: int = 1
-) -> RolloutTrainer[Any]:
+    kind: type[RolloutTrainer[Any]], num_envs: int, device: str, architecture: str = "gru", seed: int = 1,
+    engine: Engine = "eager",
+) -> RolloutTrainer[Any]:  # fmt: skip
     """Make a run of Memory 5x5 as its script would with no other flags."""
     config = kind.config_class()
     environment = replace(config.environment, env="Gridverse/Memory-5x5-v0", num_envs=num_envs)
-    network, compute = replace(config.network, architecture=architecture), replace(config.compute, device=device)
+    network = replace(config.network, architecture=architecture)
+    compute = replace(config.compute, device=device, engine=engine)
     return kind(replace(config, environment=environment, network=network, compute=compute, seed=seed))
 
 
@@ -312,14 +315,17 @@ def iteration_rows(args: Args, device: str) -> Rows:
     """Measure the environment steps per second of whole iterations: acting, environments, returns, updates."""
     product, of_product = matrix_product(128 if args.quick else 1024, torch.float32)
     learners: tuple[type[RolloutTrainer[Any]], ...] = (PQNTrainer, PPOTrainer)
-    for kind, threads in itertools.product(learners, (1,) if device != "cpu" else (1, 2)):
+    sizes = (8,) if args.quick else (256,) if device == "cpu" else (256, 2048)
+    for kind, threads, num_envs, engine in itertools.product(
+        learners, (1, 2) if device == "cpu" else (1,), sizes, ENGINES[device]
+    ):
         torch.set_num_threads(threads)
-        trainer = learner_from_rollouts(kind, 8 if args.quick else 256, device)
-        operations = gigaflop(trainer.iterate)
+        trainer = learner_from_rollouts(kind, num_envs, device, engine=engine)
+        operations = gigaflop(lambda: trainer.work(trainer.schedule()))
         times = args.timer({"iteration": trainer.iterate, "product": product})
         mine, floor = times["iteration"], operations / of_product * times["product"].median
         yield {
-            "learner": kind.kind, "threads": threads, "envs": trainer.fleet.num_envs,
+            "learner": kind.kind, "engine": engine, "threads": threads, "envs": num_envs,
             "rollout_steps": trainer.collector.length, "epochs": trainer.config.learner.epochs, "ms": mine.median,
             "spread": mine.spread, "steps_s": 1000 * trainer.steps_per_iteration / mine.median,
             "bar": ROLLOUTS_BAR if (kind, threads) == (PQNTrainer, 2) else None,
@@ -331,9 +337,14 @@ def iteration_rows(args: Args, device: str) -> Rows:
 def seed_rows(args: Args, device: str) -> Rows:
     """Measure an iteration of several seeds side by side, against the same one after the other."""
     seeds = 2 if args.quick else 8
-    for architecture, num_envs in itertools.product(("gru", "mingru"), (8,) if args.quick else (32, 256)):
+    for architecture, num_envs, engine in itertools.product(
+        ("gru", "mingru"), (8,) if args.quick else (32, 256), ENGINES[device]
+    ):
         alone, stacked = (
-            [learner_from_rollouts(PQNTrainer, num_envs, device, architecture, seed) for seed in range(1, seeds + 1)]
+            [
+                learner_from_rollouts(PQNTrainer, num_envs, device, architecture, seed, engine)
+                for seed in range(1, seeds + 1)
+            ]
             for _ in range(2)
         )
         together = Together(stacked)
@@ -343,7 +354,7 @@ def seed_rows(args: Args, device: str) -> Rows:
                 trainer.iterate()
 
         times = args.timer({"together": together.iterate, "alone": in_turn})
-        row: dict[str, Value] = {"memory": architecture, "seeds": seeds, "envs": num_envs}
+        row: dict[str, Value] = {"memory": architecture, "engine": engine, "seeds": seeds, "envs": num_envs}
         yield row | times["together"].against(times["alone"], "alone")
 
 

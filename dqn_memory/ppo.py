@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
-from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, RolloutConfig, lambda_returns
+from dqn_memory.rollout_trainer import RolloutConfig
+from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, lambda_returns
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.seeding import generator
@@ -141,10 +142,9 @@ class PPOTrainer(ManySeedsTrainer[PPOConfig]):
             model = ActorCritic(self.network).to(self.device)
         self.prepare(model)
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
-        groups = [{"params": self.learned(model, self.predictor), "first_lr": learner.learning_rate}]
-        self.optimizer = torch.optim.Adam(groups, learner.learning_rate, eps=1e-5)
-        self.optimizers = [self.optimizer]
-        self.exploration = generator(streams.exploration, self.device)  # of actions
+        self.build_optimizer(model, self.predictor)
+        self.exploration = generator(streams.exploration, self.device)
+        self.capture()
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
 
     def networks(self) -> dict[str, Any]:
@@ -152,9 +152,10 @@ class PPOTrainer(ManySeedsTrainer[PPOConfig]):
         return super().networks() | {"critic": self.model.critic}
 
     # ---- act, targets, loss --------------------------------------------------------------------------------------
-    def choose(self, outputs: Tensor, reset: Tensor, t: int) -> Tensor:
-        """Draw actions from the policy."""
-        return torch.multinomial(outputs[:, :-1].softmax(1), 1, generator=self.exploration).squeeze(1)
+    def choose(self, outputs: Tensor, reset: Tensor, epsilon: Tensor) -> Tensor:
+        """Draw actions from the policy: the least of exponential times, whose rates are its probabilities."""
+        times = torch.empty_like(outputs[:, :-1]).exponential_(generator=self.exploration)  # (N, A)
+        return (outputs[:, :-1].softmax(1) / times).argmax(1)
 
     def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
         """Compute returns and advantages (GAE)."""

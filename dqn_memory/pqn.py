@@ -20,7 +20,8 @@ from torch import Tensor
 from dqn_memory.acting import ExplorationConfig, Explorer
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig
-from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, RolloutConfig, lambda_returns
+from dqn_memory.rollout_trainer import RolloutConfig
+from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, lambda_returns
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import Bounds, EnvironmentConfig, OutputConfig, Repeatable
@@ -48,7 +49,7 @@ class PQNLearnerConfig:
     """Alpha of advantage learning (Bellemare et al. 2016): the gap between Q of the best action and of another grows by
     1 / (1 - alpha), which matters where an action lasts a small part of an episode."""
     learning_rate: Annotated[float, Bounds(above=0)] = 1e-3
-    """RAdam's learning rate."""
+    """Adam's learning rate."""
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.05
     """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
     max_grad_norm: Annotated[float, Bounds(above=0)] = 1.0
@@ -105,18 +106,21 @@ class PQNTrainer(ManySeedsTrainer[PQNConfig]):
         self.build_networks(learner.ema_decay > 0)
         self.prepare(self.network)
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
-        groups = [{"params": self.learned(self.network, self.predictor), "first_lr": learner.learning_rate}]
-        self.optimizer = torch.optim.RAdam(groups, learner.learning_rate)
-        self.optimizers = [self.optimizer]
+        self.build_optimizer(self.network, self.predictor)
         # exploration
         self.exploration = generator(streams.exploration, self.device)
         self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
+        self.capture()
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
 
     # ---- act, targets, loss --------------------------------------------------------------------------------------
-    def choose(self, outputs: Tensor, reset: Tensor, t: int) -> Tensor:
+    def choose(self, outputs: Tensor, reset: Tensor, epsilon: Tensor) -> Tensor:
         """Act greedily, or at random as the schedule says."""
-        return self.explorer.choose(outputs.argmax(1), self.steps + t * self.fleet.num_envs, reset)
+        return self.explorer.choose(outputs.argmax(1), epsilon, reset)
+
+    def exploring(self, step: int) -> float:
+        """Compute the share of random actions after `step` environment steps."""
+        return self.explorer.epsilon(step)
 
     def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
         """Compute Q(lambda) targets."""

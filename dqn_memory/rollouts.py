@@ -9,29 +9,22 @@ Shapes: N environments, T steps of a rollout, A outputs of the network for a ste
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Protocol, Self, TypeVar
+from typing import Annotated, Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from dqn_memory.acting import ActingMode, ActingState, EvalSetup, Kept
-from dqn_memory.analysis.size import on_meta
-from dqn_memory.config import ComputeConfig
-from dqn_memory.network import NetworkConfig, ObservationSpec
-from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.seeding import generator
-from dqn_memory.runs.settings import Bounds, EnvironmentConfig, check_numbers, check_parts
-from dqn_memory.runs.trainer import set_learning_rate
-from dqn_memory.trainer import NetworkTrainer, average_parameters
+from dqn_memory.acting import Kept
+from dqn_memory.network import ObservationSpec
+from dqn_memory.runs.settings import Bounds
 from envs.core import Step
 from envs.fleet import Fleet
 
-C = TypeVar("C", bound=Any)
+Column = tuple[Tensor, ...]  # one step of each environment: the parts of a Rollout in their order, but for the state
 
 
 class Streaming(Protocol):
@@ -164,7 +157,7 @@ class Rollout:
         return self.observation, self.previous_action, self.state, self.reset
 
     @classmethod
-    def of(cls, state: list[Any], columns: Sequence[tuple[Tensor, ...]]) -> Self:
+    def of(cls, state: list[Any], columns: Sequence[Column]) -> Self:
         """Join the columns of T steps, as `Collector.take` gives them; `state` stood before the first."""
         observation, previous, reset, *rest = (torch.stack(each, 1) for each in zip(*columns, strict=True))
         return cls(observation, previous, reset, state, *rest)
@@ -205,8 +198,14 @@ class Collector(Kept):
 
     @torch.no_grad()
     def take(
-        self, outputs: Tensor, state: list[Any], action: Tensor, last: bool, count: Callable[[Step], None], bonus: float
-    ) -> tuple[Tensor, ...]:
+        self,
+        outputs: Tensor,
+        state: list[Any],
+        action: Tensor,
+        last: bool,
+        count: Callable[[Step], None],
+        bonus: float | Tensor,
+    ) -> Column:
         """Take one step with the actions (N,) that were chosen by `outputs` (N, A); give a rollout's next column.
 
         `last` says that the rollout ends with it, `state` is the network's after it; `count` is told of the step, and
@@ -271,167 +270,3 @@ def lambda_returns(
         mixed = torch.lerp(value[:, t], later, decay)
         later = mixed if kept is None else torch.where(kept[:, t], mixed, value[:, t])
     return returns
-
-
-# ---- what both scripts are made of -----------------------------------------------------------------------------------
-class RolloutConfig:
-    """The methods of a config whose agent acts from a carried state."""
-
-    acting: ClassVar[ActingMode] = "prefix"
-    acting_state: ClassVar[ActingState] = "episode"
-    whole_windows: ClassVar[bool] = False
-    first_flags: ClassVar[tuple[str, ...]] = ("config", "env", "architecture", "total_steps", "seed", "run", "device")
-    environment: EnvironmentConfig
-    network: NetworkConfig
-    learner: Any
-    compute: ComputeConfig
-
-    def check(self) -> None:
-        """Raise a UserError for values, or a combination of parts, that cannot work."""
-        check_numbers(self)
-        check_parts(self, "network", "output", "compute")
-        name, minibatches, num_envs = self.network.architecture, self.learner.minibatches, self.environment.num_envs
-        if self.compute.engine != "eager":
-            raise UserError(f"--engine {self.compute.engine} is for the window learner; rollouts take --engine eager")
-        if bag := self.network.bag:
-            raise UserError(f"--bag {bag} keeps what leaves a window, and rollouts have none; use --bag 0")
-        if self.network.row().positions != "none":
-            raise UserError(
-                f"--architecture {name} encodes places in a window, which a carried state has not; use a memory that "
-                "streams, such as gru"
-            )
-        if not on_meta(self.network, ObservationSpec("continuous", (1,)), 2).stateful:
-            raise UserError(
-                f"--architecture {name} cannot act step by step from a carried state; use a memory that streams, such "
-                "as gru"
-            )
-        if minibatches > num_envs:
-            raise UserError(f"--minibatches {minibatches} is more than --num-envs {num_envs}; lower it")
-
-    def env_kwargs(self, training: bool = True) -> dict[str, Any]:
-        """Give the keywords of the environment's constructor, with the time limit of training or of evaluations."""
-        return self.environment.kwargs(training)
-
-    def eval_setup(self, device: torch.device) -> EvalSetup:
-        """Say where and how this run's network is evaluated."""
-        return EvalSetup.of(self, device)
-
-
-class RolloutTrainer(NetworkTrainer[C]):
-    """A run that learns from each rollout, and then forgets it."""
-
-    collector: Collector
-    novelty: Novelty | None = None
-    predictor: Predictor | None = None
-    optimizer: torch.optim.Optimizer
-    drawing: torch.Generator  # of minibatches
-    generators = ("exploration", "drawing")
-    tensors = ()
-
-    def prepare(self, model: Any) -> None:
-        """Make what collects rollouts by `model`, and what the flags add to it."""
-        self.model: Any = model
-        config, learner = self.config, self.config.learner
-        if config.novelty.novelty_weight:
-            self.novelty = Novelty(self.spec, self.fleet.num_envs, self.device)
-            self.stateful = (*self.stateful, "novelty")
-        if weight := config.prediction.prediction_weight:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.streams.network + 2)
-                self.predictor = Predictor(self.spec, config.network.width, self.num_actions, weight).to(self.device)
-        self.collector = Collector(
-            self.fleet, model, learner.rollout_steps, learner.gamma, learner.reward_scale, self.novelty
-        )
-        self.drawing = generator(self.streams.replay)
-
-    def networks(self) -> dict[str, Any]:
-        """List the network, its average, and the predictor where there is one."""
-        return super().networks() | ({} if self.predictor is None else {"predictor": self.predictor})
-
-    def begin(self) -> None:
-        """Start episodes in all environments, with nothing remembered."""
-        self.collector.begin()
-
-    # ---- the algorithm: what a script provides -------------------------------------------------------------------
-    @abstractmethod
-    def choose(self, outputs: Tensor, reset: Tensor, t: int) -> Tensor:
-        """Choose actions (N,) by the network's outputs (N, A) at step t of a rollout."""
-
-    @abstractmethod
-    def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
-        """Compute what a whole rollout teaches, each (N, T)."""
-
-    @abstractmethod
-    def loss(self, outputs: Tensor, rollout: Rollout, *targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the loss of the network's outputs (B, T, A) now, a scalar, and its metrics."""
-
-    # ---- the loop ------------------------------------------------------------------------------------------------
-    def iterate(self) -> None:
-        """Collect one rollout, then learn from it."""
-        # act
-        before, columns = self.collector.state, []
-        for t in range(self.collector.length):
-            with torch.no_grad():
-                outputs, state = self.model.step(*self.collector.inputs)
-            columns.append(self.take(outputs, state, t))
-        rollout = Rollout.of(before, columns)
-
-        # learn
-        targets = self.targets(rollout)
-        for rows in self.minibatches():
-            part = rollout.rows(rows)
-            x, _ = self.model.encode_sequence(*part.inputs)
-            loss, metrics = self.losses(x, self.model.read(x), part, [target[rows] for target in targets])
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            self.descend(metrics)
-        self.iterations += 1
-
-    def take(self, outputs: Tensor, state: list[Any], t: int) -> tuple[Tensor, ...]:
-        """Take step t of a rollout by the network's outputs (N, A)."""
-        action = self.choose(outputs, self.collector.reset, t)
-        bonus, last = self.config.novelty.weight(self.steps), t + 1 == self.collector.length
-        return self.collector.take(outputs, state, action, last, self.stats.count_episodes, bonus)
-
-    def losses(
-        self, x: Tensor, outputs: Tensor, rollout: Rollout, targets: Sequence[Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Sum all that an update lowers, from encodings x (B, T, D) and outputs (B, T, A)."""
-        loss, metrics = self.loss(outputs, rollout, *targets)
-        loss = loss + self.network.regularisation()
-        return (loss if self.predictor is None else loss + self.predictor.loss(x, rollout)), metrics
-
-    @property
-    def steps_per_iteration(self) -> int:
-        """Environment steps of a rollout."""
-        steps: int = self.fleet.num_envs * self.config.learner.rollout_steps
-        return steps
-
-    @staticmethod
-    def learned(*modules: nn.Module | None) -> list[nn.Parameter]:
-        """List the parameters of all modules that there are."""
-        return [parameter for module in modules if module is not None for parameter in module.parameters()]
-
-    def minibatches(self) -> Iterator[Tensor]:
-        """Draw the environments (B,) of each update from one rollout."""
-        for _ in range(self.config.learner.epochs):
-            order = torch.randperm(self.fleet.num_envs, generator=self.drawing).to(self.device)
-            yield from order.chunk(self.config.learner.minibatches)
-
-    def descend(self, metrics: dict[str, Tensor]) -> None:
-        """Take one step along the gradients, and let the average follow."""
-        learner = self.config.learner
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        set_learning_rate(self.optimizer, learner.final_lr_fraction, self.steps / self.config.total_steps)
-        norm = nn.utils.clip_grad_norm_(parameters, learner.max_grad_norm, foreach=True)
-        self.optimizer.step()
-        self.network.project()
-        self.updates += 1
-        if self.evaluated is not self.network:
-            average_parameters(self.network, self.evaluated, learner.ema_decay, self.updates)
-        # `steps` still counts up to the rollout's beginning
-        self.stats.count_update(metrics | {"grad/norm": norm.detach()}, self.steps + self.steps_per_iteration)
-
-    def scalars(self) -> dict[str, float]:
-        """Give what a log line says; sums since the last line are cleared."""
-        return super().scalars() | self.network.memory_scalars()

@@ -22,15 +22,19 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
-from dqn_memory.rollouts import Rollout, RolloutTrainer
+from dqn_memory.rollout_trainer import RolloutTrainer, Schedule, ended, joined
+from dqn_memory.rollouts import Column, Rollout
 from dqn_memory.runs import backend
+from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run, check_empty
 from dqn_memory.runs.kinds import script_of
+from dqn_memory.runs.metrics import Ended
 from dqn_memory.runs.progress import Progress
 from dqn_memory.runs.resume import resumes
 from dqn_memory.runs.toml import to_toml
 from dqn_memory.runs.trainer import Interrupts
+from envs.core import Step
 
 C = TypeVar("C", bound=Any)
 Inputs = tuple[Tensor, Tensor, list[Any], Tensor]  # observation, previous action, state, reset
@@ -60,8 +64,8 @@ class Stack:
         for row, parameters in enumerate(self.own):
             for name, parameter in parameters.items():
                 parameter.data = self.parameters[name][row]  # what an optimiser changes there, it changes here
-        for joined in self.parameters.values():
-            joined.requires_grad_()
+        for stacked in self.parameters.values():
+            stacked.requires_grad_()
 
     def sequence(self, inputs: Sequence[Inputs]) -> tuple[Tensor, Tensor, list[Any]]:
         """Compute x (S, B, T, D), outputs (S, B, T, A) and the states after, of each seed's inputs."""
@@ -81,8 +85,8 @@ class Stack:
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients, and add each network's share to its own."""
-        for joined in self.parameters.values():
-            joined.grad = None
+        for stacked in self.parameters.values():
+            stacked.grad = None
         loss.backward()
         for row, parameters in enumerate(self.own):
             for name, parameter in parameters.items():
@@ -113,21 +117,42 @@ class Together:
             name = trainers[0].config.network.architecture
             raise UserError(f"--seeds: torch cannot compute {name} for many seeds at once; use --seeds 1") from error
 
+        self.captured: Captured[Any, Any] | None = None
+        if trainers[0].config.compute.engine == "cudagraph":
+            networks = (network for trainer in trainers for network in trainer.networks().values())
+            generators = [generator for trainer in trainers for generator in trainer.drawn_from]
+            optimizers = [trainer.optimizer for trainer in trainers]
+            self.captured = Captured(self._carry_on, (*networks,), optimizers, generators=generators)
+
     def iterate(self) -> None:
         """Let every seed collect one rollout, then learn from it: `RolloutTrainer.iterate` for all."""
+        schedules = [trainer.schedule() for trainer in self.trainers]
+        if self.captured is None:
+            found = self.work(schedules)
+        else:
+            carried, found = self.captured([trainer.carried() for trainer in self.trainers], schedules)
+            self._carry(carried)
+        for trainer, (episodes, metrics) in zip(self.trainers, found, strict=True):
+            trainer.count(episodes, metrics)
+
+    def work(self, schedules: Sequence[Schedule]) -> list[tuple[Ended, dict[str, Tensor]]]:
+        """Do what an iteration does to tensors, as `RolloutTrainer.work` for all."""
         trainers, collectors = self.trainers, [trainer.collector for trainer in self.trainers]
         # act
         before: list[list[Any]] = [collector.state for collector in collectors]
-        columns: list[list[tuple[Tensor, ...]]] = [[] for _ in trainers]
+        columns: list[list[Column]] = [[] for _ in trainers]
+        steps: list[list[Step]] = [[] for _ in trainers]
         for t in range(collectors[0].length):
             found = self.stack.step([collector.inputs for collector in collectors])
-            for trainer, column, (outputs, state) in zip(trainers, columns, found, strict=True):
-                column.append(trainer.take(outputs, state, t))
+            for seed, (trainer, (outputs, state)) in enumerate(zip(trainers, found, strict=True)):
+                columns[seed].append(trainer.take(outputs, state, t, schedules[seed], steps[seed]))
         rollouts = [Rollout.of(state, column) for state, column in zip(before, columns, strict=True)]
 
         # learn
         targets = [trainer.targets(rollout) for trainer, rollout in zip(trainers, rollouts, strict=True)]
-        for rows in zip(*(trainer.minibatches() for trainer in trainers), strict=True):
+        metrics: list[list[dict[str, Tensor]]] = [[] for _ in trainers]
+        orders = (trainer.minibatches(schedule) for trainer, schedule in zip(trainers, schedules, strict=True))
+        for update, rows in enumerate(zip(*orders, strict=True)):
             parts = [rollout.rows(index) for rollout, index in zip(rollouts, rows, strict=True)]
             x, outputs, _ = self.stack.sequence([part.inputs for part in parts])
             losses = []
@@ -136,10 +161,18 @@ class Together:
                 taught = [target[rows[seed]] for target in targets[seed]]
                 losses.append(trainer.losses(x[seed], outputs[seed], parts[seed], taught))
             self.stack.backward(torch.stack([loss for loss, _ in losses]).sum())
-            for trainer, (_, metrics) in zip(trainers, losses, strict=True):
-                trainer.descend(metrics)
-        for trainer in trainers:
-            trainer.iterations += 1
+            for seed, (trainer, (_, named)) in enumerate(zip(trainers, losses, strict=True)):
+                metrics[seed].append(named | trainer.descend(schedules[seed].decay[update]))
+        return [(ended(taken), joined(named)) for taken, named in zip(steps, metrics, strict=True)]
+
+    def _carry(self, carried: Sequence[dict[str, Any]]) -> None:
+        for trainer, each in zip(self.trainers, carried, strict=True):
+            trainer.carry(each)
+
+    def _carry_on(self, carried: Sequence[dict[str, Any]], schedules: Sequence[Schedule]) -> Any:
+        self._carry(carried)
+        found = self.work(schedules)
+        return [trainer.carried() for trainer in self.trainers], found
 
 
 def train_seeds(kind: type[RolloutTrainer[C]], config: C) -> None:

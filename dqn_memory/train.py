@@ -27,7 +27,7 @@ from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import Engine
 from dqn_memory.runs.trainer import set_learning_rate
-from dqn_memory.trainer import NetworkTrainer, average_parameters
+from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
 
 Batch = WindowBatch | ContextBatch
 Metrics = dict[str, Tensor]
@@ -90,7 +90,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         # act
         all_random = self.explorer.epsilon(self.steps) == 1.0
         greedy = torch.zeros_like(self.previous_action) if all_random else self.actor.q_values().argmax(1)
-        action = self.explorer.choose(greedy, self.steps, self.time == 0)  # (N,)
+        action = self.explorer.choose(greedy, self.explorer.epsilon(self.steps), self.time == 0)  # (N,)
         step = self.fleet.step(action)
 
         # store
@@ -127,7 +127,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         if self.updates % learner.target_update_every == 0:
             copy_parameters(self.network, self.target)
         if self.evaluated is not self.network:
-            average_parameters(self.network, self.evaluated, learner.ema_decay, self.updates)
+            average_parameters(self.network, self.evaluated, averaging(learner.ema_decay, self.updates))
         self.stats.count_update(metrics, self.steps)
 
     # ---- what the base class asks for --------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def make_update(
     def work(batch: Batch) -> Metrics:
         return update(network, target, optimizer, batch, config, loss_function)
 
-    return Captured(work, (network,), optimizer) if engine == "cudagraph" else work
+    return Captured(work, (network,), (optimizer,)) if engine == "cudagraph" else work
 
 
 def update(

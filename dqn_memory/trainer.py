@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dqn_memory.acting import evaluate
 from dqn_memory.agent import evaluate_run, load_policy
@@ -86,8 +86,18 @@ class NetworkTrainer(Trainer[C]):
     load_policy = staticmethod(load_policy)
 
 
+def averaging(decay: float, updates: int) -> float:
+    """Compute the average's decay at update number `updates`: less early on, to forget the first weights."""
+    return min(decay, (1 + updates) / (10 + updates))
+
+
 @torch.no_grad()
-def average_parameters(source: nn.Module, average: nn.Module, decay: float, updates: int) -> None:
-    """Move `average` towards `source` after update number `updates`; faster early on, to forget the first weights."""
-    decay = min(decay, (1 + updates) / (10 + updates))
-    torch._foreach_lerp_(list(average.parameters()), list(source.parameters()), 1 - decay)
+def average_parameters(source: nn.Module, average: nn.Module, decay: float | Tensor) -> None:
+    """Move `average` towards `source`; a decay that is a tensor () can change in a captured graph."""
+    ours: list[Tensor] = list(average.parameters())
+    theirs: list[Tensor] = list(source.parameters())
+    if isinstance(decay, Tensor):
+        for own, other in zip(ours, theirs, strict=True):
+            own.lerp_(other, 1 - decay)
+    else:
+        torch._foreach_lerp_(ours, theirs, 1 - decay)

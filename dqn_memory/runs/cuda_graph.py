@@ -1,6 +1,6 @@
 """A function of tensors as CUDA graphs: captured once for each form of its inputs, then replayed.
 
-Inputs and results may be tensors or None, or dataclasses, tuples and dicts of them.
+Inputs and results may be tensors or None, or dataclasses, tuples, lists and dicts of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ R = TypeVar("R")
 class Captured(Generic[P, R]):
     """Inputs are copied into a graph's own buffers before each replay, and what it returns is copied out of them.
 
-    The function changes nothing but `modules` and the state of `optimizer`. The warm-up that capture demands moves
-    them, so they are put back afterwards: a captured run takes the same steps as an eager one. Each graph holds its
+    The function changes nothing but `modules`, the state of `optimizers` and its `generators`. The warm-up that capture
+    demands moves them, so they are put back: a captured run takes the same steps as an eager one. Each graph holds its
     memory for itself; where forms come one after another and never again, `kept` = 1 lets the last one's go.
     """
 
@@ -28,10 +28,12 @@ class Captured(Generic[P, R]):
         self,
         function: Callable[P, R],
         modules: Sequence[nn.Module] = (),
-        optimizer: torch.optim.Optimizer | None = None,
+        optimizers: Sequence[torch.optim.Optimizer] = (),
         kept: int | None = None,
+        generators: Sequence[torch.Generator] = (),
     ) -> None:
-        self.function, self.modules, self.optimizer, self.kept = function, modules, optimizer, kept
+        self.function, self.modules, self.optimizers, self.kept = function, modules, optimizers, kept
+        self.generators = generators
         self.graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Any, R]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -50,31 +52,35 @@ class Captured(Generic[P, R]):
 
     def _capture(self, inputs: Any) -> tuple[torch.cuda.CUDAGraph, Any, R]:
         buffers = args, kwargs = mapped(Tensor.clone, inputs)
-        saved = [value.detach().clone() for value in self._live()]
-        graph, result = capture(lambda: self.function(*args, **kwargs))
+        saved = [(value, value.detach().clone()) for value in self._live()]
+        drawn = [generator.get_state() for generator in self.generators]
+        graph, result = capture(lambda: self.function(*args, **kwargs), self.generators)
         self._restore(saved)
+        for generator, state in zip(self.generators, drawn, strict=True):
+            generator.set_state(state)
         return graph, buffers, result
 
     @torch.no_grad()
-    def _restore(self, saved: list[Tensor]) -> None:
+    def _restore(self, saved: list[tuple[Tensor, Tensor]]) -> None:
         """Put values back in place; state that the warm-up created had value zero before."""
-        live = self._live()
-        for value, before in zip(live, saved, strict=False):
+        known = {id(value) for value, _ in saved}
+        for value, before in saved:
             value.copy_(before)
-        for value in live[len(saved) :]:
-            value.zero_()
+        for value in self._live():
+            if id(value) not in known:
+                value.zero_()
 
     def _live(self) -> list[Tensor]:
         """Parameters and buffers, then optimiser state in the parameters' order; state appears with the first step."""
         held = [value for module in self.modules for value in (*module.parameters(), *module.buffers())]
-        if self.optimizer is None:
-            return held
-        state, groups = self.optimizer.state, self.optimizer.param_groups
-        states = [state[p] for group in groups for p in group["params"] if p in state]
-        return held + [value for entry in states for value in entry.values()]
+        for optimizer in self.optimizers:
+            state, groups = optimizer.state, optimizer.param_groups
+            states = [state[p] for group in groups for p in group["params"] if p in state]
+            held += [value for entry in states for value in entry.values()]
+        return held
 
 
-def capture(work: Callable[[], R]) -> tuple[torch.cuda.CUDAGraph, R]:
+def capture(work: Callable[[], R], generators: Sequence[torch.Generator] = ()) -> tuple[torch.cuda.CUDAGraph, R]:
     """Capture a graph of what `work` launches, and its result, whose tensors every replay overwrites.
 
     `work` runs three times on a side stream first; the random numbers that this takes are given back.
@@ -86,6 +92,8 @@ def capture(work: Callable[[], R]) -> tuple[torch.cuda.CUDAGraph, R]:
             work()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        graph.register_generator_state(generator)
     with torch.cuda.graph(graph):
         result = work()
     return graph, result
@@ -99,6 +107,8 @@ def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
         return dataclasses.replace(tree, **{name: mapped(function, value) for name, value in vars(tree).items()})
     if isinstance(tree, dict):
         return {name: mapped(function, value) for name, value in tree.items()}
+    if isinstance(tree, list):
+        return [mapped(function, value) for value in tree]
     if isinstance(tree, tuple):
         values = [mapped(function, value) for value in tree]
         return type(tree)(*values) if hasattr(tree, "_fields") else tuple(values)
@@ -111,6 +121,6 @@ def tensors(tree: Any) -> Iterator[Tensor]:
         yield tree
     if tree is None or isinstance(tree, Tensor):
         return
-    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple) else vars(tree).values()
+    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple | list) else vars(tree).values()
     for value in inner:
         yield from tensors(value)

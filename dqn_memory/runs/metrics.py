@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -134,6 +135,16 @@ def _number(value: Any) -> float | int:
     return value if isinstance(value, int) and not isinstance(value, bool) else float(value)
 
 
+@dataclass
+class Ended:
+    """Which episodes ended, and how, with T steps of N environments."""
+
+    done: Tensor  # (T, N)
+    success: Tensor  # (T, N)
+    episode_return: Tensor  # (T, N)
+    episode_length: Tensor  # (T, N)
+
+
 class RunStats:
     """Sums and counts of a run; its state is part of a checkpoint, so that a resumed run logs the same numbers."""
 
@@ -151,18 +162,18 @@ class RunStats:
         self.broken_at = torch.full((), -1, dtype=torch.int64, device=device)  # step of the first non-finite update
 
     def count_update(self, metrics: Mapping[str, Tensor], step: int) -> None:
-        """Add one update's metrics without waiting for the device."""
-        finite = metrics[self.loss].isfinite() & metrics[self.norm].isfinite()
+        """Add the metrics of one update, or of U updates (U,), without waiting for the device."""
+        finite = metrics[self.loss].isfinite().all() & metrics[self.norm].isfinite().all()
         self.broken_at = self.broken_at.where(finite | (self.broken_at >= 0), step)
-        self.sums = {name: self.sums.get(name, 0) + value for name, value in metrics.items()}
-        self.summed += 1
+        self.sums = {name: self.sums.get(name, 0) + value.sum() for name, value in metrics.items()}
+        self.summed += metrics[self.loss].numel()
 
-    def count_episodes(self, step: Step) -> None:
-        """Add the episodes that ended with this step."""
-        rows = step.done.nonzero().flatten().tolist()
+    def count_episodes(self, step: Step | Ended) -> None:
+        """Add the episodes that ended with this step, or with some steps."""
+        rows = step.done.flatten().nonzero().flatten().tolist()
         if rows:
-            returns, lengths = step.episode_return.tolist(), step.episode_length.tolist()
-            success = step.success.tolist()
+            returns, lengths = step.episode_return.flatten().tolist(), step.episode_length.flatten().tolist()
+            success = step.success.flatten().tolist()
             self.finished += [[returns[row], float(lengths[row])] for row in rows]
             self.recent.extend(float(success[row]) for row in rows)
 

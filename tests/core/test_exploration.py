@@ -15,7 +15,7 @@ def explore(config, steps, length=None, seed=1):
     taken = []
     for time in range(steps):
         first = torch.full((WORLDS,), length is not None and time % length == 0)
-        taken.append(explorer.choose(greedy, time * WORLDS, first))
+        taken.append(explorer.choose(greedy, explorer.epsilon(time * WORLDS), first))
     return torch.stack(taken)
 
 
@@ -62,13 +62,13 @@ def test_a_stopped_explorer_goes_on_as_it_would_have():
     config = constant(0.3, sticky_exponent=2.0, random_start_steps=9)
     generator = torch.Generator().manual_seed(3)
     explorer, greedy = Explorer(config, WORLDS, ACTIONS, generator), torch.full((WORLDS,), GREEDY)
-    explorer.choose(greedy, 0, torch.ones(WORLDS, dtype=torch.bool))
+    explorer.choose(greedy, 0.3, torch.ones(WORLDS, dtype=torch.bool))
     other = Explorer(config, WORLDS, ACTIONS, torch.Generator())
     other.load_state_dict(explorer.state_dict())
     other.generator.set_state(generator.get_state())
     never = torch.zeros(WORLDS, dtype=torch.bool)
     for _ in range(20):
-        assert torch.equal(explorer.choose(greedy, 0, never), other.choose(greedy, 0, never))
+        assert torch.equal(explorer.choose(greedy, 0.3, never), other.choose(greedy, 0.3, never))
 
 
 def test_a_lead_ends_on_time_also_where_actions_are_held():

@@ -4,12 +4,16 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from trained import CAR, MEMORY
+from torch.utils._pytree import tree_map
+from trained import CAR, MEMORY, rollout_flags
 
+from dqn_memory import rollout_trainer
+from dqn_memory.acting import Kept
 from dqn_memory.network import NetworkConfig, ObservationSpec, observation_spec
 from dqn_memory.ppo import ActorCritic, PPOLearnerConfig, PPOTrainer, ppo_loss
 from dqn_memory.pqn import PQNLearnerConfig, PQNTrainer, q_lambda, td_loss
 from dqn_memory.rollouts import Collector, Novelty, Predictor, Rollout, lambda_returns
+from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.metrics import read_metrics
 from envs.fleet import make_fleet
 
@@ -225,6 +229,49 @@ def test_ppo_earns_nothing_beyond_its_clip():
     gains = [min(r * a, min(max(r, 0.8), 1.2) * a) for r, a in zip(ratio.flatten(), scaled.flatten(), strict=True)]
     loss, _ = ppo_loss(steps.outputs, moved, (advantage, advantage), config)
     assert ((ratio < 0.8) | (ratio > 1.2)).any() and float(loss) == pytest.approx(-float(sum(gains)) / 32)
+
+
+def stand_in(trainer):
+    """Do with a function what a graph does: it sees copies of its inputs, and leaves nothing but what it gives."""
+    parts = [part for part in vars(trainer).values() if isinstance(part, Kept)]
+
+    def captured(function, *_, **__):
+        def call(*inputs):
+            found = mapped(torch.Tensor.clone, function(*mapped(torch.Tensor.clone, inputs)))
+            for part, name in ((each, name) for each in parts for name in each.kept):
+                setattr(part, name, tree_map(torch.zeros_like, getattr(part, name)))
+            trainer.fleet.state = mapped(torch.zeros_like, trainer.fleet.state)
+            return found
+
+        return call
+
+    return captured
+
+
+@pytest.mark.parametrize("kind", [PQNTrainer, PPOTrainer])
+@pytest.mark.parametrize("device", [
+    "cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
+])  # fmt: skip
+def test_a_captured_iteration_equals_an_eager_one(tmp_path, monkeypatch, kind, device):
+    """All that it changes it takes in and gives out, so that a graph can stand for it."""
+    flags = f"--env {MEMORY} --time-limit 6 --prediction-weight 1 --novelty-weight 0.1 --device {device}".split()
+    flags += ["--sticky-exponent", "2"] if kind is PQNTrainer else []
+    eager, captured = (kind(kind.configure(rollout_flags(tmp_path, *flags))) for _ in range(2))
+    for each in (eager, captured):
+        each.begin()
+    graph = replace(captured.config, compute=replace(captured.config.compute, engine="cudagraph"))
+    monkeypatch.setattr(captured, "config", graph)
+    if device == "cpu":
+        monkeypatch.setattr(rollout_trainer, "Captured", stand_in(captured))
+    captured.capture()
+    for _ in range(3):
+        eager.iterate()
+        captured.iterate()
+    assert captured.captured is not None and captured.updates == eager.updates
+    for name, value in eager.weights().items():
+        torch.testing.assert_close(captured.weights()[name], value, rtol=0, atol=0 if device == "cpu" else 1e-5)
+    torch.testing.assert_close(captured.carried(), eager.carried())
+    assert captured.scalars() == pytest.approx(eager.scalars())
 
 
 @pytest.mark.long

@@ -35,19 +35,19 @@ class Recorded:
             held.detach().copy_(value.detach())
 
 
-def recorded(work):
+def recorded(work, generators):
     graph = Recorded(work)
     return graph, graph.result
 
 
 def test_trees_of_tensors():
-    tree = (Batch(torch.zeros(2), torch.ones(3)), {"a": torch.ones(1)}, Found(torch.ones(()), {"b": torch.zeros(4)}))
+    tree = (Batch(torch.zeros(2), torch.ones(3)), {"a": [torch.ones(1)]}, Found(torch.ones(()), {"b": torch.zeros(4)}))
     assert [len(value.flatten()) for value in tensors(tree)] == [2, 3, 1, 1, 4]
     doubled = mapped(lambda value: 2 * value, tree)
     assert isinstance(doubled[0], Batch) and isinstance(doubled[2], Found)
     assert [float(value.sum()) for value in tensors(doubled)] == [0, 6, 2, 2, 0]
-    with pytest.raises(TypeError, match="not list"):
-        mapped(torch.clone, [torch.zeros(1)])
+    with pytest.raises(TypeError, match="not set"):
+        mapped(torch.clone, {torch.zeros(1)})
 
 
 def test_a_graph_for_each_form_and_results_of_their_own(monkeypatch):
@@ -69,11 +69,12 @@ def test_the_warm_up_leaves_modules_and_optimiser_as_they_were(monkeypatch):
     for name in ("eager", "captured"):
         torch.manual_seed(0)
         layer = torch.nn.Linear(2, 1)
-        made[name] = layer, torch.optim.Adam(layer.parameters(), capturable=False)
+        adam = torch.optim.Adam(layer.parameters(), capturable=False)
+        made[name] = layer, adam, torch.Generator().manual_seed(1)
 
-    def step(layer, optimizer):
+    def step(layer, optimizer, generator):
         def work(x):
-            loss = layer(x).square().sum()
+            loss = layer(x + torch.rand(1, 2, generator=generator)).square().sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -82,7 +83,8 @@ def test_the_warm_up_leaves_modules_and_optimiser_as_they_were(monkeypatch):
         return work
 
     eager = step(*made["eager"])
-    captured = Captured(step(*made["captured"]), (made["captured"][0],), made["captured"][1])
+    modules, optimizers, generators = ((part,) for part in made["captured"])
+    captured = Captured(step(*made["captured"]), modules, optimizers, generators=generators)
     x = torch.tensor([[1.0, 2.0]])
     captured._capture(((x,), {}))  # what it warmed up with is put back
     torch.testing.assert_close(made["captured"][0].weight, made["eager"][0].weight, rtol=0, atol=0)

@@ -59,9 +59,9 @@ def make_execution(
     if engine == "eager":
         return Execution(learn_model, imagine_rollouts, learn_agent)
     return Execution(
-        Captured(learn_model, (model,), adams[0]),
+        Captured(learn_model, (model,), adams[:1]),
         Captured(imagine_rollouts, kept=1),
-        Captured(learn_agent, (agent,), adams[1], kept=1),
+        Captured(learn_agent, (agent,), adams[1:], kept=1),
     )
 
 

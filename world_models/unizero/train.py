@@ -334,7 +334,7 @@ def make_learn(
             batch = make_batch(sequences, partial(target_values, target), config.gamma, config.n_step)
         return update(model, target, optimizer, batch, config, loss)
 
-    return Captured(learn, (model, target), optimizer) if engine == "cudagraph" else learn
+    return Captured(learn, (model, target), (optimizer,)) if engine == "cudagraph" else learn
 
 
 def _autocast(like: Tensor, config: LearnerConfig) -> torch.autocast:

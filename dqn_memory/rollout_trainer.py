@@ -1,0 +1,294 @@
+"""The trainer that `pqn` and `ppo` are made of: collect a rollout, learn from it, forget it.
+
+From top to bottom: what their configs check, what an iteration takes from chance and schedules, the loop. On CUDA a
+whole iteration can be one graph (`--engine cudagraph`): environments, acting, returns and all updates.
+
+Shapes: N environments, T steps of a rollout, B environments of a minibatch, A outputs of the network, U updates.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from dqn_memory.acting import ActingMode, ActingState, EvalSetup
+from dqn_memory.analysis.size import on_meta
+from dqn_memory.config import ComputeConfig
+from dqn_memory.network import NetworkConfig, ObservationSpec
+from dqn_memory.rollouts import Collector, Column, Novelty, Predictor, Rollout
+from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.metrics import Ended
+from dqn_memory.runs.seeding import generator
+from dqn_memory.runs.settings import EnvironmentConfig, check_numbers, check_parts
+from dqn_memory.runs.trainer import set_learning_rate
+from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
+from envs.core import Step
+from envs.registry import WORLDS
+
+C = TypeVar("C", bound=Any)
+
+
+# ---- config ----------------------------------------------------------------------------------------------------------
+class RolloutConfig:
+    """The methods of a config whose agent acts from a carried state."""
+
+    acting: ClassVar[ActingMode] = "prefix"
+    acting_state: ClassVar[ActingState] = "episode"
+    whole_windows: ClassVar[bool] = False
+    first_flags: ClassVar[tuple[str, ...]] = ("config", "env", "architecture", "total_steps", "seed", "run", "device")
+    environment: EnvironmentConfig
+    network: NetworkConfig
+    learner: Any
+    compute: ComputeConfig
+
+    def check(self) -> None:
+        """Raise a UserError for values, or a combination of parts, that cannot work."""
+        check_numbers(self)
+        check_parts(self, "network", "output", "compute")
+        name, minibatches, num_envs = self.network.architecture, self.learner.minibatches, self.environment.num_envs
+        if self.compute.engine == "compile":
+            raise UserError("--engine compile is for the window learner; rollouts take eager, or cudagraph on CUDA")
+        if self.compute.engine == "cudagraph" and self.environment.env.removeprefix("envs:") not in WORLDS:
+            raise UserError(f"--engine cudagraph needs an environment of tensors, which {self.environment.env} is not")
+        if bag := self.network.bag:
+            raise UserError(f"--bag {bag} keeps what leaves a window, and rollouts have none; use --bag 0")
+        if self.network.row().positions != "none":
+            raise UserError(
+                f"--architecture {name} encodes places in a window, which a carried state has not; use a memory that "
+                "streams, such as gru"
+            )
+        if not on_meta(self.network, ObservationSpec("continuous", (1,)), 2).stateful:
+            raise UserError(
+                f"--architecture {name} cannot act step by step from a carried state; use a memory that streams, such "
+                "as gru"
+            )
+        if minibatches > num_envs:
+            raise UserError(f"--minibatches {minibatches} is more than --num-envs {num_envs}; lower it")
+
+    def env_kwargs(self, training: bool = True) -> dict[str, Any]:
+        """Give the keywords of the environment's constructor, with the time limit of training or of evaluations."""
+        return self.environment.kwargs(training)
+
+    def eval_setup(self, device: torch.device) -> EvalSetup:
+        """Say where and how this run's network is evaluated."""
+        return EvalSetup.of(self, device)
+
+
+# ---- an iteration ----------------------------------------------------------------------------------------------------
+@dataclass
+class Schedule:
+    """What an iteration takes from schedules and from chance; a captured one reads it from the same places."""
+
+    epsilon: Tensor  # (T,), share of random actions
+    novelty: Tensor  # (), reward for what is new
+    order: Tensor  # (E, N), environments as each of E passes takes them
+    decay: Tensor  # (U,), of the average at each update
+
+
+def ended(steps: Sequence[Step]) -> Ended:
+    """Join what T steps tell of their ends."""
+    columns = ((step.done, step.success, step.episode_return, step.episode_length) for step in steps)
+    return Ended(*(torch.stack(each) for each in zip(*columns, strict=True)))
+
+
+def joined(metrics: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Join the metrics of U updates, each (U,)."""
+    return {name: torch.stack([each[name] for each in metrics]) for name in metrics[0]}
+
+
+# ---- the loop --------------------------------------------------------------------------------------------------------
+class RolloutTrainer(NetworkTrainer[C]):
+    """A run that learns from each rollout, and then forgets it."""
+
+    collector: Collector
+    novelty: Novelty | None = None
+    predictor: Predictor | None = None
+    optimizer: torch.optim.Optimizer
+    exploration: torch.Generator  # of actions
+    drawing: torch.Generator  # of minibatches
+    captured: Captured[Any, Any] | None = None
+    generators = ("exploration", "drawing")
+    tensors = ()
+
+    def prepare(self, model: Any) -> None:
+        """Make what collects rollouts by `model`, and what the flags add to it."""
+        self.model: Any = model
+        config, learner = self.config, self.config.learner
+        if config.novelty.novelty_weight:
+            self.novelty = Novelty(self.spec, self.fleet.num_envs, self.device)
+            self.stateful = (*self.stateful, "novelty")
+        if weight := config.prediction.prediction_weight:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.streams.network + 2)
+                self.predictor = Predictor(self.spec, config.network.width, self.num_actions, weight).to(self.device)
+        self.collector = Collector(
+            self.fleet, model, learner.rollout_steps, learner.gamma, learner.reward_scale, self.novelty
+        )
+        self.drawing = generator(self.streams.replay)
+
+    def networks(self) -> dict[str, Any]:
+        """List the network, its average, and the predictor where there is one."""
+        return super().networks() | ({} if self.predictor is None else {"predictor": self.predictor})
+
+    def begin(self) -> None:
+        """Start episodes in all environments, with nothing remembered."""
+        self.collector.begin()
+
+    # ---- the algorithm: what a script provides -------------------------------------------------------------------
+    @abstractmethod
+    def choose(self, outputs: Tensor, reset: Tensor, epsilon: Tensor) -> Tensor:
+        """Choose actions (N,) by the network's outputs (N, A), a share of `epsilon` () of them at random."""
+
+    def exploring(self, step: int) -> float:
+        """Compute the share of random actions after `step` environment steps."""
+        return 0.0
+
+    @abstractmethod
+    def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
+        """Compute what a whole rollout teaches, each (N, T)."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, rollout: Rollout, *targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the loss of the network's outputs (B, T, A) now, a scalar, and its metrics."""
+
+    # ---- the loop ------------------------------------------------------------------------------------------------
+    def iterate(self) -> None:
+        """Collect one rollout, then learn from it."""
+        schedule = self.schedule()
+        if self.captured is None:
+            ended, metrics = self.work(schedule)
+        else:
+            carried, ended, metrics = self.captured(self.carried(), schedule)
+            self.carry(carried)
+        self.count(ended, metrics)
+
+    def work(self, schedule: Schedule) -> tuple[Ended, dict[str, Tensor]]:
+        """Do what an iteration does to tensors; give the episodes that ended, and metrics of U updates (U,)."""
+        # act
+        before, columns, steps = self.collector.state, [], list[Step]()
+        for t in range(self.collector.length):
+            with torch.no_grad():
+                outputs, state = self.model.step(*self.collector.inputs)
+            columns.append(self.take(outputs, state, t, schedule, steps))
+        rollout = Rollout.of(before, columns)
+
+        # learn
+        targets, found = self.targets(rollout), []
+        for decay, rows in zip(schedule.decay, self.minibatches(schedule), strict=True):
+            part = rollout.rows(rows)
+            x, _ = self.model.encode_sequence(*part.inputs)
+            loss, metrics = self.losses(x, self.model.read(x), part, [target[rows] for target in targets])
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            found.append(metrics | self.descend(decay))
+        return ended(steps), joined(found)
+
+    def take(self, outputs: Tensor, state: list[Any], t: int, schedule: Schedule, steps: list[Step]) -> Column:
+        """Take step t of a rollout by the network's outputs (N, A), and put what came of it to `steps`."""
+        action = self.choose(outputs, self.collector.reset, schedule.epsilon[t])
+        return self.collector.take(
+            outputs, state, action, t + 1 == self.collector.length, steps.append, schedule.novelty
+        )
+
+    def losses(
+        self, x: Tensor, outputs: Tensor, rollout: Rollout, targets: Sequence[Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Sum all that an update lowers, from encodings x (B, T, D) and outputs (B, T, A)."""
+        loss, metrics = self.loss(outputs, rollout, *targets)
+        loss = loss + self.network.regularisation()
+        if self.predictor is None:
+            return loss, metrics
+        error = self.predictor.loss(x, rollout)
+        return loss + error, metrics | {"losses/prediction": error.detach()}
+
+    def descend(self, decay: Tensor) -> dict[str, Tensor]:
+        """Take one step along the gradients, and let the average follow; give the gradient's norm."""
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        norm = nn.utils.clip_grad_norm_(parameters, self.config.learner.max_grad_norm, foreach=True)
+        self.optimizer.step()
+        self.network.project()
+        if self.evaluated is not self.network:
+            average_parameters(self.network, self.evaluated, decay)
+        return {"grad/norm": norm.detach()}
+
+    # ---- around it -----------------------------------------------------------------------------------------------
+    def schedule(self) -> Schedule:
+        """Set the learning rate, and draw and compute what else an iteration takes."""
+        learner, rows = self.config.learner, self.fleet.num_envs
+        set_learning_rate(self.optimizer, learner.final_lr_fraction, self.steps / self.config.total_steps)
+        epsilon = [self.exploring(self.steps + t * rows) for t in range(learner.rollout_steps)]
+        order = [torch.randperm(rows, generator=self.drawing) for _ in range(learner.epochs)]
+        updates = range(self.updates + 1, self.updates + 1 + learner.epochs * learner.minibatches)
+        decay = [averaging(learner.ema_decay, update) for update in updates]
+        numbers = (torch.tensor(each) for each in (epsilon, self.config.novelty.weight(self.steps), decay))
+        epsilon_t, novelty, decay_t = (each.to(self.device) for each in numbers)
+        return Schedule(epsilon_t, novelty, torch.stack(order).to(self.device), decay_t)
+
+    def minibatches(self, schedule: Schedule) -> Iterator[Tensor]:
+        """List the environments (B,) of each update from one rollout."""
+        for order in schedule.order:
+            yield from order.tensor_split(self.config.learner.minibatches)
+
+    def count(self, ended: Ended, metrics: dict[str, Tensor]) -> None:
+        """Count what an iteration did."""
+        self.stats.count_episodes(ended)
+        # `steps` still counts up to the rollout's beginning
+        self.stats.count_update(metrics, self.steps + self.steps_per_iteration)
+        self.updates += self.config.learner.epochs * self.config.learner.minibatches
+        self.iterations += 1
+
+    def carried(self) -> dict[str, Any]:
+        """List the tensors that one iteration leaves to the next, besides networks and optimiser."""
+        kept = {name: getattr(self, name).state_dict() for name in self.stateful}
+        fleet: Any = self.fleet
+        return kept | {"fleet": dict(vars(fleet.state))}
+
+    def carry(self, carried: dict[str, Any]) -> None:
+        """Go on from what `carried` gave."""
+        for name in self.stateful:
+            getattr(self, name).load_state_dict(carried[name])
+        fleet: Any = self.fleet
+        fleet.state = replace(fleet.state, **carried["fleet"])
+
+    @property
+    def drawn_from(self) -> tuple[torch.Generator, ...]:
+        """The generators that an iteration draws from on its device."""
+        fleet: Any = self.fleet
+        return self.exploration, fleet.generator
+
+    def capture(self) -> None:
+        """Make an iteration one CUDA graph, where the config asks for that."""
+        if self.config.compute.engine != "cudagraph":
+            return
+
+        def work(carried: dict[str, Any], schedule: Schedule) -> tuple[dict[str, Any], Ended, dict[str, Tensor]]:
+            self.carry(carried)
+            ended, metrics = self.work(schedule)
+            return self.carried(), ended, metrics
+
+        modules = (self.model, *self.networks().values())
+        self.captured = Captured(work, modules, self.optimizers, generators=self.drawn_from)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of a rollout."""
+        steps: int = self.fleet.num_envs * self.config.learner.rollout_steps
+        return steps
+
+    def build_optimizer(self, *modules: nn.Module | None) -> None:
+        """Make Adam for the parameters of all modules that there are; a captured graph reads its rate as a tensor."""
+        rate, cuda = self.config.learner.learning_rate, self.device.type == "cuda"
+        parameters = [parameter for module in modules if module is not None for parameter in module.parameters()]
+        group = {"params": parameters, "lr": torch.tensor(rate, device=self.device) if cuda else rate, "first_lr": rate}
+        self.optimizer = torch.optim.Adam([group], eps=1e-5, fused=True, capturable=cuda)
+        self.optimizers = [self.optimizer]
+
+    def scalars(self) -> dict[str, float]:
+        """Give what a log line says; sums since the last line are cleared."""
+        return super().scalars() | self.network.memory_scalars()

@@ -1,0 +1,148 @@
+"""Learners of this suite beside RecurrentPPO of sb3-contrib: steps and seconds until an environment is solved.
+
+    pip install sb3-contrib==2.9.2        # beside this package, in an environment of its own
+    python results/learning/beside_sb3.py
+
+Every run has one thread, and its seconds are those of its process, evaluations apart. Ours: `pqn` and `ppo` with their
+defaults (256 and 128 environments), `train` with the architecture below. RecurrentPPO: its defaults but for an LSTM of
+64 units and 32 environments. All are evaluated greedily on 100 episodes; where an environment has few initial states,
+ours on all of them. Runs that are recorded already are not done again; the page beside this file is made from the table.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from envs.machine import benchmark_facts
+from envs.tables import Table, Value, origin, page
+
+HERE = Path(__file__).parent
+TABLE, PAGE = HERE / "beside_sb3.csv", HERE / "beside_sb3.md"
+COLUMNS = ("environment", "learner", "seed", "step", "seconds", "success")
+SEEDS = (1, 2, 3)
+ENVIRONMENTS = ("Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0", "POMDP/Hallway-v0")
+SOLVED, LONGEST = 0.95, 400.0  # success that counts as solved; processor seconds that RecurrentPPO gets
+Points = list[tuple[int, float, float]]  # environment steps, seconds, success
+Runs = dict[tuple[str, str, int], Points]  # by environment, learner and seed
+NOTE = """\
+`solved`: seeds whose success stays at 0.95 or above to their end; `steps`, `seconds`: medians over these, to the first
+evaluation from which it does; `at_the_end`: success of each seed at its last evaluation. Ours run to a fixed length,
+RecurrentPPO until three evaluations in a row are at 0.95, or 400 seconds."""
+
+
+# ---- ours ------------------------------------------------------------------------------------------------------------
+BUDGETS = {
+    "pqn": ["--total-steps", "2000000", "--evaluate-every", "100000"],
+    "ppo": ["--total-steps", "1500000", "--evaluate-every", "100000"],
+    "train": ["--config", "evidence", "--architecture", "drqn"],
+}
+
+
+def ours(learner: str, env: str, seed: int) -> Points:
+    """Train one run of this suite to its end."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        words = [*BUDGETS[learner], "--env", env, "--seed", str(seed), "--threads", "1", "--run", str(run)]
+        words += ["--episodes", "100", "--final-episodes", "100", "--no-memory-ablation"]
+        subprocess.run([sys.executable, "-m", f"dqn_memory.{learner}", *words], check=True, stdout=subprocess.DEVNULL)
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    seconds, points = 0.0, []
+    for row in rows:
+        seconds = row.get("time/processor", seconds)
+        if row.get("eval/success_rate") is not None:
+            points.append((row["step"], seconds, row["eval/success_rate"]))
+    return points
+
+
+# ---- theirs ----------------------------------------------------------------------------------------------------------
+def recurrent_ppo(env: str, seed: int) -> Points:
+    """Train RecurrentPPO until it has solved three evaluations in a row, or its time is up."""
+    import torch
+    from sb3_contrib import RecurrentPPO
+    from stable_baselines3.common.env_util import make_vec_env
+
+    import envs  # noqa: F401  registers ours with Gymnasium
+
+    torch.set_num_threads(1)
+    training, tried = make_vec_env(env, 32, seed=seed), make_vec_env(env, 20, seed=1000 + seed)
+    policy = {"lstm_hidden_size": 64}
+    model = RecurrentPPO("MlpLstmPolicy", training, seed=seed, policy_kwargs=policy, device="cpu")
+    points: Points = []
+    seconds = 0.0
+    while seconds < LONGEST and not (len(points) >= 3 and all(point[2] >= SOLVED for point in points[-3:])):
+        began = time.process_time()
+        model.learn(6 * model.n_steps * 32, reset_num_timesteps=False)
+        seconds += time.process_time() - began
+        points.append((model.num_timesteps, seconds, success_rate(model, tried)))
+    return points
+
+
+def success_rate(model: Any, tried: Any, episodes: int = 100) -> float:
+    """Play greedy episodes in all environments side by side."""
+    import numpy as np
+
+    observation, state, start, ends = tried.reset(), None, np.ones(tried.num_envs, bool), []
+    while len(ends) < episodes:
+        action, state = model.predict(observation, state, start, deterministic=True)
+        observation, _, start, told = tried.step(action)
+        ends += [row["success"] for row, done in zip(told, start, strict=True) if done]
+    return sum(ends) / len(ends)
+
+
+# ---- the table and its page ------------------------------------------------------------------------------------------
+def solved(points: Points) -> tuple[int, float] | None:
+    """Find the first evaluation from which on success stays at `SOLVED` or above: its step and seconds."""
+    found = None
+    for step, seconds, success in points:
+        found = None if success < SOLVED else found or (step, seconds)
+    return found
+
+
+def rows(runs: Runs) -> Iterator[dict[str, Value]]:
+    """Make a row of each environment and learner."""
+    for env, learner in sorted({key[:2] for key in runs}):
+        each = [points for key, points in sorted(runs.items()) if key[:2] == (env, learner)]
+        ends = [end for points in each if (end := solved(points)) is not None]
+        yield {
+            "environment": env, "learner": learner, "seeds": len(each), "solved": len(ends),
+            "steps": median(end[0] for end in ends) if ends else None,
+            "seconds": median(end[1] for end in ends) if ends else None,
+            "steps_s": sum(points[-1][0] for points in each) / sum(points[-1][1] for points in each),
+            "at_the_end": ", ".join(f"{points[-1][2]:.2f}" for points in each),
+        }  # fmt: skip
+
+
+def main() -> None:
+    """Do every run that is not recorded yet, and write the page."""
+    if not TABLE.exists():
+        facts = origin("", (), **benchmark_facts()) | {"threads": 1, "command": "python results/learning/beside_sb3.py"}
+        lines = [f"# {name}: {value}" for name, value in facts.items() if value is not None]
+        TABLE.write_text("\n".join((*lines, ",".join(COLUMNS))) + "\n")
+    text = TABLE.read_text().splitlines()
+    facts = dict(line.removeprefix("# ").split(": ", 1) for line in text if line.startswith("#"))
+    runs: Runs = {}
+    for row in csv.DictReader(line for line in text if not line.startswith("#")):
+        key = row["environment"], row["learner"], int(row["seed"])
+        runs.setdefault(key, []).append((int(row["step"]), float(row["seconds"]), float(row["success"])))
+    for seed, env, learner in product(SEEDS, ENVIRONMENTS, (*BUDGETS, "RecurrentPPO")):
+        if (env, learner, seed) not in runs:
+            points = recurrent_ppo(env, seed) if learner == "RecurrentPPO" else ours(learner, env, seed)
+            runs[env, learner, seed] = points
+            with TABLE.open("a") as file:
+                file.writelines(f"{env},{learner},{seed},{t},{took:.1f},{won:.3f}\n" for t, took, won in points)
+            print(env, learner, seed, solved(points), flush=True)
+    PAGE.write_text(page("Beside RecurrentPPO of sb3-contrib", facts, [Table.from_records(rows(runs), "Solved", NOTE)]))
+
+
+if __name__ == "__main__":
+    main()
