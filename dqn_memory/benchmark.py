@@ -15,6 +15,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -321,7 +322,7 @@ def iteration_rows(args: Args, device: str) -> Rows:
     ):
         torch.set_num_threads(threads)
         trainer = learner_from_rollouts(kind, num_envs, device, engine=engine)
-        operations = gigaflop(lambda: trainer.work(trainer.schedule()))
+        operations = gigaflop(partial(trainer.work, trainer.schedule()))
         times = args.timer({"iteration": trainer.iterate, "product": product})
         mine, floor = times["iteration"], operations / of_product * times["product"].median
         yield {
