@@ -3,11 +3,11 @@
     pip install sb3-contrib==2.9.2        # beside this package, in an environment of its own
     python results/learning/beside_sb3.py
 
-Every run has one thread, and its seconds are those of the processor: ours with evaluations, theirs without. Ours: `pqn`
-and `ppo` with their defaults (256 and 128 environments), `train` with the architecture below. RecurrentPPO: its defaults
-but for an LSTM of 64 units and 32 environments. All are evaluated greedily on 100 episodes; where an environment has few
-initial states, ours on all of them. Runs that are recorded already are not done again; the page beside this file is made
-from the table.
+Every run has one thread, and its seconds are those of the processor: ours with evaluations, theirs without. Ours:
+`pqn` and `ppo` with their defaults (256 and 128 environments), `train` with the architecture below. RecurrentPPO: its
+defaults but for an LSTM of 64 units and 32 environments. All are evaluated greedily on 100 episodes; where an
+environment has few initial states, ours on all of them. Runs that are recorded already are not done again; the page
+beside this file is made from the table.
 """
 
 from __future__ import annotations
