@@ -278,6 +278,8 @@ class ExplorationConfig:
     random_start_steps: Annotated[int, Bounds(0)] = 0
     """Training episodes begin with 0 to this many random steps, drawn uniformly. They show states that a policy which
     ends its episodes early would never visit."""
+    random_start_share: Annotated[float, Bounds(0, 1)] = 1.0
+    """Share of the environments in which they do."""
     prepopulate: Annotated[int, Bounds(0)] = 0
     """Environment steps of uniform random actions before learning and the schedule begin."""
 
@@ -310,6 +312,7 @@ class Explorer(Kept):
         self.device = device = generator.device
         place_on_ladder = torch.arange(num_envs, device=device) / max(num_envs - 1, 1)  # 0 .. 1
         self.exponent = 1 + config.epsilon_ladder * place_on_ladder  # (N,)
+        self.starts_at_random = torch.arange(num_envs, device=device) < config.random_start_share * num_envs  # (N,)
         self.sticky_action, self.sticky_steps, self.random_start_steps = (
             torch.zeros(num_envs, dtype=torch.int64, device=device) for _ in self.kept
         )  # the random action, steps that it is still held, steps that are still random at an episode's start; (N,)
@@ -320,16 +323,19 @@ class Explorer(Kept):
         learning = step - self.config.prepopulate
         return 1.0 if learning < 0 else self.config.epsilon(learning)
 
-    def choose(self, greedy: Tensor, epsilon: float | Tensor, first: Tensor) -> Tensor:
-        """Replace some of the greedy actions (N,) by random ones; `first` (N,) says where an episode begins."""
+    def choose(self, own: Tensor, epsilon: float | Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Replace some of the agent's own actions (N,) by random ones, and tell which, (N,).
+
+        `first` (N,) says where an episode begins.
+        """
         longest_start = self.config.random_start_steps
-        u = torch.rand(3 + (longest_start > 0), len(greedy), generator=self.generator, device=greedy.device)
+        u = torch.rand(3 + (longest_start > 0), len(own), generator=self.generator, device=own.device)
         epsilon = epsilon**self.exponent  # (N,)
         # begin so rarely that the fraction of random steps is epsilon, however long actions are held
         probability = epsilon / (epsilon + self.mean_duration * (1 - epsilon)).clamp(min=1e-9)
         duration = 1 + (u[2].unsqueeze(1) < self.survival).sum(1)  # (N,)
         if longest_start:
-            drawn = (u[3] * (longest_start + 1)).long()
+            drawn = torch.where(self.starts_at_random, u[3] * (longest_start + 1), 0.0).long()
             self.random_start_steps = torch.where(first, drawn, self.random_start_steps)
             starting = self.random_start_steps > 0
             probability = torch.where(starting, 1.0, probability)
@@ -340,7 +346,7 @@ class Explorer(Kept):
         self.sticky_steps = torch.where(begins, duration, self.sticky_steps)
         random = self.sticky_steps > 0
         self.sticky_steps = (self.sticky_steps - 1).clamp(min=0)
-        return torch.where(random, self.sticky_action, greedy)
+        return torch.where(random, self.sticky_action, own), random
 
 
 def _durations(config: ExplorationConfig, device: torch.device) -> tuple[Tensor, float]:

@@ -17,13 +17,13 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from dqn_memory.acting import ExplorationConfig
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.rollout_trainer import RolloutConfig
 from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, lambda_returns
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.metrics import RunStats
-from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import Bounds, EnvironmentConfig, OutputConfig, Repeatable
 from dqn_memory.seeds import ManySeedsTrainer
 
@@ -73,6 +73,7 @@ class PPOConfig(RolloutConfig):
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=128))
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
     learner: PPOLearnerConfig = field(default_factory=PPOLearnerConfig)
+    exploration: ExplorationConfig = field(default_factory=lambda: ExplorationConfig(epsilon_start=0, epsilon_end=0))
     novelty: NoveltyConfig = field(default_factory=NoveltyConfig)
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
     evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))
@@ -129,7 +130,6 @@ class PPOTrainer(ManySeedsTrainer[PPOConfig]):
     kind = "ppo"
     config_class = PPOConfig
     shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "entropy": "losses/entropy"}
-    stateful = ("collector",)
 
     def __init__(self, config: PPOConfig) -> None:
         super().__init__(config)
@@ -143,7 +143,6 @@ class PPOTrainer(ManySeedsTrainer[PPOConfig]):
         self.prepare(model)
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
         self.build_optimizer(model, self.predictor)
-        self.exploration = generator(streams.exploration, self.device)
         self.capture()
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
 
@@ -152,7 +151,7 @@ class PPOTrainer(ManySeedsTrainer[PPOConfig]):
         return super().networks() | {"critic": self.model.critic}
 
     # ---- act, targets, loss --------------------------------------------------------------------------------------
-    def choose(self, outputs: Tensor, reset: Tensor, epsilon: Tensor) -> Tensor:
+    def choose(self, outputs: Tensor) -> Tensor:
         """Draw actions from the policy: the least of exponential times, whose rates are its probabilities."""
         times = torch.empty_like(outputs[:, :-1]).exponential_(generator=self.exploration)  # (N, A)
         return (outputs[:, :-1].softmax(1) / times).argmax(1)
@@ -181,10 +180,12 @@ def ppo_loss(
     taken = rollout.action.unsqueeze(2)
     logs, before = outputs[..., :-1].log_softmax(2), rollout.outputs[..., :-1].log_softmax(2)  # (B, T, A)
     ratio = (logs.gather(2, taken) - before.gather(2, taken)).squeeze(2).exp()  # (B, T)
-    scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-    policy = -torch.minimum(ratio * scaled, ratio.clamp(1 - config.clip, 1 + config.clip) * scaled).mean()
+    own = ~rollout.random  # the policy is held to account for these alone
+    scaled = advantage - mean(advantage, own)
+    scaled = scaled / (mean(scaled.square(), own).sqrt() + 1e-8)
+    policy = -mean(torch.minimum(ratio * scaled, ratio.clamp(1 - config.clip, 1 + config.clip) * scaled), own)
     error = (outputs[..., -1] - returns).square().mean()
-    entropy = -(logs.exp() * logs).sum(2).mean()
+    entropy = -mean((logs.exp() * logs).sum(2), own)
     loss = policy + config.value_weight * error - config.entropy_weight * entropy
     return loss, {
         "losses/loss": loss.detach(),
@@ -192,6 +193,11 @@ def ppo_loss(
         "losses/value": error.detach(),
         "losses/entropy": entropy.detach(),
     }
+
+
+def mean(values: Tensor, where: Tensor) -> Tensor:
+    """Average values over the places of a mask, a scalar; 0 where there is none."""
+    return torch.where(where, values, 0.0).sum() / where.sum().clamp(min=1)
 
 
 main = PPOTrainer.main  # starts or resumes a run and trains it to its end

@@ -1,7 +1,8 @@
 """Train a memory agent without a replay: `python -m dqn_memory.pqn --env Gridverse/Memory-5x5-v0`.
 
 PQN, the parallelised Q-network (Gallici et al. 2025), with a memory: many environments at once, Q(lambda) targets of
-whole rollouts, LayerNorm in place of a target network, a few epochs of minibatches of environments over each rollout.
+whole rollouts, no replay, a few epochs of minibatches of environments over each rollout. Unlike the published form it
+takes targets from the average of its weights, without which it forgets what it has learned (results/learning).
 The network acts from a carried state, so its memory must be one that streams. From top to bottom: the config, a run,
 the targets, the loss; the loop is `RolloutTrainer.iterate`. `--resume RUN` continues a run.
 
@@ -17,13 +18,12 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import ExplorationConfig, Explorer
+from dqn_memory.acting import ExplorationConfig
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig
 from dqn_memory.rollout_trainer import RolloutConfig
 from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, lambda_returns
 from dqn_memory.runs.backend import resolve_backend
-from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import Bounds, EnvironmentConfig, OutputConfig, Repeatable
 from dqn_memory.seeds import ManySeedsTrainer
 
@@ -97,51 +97,41 @@ class PQNTrainer(ManySeedsTrainer[PQNConfig]):
     kind = "pqn"
     config_class = PQNConfig
     shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "loss": "losses/td_loss"}
-    stateful = ("collector", "explorer")
 
     def __init__(self, config: PQNConfig) -> None:
         super().__init__(config)
-        learner, streams, num_envs = config.learner, self.streams, config.environment.num_envs
+        learner, streams = config.learner, self.streams
         # network
         self.build_networks(learner.ema_decay > 0)
         self.prepare(self.network)
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
         self.build_optimizer(self.network, self.predictor)
-        # exploration
-        self.exploration = generator(streams.exploration, self.device)
-        self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
         self.capture()
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
 
     # ---- act, targets, loss --------------------------------------------------------------------------------------
-    def choose(self, outputs: Tensor, reset: Tensor, epsilon: Tensor) -> Tensor:
-        """Act greedily, or at random as the schedule says."""
-        return self.explorer.choose(outputs.argmax(1), epsilon, reset)
-
-    def exploring(self, step: int) -> float:
-        """Compute the share of random actions after `step` environment steps."""
-        return self.explorer.epsilon(step)
+    def choose(self, outputs: Tensor) -> Tensor:
+        """Act greedily."""
+        return outputs.argmax(1)
 
     def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
-        """Compute Q(lambda) targets."""
-        return (q_lambda(rollout, self.config.learner),)
+        """Compute Q(lambda) targets by the averaged network, whose Q does not chase its own errors."""
+        with torch.no_grad():
+            q, _ = self.evaluated.sequence(*rollout.inputs)  # (N, T, A)
+        return (q_lambda(rollout, q, self.config.learner),)
 
     def loss(self, outputs: Tensor, rollout: Rollout, *targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the error of Q."""
         return td_loss(outputs, rollout.action, *targets)
 
-    def scalars(self) -> dict[str, float]:
-        """Give what a log line says; sums since the last line are cleared."""
-        return super().scalars() | {"charts/epsilon": self.explorer.epsilon(self.steps)}
-
 
 # ---- targets and loss ------------------------------------------------------------------------------------------------
-def q_lambda(rollout: Rollout, config: PQNLearnerConfig) -> Tensor:
-    """Compute Q(lambda) targets, (N, T), of the values that the network had while it acted."""
-    value, following = rollout.outputs.max(2).values, rollout.following.max(2).values  # (N, T)
-    kept = rollout.action == rollout.outputs.argmax(2) if config.cut == "watkins" else None
+def q_lambda(rollout: Rollout, q: Tensor, config: PQNLearnerConfig) -> Tensor:
+    """Compute Q(lambda) targets, (N, T), from Q (N, T, A) and what the network that acted said of a rollout's end."""
+    value, following = q.max(2).values, rollout.following.max(2).values  # (N, T)
+    kept = rollout.action == q.argmax(2) if config.cut == "watkins" else None
     target = lambda_returns(rollout, value, following, config.gamma, config.trace_decay, kept)
-    taken = rollout.outputs.gather(2, rollout.action.unsqueeze(2)).squeeze(2)
+    taken = q.gather(2, rollout.action.unsqueeze(2)).squeeze(2)
     return target - config.action_gap * (value - taken)
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.acting import ActingMode, ActingState, EvalSetup
+from dqn_memory.acting import ActingMode, ActingState, EvalSetup, Explorer
 from dqn_memory.analysis.size import on_meta
 from dqn_memory.config import ComputeConfig
 from dqn_memory.network import NetworkConfig, ObservationSpec
@@ -114,6 +114,7 @@ class RolloutTrainer(NetworkTrainer[C]):
     drawing: torch.Generator  # of minibatches
     captured: Captured[Any, Any] | None = None
     generators = ("exploration", "drawing")
+    stateful: tuple[str, ...] = ("collector", "explorer")
     tensors = ()
 
     def prepare(self, model: Any) -> None:
@@ -130,6 +131,8 @@ class RolloutTrainer(NetworkTrainer[C]):
         self.collector = Collector(
             self.fleet, model, learner.rollout_steps, learner.gamma, learner.reward_scale, self.novelty
         )
+        self.exploration = generator(self.streams.exploration, self.device)
+        self.explorer = Explorer(config.exploration, self.fleet.num_envs, self.num_actions, self.exploration)
         self.drawing = generator(self.streams.replay)
 
     def networks(self) -> dict[str, Any]:
@@ -142,12 +145,8 @@ class RolloutTrainer(NetworkTrainer[C]):
 
     # ---- the algorithm: what a script provides -------------------------------------------------------------------
     @abstractmethod
-    def choose(self, outputs: Tensor, reset: Tensor, epsilon: Tensor) -> Tensor:
-        """Choose actions (N,) by the network's outputs (N, A), a share of `epsilon` () of them at random."""
-
-    def exploring(self, step: int) -> float:
-        """Compute the share of random actions after `step` environment steps."""
-        return 0.0
+    def choose(self, outputs: Tensor) -> Tensor:
+        """Choose actions (N,) by the network's outputs (N, A)."""
 
     @abstractmethod
     def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
@@ -191,10 +190,9 @@ class RolloutTrainer(NetworkTrainer[C]):
 
     def take(self, outputs: Tensor, state: list[Any], t: int, schedule: Schedule, steps: list[Step]) -> Column:
         """Take step t of a rollout by the network's outputs (N, A), and put what came of it to `steps`."""
-        action = self.choose(outputs, self.collector.reset, schedule.epsilon[t])
-        return self.collector.take(
-            outputs, state, action, t + 1 == self.collector.length, steps.append, schedule.novelty
-        )
+        last = t + 1 == self.collector.length
+        action, random = self.explorer.choose(self.choose(outputs), schedule.epsilon[t], self.collector.reset)
+        return self.collector.take(outputs, state, action, random, last, steps.append, schedule.novelty)
 
     def losses(
         self, x: Tensor, outputs: Tensor, rollout: Rollout, targets: Sequence[Tensor]
@@ -222,7 +220,7 @@ class RolloutTrainer(NetworkTrainer[C]):
         """Set the learning rate, and draw and compute what else an iteration takes."""
         learner, rows = self.config.learner, self.fleet.num_envs
         set_learning_rate(self.optimizer, learner.final_lr_fraction, self.steps / self.config.total_steps)
-        epsilon = [self.exploring(self.steps + t * rows) for t in range(learner.rollout_steps)]
+        epsilon = [self.explorer.epsilon(self.steps + t * rows) for t in range(learner.rollout_steps)]
         order = [torch.randperm(rows, generator=self.drawing) for _ in range(learner.epochs)]
         updates = range(self.updates + 1, self.updates + 1 + learner.epochs * learner.minibatches)
         decay = [averaging(learner.ema_decay, update) for update in updates]
@@ -291,4 +289,5 @@ class RolloutTrainer(NetworkTrainer[C]):
 
     def scalars(self) -> dict[str, float]:
         """Give what a log line says; sums since the last line are cleared."""
-        return super().scalars() | self.network.memory_scalars()
+        told = {"charts/epsilon": self.explorer.epsilon(self.steps)} | self.network.memory_scalars()
+        return super().scalars() | told

@@ -145,6 +145,7 @@ class Rollout:
     reset: Tensor  # (N, T), where an episode begins
     state: list[Any]  # of the network before the first step, rows first
     action: Tensor  # (N, T)
+    random: Tensor  # (N, T), where the action was not the network's own
     reward: Tensor  # (N, T), scaled
     terminated: Tensor  # (N, T)
     done: Tensor  # (N, T)
@@ -198,15 +199,10 @@ class Collector(Kept):
 
     @torch.no_grad()
     def take(
-        self,
-        outputs: Tensor,
-        state: list[Any],
-        action: Tensor,
-        last: bool,
-        count: Callable[[Step], None],
-        bonus: float | Tensor,
-    ) -> Column:
-        """Take one step with the actions (N,) that were chosen by `outputs` (N, A); give a rollout's next column.
+        self, outputs: Tensor, state: list[Any], action: Tensor, random: Tensor, last: bool,
+        count: Callable[[Step], None], bonus: float | Tensor,
+    ) -> Column:  # fmt: skip
+        """Take one step with the actions (N,) chosen by `outputs` (N, A), or at `random` (N,); give the next column.
 
         `last` says that the rollout ends with it, `state` is the network's after it; `count` is told of the step, and
         novelty earns `bonus`.
@@ -225,7 +221,8 @@ class Collector(Kept):
         self.observation, self.reset, self.state = step.observation, step.done, state
         self.previous_action = torch.where(step.done, self.fleet.num_actions, action)
         count(step)
-        return observation, previous_action, reset, action, reward, step.terminated, step.done, outputs, following
+        known = observation, previous_action, reset, action, random, reward
+        return *known, step.terminated, step.done, outputs, following
 
     def _scaled(self, step: Step) -> Tensor:
         """Divide rewards by the standard deviation of all discounted returns so far, where no scale is given.

@@ -90,7 +90,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         # act
         all_random = self.explorer.epsilon(self.steps) == 1.0
         greedy = torch.zeros_like(self.previous_action) if all_random else self.actor.q_values().argmax(1)
-        action = self.explorer.choose(greedy, self.explorer.epsilon(self.steps), self.time == 0)  # (N,)
+        action, _ = self.explorer.choose(greedy, self.explorer.epsilon(self.steps), self.time == 0)  # (N,)
         step = self.fleet.step(action)
 
         # store

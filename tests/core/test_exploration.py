@@ -15,7 +15,9 @@ def explore(config, steps, length=None, seed=1):
     taken = []
     for time in range(steps):
         first = torch.full((WORLDS,), length is not None and time % length == 0)
-        taken.append(explorer.choose(greedy, explorer.epsilon(time * WORLDS), first))
+        action, random = explorer.choose(greedy, explorer.epsilon(time * WORLDS), first)
+        assert torch.equal(random, action != GREEDY)
+        taken.append(action)
     return torch.stack(taken)
 
 
@@ -68,9 +70,15 @@ def test_a_stopped_explorer_goes_on_as_it_would_have():
     other.generator.set_state(generator.get_state())
     never = torch.zeros(WORLDS, dtype=torch.bool)
     for _ in range(20):
-        assert torch.equal(explorer.choose(greedy, 0.3, never), other.choose(greedy, 0.3, never))
+        ours, theirs = (each.choose(greedy, 0.3, never)[0] for each in (explorer, other))
+        assert torch.equal(ours, theirs)
 
 
 def test_a_lead_ends_on_time_also_where_actions_are_held():
     random = explore(constant(0.0, random_start_steps=3, sticky_exponent=2.0), 10, length=10) != GREEDY
     assert random.sum(0).max() == 3 and (torch.bincount(random.sum(0)) > 60).all()
+
+
+def test_a_share_of_the_worlds_begins_at_random():
+    random = explore(constant(0.0, random_start_steps=6, random_start_share=0.25), 10, length=10) != GREEDY
+    assert not random[:, 100:].any() and 0.7 < random[0, :100].float().mean() < 1

@@ -64,12 +64,14 @@ def test_targets_of_pqn_stop_at_actions_that_were_not_greedy():
     whole, cut = 1 + GAMMA * (0.75 * 3 + 0.25 * third), 1 + GAMMA * 3
     for kind, second in (("none", whole), ("watkins", cut)):
         first = 1 + GAMMA * (0.75 * 2 + 0.25 * second)
-        found = q_lambda(four_steps(0, 1, 1, 1), PQNLearnerConfig(gamma=GAMMA, trace_decay=DECAY, cut=kind))
+        steps = four_steps(0, 1, 1, 1)
+        found = q_lambda(steps, steps.outputs, PQNLearnerConfig(gamma=GAMMA, trace_decay=DECAY, cut=kind))
         assert found.tolist() == [pytest.approx([first, second, third, fourth])]
 
 
 def test_advantage_learning_lowers_what_was_not_greedy_by_its_gap():
-    plain, gap = (q_lambda(four_steps(0, 1, 1, 0), PQNLearnerConfig(action_gap=alpha)) for alpha in (0, 0.5))
+    steps = four_steps(0, 1, 1, 0)
+    plain, gap = (q_lambda(steps, steps.outputs, PQNLearnerConfig(action_gap=alpha)) for alpha in (0, 0.5))
     assert (plain - gap).tolist() == [pytest.approx([0, 0, 0.5 * 3, 0.5 * 4])]
 
 
@@ -139,7 +141,8 @@ def collect(each, count=lambda step: None, bonus=0.0):
         with torch.no_grad():
             outputs, state = each.network.step(*each.inputs)
         last = t + 1 == each.length
-        columns.append(each.take(outputs, state, act(outputs), last, count, bonus))
+        action, random = act(outputs), torch.zeros(len(outputs), dtype=torch.bool)
+        columns.append(each.take(outputs, state, action, random, last, count, bonus))
     return Rollout.of(before, columns)
 
 
@@ -225,10 +228,16 @@ def test_ppo_earns_nothing_beyond_its_clip():
     advantage, config = torch.randn(4, 8, dtype=torch.float64), PPOLearnerConfig(value_weight=0, entropy_weight=0)
     taken = steps.action.unsqueeze(2)
     new, old = (part.outputs[..., :-1].softmax(2).gather(2, taken).squeeze(2) for part in (steps, moved))
-    ratio, scaled = new / old, (advantage - advantage.mean()) / advantage.std()
-    gains = [min(r * a, min(max(r, 0.8), 1.2) * a) for r, a in zip(ratio.flatten(), scaled.flatten(), strict=True)]
-    loss, _ = ppo_loss(steps.outputs, moved, (advantage, advantage), config)
-    assert ((ratio < 0.8) | (ratio > 1.2)).any() and float(loss) == pytest.approx(-float(sum(gains)) / 32)
+    ratio = new / old
+    assert ((ratio < 0.8) | (ratio > 1.2)).any()
+    for random in (steps.random, torch.arange(32).view(4, 8) % 3 == 0):  # no action, and every third, not its own
+        own = ~random
+        scaled = (advantage[own] - advantage[own].mean()) / advantage[own].std(correction=0)
+        gains = [min(r * a, min(max(r, 0.8), 1.2) * a) for r, a in zip(ratio[own], scaled, strict=True)]
+        loss, metrics = ppo_loss(steps.outputs, replace(moved, random=random), (advantage, advantage), config)
+        assert float(loss) == pytest.approx(-float(sum(gains)) / len(gains))
+        entropy = torch.distributions.Categorical(logits=steps.outputs[..., :-1]).entropy()
+        assert float(metrics["losses/entropy"]) == pytest.approx(float(entropy[own].mean()))
 
 
 def stand_in(trainer):
