@@ -164,6 +164,7 @@ def sections(data: Data) -> list[Section]:
         scores.uneven_section,
         scores.aggregate_section,
         scores.table_section,
+        scores.solved_section,
         scores.memory_section,
         scores.curves_section,
         scores.profile_section,

@@ -9,7 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reported import HALLWAY, HEADINGS, MEMORY, STEPS, TWO, hashes, make_study, noisy, read, report, table, text_of
+from reported import (
+    EVERY,
+    HALLWAY,
+    HEADINGS,
+    MEMORY,
+    STEPS,
+    TWO,
+    hashes,
+    make_study,
+    noisy,
+    read,
+    report,
+    table,
+    text_of,
+)
 from trained import CARDS, trained
 
 from dqn_memory.analysis.size import count
@@ -162,6 +176,21 @@ def test_steps_to_a_level_say_how_many_runs_reached_it_and_scores_what_they_lose
     (row,) = table(scores.memory_section(data))  # dtqn4's runs were not evaluated so
     assert (row["series"], row["seeds"]) == ("dgfqn", "4")
     assert [row[name].split()[0] for name in ("with", "without", "lost")] == ["0.500", "0.250", "0.250"]
+
+
+def test_solved_is_from_when_on_the_mean_of_the_seeds_stays_high(tmp_path: Path) -> None:
+    """Both reach it, one loses it once; where one never does, or loses it at the end, there is no row."""
+
+    def level(run: Planned, step: int) -> float:
+        first = run.axes["seed"] == 1
+        if run.axes["architecture"] == "dgfqn":
+            return 0.0 if step == (3 * EVERY if first else EVERY) else 0.96
+        return 1.0 if first or step < STEPS else 0.5
+
+    make_study(tmp_path / "study", [MEMORY], TWO, [1, 2], level)
+    (row,) = table(scores.solved_section(read(tmp_path / "study")))
+    assert (row["series"], row["seeds"], row["success"]) == ("dgfqn", "2", "0.950")
+    assert (row["steps"], row["processor seconds"]) == (f"{4 * EVERY}", f"{4 * EVERY / 100:.0f}")
 
 
 def test_settings_that_the_seeds_of_a_series_do_not_share_are_named(tmp_path: Path) -> None:

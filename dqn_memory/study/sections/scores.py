@@ -22,10 +22,11 @@ from dqn_memory.study.papers.tables import scores as published_scores
 from dqn_memory.study.plots import curves_figure, looks, parameters_figure, profile_figure
 from dqn_memory.study.run_summary import LEVELS, MEANINGS, in_steps, median_steps
 from dqn_memory.study.statistics import Floats, Moments, game, interval, welch
-from envs.tables import Table
+from envs.tables import Table, show
 
 READ = ("last average", "mean average", "final", "area")  # numbers of a summary that have a column
 PUBLISHED = READ[:3]  # that a paper's number may be
+SOLVED = 0.95  # of the best known player's success, at which an environment counts as solved
 ABLATION = "memory_ablation/"  # how the names of metrics begin that were evaluated without the memory
 THRESHOLDS = 101  # of a performance profile
 LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
@@ -50,6 +51,30 @@ def curves_section(data: Data) -> Section | None:
         figure = curves_figure(series, looks(data.series), world, data.scale(world))
         pictures.append(Picture(f"curves-{slug(world)}", figure, f"Learning curves in {world}; seeds: {seeds}."))
     return section("curves", pictures)
+
+
+def solved_section(data: Data) -> Section | None:
+    """Say from when on the mean success of all seeds stays at the best known player's, in steps and seconds."""
+    rows = []
+    for world, name, runs in data.groups():
+        scale = data.scale(world)
+        level = SOLVED * (1.0 if scale is None else scale.one)
+        marks = [_success_and_seconds(run) for run in runs if run.success]
+        steps = sorted(set(marks[0]).intersection(*marks)) if marks else []
+        success, seconds = (
+            np.array([np.mean([mark[step][place] for mark in marks]) for step in steps]) for place in (0, 1)
+        )
+        below = np.flatnonzero(success < level)
+        if (first := below[-1] + 1 if len(below) else 0) < len(steps):
+            row = {"environment": world, "series": name, "seeds": str(len(runs)), "success": f"{level:.3f}"}
+            rows.append(row | {"steps": f"{steps[first]:,}", "processor seconds": show(float(seconds[first]), ",.0f")})
+    return section("solved", rows, level=SOLVED)
+
+
+def _success_and_seconds(run: Entry) -> dict[int, tuple[float, float]]:
+    """Give success and processor seconds by the step of each evaluation."""
+    lines = (line for line in run.record.metrics if line.get("eval/success_rate") is not None)
+    return {line["step"]: (line["eval/success_rate"], line.get("time/processor") or math.nan) for line in lines}
 
 
 def table_section(data: Data) -> Section | None:
