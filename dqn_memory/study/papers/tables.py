@@ -43,7 +43,9 @@ class Tables:
                 "what `python -m dqn_memory.parameters --write FOLDER` makes, ",
             )
         lines = (line for line in read_text(path, what).splitlines() if not line.startswith("#"))
-        header, *rows = csv.reader(lines)
+        header, *rows = list(csv.reader(lines)) or [[]]
+        if not header:
+            raise UserError(f"{path} is empty")
         for index, row in enumerate(rows, 2):
             if len(row) != len(header):
                 raise UserError(f"{path}: line {index} has {len(row)} cells, the header {len(header)}")
