@@ -24,6 +24,8 @@ from dqn_memory.study.archive import Source, find_study, is_archive, open_source
 from dqn_memory.study.collect import PREFERRED, Data, collect, kept_record, meaning
 from dqn_memory.study.gather import gather, is_run
 from dqn_memory.study.page import WORDS, Section, check_folder, counted, page_text, write_report
+from dqn_memory.study.papers.atari100k import atari_page
+from dqn_memory.study.papers.tables import Tables
 from dqn_memory.study.papers.verdicts import claims_page
 from dqn_memory.study.sections import environments, learned, scores
 from dqn_memory.study.store import INDEX
@@ -34,6 +36,7 @@ from envs.tables import remake_page
 REPORTS = "runs/reports"  # of archives
 FEW = 6  # pictures of an archive's report
 CLAIMS = "python -m dqn_memory.study.claims --write results"
+ATARI = "python -m dqn_memory.study.published --write results"
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ def remake_all(folder: Path) -> list[str]:
         pages |= {known.with_suffix(".md"): baselines.markdown(rows), known.with_suffix(".csv"): baselines.as_csv(rows)}
     if (folder / "published").is_dir():
         pages[folder / "claims.md"] = claims_page(CLAIMS, folder / "published")
+        pages[folder / "atari100k.md"] = atari_page(ATARI, Tables(folder / "published"))
     for path, text in pages.items():
         write_atomic(path, text.encode())
         print(f"wrote {path}")

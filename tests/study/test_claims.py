@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 SIZES = {
     "dbgfqn_table1": 23, "dbgfqn_table2": 11, "dbgfqn_table3": 8, "focus_table1": 28, "focus_table2": 32,
     "focus_table3": 4, "focus_table4": 49, "thesis_table1": 12, "thesis_table2": 46, "thesis_table3": 30,
-    "glam_table1": 28, "glam_table2": 6, "glam_table3": 22,
+    "glam_table1": 28, "glam_table2": 6, "glam_table3": 22, "atari100k_scores": 1118,
 }  # fmt: skip
 TABLES = Tables()
 
