@@ -21,7 +21,7 @@ from dqn_memory.acting import ExplorationConfig
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.rollout_trainer import RolloutConfig
-from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, lambda_returns
+from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, lambda_returns, masked_mean
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.settings import Bounds, EnvironmentConfig, OutputConfig, Repeatable
@@ -181,11 +181,11 @@ def ppo_loss(
     logs, before = outputs[..., :-1].log_softmax(2), rollout.outputs[..., :-1].log_softmax(2)  # (B, T, A)
     ratio = (logs.gather(2, taken) - before.gather(2, taken)).squeeze(2).exp()  # (B, T)
     own = ~rollout.random  # the policy is held to account for these alone
-    scaled = advantage - mean(advantage, own)
-    scaled = scaled / (mean(scaled.square(), own).sqrt() + 1e-8)
-    policy = -mean(torch.minimum(ratio * scaled, ratio.clamp(1 - config.clip, 1 + config.clip) * scaled), own)
+    scaled = advantage - masked_mean(advantage, own)
+    scaled = scaled / (masked_mean(scaled.square(), own).sqrt() + 1e-8)
+    policy = -masked_mean(torch.minimum(ratio * scaled, ratio.clamp(1 - config.clip, 1 + config.clip) * scaled), own)
     error = (outputs[..., -1] - returns).square().mean()
-    entropy = -mean((logs.exp() * logs).sum(2), own)
+    entropy = -masked_mean((logs.exp() * logs).sum(2), own)
     loss = policy + config.value_weight * error - config.entropy_weight * entropy
     return loss, {
         "losses/loss": loss.detach(),
@@ -193,11 +193,6 @@ def ppo_loss(
         "losses/value": error.detach(),
         "losses/entropy": entropy.detach(),
     }
-
-
-def mean(values: Tensor, where: Tensor) -> Tensor:
-    """Average values over the places of a mask, a scalar; 0 where there is none."""
-    return torch.where(where, values, 0.0).sum() / where.sum().clamp(min=1)
 
 
 main = PPOTrainer.main  # starts or resumes a run and trains it to its end

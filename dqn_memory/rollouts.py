@@ -109,7 +109,13 @@ class PredictionConfig:
     """An auxiliary loss: tell from what is remembered and the action what comes next."""
 
     prediction_weight: Annotated[float, Bounds(0)] = 0.0
-    """Weight of the loss of predicting the next observation and the reward (0: none)."""
+    """Weight of the loss of predicting the next observation and the reward, terminal ones as much as all others (0:
+    none)."""
+
+
+def masked_mean(values: Tensor, where: Tensor) -> Tensor:
+    """Average values over the places of a mask, a scalar; 0 where there is none."""
+    return torch.where(where, values, 0.0).sum() / where.sum().clamp(min=1)
 
 
 class Predictor(nn.Module):
@@ -123,9 +129,14 @@ class Predictor(nn.Module):
         self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs + 1))
 
     def loss(self, x: Tensor, rollout: Rollout) -> Tensor:
-        """Compute the weighted error from encodings x (B, T, D), a scalar: cross-entropy of tokens, else squares."""
+        """Compute the weighted error from encodings x (B, T, D), a scalar: cross-entropy of tokens, else squares.
+
+        Rewards at the ends of episodes, which are rare and tell most, weigh half of all (as Jaderberg et al. 2017
+        sample them): that is what teaches a memory to compare what it saw with what it sees.
+        """
         predicted = self.head(x + self.action(rollout.action))  # (B, T, outputs + 1)
-        reward = (predicted[..., -1] - rollout.reward).square().mean()
+        squares = (predicted[..., -1] - rollout.reward).square()  # (B, T)
+        reward = 0.5 * (masked_mean(squares, rollout.terminated) + masked_mean(squares, ~rollout.terminated))
         predicted, after = predicted[:, :-1, :-1], rollout.observation[:, 1:].flatten(2)  # (B, T - 1, ...)
         if self.vocabulary:
             logits = predicted.unflatten(-1, (self.components, self.vocabulary)).movedim(-1, 1)

@@ -110,14 +110,16 @@ def test_predictions_are_of_the_next_observation_in_the_same_episode(env):
     """A head that knows the answer has no error, whatever stands across an episode's end."""
     each = collector(8, env)
     steps = collect(each)
+    steps = replace(steps, terminated=steps.done)
     spec = observation_spec(each.fleet.observation_space)
     predictor = Predictor(spec, 16, each.fleet.num_actions, 1.0).double()
     after = torch.cat((steps.observation[:, 1:], steps.observation[:, :1]), 1).flatten(2)
     known = torch.nn.functional.one_hot(after.long(), spec.vocabulary) * 1e3 if spec.vocabulary else after
     known = torch.where(steps.done[:, :, None], -known.flatten(2), known.flatten(2))  # wrong where nobody looks
-    predictor.head.forward = lambda x: torch.cat((known.double(), steps.reward[..., None] + 2), -1)
+    wrong = steps.reward + torch.where(steps.terminated, 4, 2)
+    predictor.head.forward = lambda x: torch.cat((known.double(), wrong.unsqueeze(2)), -1)
     x = torch.zeros(4, 8, 16, dtype=torch.float64)
-    assert float(predictor.loss(x, steps)) == pytest.approx(4)  # the reward's error alone
+    assert float(predictor.loss(x, steps)) == pytest.approx((4**2 + 2**2) / 2)  # the reward's alone, ends half of it
     assert steps.done[:, :-1].any()
 
 
