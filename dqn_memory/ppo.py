@@ -56,7 +56,7 @@ class PPOLearnerConfig:
     max_grad_norm: Annotated[float, Bounds(above=0)] = 0.5
     """Largest global L2 norm of the gradient."""
     reward_scale: Annotated[float, Bounds(above=0)] | None = None
-    """Factor on rewards in what is learned (None: one over the standard deviation of discounted returns so far)."""
+    """Factor on rewards in what is learned (None: one over the standard deviation of all episodes' returns so far)."""
     ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
     """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""
 
@@ -73,7 +73,11 @@ class PPOConfig(RolloutConfig):
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=128))
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
     learner: PPOLearnerConfig = field(default_factory=PPOLearnerConfig)
-    exploration: ExplorationConfig = field(default_factory=lambda: ExplorationConfig(epsilon_start=0, epsilon_end=0))
+    exploration: ExplorationConfig = field(
+        default_factory=lambda: ExplorationConfig(
+            epsilon_start=0, epsilon_end=0, random_start_steps=60, sticky_exponent=2, sticky_max_steps=6
+        )
+    )
     novelty: NoveltyConfig = field(default_factory=NoveltyConfig)
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
     evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))

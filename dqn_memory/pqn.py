@@ -55,7 +55,7 @@ class PQNLearnerConfig:
     max_grad_norm: Annotated[float, Bounds(above=0)] = 1.0
     """Largest global L2 norm of the gradient."""
     reward_scale: Annotated[float, Bounds(above=0)] | None = None
-    """Factor on rewards in what is learned (None: one over the standard deviation of discounted returns so far)."""
+    """Factor on rewards in what is learned (None: one over the standard deviation of all episodes' returns so far)."""
     ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
     """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""
 
@@ -72,7 +72,11 @@ class PQNConfig(RolloutConfig):
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=256))
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
     learner: PQNLearnerConfig = field(default_factory=PQNLearnerConfig)
-    exploration: ExplorationConfig = field(default_factory=lambda: ExplorationConfig(epsilon_steps=1_000_000))
+    exploration: ExplorationConfig = field(
+        default_factory=lambda: ExplorationConfig(
+            epsilon_steps=1_000_000, random_start_steps=60, sticky_exponent=2, sticky_max_steps=6
+        )
+    )
     novelty: NoveltyConfig = field(default_factory=NoveltyConfig)
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
     evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))

@@ -128,9 +128,7 @@ class RolloutTrainer(NetworkTrainer[C]):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.streams.network + 2)
                 self.predictor = Predictor(self.spec, config.network.width, self.num_actions, weight).to(self.device)
-        self.collector = Collector(
-            self.fleet, model, learner.rollout_steps, learner.gamma, learner.reward_scale, self.novelty
-        )
+        self.collector = Collector(self.fleet, model, learner.rollout_steps, learner.reward_scale, self.novelty)
         self.exploration = generator(self.streams.exploration, self.device)
         self.explorer = Explorer(config.exploration, self.fleet.num_envs, self.num_actions, self.exploration)
         self.drawing = generator(self.streams.replay)

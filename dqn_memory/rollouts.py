@@ -108,7 +108,7 @@ class Novelty(Kept):
 class PredictionConfig:
     """An auxiliary loss: tell from what is remembered and the action what comes next."""
 
-    prediction_weight: Annotated[float, Bounds(0)] = 0.0
+    prediction_weight: Annotated[float, Bounds(0)] = 1.0
     """Weight of the loss of predicting the next observation and the reward, terminal ones as much as all others (0:
     none)."""
 
@@ -182,17 +182,16 @@ class Rollout:
 class Collector(Kept):
     """Act in all environments, and carry observations and the network's state from one rollout to the next."""
 
-    kept = ("observation", "previous_action", "reset", "state", "returns", "moments")
+    kept = ("observation", "previous_action", "reset", "state", "moments")
 
     def __init__(
-        self, fleet: Fleet, network: Streaming, length: int, gamma: float, reward_scale: float | None = None,
+        self, fleet: Fleet, network: Streaming, length: int, reward_scale: float | None = None,
         novelty: Novelty | None = None,
     ) -> None:  # fmt: skip
         self.fleet, self.network, self.length = fleet, network, length
-        self.gamma, self.reward_scale, self.novelty = gamma, reward_scale, novelty
+        self.reward_scale, self.novelty = reward_scale, novelty
         self.device = fleet.device
-        self.returns = torch.zeros(fleet.num_envs, dtype=torch.float64, device=self.device)  # discounted, so far
-        self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)  # their number, sum, sum of squares
+        self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)  # returns: number, sum, sum of squares
         self.begin()
 
     def begin(self) -> None:
@@ -236,19 +235,19 @@ class Collector(Kept):
         return *known, step.terminated, step.done, outputs, following
 
     def _scaled(self, step: Step) -> Tensor:
-        """Divide rewards by the standard deviation of all discounted returns so far, where no scale is given.
+        """Divide rewards by the standard deviation of the returns of all episodes so far, where no scale is given.
 
         Then one learning rate and one entropy weight serve environments whose rewards are 1 and those whose are -50.
+        Until as many episodes have ended as there are environments, rewards stay as they are.
         """
         if self.reward_scale is not None:
             return step.reward * self.reward_scale
-        self.returns = self.gamma * self.returns + step.reward
-        one = torch.ones_like(self.returns)
-        self.moments = self.moments + torch.stack((one, self.returns, self.returns.square())).sum(1)
-        self.returns = torch.where(step.done, 0.0, self.returns)
-        mean, square = self.moments[1:] / self.moments[0]
+        done, returns = step.done, step.episode_return
+        self.moments = self.moments + torch.stack((done, done * returns, done * returns.square())).sum(1)
+        mean, square = self.moments[1:] / self.moments[0].clamp(min=1)
         spread = (square - mean.square()).clamp(min=0).sqrt()
-        return (step.reward / torch.where(spread > 1e-8, spread, 1.0)).to(step.reward.dtype)
+        known = (self.moments[0] >= len(done)) & (spread > 1e-8)
+        return (step.reward / torch.where(known, spread, 1.0)).to(step.reward.dtype)
 
 
 def lambda_returns(

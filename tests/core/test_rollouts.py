@@ -129,7 +129,7 @@ def collector(length, env=MEMORY, critic=False, scale=None):
     fleet = make_fleet(env, 4, 7, env_kwargs={"time_limit": 5})
     config = NetworkConfig("gru", width=16, action_embedding=4, initialisation="torch")
     network = config.build(observation_spec(fleet.observation_space), fleet.num_actions)
-    return Collector(fleet, (ActorCritic(network) if critic else network).double(), length, GAMMA, scale)
+    return Collector(fleet, (ActorCritic(network) if critic else network).double(), length, scale)
 
 
 def act(outputs):
@@ -161,16 +161,16 @@ def test_a_rollout_in_one_piece_equals_two_with_the_carried_state():
     assert all(torch.equal(whole[name], halves[name]) for name in whole)
 
 
-def test_rewards_are_scaled_by_the_spread_of_discounted_returns_so_far():
-    plain, scaled = collected(collector(12, scale=1.0)), collected(collector(12))
-    returns, seen = torch.zeros(4, dtype=torch.float64), []
-    for t in range(12):
-        returns = GAMMA * returns + plain["reward"][:, t]
-        seen.append(returns)
-        spread = torch.stack(seen).std(correction=0)
-        spread = spread if spread > 1e-8 else torch.ones(())  # as long as all returns are the same
-        torch.testing.assert_close(scaled["reward"][:, t], (plain["reward"][:, t] / spread).float(), rtol=1e-4, atol=0)
-        returns = torch.where(plain["done"][:, t], 0.0, returns)
+def test_rewards_are_scaled_by_the_spread_of_the_returns_of_episodes_so_far():
+    seen = []
+    plain, each = collected(collector(24, scale=1.0)), collector(24)
+    scaled, returns = collect(each, seen.append).reward, []
+    for t, step in enumerate(seen):
+        returns += step.episode_return[step.done].tolist()
+        spread = torch.tensor(returns).std(correction=0) if len(returns) >= 4 else 0  # four environments
+        spread = spread if spread > 1e-8 else 1.0  # as long as all returns are the same, or there are few
+        torch.testing.assert_close(scaled[:, t], plain["reward"][:, t] / spread, rtol=1e-4, atol=0)
+    assert len(returns) > 8 and not torch.equal(scaled[:, -1], plain["reward"][:, -1])
 
 
 @pytest.mark.parametrize("critic", [False, True])
