@@ -45,8 +45,8 @@ class PPOLearnerConfig:
     """Lambda of GAE: 0 looks one step ahead, 1 to the end of the rollout."""
     clip: Annotated[float, Bounds(above=0)] = 0.2
     """How far the ratio of new to old probability may leave 1 before it earns nothing more."""
-    entropy_weight: Annotated[float, Bounds(0)] = 0.02
-    """Weight of the policy's entropy."""
+    entropy_weight: Annotated[float, Bounds(0)] = 0.03
+    """Weight of the policy's entropy; it falls as the learning rate does."""
     value_weight: Annotated[float, Bounds(0)] = 0.5
     """Weight of the critic's squared error."""
     learning_rate: Annotated[float, Bounds(above=0)] = 1e-3
@@ -168,13 +168,16 @@ class PPOTrainer(ManySeedsTrainer[PPOConfig]):
 
     def loss(self, outputs: Tensor, rollout: Rollout, *targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the clipped objective with the critic's error and the entropy."""
-        return ppo_loss(outputs, rollout, targets, self.config.learner)
+        learner = self.config.learner
+        entropy_weight = learner.entropy_weight * self.optimizer.param_groups[0]["lr"] / learner.learning_rate
+        return ppo_loss(outputs, rollout, targets, learner, entropy_weight)
 
 
 # ---- loss ------------------------------------------------------------------------------------------------------------
 def ppo_loss(
-    outputs: Tensor, rollout: Rollout, targets: tuple[Tensor, ...], config: PPOLearnerConfig
-) -> tuple[Tensor, dict[str, Tensor]]:
+    outputs: Tensor, rollout: Rollout, targets: tuple[Tensor, ...], config: PPOLearnerConfig,
+    entropy_weight: float | Tensor,
+) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
     """Compute the clipped objective of the policy, the critic's error and the entropy, a scalar, and its metrics.
 
     `outputs` (B, T, A + 1) are of the network now, those in the rollout of the network that acted; `targets` are
@@ -190,7 +193,7 @@ def ppo_loss(
     policy = -masked_mean(torch.minimum(ratio * scaled, ratio.clamp(1 - config.clip, 1 + config.clip) * scaled), own)
     error = (outputs[..., -1] - returns).square().mean()
     entropy = -masked_mean((logs.exp() * logs).sum(2), own)
-    loss = policy + config.value_weight * error - config.entropy_weight * entropy
+    loss = policy + config.value_weight * error - entropy_weight * entropy
     return loss, {
         "losses/loss": loss.detach(),
         "losses/policy": policy.detach(),

@@ -216,8 +216,8 @@ def test_losses_are_known_at_the_values_that_acted():
     assert float(td_loss(steps.outputs, steps.action, chosen + 1)[0]) == pytest.approx(0.5)
     each = collector(8, critic=True)
     steps = collect(each)
-    advantage, config = torch.randn(4, 8, dtype=torch.float64), PPOLearnerConfig(value_weight=1, entropy_weight=0)
-    loss, metrics = ppo_loss(steps.outputs, steps, (steps.outputs[..., -1] + 2, advantage), config)
+    advantage, config = torch.randn(4, 8, dtype=torch.float64), PPOLearnerConfig(value_weight=1)
+    loss, metrics = ppo_loss(steps.outputs, steps, (steps.outputs[..., -1] + 2, advantage), config, 0)
     assert float(loss) == pytest.approx(4) and float(metrics["losses/policy"]) == pytest.approx(0, abs=1e-12)
 
 
@@ -227,7 +227,7 @@ def test_ppo_earns_nothing_beyond_its_clip():
     steps = collect(each)
     changed = torch.randn(steps.outputs.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     moved = replace(steps, outputs=steps.outputs + 0.5 * changed)
-    advantage, config = torch.randn(4, 8, dtype=torch.float64), PPOLearnerConfig(value_weight=0, entropy_weight=0)
+    advantage, config = torch.randn(4, 8, dtype=torch.float64), PPOLearnerConfig(value_weight=0)
     taken = steps.action.unsqueeze(2)
     new, old = (part.outputs[..., :-1].softmax(2).gather(2, taken).squeeze(2) for part in (steps, moved))
     ratio = new / old
@@ -236,7 +236,7 @@ def test_ppo_earns_nothing_beyond_its_clip():
         own = ~random
         scaled = (advantage[own] - advantage[own].mean()) / advantage[own].std(correction=0)
         gains = [min(r * a, min(max(r, 0.8), 1.2) * a) for r, a in zip(ratio[own], scaled, strict=True)]
-        loss, metrics = ppo_loss(steps.outputs, replace(moved, random=random), (advantage, advantage), config)
+        loss, metrics = ppo_loss(steps.outputs, replace(moved, random=random), (advantage, advantage), config, 0)
         assert float(loss) == pytest.approx(-float(sum(gains)) / len(gains))
         entropy = torch.distributions.Categorical(logits=steps.outputs[..., :-1]).entropy()
         assert float(metrics["losses/entropy"]) == pytest.approx(float(entropy[own].mean()))
