@@ -55,7 +55,7 @@ class PPOLearnerConfig:
     """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
     max_grad_norm: Annotated[float, Bounds(above=0)] = 0.5
     """Largest global L2 norm of the gradient."""
-    reward_scale: Annotated[float, Bounds(above=0)] | None = None
+    reward_scale: Annotated[float, Bounds(above=0)] | None = 1.0
     """Factor on rewards in what is learned (None: one over the standard deviation of all episodes' returns so far)."""
     ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
     """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""

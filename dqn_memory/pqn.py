@@ -54,7 +54,7 @@ class PQNLearnerConfig:
     """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
     max_grad_norm: Annotated[float, Bounds(above=0)] = 1.0
     """Largest global L2 norm of the gradient."""
-    reward_scale: Annotated[float, Bounds(above=0)] | None = None
+    reward_scale: Annotated[float, Bounds(above=0)] | None = 1.0
     """Factor on rewards in what is learned (None: one over the standard deviation of all episodes' returns so far)."""
     ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
     """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""
@@ -74,7 +74,7 @@ class PQNConfig(RolloutConfig):
     learner: PQNLearnerConfig = field(default_factory=PQNLearnerConfig)
     exploration: ExplorationConfig = field(
         default_factory=lambda: ExplorationConfig(
-            epsilon_steps=1_000_000, random_start_steps=60, sticky_exponent=2, sticky_max_steps=6
+            epsilon_steps=1_000_000, random_start_steps=60, sticky_exponent=2, sticky_max_steps=30
         )
     )
     novelty: NoveltyConfig = field(default_factory=NoveltyConfig)
