@@ -242,6 +242,17 @@ def test_ppo_earns_nothing_beyond_its_clip():
         assert float(metrics["losses/entropy"]) == pytest.approx(float(entropy[own].mean()))
 
 
+def test_the_weight_of_entropy_falls_with_the_learning_rate(tmp_path):
+    flags = rollout_flags(tmp_path, "--env", MEMORY, "--entropy-weight", "0.5")
+    trainer = PPOTrainer(PPOTrainer.configure(flags))
+    steps = collect(collector(8, critic=True))
+    loss, found = {}, {}
+    for share in (1.0, 0.25):
+        trainer.optimizer.param_groups[0]["lr"] = share * trainer.config.learner.learning_rate
+        loss[share], found = trainer.loss(steps.outputs, steps, steps.reward, torch.ones(4, 8))
+    assert float(loss[0.25] - loss[1.0]) == pytest.approx(0.75 * 0.5 * float(found["losses/entropy"]), abs=1e-4)
+
+
 def stand_in(trainer):
     """Do with a function what a graph does: it sees copies of its inputs, and leaves nothing but what it gives."""
     parts = [part for part in vars(trainer).values() if isinstance(part, Kept)]
