@@ -302,14 +302,16 @@ def memory_tables(args: Args) -> list[Table]:
 # ---- learners from rollouts ------------------------------------------------------------------------------------------
 def learner_from_rollouts(
     kind: type[RolloutTrainer[Any]], num_envs: int, device: str, architecture: str = "gru", seed: int = 1,
-    engine: Engine = "eager",
+    engine: Engine = "eager", prediction: float = 1.0,
 ) -> RolloutTrainer[Any]:  # fmt: skip
-    """Make a run of Memory 5x5 as its script would with no other flags."""
+    """Make a run of Memory 5x5 as its script would with few other flags."""
     config = kind.config_class()
     environment = replace(config.environment, env="Gridverse/Memory-5x5-v0", num_envs=num_envs)
     network = replace(config.network, architecture=architecture)
     compute = replace(config.compute, device=device, engine=engine)
-    return kind(replace(config, environment=environment, network=network, compute=compute, seed=seed))
+    weight = replace(config.prediction, prediction_weight=prediction)
+    parts = {"environment": environment, "network": network, "compute": compute, "prediction": weight}
+    return kind(replace(config, seed=seed, **parts))
 
 
 def iteration_rows(args: Args, device: str) -> Rows:
@@ -317,16 +319,16 @@ def iteration_rows(args: Args, device: str) -> Rows:
     product, of_product = matrix_product(128 if args.quick else 1024, torch.float32)
     learners: tuple[type[RolloutTrainer[Any]], ...] = (PQNTrainer, PPOTrainer)
     sizes = (8,) if args.quick else (256,) if device == "cpu" else (256, 2048)
-    for kind, threads, num_envs, engine in itertools.product(
-        learners, (1, 2) if device == "cpu" else (1,), sizes, ENGINES[device]
+    for kind, threads, num_envs, engine, prediction in itertools.product(
+        learners, (1, 2) if device == "cpu" else (1,), sizes, ENGINES[device], (0.0, 1.0)
     ):
         torch.set_num_threads(threads)
-        trainer = learner_from_rollouts(kind, num_envs, device, engine=engine)
+        trainer = learner_from_rollouts(kind, num_envs, device, engine=engine, prediction=prediction)
         operations = gigaflop(partial(trainer.work, trainer.schedule()))
         times = args.timer({"iteration": trainer.iterate, "product": product})
         mine, floor = times["iteration"], operations / of_product * times["product"].median
         yield {
-            "learner": kind.kind, "engine": engine, "threads": threads, "envs": num_envs,
+            "learner": kind.kind, "engine": engine, "prediction": prediction, "threads": threads, "envs": num_envs,
             "rollout_steps": trainer.collector.length, "epochs": trainer.config.learner.epochs, "ms": mine.median,
             "spread": mine.spread, "steps_s": 1000 * trainer.steps_per_iteration / mine.median,
             "bar": ROLLOUTS_BAR if (kind, threads) == (PQNTrainer, 2) else None,
