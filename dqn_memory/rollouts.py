@@ -109,8 +109,8 @@ class PredictionConfig:
     """An auxiliary loss: tell from what is remembered and the action what comes next."""
 
     prediction_weight: Annotated[float, Bounds(0)] = 1.0
-    """Weight of the loss of predicting the next observation and the reward, terminal ones as much as all others (0:
-    none)."""
+    """Weight of the loss of predicting the next observation (of images nothing) and the reward, terminal ones as much as
+    all others (0: none)."""
 
 
 def masked_mean(values: Tensor, where: Tensor) -> Tensor:
@@ -123,7 +123,8 @@ class Predictor(nn.Module):
 
     def __init__(self, spec: ObservationSpec, width: int, num_actions: int, weight: float) -> None:
         super().__init__()
-        self.components, self.vocabulary, self.weight = math.prod(spec.shape), spec.vocabulary, weight
+        self.components = 0 if spec.kind == "image" else math.prod(spec.shape)
+        self.vocabulary, self.weight = spec.vocabulary, weight
         self.action = nn.Embedding(num_actions, width)
         outputs = self.components * max(spec.vocabulary, 1)
         self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs + 1))
@@ -137,6 +138,8 @@ class Predictor(nn.Module):
         predicted = self.head(x + self.action(rollout.action))  # (B, T, outputs + 1)
         squares = (predicted[..., -1] - rollout.reward).square()  # (B, T)
         reward = 0.5 * (masked_mean(squares, rollout.terminated) + masked_mean(squares, ~rollout.terminated))
+        if not self.components:
+            return self.weight * reward
         predicted, after = predicted[:, :-1, :-1], rollout.observation[:, 1:].flatten(2)  # (B, T - 1, ...)
         if self.vocabulary:
             logits = predicted.unflatten(-1, (self.components, self.vocabulary)).movedim(-1, 1)
