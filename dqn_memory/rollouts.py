@@ -109,8 +109,8 @@ class PredictionConfig:
     """An auxiliary loss: tell from what is remembered and the action what comes next."""
 
     prediction_weight: Annotated[float, Bounds(0)] = 1.0
-    """Weight of the loss of predicting the next observation (of images nothing) and the reward, terminal ones as much as
-    all others (0: none)."""
+    """Weight of the loss of predicting the next observation (of images nothing) and the reward, at ends of episodes as
+    much as elsewhere (0: none)."""
 
 
 def masked_mean(values: Tensor, where: Tensor) -> Tensor:
