@@ -10,8 +10,6 @@
 Whatever a user can get wrong raises a `UserError`, a ValueError of one sentence.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

@@ -4,8 +4,6 @@ The training script trains a preset (configs/demo.toml); the agent is then evalu
 pictures are left in the run folder: the learning curve, what one decision drew on, and a video of the episode.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

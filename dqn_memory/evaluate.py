@@ -8,8 +8,6 @@ is what the environment says; where it defines none, the return comes first and 
 success_told is false, and the fields of success hold the share of episodes with a return above 0).
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

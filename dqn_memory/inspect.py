@@ -15,8 +15,6 @@ It plays greedy episodes and writes into RUN/inspect, for an agent of the packag
 Pictures of an episode show its first 100 steps.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

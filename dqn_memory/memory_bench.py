@@ -8,8 +8,6 @@ Prints the tables; --write FOLDER keeps them as memory_bench.json, .md and .png.
 so a bench that was stopped goes on with the trainings that are missing.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

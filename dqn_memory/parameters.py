@@ -4,8 +4,6 @@ Prints one row a network; --write FOLDER keeps the rows as parameters.csv, and w
 them as parameters.md.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import json

@@ -7,8 +7,6 @@ an episode (terminal or time limit) needs no extra cell, and every environment s
 Shapes: B cells drawn, T positions of a window (T <= K, the context length), S positions of a history.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ where the run averages), the machine and revision, and the metrics of its evalua
 and `Agent.load` read it as any other run; it cannot be resumed. The agents in the package were made by it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Gymnasium environments of any world: one row as an Env, N rows as a VectorEnv, numpy in and numpy out."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

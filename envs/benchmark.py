@@ -4,8 +4,6 @@ Every registered environment is measured alone and 1,024 at a time, and compared
 `--device cuda` 65,536 at a time inside one CUDA graph. Prints the table; --write FOLDER keeps it as environments.*.
 """
 
-from __future__ import annotations
-
 import csv
 import statistics
 import sys

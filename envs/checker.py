@@ -8,8 +8,6 @@ actions: spaces, dtypes and shapes, observations, rewards, both flags, infos, fi
 modes, seeds and `reset_mask`. The first difference is raised as one sentence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any

@@ -1,7 +1,5 @@
 """Flags that scripts share: modules of your own, options of an environment, where results go, how speed is measured."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import tomllib

@@ -5,8 +5,6 @@ embedding any number. So a world is checked once, its members when it is made, a
 Gymnasium environment is made of it. Every difference is one sentence.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The one error that a user can cause, and what to say of a name that does not exist."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Files that a reader, and a crash, sees whole or not at all."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

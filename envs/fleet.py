@@ -1,7 +1,5 @@
 """What a trainer steps: N environments of one kind, each reset when its episode ends."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """N Gymnasium environments behind the fleet's interface, and exact resume of what cannot be copied."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Mapping

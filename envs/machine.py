@@ -1,7 +1,5 @@
 """What a measured number depends on: machine, versions, revision, clock."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shlex

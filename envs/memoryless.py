@@ -10,8 +10,6 @@ Prints what it found; --write FOLDER keeps it in memoryless.json and memoryless.
 environments there.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 import tomllib

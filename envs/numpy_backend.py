@@ -5,8 +5,6 @@ on numpy arrays for a Gymnasium environment on a CPU, where the arrays are so sm
 and numpy's is a third of torch's. Arguments are all tensors or all arrays; results are the same numbers.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

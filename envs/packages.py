@@ -1,7 +1,5 @@
 """Environments of other packages: who registers an id that Gymnasium does not know, and how any id is made."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import warnings

@@ -1,7 +1,5 @@
 """One random stream for each row, so that a row's numbers do not depend on how many rows there are."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Any

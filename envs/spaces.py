@@ -1,7 +1,5 @@
 """Gymnasium spaces: flat observations into their form, and every form into one that networks take."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from typing import Any

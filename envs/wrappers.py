@@ -11,8 +11,6 @@ They can be nested: `Antialias(StepCount(env), bins=20, entries=[0, 3])`. What a
 `Transform`, a pure function of batches that the single and the vector form share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

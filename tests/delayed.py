@@ -1,7 +1,5 @@
 """A network that remembers one thing by construction: the observation d steps back."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from helpers import NUM_ACTIONS, TOKENS, network

@@ -1,7 +1,5 @@
 """Small GLAM models with lively weights, random inputs, and tiny runs, for the tests of world_models/glam."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What several tests build: specs, networks, and a replay filled by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

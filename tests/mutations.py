@@ -9,8 +9,6 @@ Each fault is planted in a temporary copy of the tracked files, where the tests 
 first failure. The same tests must pass without a fault, which is tried first. The exit status is 1 if a fault survives.
 """
 
-from __future__ import annotations
-
 import argparse
 import fnmatch
 import os

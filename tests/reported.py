@@ -1,7 +1,5 @@
 """Studies for the tests of reports: their folders as a finished trainer leaves them, with invented numbers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What tests of every training script ask of its run folders."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tiny trained runs for the tests of the scripts that look at a run."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

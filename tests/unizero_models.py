@@ -1,7 +1,5 @@
 """Small world models with nothing at zero, and random windows, for the tests of world_models/unizero."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

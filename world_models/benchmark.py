@@ -5,8 +5,6 @@ preset on a CPU, the full size on CUDA. Prints the tables; --write FOLDER keeps 
 glam.{md,json}, where each device has a section, which is written whole; other sections stay.
 """
 
-from __future__ import annotations
-
 import sys
 import tomllib
 from collections import Counter, defaultdict

@@ -3,8 +3,6 @@
 Expectations, logarithms and inverse transforms are computed in float32 or wider, whatever the network's precision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

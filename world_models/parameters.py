@@ -4,8 +4,6 @@ UniZero: parameters and operations under every prior. GLAM: every preset and seq
 parameters and those that no loss reaches apart. Prints the tables; --write FOLDER keeps them as parameters.*.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tomllib

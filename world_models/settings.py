@@ -1,7 +1,5 @@
 """What the configs of both world models' trainers have in common."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Self
 

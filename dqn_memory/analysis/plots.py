@@ -1,7 +1,5 @@
 """Draw plain arrays: attention, priors, curves, recall, hindsight. Every function gives a figure; `save` writes it."""
 
-from __future__ import annotations
-
 import io
 import itertools
 from collections.abc import Collection, Mapping, Sequence

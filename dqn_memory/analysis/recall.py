@@ -5,8 +5,6 @@ embedding, and is large where a network is steep although nothing it meets is st
 observation and looks at the difference, so it sees what the replacements differ in and nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -6,8 +6,6 @@ an unfused Adam (DTQN, Esslinger et al. 2022; DBGFQN: the feed-forward sublayer 
 Mamba stands beside that of the package mambapy: the whole mixer and the scan alone, on every backend that runs here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

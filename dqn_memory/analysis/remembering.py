@@ -3,8 +3,6 @@
 Symbols: B sequences, T positions, E episodes that a sequence has room for.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Measure the size of a network: its parameters by kind and by part, as published, and a forward pass's operations."""
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

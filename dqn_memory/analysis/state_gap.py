@@ -5,8 +5,6 @@ is the price of hiding the state from this architecture, trained this way: part 
 rest is what this memory leaves lying.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Episodes in a terminal: half-block characters in colour, or the environment's own text where there is no colour."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import matplotlib

@@ -1,7 +1,5 @@
 """Episodes as GIF or APNG: the environment's picture, and beside it what the agent did and thought."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Multi-head self-attention whose scores are shaped by a temporal prior."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """The contract of every sequence block, and the one way to look a name up in a registry."""
 
-from __future__ import annotations
-
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

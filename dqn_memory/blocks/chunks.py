@@ -12,8 +12,6 @@ A reset between j and i makes pair[i, j] 0, and one at or before i makes enter[i
 B rows, H heads, T positions, C positions of a chunk, d features of a head.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

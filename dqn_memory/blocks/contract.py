@@ -4,8 +4,6 @@ A block that reads the future, or whose output is only broadcast to the right sh
 in training its Q-values are others than when it acts. The project's own entries are held to the same by its tests.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

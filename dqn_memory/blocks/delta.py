@@ -1,7 +1,5 @@
 """Memories that write by the delta rule: what a key brings back is taken out before its new value enters."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How observations and actions become vectors: B sequences of T steps, model width D."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import torch

@@ -1,7 +1,5 @@
 """Controls: position-wise blocks, which remember nothing, and a stack of the last few inputs."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Fast and Forgetful Memory: traces of the inputs that decay and turn at fixed rates."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """How a sublayer's output joins the stream: a plain sum, or the gate of GTrXL. One instance per sublayer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Stable Hadamard Memory: a matrix of which every number is kept, weakened or strengthened by itself."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """The initial values of a network, as DTQN draws them."""
 
-from __future__ import annotations
-
 from torch import nn
 
 DEVIATION = 0.02

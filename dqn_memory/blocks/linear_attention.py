@@ -1,7 +1,5 @@
 """Linear attention as a recurrence over a matrix."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -4,8 +4,6 @@ Parameters have the names and shapes of the public implementation's mixer, so st
 defaults are kept: N = 16 states a channel, convolution over 4, inner width 2 D, step-size rank D/16.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

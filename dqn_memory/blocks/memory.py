@@ -4,8 +4,6 @@ To add one: a line here and, for a name on the command line, a row of ARCHITECTU
 scripts and reports pick it up.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """Memories whose state follows a linear recurrence with gates that read the input alone: minGRU and minLSTM."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 
 import torch

@@ -1,7 +1,5 @@
 """Positions inside the window: absolute ones added to its embeddings, POSITIONS[name](max_length, width), or rotary."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Recurrent blocks: forward, bidirectional, and the attended LSTM of DARQN."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """State spaces with a constant complex diagonal: LRU and S5. A complex number stands as its two parts."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from functools import cache

@@ -4,8 +4,6 @@ They stand alone here: the paper's residual blocks around them, with their proje
 normalisations of each head, are left to what stands around the memory.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

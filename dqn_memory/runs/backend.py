@@ -1,7 +1,5 @@
 """The Mamba backend of a process: chosen once, said once, written down, and the same after a run's resume."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TextIO
 

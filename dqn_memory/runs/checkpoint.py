@@ -4,8 +4,6 @@ A folder of files that are written once under fresh names, and `manifest.json`, 
 says which files are valid, with their sizes and hashes. What it does not name is swept away.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -5,8 +5,6 @@ holds there is the lock of its own run folder alone. On Linux a trainer ends wit
 so nobody is left who would have to be noticed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -4,8 +4,6 @@ A TOML file, a recorded config and a checkpoint's config say `schema = 2`; those
 through `migrate`. Whoever renames a setting adds one line to migration.toml.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path

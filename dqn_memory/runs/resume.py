@@ -1,7 +1,5 @@
 """How a run is taken up again: read for what it learned, or continued with the few settings that may change."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

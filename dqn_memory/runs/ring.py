@@ -1,7 +1,5 @@
 """What every replay is made of: a ring of columns, one for each step of N parallel environments."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

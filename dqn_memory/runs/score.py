@@ -1,7 +1,5 @@
 """What complete episodes say: success with a Wilson interval, return, length, for people and for programs."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time

@@ -11,8 +11,6 @@ run. A module of your own adds one, and `--plugin my_module` makes every script 
     TRACKERS["printed"] = Printed                      # --plugin my_module --track printed
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import os

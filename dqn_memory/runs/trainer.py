@@ -4,8 +4,6 @@ A script holds its algorithm alone: a subclass of `Trainer` whose `__init__` mak
 `iterate` acts, stores and learns.
 """
 
-from __future__ import annotations
-
 import shlex
 import signal
 import sys

@@ -14,8 +14,6 @@ A cell is a JSON value, or text that is none; an empty one is an absent key. `re
 these tables by `study.report`.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

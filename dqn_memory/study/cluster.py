@@ -1,7 +1,5 @@
 """Runs as tasks of Ray (the extra `cluster`): this machine without a server to start, or a cluster by its address."""
 
-from __future__ import annotations
-
 import logging
 import os
 from concurrent.futures import Future

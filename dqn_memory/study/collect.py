@@ -1,7 +1,5 @@
 """Collect the finished runs of a study as one table of runs, and say of each other run why it is not there."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -34,8 +34,6 @@ A value of an axis is a setting named as the axis (`world` is the flag --env), o
 settings of a bundle come after those of the base.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

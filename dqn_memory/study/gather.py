@@ -1,7 +1,5 @@
 """Make a study of runs that were trained one by one, so that they are reported and archived as others are."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Write the pages of a report: Markdown with pictures beside it, and one HTML file that needs nothing but itself."""
 
-from __future__ import annotations
-
 import base64
 import html
 import re

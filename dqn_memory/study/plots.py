@@ -1,7 +1,5 @@
 """Draw the pictures of a report: curves, profiles, sizes, gains, learned values, each series always alike."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise

@@ -7,8 +7,6 @@ FOLDER the raw numbers are kept there as a few tables, with a report of few pict
 report from them, and `--all results` that of every archive again.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Stop it anywhere and give the same command again: finished runs are kept, all ot
 how far the study is, while it runs or after a crash; with --dry-run what would be run.
 """
 
-from __future__ import annotations
-
 import shutil
 import signal
 import sys

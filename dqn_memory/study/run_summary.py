@@ -5,8 +5,6 @@ evaluations; the column may be that average's last value, or its mean over train
 success of the final evaluation, the steps to a level of success, and the area under the curve.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

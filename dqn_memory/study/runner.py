@@ -4,8 +4,6 @@ A worker starts the trainer's script anew or from its last checkpoint; Ray is in
 another study, or an archive, has finished with the very same settings and seed are taken over.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

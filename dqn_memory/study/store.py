@@ -9,8 +9,6 @@ study = Study.open(Path("runs/studies/smoke"))
 [run.folder for run in study.runs() if run.state == "finished"]
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

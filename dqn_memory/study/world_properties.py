@@ -4,8 +4,6 @@ All are computed from the worlds themselves with fixed seeds; `definitions` in w
 None: the world has nothing of the kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from hashlib import blake2b

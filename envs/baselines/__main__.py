@@ -4,8 +4,6 @@ Computes and prints, for every environment, what random actions reach and the be
 them as baselines.md, .csv and .json, where rows that are not asked for by --env stay.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 import time

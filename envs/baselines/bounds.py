@@ -1,7 +1,5 @@
 """The best that is known of each environment: a lower and an upper bound on success and on return, and their kinds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

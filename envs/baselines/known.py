@@ -4,8 +4,6 @@ The numbers were computed by `python -m envs.baselines` and are shipped in `line
 All rows that were ever computed, with their origin, make a page, a CSV table, and the JSON file that keeps them.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

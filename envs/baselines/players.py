@@ -4,8 +4,6 @@ Players see the observation alone. Car Flag and Blinking Catch need one number o
 player could do in rooms who sees the whole state: an upper bound on what anybody can do who does not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Such a world hides only which initial state it started from. What a player with 
 of states that fit everything seen so far, and the best expected return is a finite AND-OR search over such sets.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence

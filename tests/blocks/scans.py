@@ -1,7 +1,5 @@
 """The recorded scans as any backend computes them: shared by the tests of the mixer and of its backends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

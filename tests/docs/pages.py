@@ -5,8 +5,6 @@ replaced wherever they are written (`--total-steps 5000`, `total_steps=5_000`, `
 ADDED are given to scripts that would otherwise use their defaults.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from contextlib import redirect_stdout, suppress

@@ -1,7 +1,5 @@
 """Tables of results as Markdown, CSV and text, and pages whose sections are replaced one by one."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Change files at random, kill runs at every moment of writing, and look for what breaks: `make fuzz MINUTES=10`."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

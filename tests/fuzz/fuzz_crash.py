@@ -1,7 +1,5 @@
 """Processes that die at a chosen moment of writing, and runs that must end as if they had not."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """One case in a process of its own, with a limit on its time and a measure of its memory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Seeded changes of text, of nested plain values, and of bytes, such as a slip of the hand or a bad disk makes them."""
 
-from __future__ import annotations
-
 import copy
 import random
 import re

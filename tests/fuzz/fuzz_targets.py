@@ -1,7 +1,5 @@
 """What is changed and tried: every form of file that a user, a disk or another program may hand to the suite."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

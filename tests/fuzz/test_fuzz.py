@@ -1,7 +1,5 @@
 """Nothing that a file holds, and no moment at which a process dies, breaks more than the work since a checkpoint."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shutil

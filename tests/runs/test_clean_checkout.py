@@ -1,7 +1,5 @@
 """Nothing is overwritten unasked: every script, as a reader would call it, leaves a checkout as it was."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Archives: the tables lose no number, make the same report again, and show what was changed in them."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Pages and pictures of reports: what they replace, how series look, and that a browser shows all of it."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

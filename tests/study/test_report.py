@@ -1,7 +1,5 @@
 """Reports of studies: what they say, section by section."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

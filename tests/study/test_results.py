@@ -1,7 +1,5 @@
 """The reports in results/ are made again from the tables beside them, and are the same."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A study goes on in its own folder under its own name, and takes over what another, or an archive, has finished."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Studies on plain processes and on Ray: killed anywhere they end as if undisturbed; a failure stops nothing else."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import random

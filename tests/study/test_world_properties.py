@@ -1,7 +1,5 @@
 """Properties of worlds: each against what can be counted by hand or by other means."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """From frames to actions to episodes: the acting agent, its evaluation, and agents read back from checkpoints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The actor-critic that learns from imagined rollouts (Zhang et al. 2023, STORM, section 3.3, which GLAM keeps)."""
 
-from __future__ import annotations
-
 import copy
 
 import torch

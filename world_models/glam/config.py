@@ -3,8 +3,6 @@
 Every point in which the paper and the released code differ is an option.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, get_args
 

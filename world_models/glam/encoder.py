@@ -4,8 +4,6 @@ Both normalise by the statistics of the batch in training mode, as the world mod
 statistics in evaluation mode, in which acting and imagining belong.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

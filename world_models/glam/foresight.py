@@ -1,7 +1,5 @@
 """What the world model predicts for a part of an episode, and what really happened (the paper's Figure 7)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args

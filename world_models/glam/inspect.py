@@ -7,8 +7,6 @@ Plays episodes and imagines a part of the first, under the actions that were rea
   steps ahead, over all episodes; these are printed as a table too
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ section 3.5.2, "boundary resetting"). So a position of age 0 takes a step so lon
 input is scaled by as much less, which leaves what enters the state as it was. Every backend of the scan can do that.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

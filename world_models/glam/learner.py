@@ -1,7 +1,5 @@
 """The world model's update: losses (the paper's Eq. 8-10 and 12), gradient, optimiser step."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """GLAM's world model: frames to latents, a sequence module, and heads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

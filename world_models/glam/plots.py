@@ -1,7 +1,5 @@
 """Pictures of what the world model imagined, beside what happened (the paper's Figure 7)."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 An environment's cells hold its episodes without gaps, so a window is one gather over consecutive columns.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -5,8 +5,6 @@ A form is made of branches that read a sequence of features e (B, T, D), and the
 (B, T) counts the positions since the episode opened, as far as it is known. One position at a time is T = 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The algorithm is `GlamTrainer.iterate`: act in N environments, store, update the
 What all training scripts share (state, logging, resume) is in `dqn_memory.runs.trainer`; `--resume RUN` continues one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple

@@ -1,7 +1,5 @@
 """Acting: plan in N environments at once, evaluate a model, load one from a run folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace

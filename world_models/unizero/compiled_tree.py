@@ -5,8 +5,6 @@ numba caches the machine code beside this file, so only the first run on a machi
 renewed when this file changes but not when another does, so constants come as arguments and `Arrays` is defined here.
 """
 
-from __future__ import annotations
-
 import math
 from collections import namedtuple
 

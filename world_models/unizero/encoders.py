@@ -3,8 +3,6 @@
 Every encoder ends in SimNorm, so that a latent is D / 8 categorical distributions of 8 outcomes.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 Below the root the tree is searched by pUCT, as in the paper's Gumbel MuZero (its "full" variant is not built).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -7,8 +7,6 @@ the steps up to there in four rows (true and predicted reward, frames, policy be
 printed, and stand with each step's numbers in trajectory.json.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace

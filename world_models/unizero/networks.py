@@ -1,7 +1,5 @@
 """The world model: encoder, dynamics, four heads, and the two functions that a search calls, `root` and `expand`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Measures the seconds of each phase of an algorithm, without waiting for the device in between."""
 
-from __future__ import annotations
-
 import time
 from itertools import pairwise
 from typing import Any

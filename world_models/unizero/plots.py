@@ -3,8 +3,6 @@
 A window of T steps has the 2T tokens z_0 a_0 z_1 a_1 ...: a latent and an action for each step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ buffer stores segments of 400 steps, with the first steps of the next one copied
 sequence's mask instead, and the steps that would be copied lie in the following columns anyway.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -8,8 +8,6 @@ From the value targets on every function has static shapes and copies nothing to
 graph-captured runs share them. Shapes: N environments, B sequences of T steps, W steps of history, A actions.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ All statistics are float64, whatever the network computes in: then decisions wit
 network only, and the 1e-6 of the tie rule lies far above that of the sums.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -7,8 +7,6 @@ key of its future, and scores never leave the first-level cache. The backward pa
 Symbols: one head of one sequence has T positions of h units; scores and weights of eight queries are kept as (T, 8).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ With u = sqrt(2/pi) (x + 0.044715 x^3), x (1 + tanh u) / 2 = x / (1 + e^-2u) (He
 and one division, where a library's tanh takes a third of a small transformer's update. Nothing cancels on the left.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -6,8 +6,6 @@ imaginary part: a h is Re(a) h + Im(a) (i h). Numbers are float32; where they do
 A constant decay is one that moves by no number from position to position; where there are no resets their address is 0.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -5,8 +5,6 @@ all positions of eight rows at once, so that their states and the weights stay i
 products is computed where they end. All arrays are addresses; that of `keep` is 0 where there are no resets.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -7,8 +7,6 @@ float32; channels that do not fill the last block are zeros. Decays lie as (E/8,
 Where there are no resets their address is 0.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -12,8 +12,6 @@ shortest way: an associative scan has fewer steps, but moves all (B, T, F) numbe
 both. cpu_linear_scan.py is the same pass without a call a position, triton_linear_scan.py one kernel for all of time.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Any
 

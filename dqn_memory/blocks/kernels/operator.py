@@ -1,7 +1,5 @@
 """How a function that torch knows nothing about, and its gradient, become operators of torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any

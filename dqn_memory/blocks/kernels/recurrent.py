@@ -9,8 +9,6 @@ T positions, B rows, D inputs, H units, G gates: x (T, B, D), weight_in (G H, D)
 (B, H). `keep` (T, B, 1) is 0 where a position begins an episode and 1 elsewhere; None: nowhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -14,8 +14,6 @@ cache goes through the whole sequence before the next one begins. And nothing of
 backward pass: it computes the states of a block anew into the same memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import torch

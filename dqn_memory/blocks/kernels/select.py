@@ -6,8 +6,6 @@ choice = choose("auto", device)     # ValueError says why the one that was asked
 set_scan(network, choice.scan)
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass

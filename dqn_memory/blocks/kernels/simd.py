@@ -7,8 +7,6 @@ numbers, because numba counts references and checks indices of its own; so nothi
 module as `v`; `+ - * /` of two vectors act on each of the eight pairs.
 """
 
-from __future__ import annotations
-
 import operator
 import os
 from collections.abc import Callable

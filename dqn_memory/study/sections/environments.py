@@ -1,7 +1,5 @@
 """Compare properties of environments with gains: research questions 3 to 5 of the DBGFQN paper."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

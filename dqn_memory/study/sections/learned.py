@@ -1,7 +1,5 @@
 """Show what networks have learned: temporal priors over training and at its end, and what an episode attends to."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

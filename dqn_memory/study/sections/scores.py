@@ -1,7 +1,5 @@
 """Show scores by environment, over all environments, beside the published ones; what each run came to and cost."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
