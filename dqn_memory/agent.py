@@ -352,7 +352,9 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
     fit the config, or a device that is not there.
     """
     device = usable_device(device)
-    checkpoint, config = read_run(Path(run), _config_class(Path(run)))
+    kind = kind_of(Run.open(run).load(with_replay=False))
+    config_class = trainer_class(kind).config_class if kind in KINDS_OF_NETWORKS else TrainConfig  # its reader refuses
+    checkpoint, config = read_run(Path(run), config_class)
     environment = config.environment
     interface = Interface.of(environment.env, environment.kwargs(training=False), environment.observation_key)
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
@@ -360,13 +362,6 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
     part = "average" if checkpoint.part("average") else "network"
     checkpoint.fill(network, part, f"the weights of {run} do not fit its config and environment")
     return network.to(device).eval(), config, checkpoint.step
-
-
-def _config_class(run: Path) -> type[Any]:
-    """Find the config of a run of one network; that of Q-networks for any other, which its reader then refuses."""
-    kind = kind_of(Run.open(run).load(with_replay=False))
-    known = kind in KINDS_OF_NETWORKS
-    return trainer_class(kind).config_class if known else TrainConfig
 
 
 def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:

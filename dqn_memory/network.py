@@ -25,7 +25,7 @@ from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
 from dqn_memory.blocks.memory import BIDIRECTIONAL, build
 from dqn_memory.blocks.priors import PriorConfig
-from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, near_names, require
 from dqn_memory.runs.settings import Bounds, check_numbers
 
 HEADS = ("mlp", "linear")
@@ -259,8 +259,7 @@ class NetworkConfig:
         if row.action_embedding >= self.width:
             raise UserError(f"--action-embedding {row.action_embedding} leaves no room in --width {self.width}")
         weight = prior.regulariser_weight
-        if weight < 0:
-            raise UserError(f"--regulariser-weight {weight} of the prior's penalty must not be negative")
+        require(weight >= 0, f"--regulariser-weight {weight} of the prior's penalty must not be negative")
         learns = (*getattr(PRIORS[prior.kind], "learns", ()), "local-window" if prior.kind == "local" else "")
         used = {"mu": prior.mu, "span": prior.span, "local-window": prior.local_window}
         for name, value in used.items():

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dqn_memory.blocks.bag import Bag
 from dqn_memory.network import ObservationSpec
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import require
 from dqn_memory.runs.ring import Ring
 
 
@@ -60,8 +60,7 @@ class Replay(Ring):
         self, spec: ObservationSpec, num_actions: int, num_envs: int, capacity: int, device: torch.device
     ) -> None:
         columns = capacity // num_envs
-        if columns < 2:
-            raise UserError(f"--capacity {capacity} holds fewer than two steps of --num-envs {num_envs} environments")
+        require(columns >= 2, f"--capacity {capacity} holds fewer than two steps of --num-envs {num_envs} environments")
         super().__init__(columns, num_envs, device)
         self.spec, self.num_actions = spec, num_actions
         self.cells = {
@@ -260,13 +259,11 @@ class Replay(Ring):
             observation = torch.where(self._like_observation(is_next), following, observation)
             previous = torch.where(is_next, self._at("action", column, env).unsqueeze(1), previous)
             real = real | is_next
-        observation = torch.where(self._like_observation(real), observation, self._padding())
+        # `torch.tensor` would wait for all that the device was asked to do before
+        padding = torch.full((), self.spec.padding, dtype=self.spec.dtype, device=self.device)
+        observation = torch.where(self._like_observation(real), observation, padding)
         return observation, torch.where(real, previous, self.num_actions).long()
 
     def _like_observation(self, mask: Tensor) -> Tensor:
         """Give a mask (B, S) as many dimensions as the observations that it selects."""
         return mask.reshape(*mask.shape, *[1] * len(self.spec.shape))
-
-    def _padding(self) -> Tensor:
-        # `torch.tensor` would wait for all that the device was asked to do before
-        return torch.full((), self.spec.padding, dtype=self.spec.dtype, device=self.device)

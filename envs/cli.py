@@ -41,8 +41,7 @@ class MeasureArgs(WriteArgs):
 
     def check(self) -> None:
         """Refuse in one sentence what cannot work."""
-        if self.threads < 1:
-            raise UserError(f"--threads {self.threads} must be at least 1")
+        require(self.threads >= 1, f"--threads {self.threads} must be at least 1")
 
 
 def check_id(id: str, plugins: Sequence[str]) -> None:

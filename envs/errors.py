@@ -75,14 +75,11 @@ def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
             sentence = str(error) if isinstance(error, UserError) else _sentence(error)
             if sentence is None:
                 raise
-            print(f"error: {LONG_WORD.sub(_shortened, sentence)}", file=sys.stderr)
+            shortened = LONG_WORD.sub(lambda word: f"{word[0][:60]}...{word[0][-60:]}", sentence)
+            print(f"error: {shortened}", file=sys.stderr)
             raise SystemExit(2) from None
 
     return wrapper
-
-
-def _shortened(word: re.Match[str]) -> str:
-    return f"{word[0][:60]}...{word[0][-60:]}"
 
 
 def _sentence(error: Exception) -> str | None:

@@ -29,7 +29,7 @@ from envs.baselines.search import PAID, WON, Graph, explore
 from envs.cli import Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import State, World, where
-from envs.errors import UserError, one_line_errors
+from envs.errors import one_line_errors, require
 from envs.files import make_folder
 from envs.machine import cpu, revision
 from envs.registry import make_world
@@ -81,8 +81,7 @@ class Args(WriteArgs):
         keywords(self.options)
         for name in ("restarts", "sweeps", "patience", "updates", "episodes", "fresh", "seed"):
             value, least = getattr(self, name), 0 if name == "seed" else 1
-            if value < least:
-                raise UserError(f"--{name} {value} must be at least {least}.")
+            require(value >= least, f"--{name} {value} must be at least {least}.")
 
 
 # Games: a game scores many tables at once. Where only the initial state is random, and initial states are few, scores

@@ -17,7 +17,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from PIL import Image
 
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import require
 from envs.files import write_atomic
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -189,8 +189,7 @@ def prior_tables(tables: Mapping[str, Array], title: str, ylabel: str = "prior w
 @styled
 def learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
     """Draw success rates (0 .. 1) over environment steps, a line a run."""
-    if not curves:
-        raise UserError("there is no learning curve to draw: nothing was evaluated yet")
+    require(curves, "there is no learning curve to draw: nothing was evaluated yet")
     figure = new_figure(7.4, 3.6)
     panel = figure.subplots()
     for name, (steps, rates) in curves.items():

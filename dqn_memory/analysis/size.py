@@ -24,7 +24,7 @@ from dqn_memory.blocks.embeddings import ImageEmbedding
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.blocks.positions import Positions
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork, observation_spec
-from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, near_names, require
 from envs.registry import FROM_FILES, WORLDS, make_world
 
 NO_MATRICES = (nn.Embedding, Positions, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # looked up, added, or counted by their output
@@ -129,8 +129,7 @@ def parse_budget(text: str) -> int:
     """100k, 1.5M or 120000 as a whole number of parameters; a UserError shows the forms there are."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([km]?)", text.strip().lower().replace("_", ""))
     budget = round(float(found[1]) * SUFFIXES[found[2]]) if found else 0
-    if budget < 1:
-        raise UserError(f"--match {text!r} is not a number of parameters; write it as 100k, 1.5M or 120000")
+    require(budget >= 1, f"--match {text!r} is not a number of parameters; write it as 100k, 1.5M or 120000")
     return budget
 
 
@@ -148,8 +147,7 @@ def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_a
     `budget` is a number or a text such as 100k. Unmatched says why it cannot be done.
     """
     budget = parse_budget(budget) if isinstance(budget, str) else budget
-    if config.heads < 1:
-        raise UserError(f"--heads {config.heads} must be at least 1")
+    require(config.heads >= 1, f"--heads {config.heads} must be at least 1")
     row = config.row()
     step = math.lcm(config.heads, 2) if row.memory in BIDIRECTIONAL else config.heads
     step = 2 * config.heads if row.attention and row.streamed else step  # rotary heads have an even width
@@ -207,14 +205,12 @@ class EnvironmentSizes:
 def environment_sizes(env: str) -> EnvironmentSizes:
     """Look up an environment's sizes; a UserError offers near names, or says why it has none."""
     name = env.removeprefix("envs:")
-    if name in FROM_FILES:
-        raise UserError(f"--env {name} has no size of its own, its file decides; name another environment")
+    require(name not in FROM_FILES, f"--env {name} has no size of its own, its file decides; name another environment")
     if name not in WORLDS:
         raise UserError(near_names("environment", name, WORLDS))
     world = make_world(name)
     spec = observation_spec(world.observation_space)
-    if spec.kind == "image":
-        raise UserError(f"--env {name} shows images, which have no sizes here; name another environment")
+    require(spec.kind != "image", f"--env {name} shows images, which have no sizes here; name another environment")
     return EnvironmentSizes(spec, world.num_actions, WIDTHS.get(name, 64))
 
 

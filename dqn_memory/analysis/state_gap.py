@@ -14,7 +14,7 @@ import torch
 from dqn_memory.acting import MAX_EVAL_ENVS, evaluate
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import QNetwork
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.score import Measure, Score, mean_interval, report
 from envs.baselines import Lines, lines
 
@@ -57,8 +57,7 @@ def check_pair(config: TrainConfig, state_config: TrainConfig, name: str) -> Non
     ):
         raise UserError(f"--state-run {name} is of {_where(state_config)}, but the run is of {_where(config)}")
     ours, theirs = config.network.architecture, state_config.network.architecture
-    if ours != theirs:
-        raise UserError(f"--state-run {name} is a {theirs}, but the run is a {ours}; compare one architecture")
+    require(ours == theirs, f"--state-run {name} is a {theirs}, but the run is a {ours}; compare one architecture")
 
 
 def differences(config: Any, state_config: Any, prefix: str = "") -> list[str]:

@@ -14,7 +14,7 @@ from dqn_memory.acting import ActingMode
 from dqn_memory.analysis.attention import episode_attention
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.network import QNetwork
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, require
 from envs.files import disk_errors, write_atomic
 
 STEP_MS, LAST_MS = 400, 2000
@@ -62,8 +62,7 @@ class Looks:
 
 def check_target(path: Path, overwrite: bool) -> None:
     """Refuse a path that a video cannot be written to, before any work is done for it."""
-    if path.suffix.lower() not in (".gif", ".png"):
-        raise UserError(f"--video {path} must end in .gif, or in .png for an animated PNG")
+    require(path.suffix.lower() in (".gif", ".png"), f"--video {path} must end in .gif, or in .png for an animated PNG")
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"--video {path} exists already; choose another name, or add --overwrite")
 

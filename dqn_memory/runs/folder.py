@@ -31,7 +31,7 @@ import tyro
 from torch import Tensor
 
 from dqn_memory.runs.checkpoint import Checkpoint, CheckpointFolder
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.lock import held_by, lock_holder, take_lock
 from dqn_memory.runs.metrics import FINAL, Metrics, read_metrics
 from dqn_memory.runs.ring import Ring
@@ -248,8 +248,7 @@ def check_empty(path: Path) -> None:
     holder = lock_holder(path / LOCK)
     if holder is not None:
         raise UserError(f"the run {path} is being trained, {held_by(holder)}: choose another --run")
-    if "config.toml" in found:
-        raise UserError(f"the run folder {path} is not empty: choose another, or use --resume {path}")
+    require("config.toml" not in found, f"the run folder {path} is not empty: choose another, or use --resume {path}")
     raise UserError(f"the run folder {path} is not empty, and holds no run ({found[0]} is in it): choose another --run")
 
 
@@ -264,6 +263,5 @@ class RunArgument:
 
     def chosen_run(self) -> Path:
         """Give the one run that was named."""
-        if bool(self.folder) == bool(self.run):
-            raise UserError("give one run folder, as an argument or as --run RUN")
+        require(bool(self.folder) != bool(self.run), "give one run folder, as an argument or as --run RUN")
         return Path(self.folder or self.run)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from envs.errors import UserError
+from envs.errors import UserError, require
 
 SCHEMA = 2
 Keys = tuple[str, ...]
@@ -39,8 +39,7 @@ def migrate(kind: str, tree: Mapping[str, Any], source: str) -> dict[str, Any]:
     found = {key: value for key, value in tree.items() if key != "schema"}
     if schema == SCHEMA:
         return found
-    if schema != 1:
-        raise UserError(f"{source}: schema {schema!r} is not known here; this version reads 1 and {SCHEMA}")
+    require(schema == 1, f"{source}: schema {schema!r} is not known here; this version reads 1 and {SCHEMA}")
     migrated: dict[str, Any] = {}
     for path, value in leaves(found):
         put(migrated, new_path(kind, path), new_value(kind, path, value), source)

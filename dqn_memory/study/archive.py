@@ -27,7 +27,7 @@ from typing import Any
 
 import tomli_w
 
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.metrics import METRICS, RAW, read_metrics
 from dqn_memory.runs.migration import SCHEMA, migrate
 from dqn_memory.study.definition import Definition, Line, flat, nested, parse_file, read_definition, shipped
@@ -102,8 +102,7 @@ class Source(Facts):
         """Read what is stored of a run; a UserError names what is missing or damaged."""
         if self.recorded is None:
             return renamed(read_run(run.folder), self.kind)
-        if run.name not in self.recorded:
-            raise UserError(f"{self.folder / RUNS} holds no numbers of the run {run.name}")
+        require(run.name in self.recorded, f"{self.folder / RUNS} holds no numbers of the run {run.name}")
         return self.recorded[run.name]
 
 

@@ -47,7 +47,7 @@ import ale_py
 import gymnasium
 import tomli_w
 
-from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, near_names, require
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.migration import SCHEMA, leaves, put
 from dqn_memory.runs.settings import Bounds, check_numbers, flag_names, read_config, study_files
@@ -185,8 +185,7 @@ def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> 
     """Read the definition that a file's text makes; `source` names it in messages."""
     file = parse_file(text, source)
     with named_source(source):
-        if file.schema != SCHEMA:
-            raise UserError(f"schema {file.schema} is not known here; this version reads {SCHEMA}")
+        require(file.schema == SCHEMA, f"schema {file.schema} is not known here; this version reads {SCHEMA}")
         whole, cut = _axes(file.axes), _axes(file.smoke.axes)
         for axis in AXES:
             if axis not in whole:
@@ -298,8 +297,7 @@ def expand(definition: Definition) -> list[Planned]:
             raise UserError(f"{definition.source}: two combinations would be called {name}; give a bundle another name")
         with named_source(f"{definition.source}: run {name}"):
             planned[name.lower()] = Planned(name, labels, _run_config(definition, chosen))
-    if not planned:
-        raise UserError(f"{definition.source}: no run is left; give each axis a value, and skip less")
+    require(planned, f"{definition.source}: no run is left; give each axis a value, and skip less")
     return list(planned.values())
 
 
@@ -345,8 +343,7 @@ def _settings(definition: Definition, chosen: Mapping[str, Value]) -> dict[str, 
             if key == PRESETS:
                 continue
             path = paths[_known(key.replace("-", "_"), paths, "setting")]
-            if path == "output.run":
-                raise UserError(f"the study itself chooses its run folders; take '{key}' out")
+            require(path != "output.run", f"the study itself chooses its run folders; take '{key}' out")
             if path in set_by:
                 raise UserError(f"the axes {set_by[path]} and {axis} both set {path}")
             found[path] = value

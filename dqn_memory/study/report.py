@@ -16,7 +16,7 @@ from typing import Annotated
 
 import tyro
 
-from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.errors import UserError, one_line_errors, require
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.study.archive import Source, find_study, is_archive, open_source, write_archive
 from dqn_memory.study.collect import PREFERRED, Data, collect, kept_record, meaning
@@ -66,8 +66,7 @@ class Args:
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, measure, draw, write; exit code 1 where files of the study are damaged or missing."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.report")
-    if bool(args.all) == bool(args.study):
-        raise UserError("give a study, the folders of runs, or --all FOLDER")
+    require(bool(args.all) != bool(args.study), "give a study, the folders of runs, or --all FOLDER")
     if args.all is not None:
         bad = remake_all(args.all)
     else:

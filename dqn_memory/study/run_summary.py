@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.integrate import trapezoid
 
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, require
 from dqn_memory.study.statistics import Floats
 
 WINDOW = 10  # evaluations in the running average
@@ -50,8 +50,7 @@ def read_curve(lines: Sequence[Mapping[str, Any]], success: bool, source: str) -
     points = [(line["step"], line[f"eval/{name}"]) for line in lines if f"eval/{name}" in line]
     if not success and not points and final is not None:
         points = [(lines[-1]["step"], final)]
-    if not points:
-        raise UserError(f"{source} has no evaluation (eval/{name}): the run has not come to one")
+    require(points, f"{source} has no evaluation (eval/{name}): the run has not come to one")
     steps, values = zip(*points, strict=True)
     if any(later <= earlier for earlier, later in pairwise(steps)):
         raise UserError(f"{source} is damaged: the steps of its evaluations do not ascend")

@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 
 import tomli_w
 
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.lock import held_lock
 from dqn_memory.runs.toml import from_record, to_toml
@@ -165,8 +165,7 @@ class Processes:
         most = max(1, (os.cpu_count() or 1) // cpus) if workers is None else workers
         self._free = device_slots(visible_devices(), gpus) if gpus else [""] * most
         self._most = min(most, len(self._free))
-        if not self._free:
-            raise UserError(f"a run of this study takes {gpus:g} GPUs and there are not as many here; try --gpus 0")
+        require(self._free, f"a run of this study takes {gpus:g} GPUs and there are not as many here; try --gpus 0")
         self.describes = f"processes: processes of this machine, {self._most} at once"
         self._pool = ThreadPoolExecutor(self._most)
         self._trainers: list[Process] = []

@@ -21,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.lock import lock_holder
 from dqn_memory.runs.metrics import FINAL, METRICS, RAW
 from dqn_memory.runs.migration import KINDS
@@ -133,8 +133,7 @@ class Study(Facts):
         try:
             with _connected(path) as state:
                 facts = {key: json.loads(value) for key, value in state.execute("select key, value from study")}
-            if facts.get("format") != FORMAT:
-                raise UserError(f"{path} is foreign: it is not a '{FORMAT}'")
+            require(facts.get("format") == FORMAT, f"{path} is foreign: it is not a '{FORMAT}'")
             return cls(folder=folder, **read_facts(facts))
         except (DamagedState, LookupError, TypeError) as error:
             raise DamagedState(f"{path} cannot be used: {error}{hint}") from None

@@ -21,7 +21,7 @@ from envs.baselines.players import level, play, random_player
 from envs.cli import Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import World
-from envs.errors import UserError, one_line_errors
+from envs.errors import UserError, one_line_errors, require
 from envs.files import make_folder, write_text
 from envs.machine import cpu, revision
 from envs.registry import FROM_FILES, WORLDS, make_world
@@ -50,8 +50,7 @@ class Args(Budget, WriteArgs):
         for name, least in (("episodes", 2), ("seed", 0), ("size", 1)):  # 2 for an error
             if getattr(self, name) < least:
                 raise UserError(f"--{name} {getattr(self, name)} must be at least {least}.")
-        if not self.gap > 0.0:
-            raise UserError(f"--gap {self.gap} must be above 0.")
+        require(self.gap > 0.0, f"--gap {self.gap} must be above 0.")
         for id in self.env:
             check_id(id, self.plugin)
         if self.options and len(self.ids()) != 1:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from envs.baselines.players import Player
-from envs.errors import UserError
+from envs.errors import require
 from envs.worlds.tabular import Tables
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -42,8 +42,7 @@ class Model:
         Raises:
             UserError: without a discount below 1 an endless episode has no value to bound.
         """
-        if not 0.0 < tables.discount < 1.0:
-            raise UserError(f"Bounds need a discount above 0 and below 1, not {tables.discount}.")
+        require(0.0 < tables.discount < 1.0, f"Bounds need a discount above 0 and below 1, not {tables.discount}.")
         chances = (np.asarray(rows, np.float64) for rows in (tables.T, tables.O, tables.start))
         # A sum of 1, as worlds draw them: what rounding in a file took from them would be lost in every step.
         T, O, start = (each / each.sum(-1, keepdims=True) for each in chances)  # noqa: E741

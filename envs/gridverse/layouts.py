@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from envs.core import choose
-from envs.errors import UserError
+from envs.errors import UserError, require
 from envs.gridverse import objects
 from envs.gridverse.objects import Layout, Scene, pack
 from envs.gridverse.rules import put
@@ -30,8 +30,7 @@ class Corridor(Layout):
 
     def __init__(self, height: int, width: int, device: torch.device, colours: Sequence[int] = objects.COLOURS) -> None:
         check_size("A memory corridor", (height, width), (5, 5))
-        if width % 2 == 0:
-            raise UserError(f"A memory corridor needs an odd width, not {width}.")
+        require(width % 2 != 0, f"A memory corridor needs an odd width, not {width}.")
         self.height, self.width, self.colours = height, width, tuple(colours)
         pairs = list(itertools.permutations(colours, 2))
         grids = [_corridor(height, width, *pair, right) for pair in pairs for right in (False, True)]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from envs.errors import UserError
+from envs.errors import UserError, require
 from envs.gridverse.objects import DIRECTIONS, HIDDEN, blocks_vision, pack, table
 from envs.gridverse.rules import heading_axes
 from envs.numpy_backend import gather, integers, take
@@ -41,8 +41,7 @@ class Occluded(Visibility):
 
     def __init__(self, rows: int, columns: int, agent: Cell, device: str | torch.device = "cpu") -> None:
         super().__init__(rows, columns, agent, device)
-        if agent[0] != rows - 1:
-            raise UserError("partially_occluded needs the agent in the last row of its window.")
+        require(agent[0] == rows - 1, "partially_occluded needs the agent in the last row of its window.")
 
     def __call__(self, clear: Tensor, u: Tensor) -> Tensor:
         left = _flood(clear[..., : self.column + 1].flip(-1)).flip(-1)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.seeding import Streams, generator
 from envs.tables import Table
 from world_models.distributions import upcast
@@ -191,8 +191,7 @@ def compare_memories(found: Trained, episodes: Sequence[Episode], horizon: int, 
     parts = [(episode, starts(episode, model.config.context, horizon)) for episode in episodes]
     errors = [_errors(model, episode, begins, horizon, numbers) for episode, begins in parts if begins]
     counts = [len(begins) for _, begins in parts if begins]
-    if not errors:
-        raise UserError(f"no episode has the --imagined {horizon} steps in which both forms are compared")
+    require(errors, f"no episode has the --imagined {horizon} steps in which both forms are compared")
     means = {name: np.average([each[name] for each in errors], axis=0, weights=counts).tolist() for name in errors[0]}
     by_kind: Any = {kind: {name: means[f"{kind}/{name}"] for name in MEASURES} for kind in KINDS}
     return {"rollouts": sum(counts), "measures": ABOUT, **by_kind, "apart": means["apart"]}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from dqn_memory.blocks import GATES, PRIORS, PriorConfig
-from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, near_names, require
 from dqn_memory.runs.settings import (
     Bounds,
     Engine,
@@ -124,8 +124,7 @@ class ModelConfig:
         if self.rotary and self.width // self.heads % 2:
             raise UserError(f"--rotary needs heads of even width, but --width / --heads is {self.width // self.heads}")
         prior, tokens = self.prior, 2 * self.horizon
-        if prior.regulariser_weight < 0:
-            raise UserError(f"--regulariser-weight {prior.regulariser_weight} must not be negative")
+        require(prior.regulariser_weight >= 0, f"--regulariser-weight {prior.regulariser_weight} must not be negative")
         used: dict[str, float] = {"local-window": prior.local_window} if prior.kind == "local" else {}
         used |= {"mu": prior.mu} if "gaussian" in prior.kind else {}
         used |= {"span": prior.span} if "adaptive" in prior.kind else {}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from envs.core import choose
-from envs.errors import UserError
+from envs.errors import UserError, require
 from envs.gridverse import objects
 from envs.gridverse.layouts import bordered, check_size
 from envs.gridverse.objects import Layout, Reward, Rule, Scene, Transition, kinds, pack
@@ -143,8 +143,7 @@ class Crossing(Empty):
         super().__init__(device, shape)
         if self.height % 2 == 0 or self.width % 2 == 0:
             raise UserError(f"A crossing needs an odd height and an odd width, not {list(shape)}.")
-        if num_rivers < 1:
-            raise UserError(f"num_rivers must be at least 1, not {num_rivers}.")
+        require(num_rivers >= 1, f"num_rivers must be at least 1, not {num_rivers}.")
         if object_type not in (objects.FLOOR, objects.WALL, objects.EXIT, objects.OBSTACLE):
             raise UserError("object_type of a crossing must be Floor, Wall, Exit or MovingObstacle, without a colour.")
         self.river = pack(object_type)

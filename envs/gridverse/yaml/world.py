@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import yaml
 
-from envs.errors import UserError, near_names
+from envs.errors import UserError, near_names, require
 from envs.files import read_text
 from envs.gridverse import objects
 from envs.gridverse.encodings import Objects
@@ -54,8 +54,7 @@ class Yaml(GridWorld):
     def __init__(self, path: str | Path = "", **options: Any) -> None:
         if not str(path):
             raise UserError(f"A Gridverse/Yaml world needs path=, a file or one of {', '.join(stock_files())}.")
-        if "view" in options:
-            raise UserError(f"The view of {path} is in the file; leave out view=.")
+        require("view" not in options, f"The view of {path} is in the file; leave out view=.")
         try:
             task, view = load(path, torch.device(options.get("device", "cpu")))
         except RecursionError:
