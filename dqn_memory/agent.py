@@ -10,8 +10,6 @@ It takes the environment's own observations, of one environment or of a batch, a
 loop, for one environment or a vector of them, in any autoreset mode.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging
@@ -62,7 +60,7 @@ class Interface:
     decode: Decode  # makes the environment's own actions of the network's numbers
 
     @classmethod
-    def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None) -> Interface:
+    def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None) -> Self:
         """Make the interface of an environment made with `kwargs`; a UserError says why there is none."""
         if env.startswith("ALE/") or env.removeprefix("envs:") in WORLDS:
             fleet = make_fleet(env, 1, 0, observation_key=key, env_kwargs=kwargs)

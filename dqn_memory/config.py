@@ -4,10 +4,8 @@ The parts that stand beside what they configure are `NetworkConfig` (network.py)
 those that every trainer has (runs/settings.py).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 
@@ -219,7 +217,7 @@ class TrainConfig:
     """Modules imported first, which register blocks, priors, architectures or environments of their own."""
 
     @classmethod
-    def earlier(cls) -> TrainConfig:
+    def earlier(cls) -> Self:
         """Give the values that newer settings had before they existed, for the file of an old run."""
         now = cls()
         return replace(now, evaluation=replace(now.evaluation, memory_ablation=False))

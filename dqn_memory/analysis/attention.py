@@ -1,11 +1,9 @@
 """What a network looks at and leans on: attention maps, learned priors, and the sensitivity of a decision."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -181,7 +179,7 @@ class Maps:
         return {"length": self.length, **given, "layers": kept}
 
     @classmethod
-    def parse(cls, content: Any) -> Maps:
+    def parse(cls, content: Any) -> Self:
         """Read the maps from what `plain` gave."""
         layers = {
             int(layer): np.array([[row + [0] * (len(head) - len(row)) for row in head] for head in heads]) / UNIT

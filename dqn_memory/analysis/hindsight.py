@@ -6,11 +6,9 @@ it acts on differs from what was trained, by the two numbers compared here; wher
 numbers are the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -56,7 +54,7 @@ class Hindsight:
     spread: float  # standard deviation of the prefix Q-values, for scale
 
     @classmethod
-    def of(cls, found: Sequence[Discrepancy]) -> Hindsight:
+    def of(cls, found: Sequence[Discrepancy]) -> Self:
         """Summarise some episodes."""
         counted = np.concatenate([each.future for each in found]) > 0
         if not counted.any():

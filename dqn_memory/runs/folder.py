@@ -15,8 +15,6 @@ checkpoint = run.resume()       # None: it was killed before its first checkpoin
 One process at a time writes to a run: it holds a lock, which ends with it.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -76,7 +74,7 @@ class Run:
         config_toml: str,
         device: torch.device | str = "cpu",
         facts: Mapping[str, Any] | None = None,
-    ) -> Run:
+    ) -> Self:
         """Start a run in a new or empty folder; raises UserError where something is there already.
 
         Files that another start left not yet whole, as it was killed, do not count. `facts` are kept in
@@ -97,12 +95,12 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, path: Path | str) -> Run:
+    def open(cls, path: Path | str) -> Self:
         """Find a run to read it, by its path or an agent's name; raises UserError where there is none."""
         return cls(_checked(find_run(path), f"; agents in the package: {', '.join(agent_names())}"))
 
     @classmethod
-    def take_up(cls, path: Path | str) -> Run:
+    def take_up(cls, path: Path | str) -> Self:
         """Find a run to go on with it; raises UserError where there is none, or another process trains it."""
         run = cls(_checked(Path(path)))
         run._lock = _taken(run.path)

@@ -4,14 +4,12 @@ Scores are a matrix: R runs (seeds) by M tasks (worlds, games), one number each.
 task anew, with replacement and independently of the other tasks, so the tasks themselves are taken as given.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy import stats
@@ -162,7 +160,7 @@ class Moments(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, sample: Sequence[float]) -> Moments:
+    def of(cls, sample: Sequence[float]) -> Self:
         """Give the moments of at least two numbers."""
         if min(sample) == max(sample):
             return cls(float(sample[0]), 0.0, len(sample))  # a rounded mean would differ and look like variance

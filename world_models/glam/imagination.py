@@ -5,11 +5,9 @@ window of the last K steps or a carried state, is a pure function of tensors ove
 imagination and acting share it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -128,7 +126,7 @@ class Noise:
     action: Tensor  # (H, B, A)
 
     @classmethod
-    def draw(cls, model: WorldModel, rows: int, horizon: int, generator: torch.Generator) -> Noise:
+    def draw(cls, model: WorldModel, rows: int, horizon: int, generator: torch.Generator) -> Self:
         """Draw uniforms on the generator's device."""
         return cls(model.noise((horizon + 1, rows), generator), uniforms((horizon, rows, model.actions), generator))
 
