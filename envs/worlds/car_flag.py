@@ -1,7 +1,5 @@
 """Car Flag: find out at a signpost on which side of the road heaven lies, and drive there."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Blinking Catch: a pixel world in which a ball that is mostly unseen must be caught, several times in a row."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

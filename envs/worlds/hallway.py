@@ -3,8 +3,6 @@
 Littman, Cassandra and Kaelbling (1995), as the table of 60 states, 5 actions and 21 observations that is in use.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Geffner and Bonet (1998), with arms of any length.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

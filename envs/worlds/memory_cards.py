@@ -1,7 +1,5 @@
 """Memory Cards: find the partner of the one card that lies face up."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
