@@ -133,7 +133,7 @@ def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
             raise UnknownKeyword(
                 f"Environment {id!r} got an unexpected keyword argument {name!r}; {suggestion(name, known)}"
             )
-        kind = known[name].annotation  # a string where its module postpones annotations, as ours do
+        kind = known[name].annotation  # a string where its module postpones annotations
         written = kind.__name__ if isinstance(kind, type) else str(kind)
         fits, wanted = KINDS.get(written.removesuffix(" | None"), (lambda value: True, ""))
         right = fits(value) or (value is None and known[name].default is None)
