@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from dqn_memory.blocks import Attention
 from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.replay import Replay
 
@@ -44,3 +45,14 @@ def cells_of(cells: list[tuple[int, int, int]], truncate: bool) -> dict[str, tor
         "done": done,
         "time": torch.tensor([t for _, t, _ in cells]),
     }
+
+
+@torch.no_grad()
+def attended(net: torch.nn.Module, *inputs: torch.Tensor) -> tuple[list[Attention], list[torch.Tensor]]:
+    """The attention blocks of a network, and what each was given in a forward pass."""
+    blocks, seen = [part for part in net.modules() if isinstance(part, Attention)], []
+    hooks = [block.register_forward_pre_hook(lambda _, x: seen.append(x[0].clone())) for block in blocks]
+    net(*inputs)
+    for hook in hooks:
+        hook.remove()
+    return blocks, seen

@@ -1,5 +1,9 @@
-"""The recorded scans as any backend computes them: shared by the tests of the mixer and of its backends."""
+"""The recorded scans as any backend computes them, and Triton in a process of its own: shared by several tests."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +11,8 @@ import torch
 
 from dqn_memory.blocks.kernels.scan import selective_scan
 
-DATA = Path(__file__).parents[1] / "data" / "mamba"
+FOLDER = Path(__file__).parent
+DATA = FOLDER.parent / "data" / "mamba"
 SCANS = sorted(path.stem for path in DATA.glob("scan_*.npz"))
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
 OVER_TIME = ("u", "delta", "B", "C", "z")
@@ -66,3 +71,15 @@ def numbers(scan, inputs, *rest):
     y, last = scan(*inputs, *rest)
     weights = torch.linspace(-1, 1, last.numel(), dtype=last.dtype, device=last.device).view_as(last)
     return [y, last, *torch.autograd.grad(y.square().sum() + (weights * last).sum(), inputs)]
+
+
+def run_alone(file, *words, interpret, cache):
+    """What a file of tests prints as JSON, run as a script: Triton chooses its form where it is imported."""
+    settings = {"TRITON_INTERPRET": "1" if interpret else "0", "TRITON_CACHE_DIR": str(cache)}
+    path = os.pathsep.join([str(FOLDER), str(FOLDER.parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, file, *words], capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, **settings, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])

@@ -6,19 +6,16 @@ As in test_scan_triton.py, Triton's part runs this file in a process of its own.
 import importlib.util
 import itertools
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from scans import run_alone
 
 from dqn_memory.analysis.size import gigaflop
 from dqn_memory.blocks.kernels import cpu_linear_scan, linear_scan
 from dqn_memory.blocks.kernels.linear_scan import Reference
 
-FOLDER = Path(__file__).parent
 SHAPES = ((3, 7, 11), (2, 1, 8), (1, 9, 2), (5, 4, 70))  # (B, T, F)
 CASES = list(itertools.product(SHAPES, *[(False, True)] * 3))  # complex, constant decay, resets
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
@@ -118,14 +115,7 @@ def test_its_operations_are_counted(pairs, forward, both):
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed (make test-triton)")
 @pytest.mark.parametrize("what", ["numbers", "binaries"])
 def test_triton(what, tmp_path):
-    settings = {"TRITON_INTERPRET": "1" if what == "numbers" else "0", "TRITON_CACHE_DIR": str(tmp_path)}
-    path = os.pathsep.join([str(FOLDER), str(FOLDER.parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, __file__, what], capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, **settings, "PYTHONPATH": path},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    values = json.loads(done.stdout.splitlines()[-1])
+    values = run_alone(__file__, what, interpret=what == "numbers", cache=tmp_path)
     assert max(values) <= 1 if what == "numbers" else min(values) > 1000, values
 
 

@@ -8,19 +8,15 @@ the sizes of the kernels' machine code for two accelerators, none needed.
 import importlib.metadata
 import importlib.util
 import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from packaging.version import Version
-from scans import SCANS, TOLERANCE, drawn, errors, numbers, resets
+from scans import SCANS, TOLERANCE, drawn, errors, numbers, resets, run_alone
 
 from dqn_memory.blocks.kernels.scan import scan_torch
 
-FOLDER = Path(__file__).parent
 ODD = ((2, 3, 70, 5), (1, 1, 33, 16), (3, 2, 32, 1))  # more than one block of channels, states not a power of two
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
@@ -71,17 +67,6 @@ def binaries():
     return found
 
 
-def run(*words, interpret, cache):
-    settings = {"TRITON_INTERPRET": "1" if interpret else "0", "TRITON_CACHE_DIR": str(cache)}
-    path = os.pathsep.join([str(FOLDER), str(FOLDER.parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, __file__, *words], capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, **settings, "PYTHONPATH": path},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def check(found):
     assert len(found) == len(TOLERANCE) * (len(SCANS) + 2 * len(ODD))
     for name, off in found.items():
@@ -99,16 +84,16 @@ def cannot_interpret():
 
 @pytest.mark.skipif(cannot_interpret(), reason="Triton before 3.7 cannot interpret loops beside NumPy 2.4 and newer")
 def test_recorded_scans_through_the_interpreter(tmp_path):
-    check(run("numbers", "cpu", interpret=True, cache=tmp_path))
+    check(run_alone(__file__, "numbers", "cpu", interpret=True, cache=tmp_path))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
 def test_recorded_scans_on_cuda(tmp_path):
-    check(run("numbers", "cuda", interpret=False, cache=tmp_path))
+    check(run_alone(__file__, "numbers", "cuda", interpret=False, cache=tmp_path))
 
 
 def test_kernels_compile_without_an_accelerator(tmp_path):
-    sizes = run("binaries", interpret=False, cache=tmp_path)
+    sizes = run_alone(__file__, "binaries", interpret=False, cache=tmp_path)
     assert len(sizes) == 12 and all(size > 1000 for size in sizes.values()), sizes
 
 

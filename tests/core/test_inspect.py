@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from delayed import episode
-from helpers import NUM_ACTIONS, TOKENS, network
+from helpers import NUM_ACTIONS, TOKENS, attended, network
 from PIL import Image
 from run_folders import refused
 from trained import contents, trained
@@ -20,7 +20,7 @@ from dqn_memory.analysis.attention import (
     prior_tables,
     sensitivity,
 )
-from dqn_memory.blocks import Attention, PriorConfig
+from dqn_memory.blocks import PriorConfig
 from dqn_memory.inspect import main
 
 ARCHITECTURES = ("dtqn4", "dgfqn", "dbgfqn", "gtrxl", "drqn", "adrqn", "dqn", "dtqn_attention")
@@ -38,12 +38,8 @@ def window(length=6):
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_maps_are_those_of_the_forward_pass(architecture):
-    net, inputs = make(architecture), []
-    blocks = [module for module in net.modules() if isinstance(module, Attention)]
-    hooks = [block.register_forward_pre_hook(lambda _, x: inputs.append(x[0].clone())) for block in blocks]
-    net(*(each[None] for each in window()))
-    for hook in hooks:
-        hook.remove()
+    net = make(architecture)
+    blocks, inputs = attended(net, *(each[None] for each in window()))
     maps = attention_maps(net, *window())
     assert len(maps) == len(blocks) == len(inputs)
     for block, x, drawn in zip(blocks, inputs, maps.values(), strict=True):

@@ -10,11 +10,12 @@ import pytest
 import run_folders
 import torch
 from gymnasium.envs.classic_control import CartPoleEnv
+from helpers import attended
 from PIL import Image
 from trained import MEMORY, contents
 from unizero_models import actions, flags, model, simplex
 
-from dqn_memory.blocks import PRIORS, Attention
+from dqn_memory.blocks import PRIORS
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.seeding import Streams
 from envs.gymnasium_fleet import GymnasiumFleet
@@ -145,12 +146,7 @@ def test_the_episode_is_an_evaluations_own_and_a_clipped_reward_is_shown_clipped
 @pytest.mark.parametrize("prior", PRIORS)
 def test_maps_are_those_of_the_forward_pass_and_rows_sum_to_one(prior):
     net, latent, action = model(prior), simplex(1, 5)[0], actions(1, 5)[0]
-    blocks, inputs = [m for m in net.dynamics.modules() if isinstance(m, Attention)], []
-    hooks = [block.register_forward_pre_hook(lambda _, x: inputs.append(x[0].clone())) for block in blocks]
-    with torch.no_grad():
-        net(latent[None], action[None])
-    for hook in hooks:
-        hook.remove()
+    blocks, inputs = attended(net, latent[None], action[None])
     maps = attention_maps(net, latent, action)
     assert maps.shape == (2, 2, 10, 10)
     for block, x, drawn in zip(blocks, inputs, maps, strict=True):
