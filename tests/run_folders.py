@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dqn_memory.runs.checkpoint import columns_from, next_span
+from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 
 VOLATILE = ("charts/SPS", "time/")
@@ -92,3 +93,11 @@ def refused(capsys: pytest.CaptureFixture[str], arguments: list[str], script: Ca
     assert stopped.value.code == 2
     assert error.startswith("error: ") and error.count("\n") == 1 and "Traceback" not in error, error
     return error
+
+
+def told(refuses: Callable[..., object], *args: Any, **kwargs: Any) -> str:
+    """The one sentence of a call that refuses."""
+    with pytest.raises(UserError) as caught:
+        refuses(*args, **kwargs)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -39,9 +39,3 @@ def contents(folder: Path) -> dict[str, str]:
     """Hash of every file but locks, which say who had them last, so that a test can show that nothing changed."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-
-def one_line(captured: str) -> str:
-    """The only line of what a script said when it refused."""
-    assert captured.startswith("error: ") and captured.count("\n") == 1, captured
-    return captured

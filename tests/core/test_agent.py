@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from run_folders import told
 from trained import CAR, CARDS, MEMORY, trained
 
 from dqn_memory.agent import Agent, load_network
@@ -124,10 +125,7 @@ def agents(runs, tmp_path_factory):
 
 
 def sentence(agent, observation, reset=True):
-    with pytest.raises(UserError) as raised:
-        agent.act(observation, reset)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
+    return told(agent.act, observation, reset)
 
 
 @pytest.mark.parametrize(("name", "observation", "words"), [

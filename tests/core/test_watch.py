@@ -9,7 +9,8 @@ import pytest
 import torch
 from PIL import Image, ImageTk
 from rich.console import Console
-from trained import CARDS, MEMORY, contents, one_line, trained
+from run_folders import refused
+from trained import CARDS, MEMORY, contents, trained
 
 from dqn_memory import inspect, ship, watch
 from dqn_memory.agent import load_network
@@ -80,9 +81,8 @@ def test_only_a_finished_run_is_shipped(tmp_path, run, capsys):
     half = shutil.copytree(run, tmp_path / "half")
     lines = (half / "metrics.jsonl").read_text().splitlines(keepends=True)
     (half / "metrics.jsonl").write_text("".join(lines[:-1]))
-    with pytest.raises(SystemExit):
-        ship.main([str(half), str(tmp_path / "small")])
-    assert "is not finished" in one_line(capsys.readouterr().err) and not (tmp_path / "small").exists()
+    assert "is not finished" in refused(capsys, [str(half), str(tmp_path / "small")], ship.main)
+    assert not (tmp_path / "small").exists()
 
 
 def test_a_terminal_without_colours_shows_the_text_of_every_moment(run, capsys, monkeypatch):
@@ -125,17 +125,13 @@ def test_a_video_is_as_long_as_the_delay_says(run, tmp_path, capsys):
     watch.main([str(run), "--video", str(tmp_path / "e.gif"), "--delay", "0.1"])
     video = Image.open(tmp_path / "e.gif")
     assert capsys.readouterr().out == f"wrote {tmp_path / 'e.gif'}\n" and video.info["duration"] == 100
-    with pytest.raises(SystemExit):
-        watch.main([str(run), "--video", str(tmp_path / "e.gif")])
-    assert "--overwrite" in one_line(capsys.readouterr().err)
+    assert "--overwrite" in refused(capsys, [str(run), "--video", str(tmp_path / "e.gif")], watch.main)
 
 
 @pytest.mark.parametrize(("flags", "told"), [((), "neither a display nor"), (("--on", "window"), "--on terminal")])
 def test_where_nothing_can_be_shown_a_sentence_says_what_can(run, capsys, monkeypatch, flags, told):
     monkeypatch.setattr(watch, "open_window", lambda: None)
-    with pytest.raises(SystemExit):
-        watch.main([str(run), *flags])
-    assert told in one_line(capsys.readouterr().err)
+    assert told in refused(capsys, [str(run), *flags], watch.main)
 
 
 class Root:

@@ -8,13 +8,13 @@ import own_worlds
 import pytest
 import torch
 from own_worlds import Cue, FourValues, Narrow, Sided, spoiled
+from run_folders import told
 
 import envs
 from envs.adapters import WorldEnv, WorldVectorEnv
 from envs.checker import check_registered
 from envs.contract import probe
 from envs.core import StateObserved, World
-from envs.errors import UserError
 from envs.fleet import TensorFleet, make_fleet
 from envs.registry import WORLDS, Entry, make_world
 
@@ -39,14 +39,6 @@ def register():
     yield register
     WORLDS.pop(ID, None)
     gymnasium.registry.pop(ID, None)
-
-
-def told(work, *args, **kwargs):
-    """The one sentence that refuses."""
-    with pytest.raises(UserError) as caught:
-        work(*args, **kwargs)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 # What reset and step give

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated
 
 import pytest
+from run_folders import told
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, check_numbers, check_parts, flags_of
@@ -29,16 +30,10 @@ class Whole:
     goal: float | None = None
 
 
-def told(check):
-    with pytest.raises(UserError) as caught:
-        check()
-    return str(caught.value)
-
-
 def test_a_part_is_refused_by_the_flags_of_the_whole():
-    said = told(lambda: check_parts(Whole(right=Part(size=-1.0)), "left", "right"))
+    said = told(check_parts, Whole(right=Part(size=-1.0)), "left", "right")
     assert said == "--right-size -1.0 must not be negative; see --right-most-steps and --other-thing"
-    said = told(lambda: check_parts(Whole(left=Part(most_steps=0)), "left", "right"))
+    said = told(check_parts, Whole(left=Part(most_steps=0)), "left", "right")
     assert said == "--left-most-steps 0 must be at least 1."
     with pytest.raises(UserError, match="--height of it"), flags_of(Whole(), "left", tall="height"):
         raise UserError("tall of it")
@@ -47,8 +42,8 @@ def test_a_part_is_refused_by_the_flags_of_the_whole():
 
 def test_every_number_must_be_finite():
     check_numbers(Whole())
-    assert told(lambda: check_numbers(Whole(goal=float("nan")))) == "--goal nan must be a finite number"
-    assert told(lambda: check_numbers(Whole(left=Part(pair=(1.0, float("inf")))))).startswith("--left-pair inf")
+    assert told(check_numbers, Whole(goal=float("nan"))) == "--goal nan must be a finite number"
+    assert told(check_numbers, Whole(left=Part(pair=(1.0, float("inf"))))).startswith("--left-pair inf")
 
 
 @pytest.mark.parametrize(
@@ -66,5 +61,5 @@ def test_numbers_lie_within_their_bounds(bounds, wrong, words):
     types = [("x", Annotated[float, bounds] | None, None), ("y", tuple[Annotated[float, bounds], ...], ())]
     made = make_dataclass("Made", types)
     check_numbers(made())
-    assert told(lambda: check_numbers(made(x=wrong))) == f"--x {wrong} must {words}"
-    assert told(lambda: check_numbers(made(y=(wrong,)))) == f"--y {wrong} must {words}"
+    assert told(check_numbers, made(x=wrong)) == f"--x {wrong} must {words}"
+    assert told(check_numbers, made(y=(wrong,))) == f"--y {wrong} must {words}"

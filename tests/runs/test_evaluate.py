@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from trained import CAR, CARDS, MEMORY, contents, one_line, trained
+from run_folders import refused
+from trained import CAR, CARDS, MEMORY, contents, trained
 
 from dqn_memory.acting import EvalSetup, evaluate
 from dqn_memory.agent import load_network
@@ -138,9 +139,7 @@ def test_a_video_shows_every_step_and_the_end(cards, capsys, tmp_path, suffix, k
 def test_a_video_never_replaces_a_file_unasked(cards, capsys, tmp_path):
     path = tmp_path / "precious.gif"
     path.write_bytes(b"precious")
-    with pytest.raises(SystemExit) as stop:
-        main([str(cards), "--episodes", "2", "--video", str(path)])
-    assert stop.value.code == 2 and "--overwrite" in one_line(capsys.readouterr().err)
+    assert "--overwrite" in refused(capsys, [str(cards), "--episodes", "2", "--video", str(path)], main)
     assert path.read_bytes() == b"precious"
     printed(capsys, cards, "--episodes", 2, "--video", path, "--overwrite")
     assert path.read_bytes().startswith(b"GIF8")
@@ -183,7 +182,6 @@ def test_wrong_input_is_one_line_and_changes_nothing(cards, capsys, tmp_path, mo
     argv, message = WRONG[name]
     monkeypatch.chdir(tmp_path)
     before = contents(cards)
-    with pytest.raises(SystemExit) as stop:
-        main([{"RUN": str(cards), "NOWHERE": str(tmp_path / "nowhere")}.get(word, word) for word in argv])
-    assert stop.value.code == 2 and message in one_line(capsys.readouterr().err)
+    argv = [{"RUN": str(cards), "NOWHERE": str(tmp_path / "nowhere")}.get(word, word) for word in argv]
+    assert message in refused(capsys, argv, main)
     assert contents(cards) == before and not list(tmp_path.iterdir())

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from run_folders import told
 
 from dqn_memory.runs import settings
 from dqn_memory.runs.errors import UserError
@@ -92,10 +93,7 @@ def read(text: str) -> Filed:
 
 
 def refusal(text: str) -> str:
-    with pytest.raises(UserError) as caught:
-        read(text)
-    message = str(caught.value)
-    assert "\n" not in message
+    message = told(read, text)
     assert message.startswith("sample.toml:")
     return message
 

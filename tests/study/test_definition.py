@@ -4,6 +4,7 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
+from run_folders import told
 
 from dqn_memory.config import TrainConfig
 from dqn_memory.runs import kinds
@@ -43,10 +44,8 @@ def runs(text=GOOD, smoke=False):
 
 
 def refused(text, smoke=False):
-    with pytest.raises(UserError) as caught:
-        runs(text, smoke)
-    sentence = str(caught.value)
-    assert sentence.startswith("my.toml") and "\n" not in sentence
+    sentence = told(runs, text, smoke)
+    assert sentence.startswith("my.toml")
     return sentence
 
 
