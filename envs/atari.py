@@ -4,8 +4,6 @@ The emulators run in parallel in ale-py's own vector environment. None of its de
 given. Its frames and rewards are those of the classic wrappers, frame for frame.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

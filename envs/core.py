@@ -4,8 +4,6 @@ A world draws nothing by itself. The caller passes float64 uniforms from [0, 1),
 a single environment on a CPU, a vector environment, and many thousands of worlds inside a CUDA graph.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -125,8 +125,7 @@ class WorkerRows:
     def frame(self, row: int) -> Array | None:
         """Do as `Rows`."""
         worker = bisect(self._bounds, row) - 1
-        picture: Array | None = self._ask("frame", {worker: row - self._bounds[worker]})[0]
-        return picture
+        return self._ask("frame", {worker: row - self._bounds[worker]})[0]
 
     def close(self) -> None:
         """End the processes."""

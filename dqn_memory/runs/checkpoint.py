@@ -326,8 +326,7 @@ def unpack_trainer(data: bytes, path: Path) -> dict[str, Any]:
 
 def _header(data: bytes) -> dict[str, str]:
     size = int.from_bytes(data[:8], "little")
-    metadata: dict[str, str] = parse_json(data[8 : 8 + size]).get("__metadata__", {})
-    return metadata
+    return parse_json(data[8 : 8 + size]).get("__metadata__", {})
 
 
 def next_span(

@@ -152,8 +152,7 @@ def _plain(flag: str, value: Any) -> Any:
 def _config_names(arguments: list[str]) -> list[str]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", action="append", default=[])
-    names: list[str] = parser.parse_known_args(arguments)[0].config
-    return names
+    return parser.parse_known_args(arguments)[0].config
 
 
 def _find(name: str, presets: Path, known: Sequence[str]) -> Path:

@@ -175,8 +175,7 @@ def counts_success(record: RunRecord, config: Any) -> bool:
 def count_parameters(source: Source, run: RunState, record: RunRecord, config: Any) -> int | None:
     """Count trainable parameters: of the config's network (a critic apart), or, of a world model, in its checkpoint."""
     if record.summary is not None:
-        known: int | None = record.summary.get("parameters")
-        return known
+        return record.summary.get("parameters")
     if source.kind in ("q_network", "pqn", "ppo"):
         from dqn_memory.agent import Interface
         from dqn_memory.analysis.size import on_meta

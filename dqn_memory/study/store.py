@@ -279,8 +279,7 @@ def checkpoint(folder: Path) -> dict[str, Any] | None:
     path, keys = folder / "checkpoints" / "manifest.json", ("step", "metrics_bytes")
     if not path.is_file():
         return None
-    saved: dict[str, Any] = read_file(path, lambda data: {key: json.loads(data)["content"][key] for key in keys})
-    return saved
+    return read_file(path, lambda data: {key: json.loads(data)["content"][key] for key in keys})
 
 
 def final_metrics(folder: Path) -> dict[str, Any] | None:

@@ -1,7 +1,5 @@
 """What a network is shown of an object: a row of numbers, looked up by code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -157,8 +155,7 @@ class FullState:
         column = (x[:, None] + take(self.aside, scene.heading)) % self.side
         inside = (row < self.height) & (column < self.width)
         around = gather(cells, where(inside, row * self.width + column, self.cells))
-        numbers: Tensor = concatenate([around, *(each[:, None] for each in (y, x, scene.heading, held, scene.good))])
-        return numbers
+        return concatenate([around, *(each[:, None] for each in (y, x, scene.heading, held, scene.good))])
 
 
 def _offsets(side: int) -> tuple[Tensor, Tensor]:

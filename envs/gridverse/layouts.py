@@ -1,7 +1,5 @@
 """Initial scenes: corridors, rooms, open ground, and a locked door."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 

@@ -4,8 +4,6 @@ A cell is one integer code that packs type, status and colour, so that every pro
 table look-up. A box packs an index into a list of contents where others have status and colour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 

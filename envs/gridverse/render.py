@@ -1,7 +1,5 @@
 """Pictures of a grid, as pixels with numpy and as characters."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a step pays and what ends an episode, on tensors and on numpy arrays (see `envs.numpy_backend`)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """How the agent moves, turns and uses its hand, on tensors and on numpy arrays (see `envs.numpy_backend`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch
@@ -23,14 +21,12 @@ def heading_axes(heading: int) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def at(cells: Tensor, position: Tensor) -> Tensor:
     """Return codes (N,) int64 of the cells at flat positions (N,)."""
-    codes: Tensor = integers(pick(cells, position))
-    return codes
+    return integers(pick(cells, position))
 
 
 def put(cells: Tensor, position: Tensor, code: Tensor) -> Tensor:
     """Put codes (N,) at flat positions (N,): new grids (N, H*W)."""
-    changed: Tensor = write(copied(cells), position, code.to(torch.int16) if isinstance(code, Tensor) else code)
-    return changed
+    return write(copied(cells), position, code.to(torch.int16) if isinstance(code, Tensor) else code)
 
 
 class Front:
@@ -42,8 +38,7 @@ class Front:
         self.ahead = torch.tensor([y * width + x for y, x in DIRECTIONS], device=device)  # (4,)
 
     def __call__(self, scene: Scene) -> Tensor:
-        position: Tensor = scene.position + take(self.ahead, scene.heading)
-        return position
+        return scene.position + take(self.ahead, scene.heading)
 
 
 class Motion:

@@ -1,7 +1,5 @@
 """What the agent sees: a window that turns with it, cut by what blocks sight."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -41,8 +41,7 @@ def is_faster(packed: Tensor, heads: int) -> bool:
 
 def cpu_attention(packed: Tensor, heads: int) -> Tensor:
     """Causal attention of packed queries, keys and values (B, T, 3D) -> (B, T, D)."""
-    out: Tensor = attend(packed, heads)[0]
-    return out
+    return attend(packed, heads)[0]
 
 
 def forward(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:

@@ -35,8 +35,7 @@ def linear_scan(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | No
     Complex numbers have one more dimension, of two, in the first three. Everything has the dtype of `drive`, which is
     float32 or float64.
     """
-    states: Tensor = _scan(decay, drive, initial, keep)
-    return states
+    return _scan(decay, drive, initial, keep)
 
 
 def mask(reset: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -1,7 +1,5 @@
 """Layouts, rules and rewards that only gridverse YAML files have."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import torch
