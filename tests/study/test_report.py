@@ -8,7 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 from reported import (
-    EVERY, HALLWAY, HEADINGS, MEMORY, STEPS, TWO, hashes, make_study, noisy, read, report, table, text_of,
+    EVERY,
+    HALLWAY,
+    HEADINGS,
+    MEMORY,
+    STEPS,
+    TWO,
+    hashes,
+    make_study,
+    noisy,
+    read,
+    report,
+    table,
+    text_of,
 )  # fmt: skip
 from run_folders import told
 from trained import CARDS, trained
