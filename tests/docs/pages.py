@@ -34,6 +34,7 @@ Q_BUDGET = {
 }  # fmt: skip
 ADDED: dict[str, dict[str, object]] = {
     "dqn_memory.train": Q_BUDGET,
+    "dqn_memory.ppo": {"total_steps": 160, "episodes": 2, "final_episodes": 2},
     "dqn_memory.demo": {"config": ROOT / "tests" / "docs" / "smoke.toml"},
     "dqn_memory.inspect": {"episodes": 2, "moments": 2, "no-frames": True},
     "dqn_memory.watch": {"on": "terminal", "delay": 0},
