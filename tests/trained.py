@@ -2,7 +2,13 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
+import torch
+from torch.utils._pytree import tree_map
+
+from dqn_memory.acting import Kept
+from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.train import main
 
 SMALL = (
@@ -39,3 +45,21 @@ def contents(folder: Path) -> dict[str, str]:
     """Hash of every file but locks, which say who had them last, so that a test can show that nothing changed."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def in_place_of_a_graph(*trainers: Any) -> Any:
+    """Do with a function what `Captured` does: it sees copies of its inputs, and leaves nothing but what it gives."""
+    parts = [part for trainer in trainers for part in vars(trainer).values() if isinstance(part, Kept)]
+
+    def captured(function: Any, *_: Any, **__: Any) -> Any:
+        def call(*inputs: Any) -> Any:
+            found = mapped(torch.Tensor.clone, function(*mapped(torch.Tensor.clone, inputs)))
+            for part, name in ((each, name) for each in parts for name in each.kept):
+                setattr(part, name, tree_map(torch.zeros_like, getattr(part, name)))
+            for trainer in trainers:
+                trainer.fleet.state = mapped(torch.zeros_like, trainer.fleet.state)
+            return found
+
+        return call
+
+    return captured

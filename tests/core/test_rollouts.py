@@ -4,16 +4,13 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from torch.utils._pytree import tree_map
-from trained import CAR, MEMORY, rollout_flags
+from trained import CAR, MEMORY, in_place_of_a_graph, rollout_flags
 
 from dqn_memory import rollout_trainer
-from dqn_memory.acting import Kept
 from dqn_memory.network import NetworkConfig, ObservationSpec, observation_spec
 from dqn_memory.ppo import ActorCritic, PPOLearnerConfig, PPOTrainer, ppo_loss
 from dqn_memory.pqn import PQNLearnerConfig, PQNTrainer, q_lambda, td_loss
 from dqn_memory.rollouts import Collector, Novelty, Predictor, Rollout, lambda_returns
-from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.metrics import read_metrics
 from envs.fleet import make_fleet
 
@@ -253,23 +250,6 @@ def test_the_weight_of_entropy_falls_with_the_learning_rate(tmp_path):
     assert float(loss[0.25] - loss[1.0]) == pytest.approx(0.75 * 0.5 * float(found["losses/entropy"]), abs=1e-4)
 
 
-def stand_in(trainer):
-    """Do with a function what a graph does: it sees copies of its inputs, and leaves nothing but what it gives."""
-    parts = [part for part in vars(trainer).values() if isinstance(part, Kept)]
-
-    def captured(function, *_, **__):
-        def call(*inputs):
-            found = mapped(torch.Tensor.clone, function(*mapped(torch.Tensor.clone, inputs)))
-            for part, name in ((each, name) for each in parts for name in each.kept):
-                setattr(part, name, tree_map(torch.zeros_like, getattr(part, name)))
-            trainer.fleet.state = mapped(torch.zeros_like, trainer.fleet.state)
-            return found
-
-        return call
-
-    return captured
-
-
 @pytest.mark.parametrize("kind", [PQNTrainer, PPOTrainer])
 @pytest.mark.parametrize("device", [
     "cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
@@ -284,7 +264,7 @@ def test_a_captured_iteration_equals_an_eager_one(tmp_path, monkeypatch, kind, d
     graph = replace(captured.config, compute=replace(captured.config.compute, engine="cudagraph"))
     monkeypatch.setattr(captured, "config", graph)
     if device == "cpu":
-        monkeypatch.setattr(rollout_trainer, "Captured", stand_in(captured))
+        monkeypatch.setattr(rollout_trainer, "Captured", in_place_of_a_graph(captured))
     captured.capture()
     for _ in range(3):
         eager.iterate()

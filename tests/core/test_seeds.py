@@ -1,10 +1,13 @@
 """Many seeds in one process: each learns what it learns alone, and leaves an ordinary run."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from run_folders import refused
-from trained import MEMORY, rollout_flags
+from trained import MEMORY, in_place_of_a_graph, rollout_flags
 
+from dqn_memory import seeds
 from dqn_memory.evaluate import main as evaluate
 from dqn_memory.ppo import PPOTrainer
 from dqn_memory.pqn import PQNTrainer
@@ -44,6 +47,19 @@ def test_seeds_side_by_side_learn_what_each_learns_alone(kind, architecture, tmp
     assert any(not torch.equal(value, first[name]) for name, value in alone[0].weights().items())
     first_seed, second_seed = (each.weights()["network.head.0.weight"] for each in alone)
     assert not torch.equal(first_seed, second_seed)
+
+
+def test_seeds_side_by_side_as_one_graph_learn_the_same(tmp_path, monkeypatch):
+    eager, captured = (trainers(PPOTrainer, "gru", tmp_path) for _ in range(2))
+    graph = replace(captured[0].config, compute=replace(captured[0].config.compute, engine="cudagraph"))
+    monkeypatch.setattr(captured[0], "config", graph)
+    monkeypatch.setattr(seeds, "Captured", in_place_of_a_graph(*captured))
+    for together in (Together(eager), Together(captured)):
+        for _ in range(3):
+            together.iterate()
+    for each, other in zip(eager, captured, strict=True):
+        torch.testing.assert_close(other.weights(), each.weights(), rtol=0, atol=0)
+        torch.testing.assert_close(other.carried(), each.carried(), rtol=0, atol=0)
 
 
 def test_each_seed_leaves_a_run_of_its_own(tmp_path, capsys):
