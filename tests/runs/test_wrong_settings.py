@@ -18,7 +18,8 @@ NEGATIVE = {
     "regulariser_weight sigma span sticky_exponent",
     "pqn": "epsilon_end epsilon_start local_window max_norm max_span mu mu_max ramp regulariser_weight sigma span "
     "sticky_exponent",
-    "ppo": "local_window max_norm max_span mu mu_max ramp regulariser_weight sigma span",
+    "ppo": "epsilon_end epsilon_start local_window max_norm max_span mu mu_max ramp regulariser_weight sigma span "
+    "sticky_exponent",
     "unizero": "capacity frame_skip local_window max_norm max_span most_frames mu mu_max noops ramp regulariser_weight "
     "sigma size span sticky stop_at_return",
     "glam": "balls batch_length blink burn_in capacity grid maximum screen stop_at_return",
@@ -32,6 +33,7 @@ ROLLOUTS = [
     ("--minibatches 5", "--minibatches 5 is more than --num-envs 4"),
     ("--bag 3", "--bag 3 keeps what leaves a window"),
     ("--engine compile", "--engine compile is for the window learner"),
+    ("--engine cudagraph", "--engine cudagraph needs --device cuda"),
     ("--config paper", "--config paper is a preset of dqn_memory.train"),
 ]
 WRONG = {
