@@ -15,7 +15,8 @@ from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import set_tf32
 from dqn_memory.runs.trainer import restore_optimizer, set_learning_rate
-from dqn_memory.train import QTrainer, average_parameters, make_optimizer, make_update, sample, td_loss, update
+from dqn_memory.train import QTrainer, make_optimizer, make_update, sample, td_loss, update
+from dqn_memory.trainer import average_parameters, averaging
 
 CONFIG = LearnerConfig(batch_size=16, gamma=0.9)
 K = 6
@@ -247,7 +248,8 @@ def test_default_positions_follow_the_network():
         replace(CONFIG, targets="shifted").check(one)
 
 
-def test_averaged_weights_follow_the_recursion_and_forget_the_first_ones():
+@pytest.mark.parametrize("as_decay", [float, torch.tensor])
+def test_averaged_weights_follow_the_recursion_and_forget_the_first_ones(as_decay):
     source, average = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
     expected = 5.0
     with torch.no_grad():
@@ -255,7 +257,7 @@ def test_averaged_weights_follow_the_recursion_and_forget_the_first_ones():
     for number in range(1, 40):
         with torch.no_grad():
             source.weight.fill_(float(number))
-        average_parameters(source, average, 0.7, number)
+        average_parameters(source, average, as_decay(averaging(0.7, number)))
         share = min(0.7, (1 + number) / (10 + number))
         expected = share * expected + (1 - share) * number
     assert average.weight.item() == pytest.approx(expected, rel=1e-5)

@@ -190,7 +190,7 @@ class Still:
 
 @pytest.mark.parametrize("form", ["window", "carried"])
 def test_only_the_graphs_of_the_newest_horizon_are_kept(monkeypatch, form):
-    monkeypatch.setattr(cuda_graph, "capture", lambda work: (Still(), work()))
+    monkeypatch.setattr(cuda_graph, "capture", lambda work, generators: (Still(), work()))
     execution = glam_models.parts("cudagraph", imagination_memory=form)[3]
     for horizon in (4, 5, 6):
         dreamt = execution.imagine(*glam_models.rollout_inputs(horizon))
