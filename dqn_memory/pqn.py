@@ -2,7 +2,7 @@
 
 PQN, the parallelised Q-network (Gallici et al. 2025), with a memory: many environments at once, Q(lambda) targets of
 whole rollouts, no replay, a few epochs of minibatches of environments over each rollout. Unlike the published form it
-takes targets from the average of its weights, without which it forgets what it has learned (results/learning).
+takes targets from the average of its weights, without which success comes and goes (results/learning/rollouts.md).
 The network acts from a carried state, so its memory must be one that streams. From top to bottom: the config, a run,
 the targets, the loss; the loop is `RolloutTrainer.iterate`. `--resume RUN` continues a run.
 

@@ -1,7 +1,7 @@
-"""What the four papers claim, against their own tables: `python -m dqn_memory.study.claims`.
+"""What published tables say, recomputed: `python -m dqn_memory.study.claims`.
 
-Prints each claim with its published and its recomputed figure, and whether they agree; --write FOLDER keeps the page
-as claims.md.
+Prints each claim of the four papers with its published and its recomputed figure, and whether they agree, and the
+aggregates of Atari 100k from public raw scores; --write FOLDER keeps the pages as claims.md and atari100k.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.settings import parse
 from dqn_memory.study.papers import verdicts
-from dqn_memory.study.papers.tables import FOLDER
+from dqn_memory.study.papers.atari100k import atari_page
+from dqn_memory.study.papers.tables import FOLDER, Tables
 from envs.cli import WriteArgs
 from envs.files import write_text
 
@@ -35,13 +36,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Recompute, print or write, and say how many agree."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(Args, argv, prog=shlex.join(COMMAND))
-    page = verdicts.claims_page(shlex.join([*COMMAND, *argv]), args.tables)
+    command = shlex.join([*COMMAND, *argv])
+    pages = {
+        "claims.md": verdicts.claims_page(command, args.tables),
+        "atari100k.md": atari_page(command, Tables(args.tables)),
+    }
+    for name, text in pages.items():
+        if args.write is None:
+            print(text)
+        else:
+            write_text(args.write / name, text)
     given = [claim.verdict for several in verdicts.claims(args.tables).values() for claim in several]
-    if args.write is None:
-        print(page)
-    else:
-        write_text(args.write / "claims.md", page)
-    where = "" if args.write is None else f": {args.write / 'claims.md'}"
+    where = "" if args.write is None else f": {args.write / 'claims.md'}, and atari100k.md beside it"
     print(f"{given.count('disagrees')} of {len(given)} figures disagree with the tables{where}")
 
 

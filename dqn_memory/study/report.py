@@ -34,7 +34,6 @@ from envs.tables import remake_page
 REPORTS = "runs/reports"  # of archives
 FEW = 6  # pictures of an archive's report
 CLAIMS = "python -m dqn_memory.study.claims --write results"
-ATARI = "python -m dqn_memory.study.published --write results"
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def remake_all(folder: Path) -> list[str]:
         pages |= {known.with_suffix(".md"): baselines.markdown(rows), known.with_suffix(".csv"): baselines.as_csv(rows)}
     if (folder / "published").is_dir():
         pages[folder / "claims.md"] = claims_page(CLAIMS, folder / "published")
-        pages[folder / "atari100k.md"] = atari_page(ATARI, Tables(folder / "published"))
+        pages[folder / "atari100k.md"] = atari_page(CLAIMS, Tables(folder / "published"))
     for path, text in pages.items():
         write_atomic(path, text.encode())
         print(f"wrote {path}")

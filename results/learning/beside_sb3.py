@@ -5,9 +5,10 @@
 
 Every run has one thread, and its seconds are those of the processor: ours with evaluations, theirs without. Ours:
 `pqn` and `ppo` with their defaults (256 and 128 environments), `train` with the architecture below. RecurrentPPO: its
-defaults but for an LSTM of 64 units and 32 environments. All are evaluated greedily on 100 episodes; where an
-environment has few initial states, ours on all of them. Runs that are recorded already are not done again; the page
-beside this file is made from the table.
+defaults but for an LSTM of 64 units and 32 environments, and once more with 1,024 steps in a minibatch in place of 128,
+which is four minibatches a rollout, as ours has. All are evaluated greedily on 100 episodes; where an environment has
+few initial states, ours on all of them. Runs that are recorded already are not done again; the page beside this file is
+made from the table.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from envs.machine import benchmark_facts
+from envs.machine import benchmark_facts, revision
 from envs.tables import Table, Value, origin, page
 
 HERE = Path(__file__).parent
 TABLE, PAGE = HERE / "beside_sb3.csv", HERE / "beside_sb3.md"
-COLUMNS = ("environment", "learner", "seed", "step", "seconds", "success")
+COLUMNS = ("environment", "learner", "seed", "revision", "step", "seconds", "success")
 SEEDS = (1, 2, 3)
 ENVIRONMENTS = ("Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0", "POMDP/Hallway-v0")
 SOLVED, LONGEST = 0.95, 400.0  # success that counts as solved; processor seconds that RecurrentPPO gets
@@ -38,7 +39,9 @@ Runs = dict[tuple[str, str, int], Points]  # by environment, learner and seed
 NOTE = """\
 `solved`: seeds whose success stays at 0.95 or above to their end; `steps`, `seconds`: medians over these, to the first
 evaluation from which it does; `at_the_end`: success of each seed at its last evaluation. Ours run to a fixed length,
-RecurrentPPO until three evaluations in a row are at 0.95, or 400 seconds."""
+RecurrentPPO until three evaluations in a row are at 0.95, or until the first one after 400 seconds, so that `solved`
+may rest on its last one alone."""
+THEIRS = {"RecurrentPPO": 128, "RecurrentPPO, batch 1,024": 1024}  # steps in a minibatch
 
 
 # ---- ours ------------------------------------------------------------------------------------------------------------
@@ -66,7 +69,7 @@ def ours(learner: str, env: str, seed: int) -> Points:
 
 
 # ---- theirs ----------------------------------------------------------------------------------------------------------
-def recurrent_ppo(env: str, seed: int) -> Points:
+def recurrent_ppo(env: str, seed: int, batch: int) -> Points:
     """Train RecurrentPPO until it has solved three evaluations in a row, or its time is up."""
     import torch
     from sb3_contrib import RecurrentPPO
@@ -77,7 +80,7 @@ def recurrent_ppo(env: str, seed: int) -> Points:
     torch.set_num_threads(1)
     training, tried = make_vec_env(env, 32, seed=seed), make_vec_env(env, 20, seed=1000 + seed)
     policy = {"lstm_hidden_size": 64}
-    model = RecurrentPPO("MlpLstmPolicy", training, seed=seed, policy_kwargs=policy, device="cpu")
+    model = RecurrentPPO("MlpLstmPolicy", training, seed=seed, policy_kwargs=policy, device="cpu", batch_size=batch)
     points: Points = []
     seconds = 0.0
     while seconds < LONGEST and not (len(points) >= 3 and all(point[2] >= SOLVED for point in points[-3:])):
@@ -127,7 +130,7 @@ def main() -> None:
     """Do every run that is not recorded yet, and write the page."""
     if not TABLE.exists():
         facts = origin("", (), **benchmark_facts()) | {"threads": 1, "command": "python results/learning/beside_sb3.py"}
-        lines = [f"# {name}: {value}" for name, value in facts.items() if value is not None]
+        lines = [f"# {name}: {facts[name]}" for name in facts if facts[name] and name not in ("revision", "dirty")]
         TABLE.write_text("\n".join((*lines, ",".join(COLUMNS))) + "\n")
     text = TABLE.read_text().splitlines()
     facts = dict(line.removeprefix("# ").split(": ", 1) for line in text if line.startswith("#"))
@@ -135,12 +138,13 @@ def main() -> None:
     for row in csv.DictReader(line for line in text if not line.startswith("#")):
         key = row["environment"], row["learner"], int(row["seed"])
         runs.setdefault(key, []).append((int(row["step"]), float(row["seconds"]), float(row["success"])))
-    for seed, env, learner in product(SEEDS, ENVIRONMENTS, (*BUDGETS, "RecurrentPPO")):
+    for seed, env, learner in product(SEEDS, ENVIRONMENTS, (*BUDGETS, *THEIRS)):
         if (env, learner, seed) not in runs:
-            points = recurrent_ppo(env, seed) if learner == "RecurrentPPO" else ours(learner, env, seed)
+            points = recurrent_ppo(env, seed, THEIRS[learner]) if learner in THEIRS else ours(learner, env, seed)
             runs[env, learner, seed] = points
             with TABLE.open("a") as file:
-                file.writelines(f"{env},{learner},{seed},{t},{took:.1f},{won:.3f}\n" for t, took, won in points)
+                writer, key = csv.writer(file, lineterminator="\n"), (env, learner, seed, revision())
+                writer.writerows([*key, step, f"{seconds:.1f}", f"{won:.3f}"] for step, seconds, won in points)
             print(env, learner, seed, solved(points), flush=True)
     PAGE.write_text(page("Beside RecurrentPPO of sb3-contrib", facts, [Table.from_records(rows(runs), "Solved", NOTE)]))
 

@@ -32,8 +32,7 @@ CHAINS = {  # scripts with the defaults of where things go, in budgets of second
         dqn_memory.study.run smoke --smoke --status
         dqn_memory.study.report runs/studies/smoke-smoke
         dqn_memory.study.report results/studies/smoke
-        dqn_memory.study.claims
-        dqn_memory.study.published""",
+        dqn_memory.study.claims""",
     "unizero": """
         world_models.unizero.train --config unizero/smoke --run runs/unizero
         dqn_memory.evaluate runs/unizero --num-eval-envs 1 --episodes-per-env 1 --simulations 2

@@ -65,7 +65,6 @@ def check(run: Run, step: int, columns: tuple[int, int] | None = None) -> None:
     if columns is None:
         assert found.replay is None
         return
-    assert found.replay is not None
     assert found.replay.start == columns[0] and bool(found.replay.data) == (columns[0] < columns[1])
     if found.replay.data:
         assert found.replay.data["number"].tolist() == list(range(*columns))

@@ -56,9 +56,9 @@ def test_every_table_is_there_in_the_index_and_a_plain_rectangle_of_text():
 
 def test_the_committed_page_regenerates_from_the_tables(tmp_path):
     script.main(["--write", str(tmp_path)])
-    made = (tmp_path / "claims.md").read_text()
-    committed = (RESULTS / "claims.md").read_text()
-    assert made.replace(str(tmp_path), "results") == committed
+    pages = {name: (RESULTS / name).read_text() for name in ("claims.md", "atari100k.md")}
+    assert {name: (tmp_path / name).read_text().replace(str(tmp_path), "results") for name in pages} == pages
+    committed = pages["claims.md"]
     for found in published():
         assert f"| {found.where} | {found.statement} | {found.published} | {found.recomputed} |" in committed
 
@@ -68,6 +68,7 @@ def test_claims_are_printed_and_written_nowhere_unasked(tmp_path, monkeypatch, c
     script.main(["--tables", str(FOLDER)])
     said = capsys.readouterr().out
     assert all(found.statement in said for found in published()) and "figures disagree with the tables\n" in said
+    assert "\n# Atari 100k, recomputed\n" in said
     assert not list(tmp_path.iterdir())
 
 

@@ -148,7 +148,6 @@ def test_many_series_have_a_panel_each(tmp_path: Path, count: int) -> None:
     forms = ", ".join(f'{{ name = "{name}", architecture = "dtqn4" }}' for name in names)
     make_study(tmp_path / "many", [MEMORY], f"[{forms}]", [1, 2])
     section = curves_section(read(tmp_path / "many"))
-    assert section is not None
     panels = shown(*section.pictures.values())
     assert len(panels) == (1 if count <= FEW_SERIES else count)
     for panel in panels:  # each shows all curves, and the bands of its own
@@ -183,7 +182,6 @@ def test_what_did_not_move_is_said_and_not_drawn(tmp_path: Path) -> None:
     both = ", ".join(f"{{ {form.format(name)} }}" for name in ("adaptive_hard", "gaussian_adaptive_hard"))
     make_study(tmp_path / "hard", [MEMORY], f"[{both}]", [1, 2], more=learned)
     section = priors_section(read(tmp_path / "hard"))
-    assert section is not None
     words = " ".join(part for part in section.parts if isinstance(part, str))
     assert f"span of adaptive_hard in {MEMORY} (start 5)" in words and "gives its span no gradient" in words
     assert [name.partition("-")[0] for name in section.pictures] == ["learned", "learning"]

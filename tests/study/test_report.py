@@ -86,7 +86,6 @@ def test_the_table_holds_the_readings_between_the_lines(finished: Path) -> None:
     last = [float(np.mean(run.curve.success[-10:])) for run in runs]
     assert row["last average"].startswith(f"{np.mean(last):.3f} [{min(last):.3f}, {max(last):.3f}]")
     assert row["final"].startswith(f"{np.mean([run.curve.final for run in runs]):.3f}")
-    assert lines is not None
     assert (row["random"], row["best"]) == (f"{lines.random.success.mean:.3f}", f"{lines.lower.success.mean:.3f}")
     reached = [next(s for s, v in zip(r.curve.steps, r.curve.success, strict=True) if v >= 0.5) for r in runs]
     assert row["steps to 0.5"] == f"{int(np.median(reached)):,}"
@@ -147,7 +146,6 @@ def test_attention_maps_come_from_checkpoints_and_from_the_archive(tmp_path: Pat
     main([str(tmp_path / "study"), "--archive", str(tmp_path / "kept")])
     data = read(tmp_path / "study")
     played, kept = (learned.maps_of(each, each.of(CARDS, "dtqn4")[0]) for each in (data, read(tmp_path / "kept")))
-    assert played is not None and kept is not None
     assert played.layers[0].shape == kept.layers[0].shape == (2, 24, 24)
     np.testing.assert_array_equal(played.layers[0], kept.layers[0])
     np.testing.assert_allclose(kept.layers[0].sum(-1), 1, atol=0.02)  # thousandths, rounded

@@ -65,7 +65,6 @@ def test_the_command_that_a_report_prints_continues_the_study(
     data = collect(open_source(whole.folder))
     command = re.search(r"`python -m dqn_memory\.study\.run ([^`]*)`", lead(data)[-1])
     going_on = re.search(r"`(--folder NEW[^`]*)`", lead(data)[-1])
-    assert command is not None and going_on is not None
     main(command[1].replace("FOLDER", str(whole.folder)).split())
     assert "8 runs: 8 finished" in capsys.readouterr().out
     assert Study.open(whole.folder).name == "smoke"

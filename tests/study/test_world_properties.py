@@ -79,7 +79,6 @@ def test_aliasing_counts_states_of_each_observation(monkeypatch: pytest.MonkeyPa
 
 def test_gap_is_between_the_shipped_lines_of_known_worlds() -> None:
     world, lines = MEMORY.format("5x5"), baselines.lines(MEMORY.format("5x5"))
-    assert lines is not None
     assert properties(world)["gap"] == lines.lower.success.mean - lines.random.success.mean
     with pytest.raises(UserError, match="Memory-5x5"):
         properties(MEMORY.format("5x6"))

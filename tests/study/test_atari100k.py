@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study import published as script
 from dqn_memory.study.papers import atari100k
 from dqn_memory.study.papers.tables import FOLDER, Tables
 from dqn_memory.study.statistics import HUMAN
@@ -24,22 +23,6 @@ CELLS = {row[0]: dict(zip(ROWS[0], row, strict=True)) for row in ROWS[2:]}
 def copied(tmp_path):
     """A copy of the tables that may be changed."""
     return Path(shutil.copytree(FOLDER, tmp_path / "published"))
-
-
-def test_it_prints_the_committed_page_and_writes_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in FOLDER.parent.iterdir()}
-    script.main([])
-    assert capsys.readouterr().out.replace("study.published`", "study.published --write results`") == COMMITTED + "\n"
-    assert not list(tmp_path.iterdir())
-    assert before == {path: path.stat().st_mtime_ns for path in FOLDER.parent.iterdir()}
-
-
-def test_it_writes_the_page_where_it_is_told_to(tmp_path, monkeypatch):
-    monkeypatch.setattr(script, "atari_page", lambda command, tables: command)
-    script.main(["--write", str(tmp_path / "new")])
-    written = f"python -m dqn_memory.study.published --write {tmp_path / 'new'}"
-    assert (tmp_path / "new" / "atari100k.md").read_text() == written
 
 
 @pytest.mark.parametrize(
@@ -123,12 +106,3 @@ def test_a_paper_that_lacks_a_game_is_refused(copied):
     path.write_text(re.sub(r"^Pong,.*\n", "", path.read_text(), flags=re.M))
     with pytest.raises(UserError, match="GLAM has scores in 25 of 26 games"):
         atari100k.normalised(Tables(copied))
-
-
-def test_a_missing_file_ends_the_command_with_one_line(tmp_path, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        script.main(["--tables", str(tmp_path)])
-    assert stopped.value.code == 2
-    assert re.fullmatch(
-        r"error: cannot read the published table .*atari100k_scores\.csv: .*\n", capsys.readouterr().err
-    )
