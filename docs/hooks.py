@@ -1,7 +1,7 @@
 """What the site takes from `results/` while it is built, so that no number is typed and no picture is kept twice.
 
 Every Markdown page and picture below `results/` becomes a file of the site, and a page may include one of its sections:
-`<!-- include: results/README.md#first-evidence -->` stands for what follows that heading.
+`<!-- include: results/details.md#first-evidence -->` stands for what follows that heading.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REMOTE = re.compile(r"<(?:script|img|link)\b[^>]*?(?:src|href)=\"?https?://[^>]*
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages and pictures of the results."""
     for path in sorted((ROOT / "results").rglob("*")):
-        if path.suffix in SHOWN and "report" not in path.relative_to(ROOT).parts:
+        if path.suffix in SHOWN and ".template" not in path.suffixes and "report" not in path.relative_to(ROOT).parts:
             files.append(File.generated(config, str(path.relative_to(ROOT)), abs_src_path=str(path)))
     return files
 

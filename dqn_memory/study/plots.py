@@ -265,6 +265,52 @@ def parameters_figure(points: Sequence[tuple[str, str, int, Estimate]], styles: 
 
 
 @_styled
+def answer_figure(
+    cells: Mapping[tuple[str, str], tuple[Estimate, float]], whole: Mapping[str, tuple[Estimate, float]],
+    styles: Mapping[str, Look],
+) -> Figure:  # fmt: skip
+    """Draw which series is good where: a heat map of scores, and beside it the mean score over the cost.
+
+    Args:
+        cells: score, and the same normalised, of each series and environment; the lighter, the lower.
+        whole: normalised score over all environments, and processor seconds for a million steps, by series.
+        styles: looks of the series.
+    """
+    series = list(whole)
+    worlds = list(dict.fromkeys(world for _, world in cells))
+    figure = Figure(figsize=(1.15 * len(worlds) + 6.2, 0.52 * len(series) + 1.5), layout="constrained")
+    table, points = figure.subplots(1, 2, width_ratios=(1.15 * len(worlds) + 1.0, 4.2))
+    shades = np.array(
+        [[cells[name, world][1] if (name, world) in cells else np.nan for world in worlds] for name in series]
+    )
+    table.imshow(shades, cmap="Blues", vmin=0, vmax=1.25, aspect="auto")
+    for row, name in enumerate(series):
+        for column, world in enumerate(worlds):
+            if (name, world) not in cells:
+                continue
+            score, shade = cells[name, world]
+            ink = "white" if shade > 0.8 else "black"
+            table.text(column, row - 0.14, f"{score.point:.2f}", ha="center", va="center", color=ink, fontsize=10)
+            ends = "" if np.isnan(score.low) else f"{score.low:.2f} to {score.high:.2f}"
+            table.text(column, row + 0.25, ends, ha="center", va="center", color=ink, fontsize=6.5)
+    table.set_xticks(range(len(worlds)), [world.split("/")[-1].removesuffix("-v0") for world in worlds], fontsize=8)
+    table.set_yticks(range(len(series)), series)
+    table.tick_params(length=0, labeltop=True, labelbottom=False)
+    for place, name in enumerate(series):
+        score, cost = whole[name]
+        points.plot([cost, cost], [score.low, score.high], color=styles[name].colour, linewidth=1.4, alpha=0.5)
+        points.plot(cost, score.point, styles[name].marker, color=styles[name].colour, markersize=6)
+        points.annotate(
+            name, (cost, score.point), (5, 5 if place % 2 else -11), textcoords="offset points", fontsize=8.5
+        )
+    points.grid(**GRID)
+    points.margins(x=0.25)
+    points.set_xlabel("processor seconds for a million steps of learning")
+    points.set_ylabel("mean normalised score")
+    return figure
+
+
+@_styled
 def gains_figure(
     properties: Mapping[str, Sequence[float | None]],
     gains: Mapping[str, Sequence[Estimate | None]],

@@ -18,6 +18,7 @@ import tyro
 
 from dqn_memory.runs.errors import UserError, one_line_errors, require
 from dqn_memory.runs.kinds import script_of
+from dqn_memory.study.answers import filled_pages
 from dqn_memory.study.archive import Source, find_study, is_archive, open_source, write_archive
 from dqn_memory.study.collect import PREFERRED, Data, collect, kept_record, meaning
 from dqn_memory.study.gather import gather, is_run
@@ -115,8 +116,8 @@ def remake_all(folder: Path) -> list[str]:
     if (folder / "published").is_dir():
         pages[folder / "claims.md"] = claims_page(CLAIMS, folder / "published")
         pages[folder / "atari100k.md"] = atari_page(CLAIMS, Tables(folder / "published"))
-    for path, text in pages.items():
-        write_atomic(path, text.encode())
+    for path, content in ({path: text.encode() for path, text in pages.items()} | filled_pages(folder)).items():
+        write_atomic(path, content)
         print(f"wrote {path}")
     return bad
 

@@ -22,7 +22,7 @@ def page(name: str) -> SimpleNamespace:
 
 
 def test_a_section_ends_at_the_next_heading_of_its_level(hooks):
-    given = hooks.on_page_markdown("<!-- include: results/README.md#first-evidence -->", page("concepts/a.md"))
+    given = hooks.on_page_markdown("<!-- include: results/details.md#first-evidence -->", page("concepts/a.md"))
     assert "| Memory 5x5 |" in given and "# " not in given and "RQ1" not in given
 
 
@@ -31,7 +31,7 @@ def test_links_to_results_are_right_in_the_site(hooks):
     assert given == "![x](../results/a.png) [y](../b.md)"
 
 
-@pytest.mark.parametrize("target", ["results/README.md#no-such-heading", "results/none.md#first-evidence"])
+@pytest.mark.parametrize("target", ["results/details.md#no-such-heading", "results/none.md#first-evidence"])
 def test_a_section_that_is_not_there_stops_the_build(hooks, target):
     with pytest.raises(exceptions.PluginError, match=r"a\.md includes results/"):
         hooks.on_page_markdown(f"<!-- include: {target} -->", page("a.md"))

@@ -53,6 +53,11 @@ def curves_section(data: Data) -> Section | None:
 
 def solved_section(data: Data) -> Section | None:
     """Say from when on the mean success of all seeds stays at the best known player's, in steps and seconds."""
+    return section("solved", solved_rows(data), level=SOLVED)
+
+
+def solved_rows(data: Data) -> list[dict[str, str]]:
+    """Find for each environment and series that is solved from when on it is."""
     rows = []
     for world, name, runs in data.groups():
         scale = data.scale(world)
@@ -66,7 +71,7 @@ def solved_section(data: Data) -> Section | None:
         if (first := below[-1] + 1 if len(below) else 0) < len(steps):
             row = {"environment": world, "series": name, "seeds": str(len(runs)), "success": f"{level:.3f}"}
             rows.append(row | {"steps": f"{steps[first]:,}", "processor seconds": show(float(seconds[first]), ",.0f")})
-    return section("solved", rows, level=SOLVED)
+    return rows
 
 
 def _success_and_seconds(run: Entry) -> dict[int, tuple[float, float]]:

@@ -1,0 +1,270 @@
+"""Fill a page's placeholders with numbers of the archives beside it, so that text and tables cannot part.
+
+`README.template.md` becomes `README.md` whenever `study.report --all results` makes the reports again. A placeholder is
+a word and what it is about, separated by blanks, names with blanks in quotes; an environment is named without its
+family and version, and several names have semicolons between them:
+
+    {{mean first_evidence Memory-5x5 dtqn4 area}}        mean over seeds, also of another number, such as area
+    {{interval first_evidence Memory-5x5 dtqn4}}         the same with its 95 % bootstrap interval
+    {{each priors Memory-5x5 gaussian_adaptive}}         the score of every seed
+    {{range first_evidence Memory-5x5 dtqn4;drqn}}       lowest and highest mean of several series (*: of all)
+    {{p priors Memory-5x5 local causal}}                 Welch's p of two series, not corrected
+    {{beats first_evidence dbgfqn dtqn4}}                chance that a run of the first beats one of the second
+    {{iqm first_evidence dtqn4}}                         IQM of normalised scores over all environments
+    {{runs every_environment}}                           finished runs of all
+    {{table first_evidence Memory-5x5;Hallway *}}        means, environments down and series across
+    {{solved every_environment}}                         what each environment came to, and when it was solved
+    {{figure memories}}                                  a heat map of scores, and their mean over the cost
+    {{questions}}                                        verdicts on the comparisons of questions.toml
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from pathlib import Path
+
+import numpy as np
+
+from dqn_memory.analysis.plots import png
+from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.toml import from_toml
+from dqn_memory.study import statistics
+from dqn_memory.study.archive import open_source
+from dqn_memory.study.collect import PREFERRED, Data, collect
+from dqn_memory.study.plots import answer_figure, looks
+from dqn_memory.study.sections.scores import matrices, solved_rows
+from dqn_memory.study.statistics import Contrast, Moments, contrast, holm, interval, welch
+from dqn_memory.study.store import INDEX
+from envs.files import read_text
+from envs.tables import Table
+
+TEMPLATE, QUESTIONS = ".template.md", "questions.toml"
+PLACEHOLDER = re.compile(r"\{\{([^{}]+)\}\}")
+NOTE = "<!-- Made from {name} by `make results`: change that file. -->\n"
+
+
+class Archives:
+    """The archives below a folder by their names, each read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.places = {path.parent.name: path.parent for path in sorted(folder.rglob(INDEX))}
+        self.read: dict[str, Data] = {}
+        self.pictures: dict[str, bytes] = {}  # that pages ask for, by file name
+
+    def __getitem__(self, name: str) -> Data:
+        if name not in self.read:
+            if name not in self.places:
+                raise UserError(near_names("archive", name, self.places))
+            self.read[name] = collect(open_source(self.places[name]))
+        return self.read[name]
+
+    def scores(self, archive: str, world: str, series: str, number: str = PREFERRED) -> list[float]:
+        """Give a number of each seed's summary."""
+        data = self[archive]
+        label, name = self.world(archive, world), _known("series", series, data.series)
+        runs = data.of(label, name)
+        if not runs:
+            raise UserError(f"{archive}: {series} has no finished run in {world}")
+        if number not in runs[0].summary:
+            raise UserError(near_names("number", number, runs[0].summary))
+        return [run.number(number) for run in runs]
+
+    def world(self, archive: str, word: str) -> str:
+        """Give an environment's label by its short name."""
+        short = {label.split("/")[-1].removesuffix("-v0"): label for label in self[archive].source.worlds}
+        return short[_known("environment", word, short)]
+
+    def several(self, archive: str, names: str) -> list[str]:
+        """Give the series that words with semicolons between them name; * names all."""
+        return self[archive].series if names == "*" else names.split(";")
+
+
+def _known(what: str, name: str, names: Sequence[str] | Mapping[str, str]) -> str:
+    if name not in names:
+        raise UserError(near_names(what, name, names))
+    return name
+
+
+# ---- placeholders ----------------------------------------------------------------------------------------------------
+def mean(archives: Archives, archive: str, world: str, series: str, number: str = PREFERRED) -> str:
+    """Average over seeds."""
+    return f"{np.mean(archives.scores(archive, world, series, number)):.2f}"
+
+
+def with_interval(archives: Archives, archive: str, world: str, series: str, number: str = PREFERRED) -> str:
+    """Average over seeds, with the bootstrap interval."""
+    return _estimate(interval(archives.scores(archive, world, series, number)))
+
+
+def each(archives: Archives, archive: str, world: str, series: str, number: str = PREFERRED) -> str:
+    """List the seeds' scores."""
+    return ", ".join(f"{score:.2f}" for score in archives.scores(archive, world, series, number))
+
+
+def lowest_to_highest(archives: Archives, archive: str, world: str, names: str, number: str = PREFERRED) -> str:
+    """Give the lowest and the highest mean of several series."""
+    found = [np.mean(archives.scores(archive, world, name, number)) for name in archives.several(archive, names)]
+    return f"{min(found):.2f} to {max(found):.2f}"
+
+
+def p_value(archives: Archives, archive: str, world: str, series: str, rival: str, number: str = PREFERRED) -> str:
+    """Test two series by Welch's t-test."""
+    ours, theirs = (Moments.of(archives.scores(archive, world, name, number)) for name in (series, rival))
+    return _p(welch(ours, theirs))
+
+
+def beats(archives: Archives, archive: str, series: str, rival: str) -> str:
+    """Estimate the chance that a run of one series beats a run of another, over all environments."""
+    found = matrices(archives[archive])[0]
+    sides = [found[_known("series", name, found)] for name in (series, rival)]  # type: ignore[arg-type]
+    return _estimate(statistics.estimate(statistics.probability_of_improvement, *sides))
+
+
+def iqm(archives: Archives, archive: str, series: str) -> str:
+    """Give the IQM of a series over all environments."""
+    found = matrices(archives[archive])[0]
+    return f"{statistics.iqm(found[_known('series', series, found)]):.2f}"  # type: ignore[arg-type]
+
+
+def runs(archives: Archives, archive: str) -> str:
+    """Count finished runs."""
+    data = archives[archive]
+    return f"{len(data.entries)} of {len(data.source.runs)}"
+
+
+def table(archives: Archives, archive: str, worlds: str, names: str, number: str = PREFERRED) -> str:
+    """Tabulate means, environments down and series across; what has no finished run is left empty."""
+    series, rows = archives.several(archive, names), []
+    for world in worlds.split(";"):
+        found = {name: archives[archive].of(archives.world(archive, world), name) for name in series}
+        cells = [mean(archives, archive, world, name, number) if found[name] else "" for name in series]
+        rows.append([world.replace("-", " "), *cells])
+    return Table(["", *series], rows).markdown()
+
+
+def solved(archives: Archives, archive: str) -> str:
+    """Tabulate what each environment with finished runs came to, and when it was solved."""
+    data, rows = archives[archive], []
+    marks = {(row["environment"], row["series"]): row for row in solved_rows(data)}
+    for world, series, found in data.groups():
+        scale, score = data.scale(world), interval([run.score for run in found])
+        row = {"environment": world, "seeds": str(len(found)), "final": str(score)}
+        row["best known"] = "" if scale is None else f"{scale.one:.2f}"
+        mark = marks.get((world, series), {})
+        rows.append(row | {name: mark.get(name, "not") for name in ("steps", "processor seconds")})
+    return Table.from_records(rows).markdown()
+
+
+def figure(archives: Archives, archive: str) -> str:
+    """Draw scores by environment and series, and their mean over the cost; give the link to the picture."""
+    data = archives[archive]
+    found, shared, _ = matrices(data)
+    scores = ((name, world, data.of(world, name)) for world in data.worlds for name in data.series)
+    cells = {
+        (name, world): (
+            interval([run.score for run in runs]),
+            float(np.mean(list(data.normalised(world, name).values()))),
+        )
+        for name, world, runs in scores
+        if runs
+    }
+    whole = {}
+    for name, normalised in found.items():
+        runs = [run for world in shared for run in data.of(world, name)]
+        seconds = sum(run.last("time/processor") for run in runs) / sum(run.curve.trained for run in runs)
+        whole[name] = statistics.estimate(statistics.AGGREGATES["mean"], normalised), 1e6 * seconds
+    archives.pictures[f"{archive}.png"] = png(answer_figure(cells, whole, looks(data.series)))
+    return f"![Final scores of {archive}, with 95 % intervals, and their mean over the cost.]({archive}.png)"
+
+
+def _estimate(found: statistics.Estimate) -> str:
+    return f"{found.point:.2f} [{found.low:.2f}, {found.high:.2f}]"
+
+
+def _p(value: float) -> str:
+    return "no variance" if np.isnan(value) else "< 0.001" if value < 0.0005 else f"{value:.2g}"
+
+
+# ---- questions -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Question:
+    """Claims that one series is above another, tested together; `least` is the smallest lead that would matter."""
+
+    asks: str = ""
+    archive: str = ""
+    worlds: tuple[str, ...] = ()
+    claims: tuple[tuple[str, str], ...] = ()
+    number: str = PREFERRED
+    least: float = 0.05
+
+
+@dataclass(frozen=True)
+class Questions:
+    """A file of questions."""
+
+    question: tuple[Question, ...] = ()
+
+
+def questions(archives: Archives) -> str:
+    """Tabulate each claim's lead, averaged over its environments, and the verdict on it."""
+    path = archives.folder / QUESTIONS
+    rows: list[dict[str, str]] = []
+    for question in from_toml(Questions, read_text(path, "the questions in "), str(path)).question:
+        found = [_contrast(archives, question, *claim) for claim in question.claims]
+        corrected = holm([lead.p for lead in found])
+        asked = [question.asks, *[""] * len(found)]
+        for (first, second), lead, p, words in zip(question.claims, found, corrected, asked, strict=False):
+            rows.append({
+                "question": words, "claim": f"{first} above {second}", "by": question.number,
+                "in": ", ".join(question.worlds),
+                "lead": f"{lead.effect:+.2f} [{lead.low:+.2f}, {lead.high:+.2f}]", "p": _p(p),
+                "detectable": f"{lead.detectable:.2f}", "verdict": lead.verdict(p, question.least),
+            })  # fmt: skip
+    return Table.from_records(rows).markdown()
+
+
+def _contrast(archives: Archives, question: Question, first: str, second: str) -> Contrast:
+    def scores(side: str, world: str) -> list[float]:
+        name, _, elsewhere = side.partition("@")
+        return archives.scores(question.archive, elsewhere or world, name, question.number)
+
+    return contrast([(scores(first, world), scores(second, world)) for world in question.worlds])
+
+
+# ---- pages -----------------------------------------------------------------------------------------------------------
+WORDS: Mapping[str, Callable[..., str]] = {
+    "mean": mean, "interval": with_interval, "each": each, "range": lowest_to_highest, "p": p_value, "beats": beats,
+    "iqm": iqm, "runs": runs, "table": table, "solved": solved, "figure": figure, "questions": questions,
+}  # fmt: skip
+
+
+def filled_pages(folder: Path) -> dict[Path, bytes]:
+    """Fill every template in a folder; give the pages, and the pictures that they show, by their paths.
+
+    Raises:
+        UserError: a placeholder names what is not there; it says in which template.
+    """
+    archives, pages = Archives(folder), {}
+    for path in sorted(folder.glob(f"*{TEMPLATE}")):
+        text = read_text(path, "the template ")
+        parts = PLACEHOLDER.split(text)  # text and placeholders in turn
+        parts[1::2] = [_fill(archives, placeholder, path.name) for placeholder in parts[1::2]]
+        pages[path.with_name(path.name.replace(TEMPLATE, ".md"))] = (
+            NOTE.format(name=path.name) + "".join(parts)
+        ).encode()
+    return pages | {folder / name: picture for name, picture in archives.pictures.items()}
+
+
+def _fill(archives: Archives, placeholder: str, name: str) -> str:
+    word, *about = shlex.split(placeholder)
+    try:
+        function = WORDS[_known("word", word, list(WORDS))]
+        wanted = list(signature(function).parameters.values())[1:]
+        if not sum(each.default is Parameter.empty for each in wanted) <= len(about) <= len(wanted):
+            raise UserError(f"{word} takes {', '.join(each.name for each in wanted) or 'nothing'}")
+        return function(archives, *about)
+    except UserError as error:
+        raise UserError(f"{name}: {{{{{placeholder}}}}}: {error}") from None

@@ -1,0 +1,149 @@
+"""Pages filled from archives: every placeholder, its numbers by another path, and what a wrong one says."""
+
+import csv
+import math
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reported import read
+from scipy import stats
+
+from dqn_memory.runs.errors import UserError
+from dqn_memory.study.answers import filled_pages
+from dqn_memory.study.report import archive
+from dqn_memory.study.statistics import contrast, holm
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+QUESTION = """
+[[question]]
+asks = "Which?"
+archive = "kept"
+worlds = ["Memory-5x5", "Hallway"]
+claims = [["dgfqn", "dtqn4"], ["dtqn4", "dtqn4@Hallway"]]
+number = "area"
+"""
+
+
+@pytest.fixture
+def kept(finished: Path, tmp_path: Path) -> Path:
+    """A folder of results with one archive."""
+    archive(read(finished), tmp_path / "studies" / "kept")
+    (tmp_path / "questions.toml").write_text(QUESTION)
+    return tmp_path
+
+
+def fill(folder: Path, text: str) -> str:
+    """Fill a page of this text; give what follows its first line."""
+    (folder / "PAGE.template.md").write_text(text)
+    return filled_pages(folder)[folder / "PAGE.md"].decode().split("\n", 1)[1]
+
+
+def raw(folder: Path, number: str = "final") -> dict[tuple[str, str], list[float]]:
+    """Read a number of every run from an archive's table."""
+    found = defaultdict(list)
+    with (folder / "runs.csv").open() as file:
+        for row in csv.DictReader(file):
+            if row[f"summary.{number}"]:
+                found[row["axes.world"], row["axes.architecture"]].append(float(row[f"summary.{number}"]))
+    return found
+
+
+def test_placeholders_are_numbers_of_the_archive(kept: Path) -> None:
+    found = raw(kept / "studies" / "kept")
+    ours, theirs = (found["Gridverse/Memory-5x5-v0", name] for name in ("dgfqn", "dtqn4"))
+    assert fill(kept, "a {{mean kept Memory-5x5 dgfqn}} b") == f"a {np.mean(ours):.2f} b"
+    assert fill(kept, "{{each kept Memory-5x5 dgfqn}}") == ", ".join(f"{score:.2f}" for score in ours)
+    assert fill(kept, "{{interval kept Memory-5x5 dgfqn}}").startswith(f"{np.mean(ours):.2f} [")
+    low, high = sorted((np.mean(ours), np.mean(theirs)))
+    assert fill(kept, "{{range kept Memory-5x5 dgfqn;dtqn4}}") == f"{low:.2f} to {high:.2f}"
+    assert fill(kept, "{{runs kept}}") == "8 of 8"
+    area = raw(kept / "studies" / "kept", "area")["POMDP/Hallway-v0", "dtqn4"]
+    assert fill(kept, "{{mean kept Hallway dtqn4 area}}") == f"{np.mean(area):.2f}"
+    rows = fill(kept, "{{table kept Memory-5x5;Hallway *}}").splitlines()
+    assert rows[2] == f"| Memory 5x5 | {np.mean(theirs):.2f} | {np.mean(ours):.2f} |"
+    pages = filled_pages(kept) if fill(kept, "{{figure kept}}") else {}
+    assert pages[kept / "kept.png"].startswith(b"\x89PNG")
+
+
+def test_leads_are_welchs_and_are_judged_after_holm(kept: Path) -> None:
+    found = raw(kept / "studies" / "kept", "area")
+    lead = np.mean(
+        [np.mean(found[world, "dgfqn"]) - np.mean(found[world, "dtqn4"])
+         for world in ("Gridverse/Memory-5x5-v0", "POMDP/Hallway-v0")]
+    )  # fmt: skip
+    rows = fill(kept, "{{questions}}").splitlines()
+    assert "dgfqn above dtqn4" in rows[2] and f"{lead:+.2f} [" in rows[2]
+    assert "dtqn4 above dtqn4@Hallway" in rows[3]
+
+
+def test_a_contrast_of_one_environment_is_welchs_test() -> None:
+    first, second = [0.9, 0.7, 1.0, 0.8], [0.2, 0.5, 0.4]
+    found, theirs = contrast([(first, second)]), stats.ttest_ind(first, second, equal_var=False)
+    low, high = theirs.confidence_interval()
+    assert found.p == pytest.approx(theirs.pvalue) and found.freedom == pytest.approx(theirs.df)
+    assert (found.low, found.high) == pytest.approx((low, high))
+    same = contrast([(first, second), (first, second)])
+    assert same.effect == pytest.approx(found.effect) and same.error == pytest.approx(found.error / math.sqrt(2))
+
+
+def test_what_is_detectable_is_found_in_four_of_five_studies() -> None:
+    generator, found = np.random.default_rng(0), []
+    lead = contrast([(generator.normal(size=2_000), generator.normal(size=2_000))]).detectable * math.sqrt(200)
+    for _ in range(600):
+        found.append(contrast([(generator.normal(lead, 1, 10), generator.normal(0, 1, 10))]).p < 0.05)
+    assert 0.7 < np.mean(found) < 0.86
+
+
+def test_holm_and_verdicts() -> None:
+    assert holm([0.01, 0.04, 0.03, math.nan])[:3] == pytest.approx([0.03, 0.06, 0.06])
+    better = contrast([([0.9, 1.0, 0.95], [0.1, 0.2, 0.15])])
+    assert better.verdict(better.p, 0.05) == "supported" and better.verdict(0.2, 0.05) == "undecided"
+    worse = contrast([([0.1, 0.2, 0.15], [0.9, 1.0, 0.95])])
+    assert worse.verdict(worse.p, 0.05) == "refuted"
+    equal = contrast([([0.98, 1.0, 0.99], [0.99, 1.0, 0.98])])
+    assert equal.verdict(equal.p, 0.05) == "refuted" and equal.verdict(equal.p, 0.001) == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("placeholder", "words"),
+    [
+        ("meen kept Memory-5x5 dgfqn", "meen"),
+        ("mean kep Memory-5x5 dgfqn", "did you mean 'kept'"),
+        ("mean kept Memory-5x6 dgfqn", "Memory-5x5"),
+        ("mean kept Memory-5x5 dgfq", "dgfqn"),
+        ("mean kept Memory-5x5 dgfqn finl", "final"),
+        ("mean kept", "mean takes archive, world, series, number"),
+    ],
+)
+def test_a_wrong_placeholder_is_one_sentence(kept: Path, placeholder: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as error:
+        fill(kept, f"{{{{{placeholder}}}}}")
+    assert str(error.value).startswith(f"PAGE.template.md: {{{{{placeholder}}}}}: ") and "\n" not in str(error.value)
+
+
+@pytest.mark.results
+def test_the_pages_of_results_are_filled_from_its_archives() -> None:
+    pages = filled_pages(RESULTS)
+    assert {path.name for path in pages} >= {"README.md", "details.md"}
+    for path, content in pages.items():
+        assert path.suffix == ".png" or path.read_bytes() == content, path
+    assert len((RESULTS / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.results
+def test_printed_numbers_are_those_of_the_raw_rows() -> None:
+    page = (RESULTS / "details.md").read_text().splitlines()
+    found = raw(RESULTS / "studies" / "first_evidence")
+    header = [cell.strip() for cell in next(line for line in page if "dbgfqn as published" in line).split("|")][2:-1]
+    worlds = {"Memory 5x5": "Gridverse/Memory-5x5-v0", "MemoryCards": "POMDP/MemoryCards-v0"}
+    start = next(place for place, line in enumerate(page) if "dbgfqn as published" in line)
+    checked = 0
+    for line in page[start : start + 9]:
+        name, *cells = [cell.strip() for cell in line.split("|")][1:-1]
+        if name in worlds:
+            for series, cell in zip(header, cells, strict=True):
+                assert float(cell) == pytest.approx(np.mean(found[worlds[name], series]), abs=0.0051)
+                checked += 1
+    assert checked == 10
