@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from envs.baselines import baseline_summary
 from envs.fleet import make_fleet
 
 C = TypeVar("C", bound=Any)
+DIRECTION = re.compile(r"layers\.(\d+)\..*\.(ahead|behind)\.weight_hh_l0$")  # of a layer that reads both ways
 
 
 class NetworkTrainer(Trainer[C]):
@@ -45,6 +47,18 @@ class NetworkTrainer(Trainer[C]):
         """List the online network and, where the run averages its weights, their average."""
         named = {"network": self.network}
         return named if self.evaluated is self.network else named | {"average": self.evaluated}
+
+    def moved(self) -> dict[str, float]:
+        """Compare the recurrent weights of layers that read both ways with their first values, relative to these.
+
+        A backward recurrence that is only ever one step long keeps them.
+        """
+        now, first = (dict(network.named_parameters()) for network in (self.network, self.build_network()))
+        found = {(name, match[1], match[2]) for name in now if (match := DIRECTION.search(name))}
+        return {
+            f"moved/{layer}.{way}": float((now[name] - first[name]).detach().norm() / first[name].detach().norm())
+            for name, layer, way in sorted(found)
+        }
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
         """Play greedy episodes with the evaluation stream's own seed for this step."""

@@ -406,9 +406,13 @@ class Trainer(ABC, Generic[C]):
         final = _named("final", score)
         if self.config.evaluation.memory_ablation:
             final |= _named("memory_ablation", self.evaluate(final=True, reset_memory=True))
-        run.log(self.steps, final | clock.scalars())
+        run.log(self.steps, final | self.moved() | clock.scalars())
         self.save(run)
         return score
+
+    def moved(self) -> dict[str, float]:
+        """Say how far parameters that may have learned nothing are from their first values."""
+        return {}
 
     def save(self, run: Run) -> None:
         """One checkpoint; it becomes valid all at once."""

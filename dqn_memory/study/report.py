@@ -175,6 +175,7 @@ def sections(data: Data) -> list[Section]:
         learned.priors_section,
         learned.spans_section,
         learned.attention_section,
+        learned.moved_section,
         environments.hallucination_section,
         environments.properties_section,
         scores.runs_section,

@@ -170,3 +170,13 @@ def test_a_run_that_an_evaluation_ended_is_judged_by_other_episodes(monkeypatch)
 def test_the_target_network_has_no_dropout():
     training = QTrainer(parse(TrainConfig, flags("run", "--dropout 0.5")))
     assert training.network.training and not training.target.training
+
+
+@pytest.mark.parametrize(("layers", "moved"), [(1, {"0"}), (2, {"0", "1"})])
+def test_the_last_backward_recurrence_keeps_its_first_values_at_newest_positions(tmp_path, layers, moved):
+    run = tmp_path / "run"
+    main(flags(run, "--architecture", "dbgfqn", "--layers", str(layers), "--loss-positions", "last"))
+    last = metrics(run)[-1]
+    assert {name.split(".")[0] for name in last if name.startswith("moved/")} == {f"moved/{layer}" for layer in moved}
+    assert last[f"moved/{layers - 1}.behind"] == 0 < last[f"moved/{layers - 1}.ahead"]
+    assert layers == 1 or last["moved/0.behind"] > 0

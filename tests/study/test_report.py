@@ -175,6 +175,16 @@ def test_steps_to_a_level_say_how_many_runs_reached_it_and_scores_what_they_lose
     assert [row[name].split()[0] for name in ("with", "without", "lost")] == ["0.500", "0.250", "0.250"]
 
 
+def test_what_a_backward_recurrence_learned_is_shown_where_there_is_one(tmp_path: Path) -> None:
+    def moved(run: Planned, step: int) -> dict[str, float]:
+        found = {"moved/0.ahead": 0.5, "moved/0.behind": 0.0}
+        return found if step == STEPS and run.axes["architecture"] == "dgfqn" else {}
+
+    make_study(tmp_path / "study", [MEMORY], TWO, [1, 2], more=moved)
+    (row,) = table(learned.moved_section(read(tmp_path / "study")))
+    assert (row["series"], row["0.ahead"].split()[0], row["0.behind"].split()[0]) == ("dgfqn", "0.500", "0.000")
+
+
 def test_solved_is_from_when_on_the_mean_of_the_seeds_stays_high(tmp_path: Path) -> None:
     """Both reach it, one loses it once; where one never does, or loses it at the end, there is no row."""
 

@@ -16,14 +16,26 @@ from dqn_memory.runs.kinds import script_of, trainer_class
 from dqn_memory.study.collect import Data, Entry
 from dqn_memory.study.page import WORDS, Picture, Section, section, slug
 from dqn_memory.study.plots import looks, over_time_figure, spans_figure
-from dqn_memory.study.statistics import Floats
+from dqn_memory.study.statistics import Floats, interval
 from envs.tables import Table
 
 NAME = re.compile(r"^memory/(\d+)\.(\d+)\.(mu|sigma|span)$")
+MOVED = "moved/"  # how the names of metrics begin that say how far recurrent weights moved
 STILL = 1e-5  # difference to the start that rounding alone may make
 STEPS = 24  # decisions of an episode whose attention is shown
 SEED = 0  # of the episode
 Heads = dict[tuple[int, int], Floats]  # by layer and head, (R, E)
+
+
+def moved_section(data: Data) -> Section | None:
+    """Tabulate how far each direction's recurrent weights moved; None where no layer reads both ways."""
+    rows = []
+    for world, name, runs in data.groups():
+        ways = sorted({key for run in runs for line in run.record.metrics for key in line if key.startswith(MOVED)})
+        found = {key.removeprefix(MOVED): str(interval([run.last(key) for run in runs])) for key in ways}
+        if found:
+            rows.append({"environment": world, "series": name, "seeds": str(len(runs)), **found})
+    return section("moved", rows)
 
 
 @dataclass(frozen=True)
