@@ -15,6 +15,7 @@ family and version, and several names have semicolons between them:
     {{table first_evidence Memory-5x5;Hallway *}}        means, environments down and series across
     {{solved every_environment}}                         what each environment came to, and when it was solved
     {{figure memories}}                                  a heat map of scores, and their mean over the cost
+    {{choices memories}}                                 what to take in each environment, and what it costs
     {{questions}}                                        verdicts on the comparisons of questions.toml
 """
 
@@ -32,7 +33,7 @@ from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.toml import from_toml
 from dqn_memory.study import statistics
 from dqn_memory.study.archive import open_source
-from dqn_memory.study.collect import PREFERRED, Data, collect
+from dqn_memory.study.collect import PREFERRED, Data, Entry, collect
 from dqn_memory.study.plots import answer_figure, looks
 from dqn_memory.study.sections.scores import matrices, solved_rows
 from dqn_memory.study.statistics import Contrast, Moments, contrast, holm, interval, welch
@@ -173,15 +174,47 @@ def figure(archives: Archives, archive: str) -> str:
     }
     whole = {}
     for name, normalised in found.items():
-        runs = [run for world in shared for run in data.of(world, name)]
-        seconds = sum(run.last("time/processor") for run in runs) / sum(run.curve.trained for run in runs)
-        whole[name] = statistics.estimate(statistics.AGGREGATES["mean"], normalised), 1e6 * seconds
+        seconds = _seconds([run for world in shared for run in data.of(world, name)])
+        whole[name] = statistics.estimate(statistics.AGGREGATES["mean"], normalised), seconds
     archives.pictures[f"{archive}.png"] = png(answer_figure(cells, whole, looks(data.series)))
     return f"![Final scores of {archive}, with 95 % intervals, and their mean over the cost.]({archive}.png)"
 
 
+def choices(archives: Archives, archive: str) -> str:
+    """Tabulate what to take in each environment: the cheapest of all series that are not told apart from the best."""
+    data, rows = archives[archive], []
+    marks = {(row["environment"], row["series"]): row["processor seconds"] for row in solved_rows(data)}
+    for world in data.worlds:
+        scores = {name: list(data.scores(world, name).values()) for name in data.series if data.of(world, name)}
+        best = max(scores, key=lambda name: float(np.mean(scores[name])))
+        good = [name for name, p in _behind(scores, best).items() if p >= 1 - statistics.LEVEL]
+        costs = {name: _seconds(data.of(world, name)) for name in good}
+        take = min(good, key=lambda name: costs[name])
+        others = ", ".join(name for name in good if name != take)
+        row = {"environment": world, "take": take, "success": _estimate(interval(scores[take]))}
+        row |= {"seconds for a million steps": f"{costs[take]:.0f}", "until solved": marks.get((world, take), "not")}
+        rows.append(row | {"not told apart from the best": others})
+    return Table.from_records(rows).markdown()
+
+
+def _behind(scores: Mapping[str, list[float]], best: str) -> dict[str, float]:
+    """Test all series against the best, corrected; where nothing varies they are as good, or not."""
+    others = [name for name in scores if name != best]
+    values = [welch(Moments.of(scores[best]), Moments.of(scores[name])) for name in others]
+    found = dict(zip(others, holm(values), strict=True))
+    level = np.mean(scores[best])
+    return {best: 1.0} | {
+        name: float(np.mean(scores[name]) == level) if np.isnan(p) else p for name, p in found.items()
+    }
+
+
+def _seconds(runs: Sequence[Entry]) -> float:
+    """Give the processor seconds of a million steps of learning, evaluations included."""
+    return 1e6 * sum(run.last("time/processor") for run in runs) / sum(run.curve.trained for run in runs)
+
+
 def _estimate(found: statistics.Estimate) -> str:
-    return f"{found.point:.2f} [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.point:.2f}" + ("" if np.isnan(found.low) else f" [{found.low:.2f}, {found.high:.2f}]")
 
 
 def _p(value: float) -> str:
@@ -237,7 +270,8 @@ def _contrast(archives: Archives, question: Question, first: str, second: str) -
 # ---- pages -----------------------------------------------------------------------------------------------------------
 WORDS: Mapping[str, Callable[..., str]] = {
     "mean": mean, "interval": with_interval, "each": each, "range": lowest_to_highest, "p": p_value, "beats": beats,
-    "iqm": iqm, "runs": runs, "table": table, "solved": solved, "figure": figure, "questions": questions,
+    "iqm": iqm, "runs": runs, "table": table, "solved": solved, "figure": figure, "choices": choices,
+    "questions": questions,
 }  # fmt: skip
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reported import read
+from reported import MEMORY, make_study, read
 from scipy import stats
 
 from dqn_memory.runs.errors import UserError
+from dqn_memory.study import answers
 from dqn_memory.study.answers import filled_pages
+from dqn_memory.study.definition import Planned
 from dqn_memory.study.report import archive
 from dqn_memory.study.statistics import contrast, holm
 
@@ -65,6 +67,23 @@ def test_placeholders_are_numbers_of_the_archive(kept: Path) -> None:
     assert rows[2] == f"| Memory 5x5 | {np.mean(theirs):.2f} | {np.mean(ours):.2f} |"
     pages = filled_pages(kept) if fill(kept, "{{figure kept}}") else {}
     assert pages[kept / "kept.png"].startswith(b"\x89PNG")
+
+
+def test_the_choice_is_the_cheapest_of_those_that_are_not_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    level = {"best": 0.9, "near": 0.88, "far": 0.2}
+
+    def success(run: Planned, step: int) -> float:
+        return level[str(run.axes["architecture"])] + 0.02 * int(run.axes["seed"])
+
+    monkeypatch.setattr(answers, "_seconds", lambda runs: {"best": 90.0, "near": 60.0, "far": 30.0}[runs[0].series])
+    kinds = zip(level, ("dgfqn", "dtqn4", "drqn"), strict=True)
+    named = ", ".join(f'{{ name = "{name}", architecture = "{kind}" }}' for name, kind in kinds)
+    study = make_study(tmp_path / "study", [MEMORY], f"[{named}]", [1, 2, 3, 4], success)
+    archive(read(study.folder), tmp_path / "kept")
+    (row,) = fill(tmp_path, "{{choices kept}}").splitlines()[2:]
+    assert [cell.strip() for cell in row.split("|")][2:] == ["near", "0.93 [0.91, 0.95]", "60", "not", "best", ""]
 
 
 def test_leads_are_welchs_and_are_judged_after_holm(kept: Path) -> None:
