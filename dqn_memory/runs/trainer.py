@@ -411,7 +411,7 @@ class Trainer(ABC, Generic[C]):
         return score
 
     def moved(self) -> dict[str, float]:
-        """Say how far parameters that may have learned nothing are from their first values."""
+        """Measure how far weights that may have had no gradient are from their first values, for the log."""
         return {}
 
     def save(self, run: Run) -> None:

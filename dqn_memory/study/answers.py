@@ -19,6 +19,7 @@ family and version, and several names have semicolons between them:
     {{questions}}                                        verdicts on the comparisons of questions.toml
 """
 
+import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from dqn_memory.runs.toml import from_toml
 from dqn_memory.study import statistics
 from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import PREFERRED, Data, Entry, collect
+from dqn_memory.study.page import counted
 from dqn_memory.study.plots import answer_figure, looks
 from dqn_memory.study.sections.scores import matrices, solved_rows
 from dqn_memory.study.statistics import Contrast, Moments, contrast, holm, interval, welch
@@ -43,6 +45,8 @@ from envs.tables import Table
 
 TEMPLATE, QUESTIONS = ".template.md", "questions.toml"
 PLACEHOLDER = re.compile(r"\{\{([^{}]+)\}\}")
+NAMED = 2  # environments of a question up to which a table names them
+SHORT = 0.1  # of success, by which what counts as good as the best may fall short of it
 NOTE = "<!-- Made from {name} by `make results`: change that file. -->\n"
 
 
@@ -152,7 +156,8 @@ def solved(archives: Archives, archive: str) -> str:
     marks = {(row["environment"], row["series"]): row for row in solved_rows(data)}
     for world, series, found in data.groups():
         scale, score = data.scale(world), interval([run.score for run in found])
-        row = {"environment": world, "seeds": str(len(found)), "final": str(score)}
+        row = {"environment": world} | ({"series": series} if len(data.series) > 1 else {})
+        row |= {"seeds": str(len(found)), "final": str(score)}
         row["best known"] = "" if scale is None else f"{scale.one:.2f}"
         mark = marks.get((world, series), {})
         rows.append(row | {name: mark.get(name, "not") for name in ("steps", "processor seconds")})
@@ -163,14 +168,10 @@ def figure(archives: Archives, archive: str) -> str:
     """Draw scores by environment and series, and their mean over the cost; give the link to the picture."""
     data = archives[archive]
     found, shared, _ = matrices(data)
-    scores = ((name, world, data.of(world, name)) for world in data.worlds for name in data.series)
     cells = {
-        (name, world): (
-            interval([run.score for run in runs]),
-            float(np.mean(list(data.normalised(world, name).values()))),
-        )
-        for name, world, runs in scores
-        if runs
+        (name, world): (interval(list(data.scores(world, name).values())), float(scores[:, column].mean()))
+        for name, scores in found.items()
+        for column, world in enumerate(shared)
     }
     whole = {}
     for name, normalised in found.items():
@@ -181,36 +182,37 @@ def figure(archives: Archives, archive: str) -> str:
 
 
 def choices(archives: Archives, archive: str) -> str:
-    """Tabulate what to take in each environment: the cheapest of all series that are not told apart from the best."""
+    """Tabulate what to take in each environment: the soonest solved, else cheapest, of all as good as the best.
+
+    As good is what falls short of the best mean by less than `SHORT`, the whole interval of the shortfall; what may be
+    as good, or not, is listed apart. Only series with two seeds count.
+    """
     data, rows = archives[archive], []
     marks = {(row["environment"], row["series"]): row["processor seconds"] for row in solved_rows(data)}
     for world in data.worlds:
-        scores = {name: list(data.scores(world, name).values()) for name in data.series if data.of(world, name)}
+        found = {name: list(data.scores(world, name).values()) for name in data.series}
+        scores = {name: values for name, values in found.items() if len(values) > 1}
+        if not scores:
+            continue
         best = max(scores, key=lambda name: float(np.mean(scores[name])))
-        good = [name for name, p in _behind(scores, best).items() if p >= 1 - statistics.LEVEL]
+        short = {name: contrast([(scores[best], scores[name])]) for name in scores if name != best}
+        good = [best, *(name for name, lack in short.items() if lack.effect + lack.margin(len(short)) < SHORT)]
+        corrected = dict(zip(short, holm([lack.p for lack in short.values()]), strict=True))
+        maybe = [name for name in short if name not in good and corrected[name] >= 1 - statistics.LEVEL]
         costs = {name: _seconds(data.of(world, name)) for name in good}
-        take = min(good, key=lambda name: costs[name])
-        others = ", ".join(name for name in good if name != take)
+        solved = {name: marks.get((world, name), "not") for name in good}
+        take = min(good, key=lambda name: (float(solved[name].replace(",", "").replace("not", "inf")), costs[name]))
         row = {"environment": world, "take": take, "success": _estimate(interval(scores[take]))}
-        row |= {"seconds for a million steps": f"{costs[take]:.0f}", "until solved": marks.get((world, take), "not")}
-        rows.append(row | {"not told apart from the best": others})
+        row |= {"seconds until solved": solved[take], "for a million steps": f"{costs[take]:.0f}"}
+        row |= {"as good": ", ".join(name for name in good if name != take), "undecided": ", ".join(maybe)}
+        rows.append(row)
     return Table.from_records(rows).markdown()
-
-
-def _behind(scores: Mapping[str, list[float]], best: str) -> dict[str, float]:
-    """Test all series against the best, corrected; where nothing varies they are as good, or not."""
-    others = [name for name in scores if name != best]
-    values = [welch(Moments.of(scores[best]), Moments.of(scores[name])) for name in others]
-    found = dict(zip(others, holm(values), strict=True))
-    level = np.mean(scores[best])
-    return {best: 1.0} | {
-        name: float(np.mean(scores[name]) == level) if np.isnan(p) else p for name, p in found.items()
-    }
 
 
 def _seconds(runs: Sequence[Entry]) -> float:
     """Give the processor seconds of a million steps of learning, evaluations included."""
-    return 1e6 * sum(run.last("time/processor") for run in runs) / sum(run.curve.trained for run in runs)
+    seconds = sum(run.last("time/processor") or math.nan for run in runs)
+    return 1e6 * seconds / sum(run.curve.trained for run in runs)
 
 
 def _estimate(found: statistics.Estimate) -> str:
@@ -250,11 +252,14 @@ def questions(archives: Archives) -> str:
         corrected = holm([lead.p for lead in found])
         asked = [question.asks, *[""] * len(found)]
         for (first, second), lead, p, words in zip(question.claims, found, corrected, asked, strict=False):
+            claims, worlds = len(found), question.worlds
+            place = ", ".join(worlds) if len(worlds) <= NAMED else counted(len(worlds), "environment")
+            margin, least = lead.margin(), lead.detectable(claims)
             rows.append({
                 "question": words, "claim": f"{first} above {second}", "by": question.number,
-                "in": ", ".join(question.worlds),
-                "lead": f"{lead.effect:+.2f} [{lead.low:+.2f}, {lead.high:+.2f}]", "p": _p(p),
-                "detectable": f"{lead.detectable:.2f}", "verdict": lead.verdict(p, question.least),
+                "in": place,
+                "lead": f"{lead.effect:+.2f} [{lead.effect - margin:+.2f}, {lead.effect + margin:+.2f}]", "p": _p(p),
+                "detectable": f"{least:.2f}" if least else "-", "verdict": lead.verdict(p, question.least, claims),
             })  # fmt: skip
     return Table.from_records(rows).markdown()
 
@@ -262,7 +267,12 @@ def questions(archives: Archives) -> str:
 def _contrast(archives: Archives, question: Question, first: str, second: str) -> Contrast:
     def scores(side: str, world: str) -> list[float]:
         name, _, elsewhere = side.partition("@")
-        return archives.scores(question.archive, elsewhere or world, name, question.number)
+        if elsewhere and len(question.worlds) > 1:
+            raise UserError(f"{side} would count once for each of {', '.join(question.worlds)}; give one environment")
+        found = archives.scores(question.archive, elsewhere or world, name, question.number)
+        if len(found) < 2:
+            raise UserError(f"{question.archive}: {name} has one seed in {elsewhere or world}; a lead needs two")
+        return found
 
     return contrast([(scores(first, world), scores(second, world)) for world in question.worlds])
 

@@ -169,68 +169,67 @@ class Moments(NamedTuple):
 
 
 def welch(first: Moments, second: Moments, alternative: str = "two-sided") -> float:
-    """Give the p value of Welch's t-test that two samples have the same mean; NaN where neither varies."""
-    if first.error == second.error == 0:
+    """Give the p value of Welch's t-test that two samples have the same mean.
+
+    It is NaN where neither varies, or one is a single number.
+    """
+    if first.error == second.error == 0 or min(first.size, second.size) < 2:
         return math.nan
     sides = [(side.mean, side.error * math.sqrt(side.size), side.size) for side in (first, second)]
     return float(stats.ttest_ind_from_stats(*sides[0], *sides[1], equal_var=False, alternative=alternative).pvalue)
 
 
 class Contrast(NamedTuple):
-    """How far the mean of one sample is above that of another, averaged over environments: Welch's t."""
+    """The mean of one sample less that of another, averaged over environments, with Welch's standard error.
+
+    `certain` is the p value where nothing varies: by permutation, as there is no t.
+    """
 
     effect: float
     error: float
     freedom: float
+    certain: float
 
-    @property
-    def margin(self) -> float:
-        """Half of the 95 % interval."""
-        return float(stats.t.ppf((1 + LEVEL) / 2, self.freedom)) * self.error if self.error else 0.0
+    def margin(self, claims: int = 1) -> float:
+        """Half of the interval that holds 95 % of so many claims at once (Bonferroni)."""
+        return self._quantile(1 - (1 - LEVEL) / (2 * claims))
 
-    @property
-    def low(self) -> float:
-        """Lower end of the 95 % interval."""
-        return self.effect - self.margin
-
-    @property
-    def high(self) -> float:
-        """Upper end of the 95 % interval."""
-        return self.effect + self.margin
+    def _quantile(self, share: float) -> float:
+        return float(stats.t.ppf(share, self.freedom)) * self.error if self.error else 0.0
 
     @property
     def p(self) -> float:
-        """Two-sided p value of no difference; NaN where nothing varies."""
-        return float(2 * stats.t.sf(abs(self.effect) / self.error, self.freedom)) if self.error else math.nan
+        """Two-sided p value of no difference."""
+        if not self.error:
+            return self.certain
+        return float(2 * stats.t.sf(abs(self.effect) / self.error, self.freedom))
 
-    @property
-    def detectable(self) -> float:
-        """The true lead that such samples would show at 5 % in 80 of 100 studies."""
-        power = float(stats.t.ppf(POWER, self.freedom)) * self.error if self.error else 0.0
-        return self.margin + power
+    def detectable(self, claims: int = 1) -> float:
+        """Estimate the true lead that such samples would show in 80 of 100 studies of so many claims."""
+        return self.margin(claims) + self._quantile(POWER)
 
-    def verdict(self, p: float, least: float) -> str:
-        """Judge the claim of a lead by a p value that is corrected, and by the smallest lead that would matter."""
-        if p < 1 - LEVEL and self.effect > 0:
-            return "supported"
-        if (p < 1 - LEVEL and self.effect < 0) or self.high < least:
-            return "refuted"
-        return "undecided"
+    def verdict(self, p: float, least: float, claims: int = 1) -> str:
+        """Judge the claim of a lead by a corrected p value, and by the smallest lead that would matter."""
+        if p < 1 - LEVEL:
+            return "supported" if self.effect > 0 else "refuted"
+        return "no such lead" if self.effect + self.margin(claims) < least else "undecided"
 
 
 def contrast(pairs: Sequence[Sequence[Sequence[float]]]) -> Contrast:
-    """Compare two samples in each of several environments, where their spreads may differ."""
+    """Compare two samples of at least two numbers in each of several environments, where their spreads may differ."""
     moments = [[Moments.of(side) for side in pair] for pair in pairs]
     parts = [(side.error / len(pairs), side.size) for pair in moments for side in pair]
     variance = sum(error**2 for error, _ in parts)
-    lost = sum(error**4 / (size - 1) for error, size in parts)
+    fourth = sum(error**4 / (size - 1) for error, size in parts)  # Welch and Satterthwaite's degrees of freedom
     effect = float(np.mean([first.mean - second.mean for first, second in moments]))
-    return Contrast(effect, math.sqrt(variance), variance**2 / lost if lost else math.inf)
+    orders = math.prod(math.comb(first.size + second.size, first.size) for first, second in moments)
+    certain = min(1.0, 2 / orders) if effect else 1.0
+    return Contrast(effect, math.sqrt(variance), variance**2 / fourth if fourth else math.inf, certain)
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Correct p values for their number (Holm 1979); those that are NaN stay and do not count."""
-    order = sorted((place for place, p in enumerate(values) if not math.isnan(p)), key=lambda place: values[place])
+    """Correct p values for their number (Holm 1979)."""
+    order = sorted(range(len(values)), key=lambda place: values[place])
     corrected, highest = list(values), 0.0
     for rank, place in enumerate(order):
         highest = max(highest, min(1.0, (len(order) - rank) * values[place]))

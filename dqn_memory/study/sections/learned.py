@@ -32,9 +32,10 @@ def moved_section(data: Data) -> Section | None:
     rows = []
     for world, name, runs in data.groups():
         ways = sorted({key for run in runs for line in run.record.metrics for key in line if key.startswith(MOVED)})
-        found = {key.removeprefix(MOVED): str(interval([run.last(key) for run in runs])) for key in ways}
+        told = [run for run in runs if all(run.last(key) is not None for key in ways)]  # older runs do not
+        found = {key.removeprefix(MOVED): str(interval([run.last(key) for run in told])) for key in ways}
         if found:
-            rows.append({"environment": world, "series": name, "seeds": str(len(runs)), **found})
+            rows.append({"environment": world, "series": name, "seeds": str(len(told)), **found})
     return section("moved", rows)
 
 
