@@ -25,8 +25,7 @@ STREAMED = [  # rows that act from the state of their memories
     name for name, row in ARCHITECTURES.items() if row.positions == "none" and (row.streamed or not row.attention)
 ]
 SHORT = {
-    "dqn-episode": CARDS, "adrqn-episode": REAL, "gtrxl_memory-episode": CARDS, "mingru-window": CARDS,
-    "dtqn1-window": IMAGE, "dgfqn-window": Discrete(7, start=-3), "dbgfqn-window": REAL,
+    "dqn-episode": CARDS, "gtrxl_memory-episode": CARDS, "dtqn1-window": IMAGE, "dgfqn-window": Discrete(7, start=-3),
 }  # fmt: skip
 LONG = {
     name: REAL

@@ -14,7 +14,7 @@ from pages import ADDED, PAGES, Q_BUDGET, ROOT, SHELL, Block, anchors, blocks, c
 
 RUN = ("python", "toml", *SHELL)
 TEXT = ("", "text")  # output, or a formula
-SHORT = ("docs/memories.md", *(f"docs/recipes/{name}.md" for name in ("loop", "memory", "pomdp", "prior", "sweep")))
+SHORT = ("docs/memories.md", *(f"docs/recipes/{name}.md" for name in ("loop", "prior")))
 FEW = 4  # blocks that nothing can run
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 EACH = pytest.mark.parametrize("page", PAGES, ids=NAMES.values())
