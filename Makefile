@@ -29,7 +29,7 @@ test-long: .venv/.stamp
 
 # Its time grows with results/, not with the code.
 test-results: .venv/.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m results tests/study/test_results.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m results tests/study
 
 test-cluster: .venv/.stamp
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[cluster]'
