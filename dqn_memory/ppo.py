@@ -75,7 +75,7 @@ class PPOConfig(RolloutConfig):
     learner: PPOLearnerConfig = field(default_factory=PPOLearnerConfig)
     exploration: ExplorationConfig = field(
         default_factory=lambda: ExplorationConfig(
-            epsilon_start=0, epsilon_end=0, random_start_steps=60, sticky_exponent=2, sticky_max_steps=6
+            epsilon_start=0.0, epsilon_end=0.0, random_start_steps=60, sticky_exponent=2.0, sticky_max_steps=6
         )
     )
     novelty: NoveltyConfig = field(default_factory=NoveltyConfig)

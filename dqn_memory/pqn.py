@@ -74,7 +74,7 @@ class PQNConfig(RolloutConfig):
     learner: PQNLearnerConfig = field(default_factory=PQNLearnerConfig)
     exploration: ExplorationConfig = field(
         default_factory=lambda: ExplorationConfig(
-            epsilon_steps=1_000_000, random_start_steps=60, sticky_exponent=2, sticky_max_steps=30
+            epsilon_steps=1_000_000, random_start_steps=60, sticky_exponent=2.0, sticky_max_steps=30
         )
     )
     novelty: NoveltyConfig = field(default_factory=NoveltyConfig)

@@ -21,6 +21,7 @@ from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind, trainer_class
+from dqn_memory.runs.toml import defaults, from_toml, to_toml
 
 SHORT = f"--env {MEMORY} --time-limit 12 --max-episode-steps 12 --evaluate-every 0"
 
@@ -133,6 +134,13 @@ def test_a_longer_resume_equals_an_uninterrupted_run(tmp_path, kind, more):
 
 
 @pytest.mark.long
+@EVERY_KIND
+def test_defaults_are_written_as_they_are_read(kind):
+    """Else a study would not know a finished run as the one that it plans."""
+    written = to_toml(defaults(trainer_class(kind).config_class))
+    assert to_toml(from_toml(trainer_class(kind).config_class, written, "defaults")) == written
+
+
 @EVERY_KIND
 def test_a_run_killed_at_random_moments_ends_as_the_uninterrupted_one(tmp_path, kind):
     more, steps, most_kills = KINDS[kind].killed
