@@ -1,8 +1,8 @@
-"""Fill a page's placeholders with numbers of the archives beside it, so that text and tables cannot part.
+"""Fill the fields of a page with numbers of the archives beside it, so that text and tables cannot part.
 
-`README.template.md` becomes `README.md` whenever `study.report --all results` makes the reports again. A placeholder is
-a word and what it is about, separated by blanks, names with blanks in quotes; an environment is named without its
-family and version, and several names have semicolons between them:
+`README.template.md` becomes `README.md` whenever `study.report --all results` makes the reports again. A field is a word
+and what it is about, separated by blanks, names with blanks in quotes; an environment is named without its family and
+version, and several names have semicolons between them:
 
     {{mean first_evidence Memory-5x5 dtqn4 area}}        mean over seeds, also of another number, such as area
     {{interval first_evidence Memory-5x5 dtqn4}}         the same with its 95 % bootstrap interval
@@ -44,7 +44,7 @@ from envs.files import read_text
 from envs.tables import Table
 
 TEMPLATE, QUESTIONS = ".template.md", "questions.toml"
-PLACEHOLDER = re.compile(r"\{\{([^{}]+)\}\}")
+FIELD = re.compile(r"\{\{([^{}]+)\}\}")
 NAMED = 2  # environments of a question up to which a table names them
 SHORT = 0.1  # of success, by which what counts as good as the best may fall short of it
 NOTE = "<!-- Made from {name} by `make results`: change that file. -->\n"
@@ -93,7 +93,7 @@ def _known(what: str, name: str, names: Sequence[str] | Mapping[str, str]) -> st
     return name
 
 
-# ---- placeholders ----------------------------------------------------------------------------------------------------
+# ---- fields ----------------------------------------------------------------------------------------------------
 def mean(archives: Archives, archive: str, world: str, series: str, number: str = PREFERRED) -> str:
     """Average over seeds."""
     return f"{np.mean(archives.scores(archive, world, series, number)):.2f}"
@@ -289,26 +289,26 @@ def filled_pages(folder: Path) -> dict[Path, bytes]:
     """Fill every template in a folder; give the pages, and the pictures that they show, by their paths.
 
     Raises:
-        UserError: a placeholder names what is not there; it says in which template.
+        UserError: a field names what is not there; it says in which template.
     """
     archives, pages = Archives(folder), {}
     for path in sorted(folder.glob(f"*{TEMPLATE}")):
         text = read_text(path, "the template ")
-        parts = PLACEHOLDER.split(text)  # text and placeholders in turn
-        parts[1::2] = [_fill(archives, placeholder, path.name) for placeholder in parts[1::2]]
+        parts = FIELD.split(text)  # text and fields in turn
+        parts[1::2] = [_fill(archives, field, path.name) for field in parts[1::2]]
         pages[path.with_name(path.name.replace(TEMPLATE, ".md"))] = (
             NOTE.format(name=path.name) + "".join(parts)
         ).encode()
     return pages | {folder / name: picture for name, picture in archives.pictures.items()}
 
 
-def _fill(archives: Archives, placeholder: str, name: str) -> str:
-    word, *about = shlex.split(placeholder)
+def _fill(archives: Archives, field: str, name: str) -> str:
     try:
+        word, *about = shlex.split(field)
         function = WORDS[_known("word", word, list(WORDS))]
         wanted = list(signature(function).parameters.values())[1:]
         if not sum(each.default is Parameter.empty for each in wanted) <= len(about) <= len(wanted):
             raise UserError(f"{word} takes {', '.join(each.name for each in wanted) or 'nothing'}")
         return function(archives, *about)
-    except UserError as error:
-        raise UserError(f"{name}: {{{{{placeholder}}}}}: {error}") from None
+    except (UserError, ValueError) as error:  # a quotation that is not closed is a ValueError
+        raise UserError(f"{name}: {{{{{field}}}}}: {error}") from None

@@ -1,4 +1,4 @@
-"""Pages filled from archives: every placeholder, its numbers by another path, and what a wrong one says."""
+"""Pages filled from archives: every field, its numbers by another path, and what a wrong one says."""
 
 import csv
 import math
@@ -58,7 +58,7 @@ def raw(folder: Path, number: str = "final") -> dict[tuple[str, str], list[float
     return found
 
 
-def test_placeholders_are_numbers_of_the_archive(kept: Path) -> None:
+def test_fields_are_numbers_of_the_archive(kept: Path) -> None:
     found = raw(kept / "studies" / "kept")
     ours, theirs = (found["Gridverse/Memory-5x5-v0", name] for name in ("dgfqn", "dtqn4"))
     assert fill(kept, "a {{mean kept Memory-5x5 dgfqn}} b") == f"a {np.mean(ours):.2f} b"
@@ -144,20 +144,21 @@ def test_verdicts(first: list[float], second: list[float], words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("placeholder", "words"),
+    ("field", "words"),
     [
         ("meen kept Memory-5x5 dgfqn", "meen"),
         ("mean kep Memory-5x5 dgfqn", "did you mean 'kept'"),
         ("mean kept Memory-5x6 dgfqn", "Memory-5x5"),
         ("mean kept Memory-5x5 dgfq", "dgfqn"),
         ("mean kept Memory-5x5 dgfqn finl", "final"),
+        ('mean kept "Memory-5x5', "No closing quotation"),
         ("mean kept", "mean takes archive, world, series, number"),
     ],
 )
-def test_a_wrong_placeholder_is_one_sentence(kept: Path, placeholder: str, words: str) -> None:
+def test_a_wrong_field_is_one_sentence(kept: Path, field: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as error:
-        fill(kept, f"{{{{{placeholder}}}}}")
-    assert str(error.value).startswith(f"PAGE.template.md: {{{{{placeholder}}}}}: ") and "\n" not in str(error.value)
+        fill(kept, f"{{{{{field}}}}}")
+    assert str(error.value).startswith(f"PAGE.template.md: {{{{{field}}}}}: ") and "\n" not in str(error.value)
 
 
 @pytest.mark.results
