@@ -1,6 +1,6 @@
 """Fill the fields of a page with numbers of the archives beside it, so that text and tables cannot part.
 
-`README.template.md` becomes `README.md` whenever `study.report --all results` makes the reports again. A field is a word
+`README.template.md` becomes `README.md` when `study.report --all results` makes the reports again. A field is a word
 and what it is about, separated by blanks, names with blanks in quotes; an environment is named without its family and
 version, and several names have semicolons between them:
 
