@@ -32,12 +32,12 @@ from dqn_memory.analysis.episodes import action_names, play_in
 from dqn_memory.analysis.video import Looks, check_target, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
+from dqn_memory.runs.common import ComputeConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally
-from dqn_memory.runs.settings import ComputeConfig
 from dqn_memory.runs.trainer import LoadedPolicy, Policy
 from envs.files import make_folder, write_atomic
 from envs.fleet import make_fleet

@@ -35,10 +35,10 @@ from dqn_memory.pqn import PQNTrainer
 from dqn_memory.replay import WindowBatch
 from dqn_memory.rollout_trainer import RolloutTrainer
 from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.common import Engine, set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.metrics import read_metrics
-from dqn_memory.runs.settings import Engine, set_tf32
 from dqn_memory.seeds import Together
 from dqn_memory.train import Batch, make_optimizer, make_update, sample
 from envs.machine import benchmark_facts

@@ -1,7 +1,7 @@
 """The config of a training run: one frozen tree of dataclasses. A TOML preset is the same tree.
 
 The parts that stand beside what they configure are `NetworkConfig` (network.py), `ExplorationConfig` (acting.py), and
-those that every trainer has (runs/settings.py).
+those that every trainer has (runs/common.py).
 """
 
 from dataclasses import dataclass, field, replace
@@ -11,18 +11,11 @@ import torch
 
 from dqn_memory.acting import ActingMode, ActingState, EvalSetup, ExplorationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
-from dqn_memory.runs import settings
+from dqn_memory.runs import common
 from dqn_memory.runs.backend import Backend
+from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import (
-    Bounds,
-    Engine,
-    EnvironmentConfig,
-    OutputConfig,
-    Repeatable,
-    check_numbers,
-    check_parts,
-)
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, check_parts
 
 
 @dataclass(frozen=True)
@@ -173,7 +166,7 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class ComputeConfig(settings.ComputeConfig):
+class ComputeConfig(common.ComputeConfig):
     """Where and how tensors are computed."""
 
     engine: Engine = "eager"

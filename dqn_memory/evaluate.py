@@ -18,12 +18,13 @@ from typing import Literal
 import tyro
 
 from dqn_memory.runs.backend import log_backend
+from dqn_memory.runs.common import ComputeConfig
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run, RunArgument
 from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, lines
 from dqn_memory.runs.score import fields as measures
-from dqn_memory.runs.settings import ComputeConfig, check_numbers
+from dqn_memory.runs.settings import check_numbers
 from envs.baselines import baseline_summary
 
 

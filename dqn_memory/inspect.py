@@ -39,10 +39,11 @@ from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, o
 from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import QNetwork
+from dqn_memory.runs.common import ComputeConfig, set_tf32
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.score import report
-from dqn_memory.runs.settings import Bounds, ComputeConfig, check_numbers, set_tf32
+from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
 from envs.files import disk_errors, write_atomic
 

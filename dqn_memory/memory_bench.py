@@ -31,11 +31,12 @@ from dqn_memory.analysis.size import count, match, on_meta
 from dqn_memory.analysis.timing import Timer, Work
 from dqn_memory.network import ARCHITECTURES, Architecture, NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.common import set_tf32
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.lock import held_lock
 from dqn_memory.runs.progress import Progress
 from dqn_memory.runs.seeding import Streams, generator
-from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, set_tf32
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from envs.cli import Plugins, WriteArgs, load_plugins
 from envs.files import make_folder
 from envs.machine import benchmark_facts, revision

@@ -24,7 +24,8 @@ from dqn_memory.network import NetworkConfig
 from dqn_memory.rollout_trainer import RolloutConfig
 from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, lambda_returns
 from dqn_memory.runs.backend import resolve_backend
-from dqn_memory.runs.settings import Bounds, EnvironmentConfig, OutputConfig, Repeatable
+from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
+from dqn_memory.runs.settings import Bounds, Repeatable
 from dqn_memory.seeds import ManySeedsTrainer
 
 

@@ -21,11 +21,12 @@ from dqn_memory.analysis.size import on_meta
 from dqn_memory.config import ComputeConfig
 from dqn_memory.network import NetworkConfig, ObservationSpec
 from dqn_memory.rollouts import Collector, Column, Novelty, Predictor, Rollout
+from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import Ended
 from dqn_memory.runs.seeding import generator
-from dqn_memory.runs.settings import EnvironmentConfig, check_numbers, check_parts
+from dqn_memory.runs.settings import check_numbers, check_parts
 from dqn_memory.runs.trainer import set_learning_rate
 from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
 from envs.core import Step

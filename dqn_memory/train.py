@@ -23,9 +23,9 @@ from dqn_memory.config import LearnerConfig, TrainConfig
 from dqn_memory.network import QNetwork, trimmed_length
 from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.seeding import generator
-from dqn_memory.runs.settings import Engine
 from dqn_memory.runs.trainer import set_learning_rate
 from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
 

@@ -23,8 +23,9 @@ from dqn_memory.analysis.timing import CompareArgs, Timer, Work
 from dqn_memory.blocks import PRIORS, PriorConfig
 from dqn_memory.blocks.attention import attend
 from dqn_memory.runs.backend import Backend
+from dqn_memory.runs.common import set_tf32
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
-from dqn_memory.runs.settings import Repeatable, parse, set_tf32
+from dqn_memory.runs.settings import Repeatable, parse
 from envs.fleet import Fleet, make_fleet
 from envs.machine import benchmark_facts
 from envs.tables import Table, origin, publish

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Self
 import torch
 from torch import Tensor
 
-from dqn_memory.runs import settings
+from dqn_memory.runs import common
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds
 from envs.atari import AtariStep
@@ -17,7 +17,7 @@ from envs.registry import WORLDS, make_world
 
 
 @dataclass(frozen=True)
-class ComputeConfig(settings.ComputeConfig):
+class ComputeConfig(common.ComputeConfig):
     """Where and how tensors are computed."""
 
     tf32: bool = False
@@ -78,7 +78,7 @@ def training_signal(step: Step, collection: Any) -> tuple[Tensor, Tensor]:
     return reward, step.terminated
 
 
-def check_environment(environment: settings.EnvironmentConfig) -> None:
+def check_environment(environment: common.EnvironmentConfig) -> None:
     """Raise UserError for an option that this environment does not have."""
     environment.kwargs()
     env, path = environment.env, environment.path
@@ -99,7 +99,7 @@ def env_kwargs(config: Any, training: bool, **game: Any) -> dict[str, Any]:
     return replace(config.environment, time_limit=limit if own is None else min(limit, own)).kwargs()
 
 
-def _own_limit(environment: settings.EnvironmentConfig) -> int | None:
+def _own_limit(environment: common.EnvironmentConfig) -> int | None:
     """Look up an environment's time limit, None where it has none. It must be made for that: keywords can change it."""
     if environment.env.removeprefix("envs:") in WORLDS:
         return make_world(environment.env, **environment.kwargs()).time_limit

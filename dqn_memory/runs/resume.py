@@ -8,11 +8,12 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from dqn_memory.runs.backend import Backend, recorded, refused
 from dqn_memory.runs.checkpoint import Checkpoint, foreign_state, train_anew
+from dqn_memory.runs.common import Engine
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.migration import leaves
-from dqn_memory.runs.settings import Engine, Settings, parse
+from dqn_memory.runs.settings import Settings, parse
 from dqn_memory.runs.toml import from_record, to_toml
 from envs.cli import load_plugins
 

@@ -37,7 +37,7 @@ from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import PREFERRED, Data, Entry, collect
 from dqn_memory.study.page import counted
 from dqn_memory.study.plots import answer_figure, looks
-from dqn_memory.study.sections.scores import matrices, solved_rows
+from dqn_memory.study.sections.scores import matrices, solved
 from dqn_memory.study.statistics import Contrast, Moments, contrast, holm, interval, welch
 from dqn_memory.study.store import INDEX
 from envs.files import read_text
@@ -150,17 +150,16 @@ def table(archives: Archives, archive: str, worlds: str, names: str, number: str
     return Table(["", *series], rows).markdown()
 
 
-def solved(archives: Archives, archive: str) -> str:
+def solved_table(archives: Archives, archive: str) -> str:
     """Tabulate what each environment with finished runs came to, and when it was solved."""
     data, rows = archives[archive], []
-    marks = {(row["environment"], row["series"]): row for row in solved_rows(data)}
     for world, series, found in data.groups():
         scale, score = data.scale(world), interval([run.score for run in found])
         row = {"environment": world} | ({"series": series} if len(data.series) > 1 else {})
         row |= {"seeds": str(len(found)), "final": str(score)}
         row["best known"] = "" if scale is None else f"{scale.one:.2f}"
-        mark = marks.get((world, series), {})
-        rows.append(row | {name: mark.get(name, "not") for name in ("steps", "processor seconds")})
+        mark = solved(data, world, found)
+        rows.append(row | (mark.cells() if mark else {"steps": "not", "processor seconds": "not"}))
     return Table.from_records(rows).markdown()
 
 
@@ -188,7 +187,6 @@ def choices(archives: Archives, archive: str) -> str:
     as good, or not, is listed apart. Only series with two seeds count.
     """
     data, rows = archives[archive], []
-    marks = {(row["environment"], row["series"]): row["processor seconds"] for row in solved_rows(data)}
     for world in data.worlds:
         found = {name: list(data.scores(world, name).values()) for name in data.series}
         scores = {name: values for name, values in found.items() if len(values) > 1}
@@ -200,10 +198,12 @@ def choices(archives: Archives, archive: str) -> str:
         corrected = dict(zip(short, holm([lack.p for lack in short.values()]), strict=True))
         maybe = [name for name in short if name not in good and corrected[name] >= 1 - statistics.LEVEL]
         costs = {name: _seconds(data.of(world, name)) for name in good}
-        solved = {name: marks.get((world, name), "not") for name in good}
-        take = min(good, key=lambda name: (float(solved[name].replace(",", "").replace("not", "inf")), costs[name]))
+        marks = {name: solved(data, world, data.of(world, name)) for name in good}
+        soonest = {name: mark.seconds if mark else math.inf for name, mark in marks.items()}
+        take = min(good, key=lambda name: (soonest[name], costs[name]))
         row = {"environment": world, "take": take, "success": _estimate(interval(scores[take]))}
-        row |= {"seconds until solved": solved[take], "for a million steps": f"{costs[take]:.0f}"}
+        when = "not" if math.isinf(soonest[take]) else f"{soonest[take]:,.0f}"
+        row |= {"seconds until solved": when, "for a million steps": f"{costs[take]:.0f}"}
         row |= {"as good": ", ".join(name for name in good if name != take), "undecided": ", ".join(maybe)}
         rows.append(row)
     return Table.from_records(rows).markdown()
@@ -280,7 +280,7 @@ def _contrast(archives: Archives, question: Question, first: str, second: str) -
 # ---- pages -----------------------------------------------------------------------------------------------------------
 WORDS: Mapping[str, Callable[..., str]] = {
     "mean": mean, "interval": with_interval, "each": each, "range": lowest_to_highest, "p": p_value, "beats": beats,
-    "iqm": iqm, "runs": runs, "table": table, "solved": solved, "figure": figure, "choices": choices,
+    "iqm": iqm, "runs": runs, "table": table, "solved": solved_table, "figure": figure, "choices": choices,
     "questions": questions,
 }  # fmt: skip
 

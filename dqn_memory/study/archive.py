@@ -6,7 +6,7 @@ An archive is a folder that git shows well and that needs no checkpoint:
     archive.json     name and axes of the study, what its report shows, SHA-256 of the other files
     config.toml      the settings that all runs share; `--config` of the trainer takes it
     runs.csv         a row a run: axes, state, cost, settings that differ, summary, SHA-256 of all its numbers
-    metrics.csv      a row a log line: number of the run in runs.csv, environment step, a column a metric
+    metrics.csv      a row a log line, of training TRAINING_LINES a run: number of the run in runs.csv, step, metrics
     machines.json    the distinct machines and versions that runs.csv refers to
     attention.json   attention maps by run, where the report has any
 
@@ -51,7 +51,9 @@ RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
 CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 SUMMARY, ATTENTION = "summary.json", "attention.json"
 EVALUATIONS = ("eval/", "final/", "memory_ablation/")  # names of metrics that are kept in full
-DIGITS = 8  # significant ones of a training line; float32 has seven
+KEPT = (*EVALUATIONS, "losses/reconstruction")
+TRAINING_LINES = 20  # of a run that are kept besides
+DIGITS = 5  # significant ones of a training line
 PROGRESS = ("state", "steps", "attempts", "seconds", "error")  # columns of a run's state, where it has them
 PER_RUN = ("revision", "dirty", "command")  # facts of environment.json that are no machine's
 Damage = Mapping[str, Sequence[str]]
@@ -199,7 +201,7 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
     Raises:
         UserError: the folder holds something else, or runs that the study lacks.
     """
-    records = {run.name: records[run.name] for run in source.runs if run.name in records}
+    records = {run.name: compact(records[run.name]) for run in source.runs if run.name in records}
     earlier = _earlier(source, records, folder)
     if source.recorded is None:
         records = {name: portable(record, source.folder, f"{HOME}/{source.name}") for name, record in records.items()}
@@ -249,9 +251,23 @@ def _earlier(source: Source, records: Mapping[str, RunRecord], folder: Path) -> 
 
 
 def portable(record: RunRecord, folder: Path, place: str) -> RunRecord:
-    """Name a folder of this machine as `place` in what is stored of a run, and round its training lines."""
+    """Name a folder of this machine as `place` in what is stored of a run."""
     config, environment = placeless([record.config, record.environment], folder, place)
-    return replace(record, config=config, environment=environment, metrics=[rounded(row) for row in record.metrics])
+    return replace(record, config=config, environment=environment)
+
+
+def compact(record: RunRecord) -> RunRecord:
+    """Keep of a run's log lines what a report reads.
+
+    These are all that evaluate or hold losses of a world model, whose fluctuation is reported, and of the others
+    TRAINING_LINES at even distances, the last among them. Numbers of training are rounded.
+    """
+    whole = [any(name.startswith(KEPT) for name in row) for row in record.metrics]
+    others = [number for number, kept in enumerate(whole) if not kept]
+    count = min(TRAINING_LINES, len(others))
+    chosen = {others[len(others) * number // count - 1] for number in range(1, count + 1)}
+    rows = [row for number, row in enumerate(record.metrics) if whole[number] or number in chosen]
+    return replace(record, metrics=[rounded(row) for row in rows])
 
 
 def rounded(row: Tree) -> Tree:

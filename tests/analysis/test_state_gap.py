@@ -10,9 +10,9 @@ from dqn_memory.acting import ExplorationConfig
 from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
 from dqn_memory.config import LearnerConfig, TrainConfig
 from dqn_memory.network import NetworkConfig, observation_spec
+from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import Score
-from dqn_memory.runs.settings import EnvironmentConfig
 from dqn_memory.train import QTrainer
 from envs import WORLDS
 from envs.registry import make_world

@@ -11,9 +11,9 @@ from dqn_memory.acting import WindowActor
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import trimmed_length
+from dqn_memory.runs.common import set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import set_tf32
 from dqn_memory.runs.trainer import restore_optimizer, set_learning_rate
 from dqn_memory.train import QTrainer, make_optimizer, make_update, sample, td_loss, update
 from dqn_memory.trainer import average_parameters, averaging

@@ -14,10 +14,10 @@ import pytest
 from trained import CARDS, training_flags
 
 from dqn_memory.runs import trackers
+from dqn_memory.runs.common import OutputConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
-from dqn_memory.runs.settings import OutputConfig
 from dqn_memory.runs.toml import defaults, from_record
 from dqn_memory.train import main
 

@@ -6,13 +6,14 @@ import shutil
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from reported import HALLWAY, HEADINGS, MACHINE, MEMORY, hashes, make_study, noisy, read, report, text_of
 from run_folders import refused
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import RAW
-from dqn_memory.study.archive import open_source, read_run, rounded, unpack
+from dqn_memory.study.archive import TRAINING_LINES, RunRecord, compact, open_source, read_run, rounded, unpack
 from dqn_memory.study.collect import kept_record
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive, main, unsound
@@ -61,8 +62,20 @@ def test_training_lines_alone_are_rounded() -> None:
     evaluation = {"step": 10, "eval/success_rate": 1 / 3, "time/elapsed": 1 / 7}
     assert rounded(evaluation) == evaluation
     training = {"step": 20, "losses/td_loss": 0.13601534707205637, "charts/SPS": 33836.32814376696, "n": 3, "x": None}
-    short = {"step": 20, "losses/td_loss": 0.13601535, "charts/SPS": 33836.328, "n": 3, "x": None}
+    short = {"step": 20, "losses/td_loss": 0.13602, "charts/SPS": 33836.0, "n": 3, "x": None}
     assert rounded(training) == rounded(short) == short
+
+
+def test_few_training_lines_are_kept_and_all_that_a_report_reads() -> None:
+    read_in_full = ("eval/success_rate", "final/success_rate", "losses/reconstruction")
+    metrics: list[dict[str, float]] = [{"step": step, "losses/td_loss": step / 7} for step in range(1, 1001)]
+    for place, name in zip((100, 101, 700), read_in_full, strict=True):
+        metrics[place] = {"step": place + 1, name: 1 / 3}
+    once = compact(RunRecord({}, {}, list(metrics)))
+    training = [row["step"] for row in once.metrics if "losses/td_loss" in row]
+    assert len(training) == TRAINING_LINES and training[-1] == 1000 and set(np.diff(training)) <= {49, 50, 51, 52}
+    assert {name for row in once.metrics for name in row} == {"step", "losses/td_loss", *read_in_full}
+    assert compact(once) == once
 
 
 def test_what_all_runs_share_stands_once(kept: Path) -> None:

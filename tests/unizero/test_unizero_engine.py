@@ -11,8 +11,9 @@ import unizero_models
 from torch._dynamo.backends.debugging import aot_eager
 from torch._inductor.compile_fx import compile_fx
 
+from dqn_memory.runs.common import set_tf32
 from dqn_memory.runs.cuda_graph import mapped
-from dqn_memory.runs.settings import parse, set_tf32
+from dqn_memory.runs.settings import parse
 from world_models.unizero import train
 from world_models.unizero.acting import Planner
 from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig

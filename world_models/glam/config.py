@@ -9,16 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import torch
 
 from dqn_memory.runs.backend import Backend
+from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import (
-    Bounds,
-    EnvironmentConfig,
-    OutputConfig,
-    Repeatable,
-    check_numbers,
-    check_parts,
-    flags_of,
-)
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, check_parts, flags_of
 from envs.worlds.catch import check as check_catch
 from world_models import settings
 from world_models.settings import check_environment

@@ -18,16 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from dqn_memory.blocks import GATES, PRIORS, PriorConfig
+from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError, near_names, require
-from dqn_memory.runs.settings import (
-    Bounds,
-    Engine,
-    EnvironmentConfig,
-    OutputConfig,
-    Repeatable,
-    check_numbers,
-    check_parts,
-)
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, check_parts
 from envs.atari import AtariConfig
 from world_models import settings
 from world_models.settings import check_environment

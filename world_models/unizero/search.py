@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured
-from dqn_memory.runs.settings import Engine
 from world_models.unizero import compiled_tree, tree
 from world_models.unizero.config import SearchConfig, TreeConfig
 from world_models.unizero.gumbel import Halving

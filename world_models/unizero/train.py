@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.network import observation_spec
+from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import generator
-from dqn_memory.runs.settings import Engine
 from dqn_memory.runs.trainer import Trainer
 from world_models.distributions import cross_entropy, entropy, group_kl
 from world_models.settings import EvalSetup, training_signal

@@ -5,6 +5,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -51,27 +52,39 @@ def curves_section(data: Data) -> Section | None:
     return section("curves", pictures)
 
 
+@dataclass(frozen=True)
+class Solved:
+    """From when on the mean success of all seeds stays at `level`: steps, and processor seconds of one run."""
+
+    level: float
+    steps: int
+    seconds: float
+
+    def cells(self) -> dict[str, str]:
+        """Print the steps and the seconds."""
+        return {"steps": f"{self.steps:,}", "processor seconds": show(self.seconds, ",.0f")}
+
+
 def solved_section(data: Data) -> Section | None:
     """Say from when on the mean success of all seeds stays at the best known player's, in steps and seconds."""
-    return section("solved", solved_rows(data), level=SOLVED)
-
-
-def solved_rows(data: Data) -> list[dict[str, str]]:
-    """Find for each environment and series that is solved from when on it is."""
     rows = []
     for world, name, runs in data.groups():
-        scale = data.scale(world)
-        level = SOLVED * (1.0 if scale is None else scale.one)
-        marks = [_success_and_seconds(run) for run in runs if run.success]
-        steps = sorted(set(marks[0]).intersection(*marks)) if marks else []
-        success, seconds = (
-            np.array([np.mean([mark[step][place] for mark in marks]) for step in steps]) for place in (0, 1)
-        )
-        below = np.flatnonzero(success < level)
-        if (first := below[-1] + 1 if len(below) else 0) < len(steps):
-            row = {"environment": world, "series": name, "seeds": str(len(runs)), "success": f"{level:.3f}"}
-            rows.append(row | {"steps": f"{steps[first]:,}", "processor seconds": show(float(seconds[first]), ",.0f")})
-    return rows
+        if found := solved(data, world, runs):
+            row = {"environment": world, "series": name, "seeds": str(len(runs)), "success": f"{found.level:.3f}"}
+            rows.append(row | found.cells())
+    return section("solved", rows, level=SOLVED)
+
+
+def solved(data: Data, world: str, runs: Sequence[Entry]) -> Solved | None:
+    """Find from when on the runs of a series solve an environment; None where they do not."""
+    scale = data.scale(world)
+    level = SOLVED * (1.0 if scale is None else scale.one)
+    marks = [_success_and_seconds(run) for run in runs if run.success]
+    steps = sorted(set(marks[0]).intersection(*marks)) if marks else []
+    means = np.array([np.mean([mark[step] for mark in marks], axis=0) for step in steps]).reshape(-1, 2)
+    below = np.flatnonzero(means[:, 0] < level)
+    first = below[-1] + 1 if len(below) else 0
+    return Solved(level, steps[first], float(means[first, 1])) if first < len(steps) else None
 
 
 def _success_and_seconds(run: Entry) -> dict[int, tuple[float, float]]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from dqn_memory.runs.common import ComputeConfig, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import ComputeConfig, EnvironmentConfig, OutputConfig, Repeatable
+from dqn_memory.runs.settings import Repeatable
 from envs.files import write_text
 
 

@@ -1,0 +1,170 @@
+"""Parts that every trainer's config has: the environment, what is written where, and what computes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import Bounds, check_numbers
+from dqn_memory.runs.trackers import check_trackers
+from envs.registry import WORLDS
+
+if TYPE_CHECKING:  # scripts that compute nothing, such as the runner of studies, go without torch
+    import torch
+
+Engine = Literal["eager", "compile", "cudagraph"]
+
+
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    """The environment, and how many copies of it run."""
+
+    env: str = "Gridverse/Memory-5x5-v0"
+    """An environment of this suite, or any Gymnasium id with discrete actions; ids of MiniGrid, POPGym and Memory Gym
+    need no more than their package."""
+    num_envs: Annotated[int, Bounds(1)] = 16
+    """Parallel copies N; one iteration of training is N environment steps."""
+    time_limit: Annotated[int, Bounds(1)] | None = None
+    """Steps after which a training episode is truncated (None: the environment's own limit, which evaluations keep)."""
+    path: str | None = None
+    """File that the environment is read from, where it takes one."""
+    observation_key: str | None = None
+    """Which entry of a dictionary observation the agent sees (None: its only Box, if there is one)."""
+    observe: Literal["observation", "state"] = "observation"
+    """`state` shows the state in place of the observation: what the same agent does where nothing is hidden
+    (environments of this suite)."""
+    env_workers: Annotated[int, Bounds(1)] | None = None
+    """Processes that step Gymnasium environments, each its share of the copies (None: this one does). The results are
+    the same. It pays where a step of all copies takes some milliseconds; asking processes costs about 0.2 ms."""
+
+    def completed(self) -> EnvironmentConfig:
+        """Choose the only Box of a dictionary observation, and say so, where no key is given."""
+        from envs.packages import make_env
+        from envs.spaces import only_box
+
+        if self.observation_key is not None or self.env.startswith("ALE/") or self.env.removeprefix("envs:") in WORLDS:
+            return self
+        env = make_env(self.env, **self.kwargs(training=False))
+        key = only_box(env.observation_space)
+        env.close()
+        if key is None:
+            return self
+        print(f"{self.env} shows a dictionary; the agent sees its entry {key!r} (--observation-key)", file=sys.stderr)
+        return replace(self, observation_key=key)
+
+    def kwargs(self, training: bool = True) -> dict[str, Any]:
+        """Give the keywords of the environment's constructor.
+
+        Raises:
+            UserError: the environment cannot have what is asked for.
+        """
+        ours = self.env.removeprefix("envs:") in WORLDS
+        if self.env_workers is not None and (ours or self.env.startswith("ALE/")):
+            how = "all copies at once, as tensors" if ours else "its copies in threads of its own"
+            raise UserError(f"--env-workers {self.env_workers}: {self.env} steps {how}; leave the flag out")
+        if self.observe == "state" and not ours:
+            raise UserError(
+                f"--observe state needs an environment of this suite, which {self.env} is not; use --observe "
+                "observation"
+            )
+        limit = "time_limit" if ours else "max_episode_steps"  # the keyword of gymnasium.make
+        given = {limit: self.time_limit if training else None, "path": self.path}
+        if self.env.startswith("ALE/"):
+            from envs.atari import AtariConfig
+
+            frames = AtariConfig().frame_skip * (given.pop(limit) or 0)
+            given["most_frames"] = frames or None
+        given |= {"observe": self.observe if self.observe == "state" else None}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """Where a run lives and what it writes."""
+
+    run: str | None = None
+    """Run folder (None: runs/ENV/VARIANT/seed_SEED); it must not hold a run yet."""
+    log_every: Annotated[int, Bounds(0)] = 2_000
+    """Environment steps between log lines (0: none)."""
+    track: tuple[str, ...] = ("tensorboard",)
+    """Who is told of them, besides metrics.jsonl: any of tensorboard, csv (a file metrics.csv), wandb (Weights &
+    Biases) and trackers of a --plugin; or none."""
+    checkpoint_every: Annotated[int, Bounds(0)] = 50_000
+    """Environment steps between checkpoints (0: only at the end)."""
+    checkpoint_replay: Literal["full", "none"] = "full"
+    """`none` leaves the replay out of checkpoints: small files, but a resumed run is no longer exact."""
+    max_repeated_actions: Annotated[int, Bounds(0)] | None = 1_000_000
+    """Environments that cannot be copied (Gymnasium's, Atari's) are resumed by taking all actions since their seeds
+    again. A checkpoint that would need more of them starts new episodes, which a resume then begins at (0: every
+    checkpoint does; None: none does)."""
+
+    def check(self) -> None:
+        """Refuse trackers that cannot be had."""
+        check_trackers(self.track)
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """Where and how tensors are computed."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    threads: Annotated[int, Bounds(1)] | None = None
+    """CPU threads of torch (None: torch's own choice)."""
+    engine: Engine = "eager"
+    """How networks are executed; every engine computes the same function."""
+
+    def start(self) -> torch.device:
+        """Set what float sums depend on (number of threads, form of products) and give the device."""
+        import torch
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        set_tf32(getattr(self, "tf32", False))
+        return self.torch_device()
+
+    def check(self) -> None:
+        """One sentence for a device or an engine that cannot be had, on this machine or at all."""
+        check_numbers(self)
+        device = self.torch_device()
+        if self.engine == "cudagraph" and device.type != "cuda":
+            raise UserError("--engine cudagraph needs --device cuda; use another engine on a CPU")
+        compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as torch chooses it
+        if self.engine == "compile" and sys.platform != "win32" and shutil.which(compiler) is None:
+            raise UserError(
+                f"--engine compile needs a C++ compiler, and there is no {compiler} here; use --engine eager"
+            )
+
+    def torch_device(self) -> torch.device:
+        """Give the device, or one sentence that says why it cannot be used."""
+        import torch
+
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise UserError(f"--device {self.device} is not a device of torch; use cpu, cuda or auto") from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise UserError(f"--device {self.device}: torch sees no CUDA device here; use cpu")
+        try:
+            torch.Generator(device)  # every trainer has one there
+        except RuntimeError:
+            raise UserError(f"--device {self.device} cannot be used here; use cpu, cuda or auto") from None
+        return device
+
+
+def set_tf32(allowed: bool) -> None:
+    """Whether an accelerator may round float32 factors to TF32's 10 bits of mantissa; no effect on a CPU.
+
+    torch by itself rounds in cuDNN's convolutions and recurrent layers and not in matrix products, so that neither
+    "float32" nor "tf32" would be true of a whole network.
+    """
+    import torch
+
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
