@@ -162,7 +162,8 @@ class EvaluationConfig:
     final_episodes: Annotated[int, Bounds(1)] = 1_000
     """Episodes of the last evaluation."""
     memory_ablation: bool = True
-    """Evaluate the final agent once more without its memory: it forgets everything before each step."""
+    """Evaluate the final agent once more without its memory, so that it forgets everything before each step, and
+    measure how far back it remembers."""
 
 
 @dataclass(frozen=True)

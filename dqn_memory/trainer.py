@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from dqn_memory.acting import evaluate
 from dqn_memory.agent import evaluate_run, load_policy
+from dqn_memory.analysis.episodes import play_in
+from dqn_memory.analysis.recall import RecallConfig, recall
 from dqn_memory.analysis.size import match
 from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.runs.score import Score, summary
@@ -20,6 +22,7 @@ from envs.baselines import baseline_summary
 from envs.fleet import make_fleet
 
 C = TypeVar("C", bound=Any)
+RECALL_EPISODES, RECALL_STEPS = 4, 200  # that the recall distance of a trained agent is measured in
 DIRECTION = re.compile(r"layers\.(\d+)\..*\.(ahead|behind)\.weight_hh_l0$")  # of a layer that reads both ways
 
 
@@ -66,6 +69,17 @@ class NetworkTrainer(Trainer[C]):
         episodes = config.final_episodes if final else config.episodes
         setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory)
         return evaluate(self.evaluated, setup, episodes, self.evaluation_seed(final))
+
+    def recalled(self) -> dict[str, float]:
+        """Measure from how many past steps half of the past's influence on the agent comes, for the log."""
+        config, setup = self.config, self.config.eval_setup(self.device)
+        training = self.evaluated.training
+        self.evaluated.eval()
+        episodes = play_in(setup, self.evaluated, self.evaluation_seed(final=True), RECALL_EPISODES)
+        beginnings = [each.first(RECALL_STEPS) for each in episodes]
+        found = recall(self.evaluated, beginnings, RecallConfig(), config.seed, config.acting, config.acting_state)
+        self.evaluated.train(training)
+        return {"final/recall_distance": float(found.distance)}
 
     def reached_goal(self, score: Score) -> bool:
         """Whether the success rate is as high as `--stop-at-success` asks."""

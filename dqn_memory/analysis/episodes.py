@@ -36,6 +36,13 @@ class Episode:
     def __len__(self) -> int:
         return len(self.action)
 
+    def first(self, steps: int) -> Episode:
+        """Give what was seen and done in the first steps."""
+        return Episode(
+            self.observation[:steps], self.previous_action[:steps], self.action[:steps], self.q[:steps],
+            self.reward[:steps], (), self.success, self.env_reports_success,
+        )  # fmt: skip
+
     @property
     def episode_return(self) -> float:
         """Undiscounted sum of the rewards."""

@@ -6,7 +6,7 @@ observation and looks at the difference, so it sees what the replacements differ
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -23,6 +23,7 @@ from dqn_memory.runs.settings import Bounds
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Occlusion = Literal["resampled", "neutral"]
+COPIED = 2**13  # observations, of windows in which one is replaced, that are held at once
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,20 @@ class Recall:
                 facts[name + part] = list(values)
         return facts | {"q_spread": self.spread}
 
+    @property
+    def distance(self) -> int:
+        """Count the past steps from which half of the past's influence on Q comes, by occlusion; 0 if it has none."""
+        _, *past = (mean for mean, _, _ in self.curve("occlusion"))
+        return 1 + int(np.searchsorted(np.cumsum(past), sum(past) / 2)) if sum(past) else 0
+
     def words(self) -> str:
         """One sentence about occlusion."""
         newest, *past = (mean for mean, _, _ in self.curve("occlusion"))
-        if not sum(past):
+        if not self.distance:
             return "recall: Q is the same whichever observation of these episodes replaces a past one"
-        half = 1 + int(np.searchsorted(np.cumsum(past), sum(past) / 2))
         return (
             f"recall: replacing the newest observation moves Q by {newest:.3g}, the one before by {past[0]:.3g}; "
-            f"half of the past's influence on Q comes from the last {half} of {len(past)} past steps"
+            f"half of the past's influence on Q comes from the last {self.distance} of {len(past)} past steps"
         )
 
 
@@ -146,19 +152,22 @@ def occlusions(
     network: QNetwork, given: Windows, replacements: Callable[[int], Iterable[Tensor]], acting: ActingMode
 ) -> tuple[Array, Array]:
     """Mean |change of Q| and share of changed greedy actions by age of the replaced observation, both (B, S)."""
-    before = q_values(network, given, acting)  # (B, A)
-    rows = torch.arange(len(given), device=given.lengths.device)
+    before, rows = q_values(network, given, acting), len(given)  # (B, A)
+    ages = torch.arange(int(given.lengths.max()), device=given.lengths.device)
     changes, flips = [], []
-    for age in range(int(given.lengths.max())):
-        index, after = (given.position - age).clamp(min=0), []
-        for new in replacements(len(given)):
-            observation = given.observation.clone()
-            observation[rows, index] = new.to(observation.dtype)
-            after.append(q_values(network, replace(given, observation=observation), acting))
-        moved = torch.stack(after)  # (R, B, A)
-        changes.append((moved - before).abs().mean((0, 2)))
-        flips.append((moved.argmax(2) != before.argmax(1)).double().mean(0))
-    return _known(torch.stack(changes, 1), given), _known(torch.stack(flips, 1), given)
+    for part in ages.split(max(1, COPIED // given.previous_action.numel())):  # N ages at once
+        new = [torch.stack(list(replacements(rows))) for _ in part]  # each (R, B, ...)
+        tried = torch.stack(new, 1).flatten(0, 2)  # (R N B, ...)
+        copies = len(tried) // rows
+        index = (given.position - part[:, None]).clamp(min=0).flatten().repeat(copies // len(part))
+        observation = given.observation.repeat(copies, *[1] * (given.observation.dim() - 1))
+        observation[torch.arange(len(tried), device=index.device), index] = tried.to(observation.dtype)
+        previous, lengths = given.previous_action.repeat(copies, 1), given.lengths.repeat(copies)
+        after = q_values(network, Windows(observation, previous, lengths, given.position.repeat(copies)), acting)
+        moved = after.unflatten(0, (-1, len(part), rows))  # (R, N, B, A)
+        changes.append((moved - before).abs().mean((0, 3)))
+        flips.append((moved.argmax(3) != before.argmax(1)).double().mean(0))
+    return _known(torch.cat(changes).T, given), _known(torch.cat(flips).T, given)
 
 
 def _known(table: Tensor, given: Windows) -> Array:

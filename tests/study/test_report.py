@@ -164,6 +164,7 @@ def test_steps_to_a_level_say_how_many_runs_reached_it_and_scores_what_they_lose
 
     def ablated(run: Planned, step: int) -> dict[str, float]:
         without = {f"{scores.ABLATION}success_rate": 0.25, f"{scores.ABLATION}episodic_return": -1.0}
+        without |= {scores.RECALLED: 3.0}
         return without if step == STEPS and run.axes["architecture"] == "dgfqn" else {}
 
     make_study(tmp_path / "study", [MEMORY], TWO, [1, 2, 3, 4], lambda run, step: best[int(run.axes["seed"])], ablated)
@@ -172,7 +173,9 @@ def test_steps_to_a_level_say_how_many_runs_reached_it_and_scores_what_they_lose
         assert (row["steps to 0.5"], row["steps to 0.9"]) == ("> 600 (2 of 4)", "> 600 (1 of 4)")
     (row,) = table(scores.memory_section(data))  # dtqn4's runs were not evaluated so
     assert (row["series"], row["seeds"]) == ("dgfqn", "4")
-    assert [row[name].split()[0] for name in ("with", "without", "lost")] == ["0.500", "0.250", "0.250"]
+    assert [row[name].split()[0] for name in ("with", "without", "lost", "recall distance")] == [
+        "0.500", "0.250", "0.250", "3.000"
+    ]  # fmt: skip
 
 
 def test_what_a_backward_recurrence_learned_is_shown_where_there_is_one(tmp_path: Path) -> None:

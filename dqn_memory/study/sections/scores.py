@@ -27,6 +27,7 @@ READ = ("last average", "mean average", "final", "area")  # numbers of a summary
 PUBLISHED = READ[:3]  # that a paper's number may be
 SOLVED = 0.95  # of the best known player's success, at which an environment counts as solved
 ABLATION = "memory_ablation/"  # how the names of metrics begin that were evaluated without the memory
+RECALLED = "final/recall_distance"
 THRESHOLDS = 101  # of a performance profile
 LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
 WINDOW = 11  # log lines of a moving average
@@ -242,6 +243,8 @@ def memory_section(data: Data) -> Section | None:
             sides = {"with": before, "without": after, "lost": [x - y for x, y in pairs]}
             where = {"environment": world, "series": name, "seeds": str(len(pairs))}
             rows.append(where | {side: str(interval(scores)) for side, scores in sides.items()})
+            if distances := [found for run in runs if (found := run.last(RECALLED)) is not None]:
+                rows[-1]["recall distance"] = str(interval(distances))
     return section("memory", rows)
 
 
