@@ -13,7 +13,7 @@ version, and several names have semicolons between them:
     {{iqm first_evidence dtqn4}}                         IQM of normalised scores over all environments
     {{runs every_environment}}                           finished runs of all
     {{table first_evidence Memory-5x5;Hallway *}}        means, environments down and series across
-    {{solved every_environment}}                         what each environment came to, and when it was solved
+    {{solved every_environment CarFlag=30;Hallway=60}}   what each environment came to, when it was solved, and aims
     {{figure memories}}                                  a heat map of scores, and their mean over the cost
     {{choices memories}}                                 what to take in each environment, and what it costs
     {{questions}}                                        verdicts on the comparisons of questions.toml
@@ -150,16 +150,19 @@ def table(archives: Archives, archive: str, worlds: str, names: str, number: str
     return Table(["", *series], rows).markdown()
 
 
-def solved_table(archives: Archives, archive: str) -> str:
-    """Tabulate what each environment with finished runs came to, and when it was solved."""
+def solved_table(archives: Archives, archive: str, aims: str = "") -> str:
+    """Tabulate what each environment with finished runs came to, and when it was solved, beside what was aimed at."""
     data, rows = archives[archive], []
+    pairs = (aim.partition("=") for aim in aims.split(";") if aim)
+    aimed = {archives.world(archive, name): seconds for name, _, seconds in pairs}
     for world, series, found in data.groups():
         scale, score = data.scale(world), interval([run.score for run in found])
         row = {"environment": world} | ({"series": series} if len(data.series) > 1 else {})
         row |= {"seeds": str(len(found)), "final": str(score)}
         row["best known"] = "" if scale is None else f"{scale.one:.2f}"
         mark = solved(data, world, found)
-        rows.append(row | (mark.cells() if mark else {"steps": "not", "processor seconds": "not"}))
+        row |= mark.cells() if mark else {"steps": "not", "processor seconds": "not"}
+        rows.append(row | ({"aimed at": aimed.get(world, "")} if aims else {}))
     return Table.from_records(rows).markdown()
 
 

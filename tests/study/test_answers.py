@@ -71,6 +71,8 @@ def test_fields_are_numbers_of_the_archive(kept: Path) -> None:
     assert fill(kept, "{{mean kept Hallway dtqn4 area}}") == f"{np.mean(area):.2f}"
     rows = fill(kept, "{{table kept Memory-5x5;Hallway *}}").splitlines()
     assert rows[2] == f"| Memory 5x5 | {np.mean(theirs):.2f} | {np.mean(ours):.2f} |"
+    solved = fill(kept, "{{solved kept Hallway=60}}").splitlines()
+    assert [row.split(" | ")[-1] for row in solved[2:]] == [" |", " |", "60 |", "60 |"]
     pages = filled_pages(kept) if fill(kept, "{{figure kept}}") else {}
     assert pages[kept / "kept.png"].startswith(b"\x89PNG")
 
