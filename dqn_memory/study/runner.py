@@ -206,7 +206,10 @@ class Processes:
 
 
 def open_runs(study: Study, keep_replay: bool) -> list[RunState]:
-    """List the runs that are to be brought to their end; the state is put right where the folders tell otherwise."""
+    """List the runs that are to be brought to their end; the state is put right where the folders tell otherwise.
+
+    They come seed by seed, so that what a study has when it is stopped is the same study with fewer seeds.
+    """
     left = []
     for run in study.runs():
         try:
@@ -221,7 +224,7 @@ def open_runs(study: Study, keep_replay: bool) -> list[RunState]:
                 study.mark(run.name, "stopped" if checkpoint(run.folder) else "waiting")
         elif run.state != "finished":
             note_finished(study, run, done, keep_replay)
-    return left
+    return sorted(left, key=lambda run: run.seed)
 
 
 def note_finished(study: Study, run: RunState, final: dict[str, Any], keep_replay: bool) -> None:

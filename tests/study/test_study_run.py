@@ -3,6 +3,7 @@
 import importlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -289,7 +290,8 @@ def test_chosen_runs_come_first_and_the_others_later(fast, tmp_path, undisturbed
     assert sorted(states.values()) == ["finished"] * 5 + ["waiting"] * 3
     assert all(state == "finished" for name, state in states.items() if "__bb__" in name)
     assert "--only *seed-7 matches no run" in carry_out(fast, folder, "--only", "*seed-7", code=2)
-    carry_out(fast, folder, "--workers", "4")
+    said = carry_out(fast, folder, "--workers", "1")
+    assert re.findall(r"started .*-(\d)$", said, re.MULTILINE) == ["1", "2", "2"]
     assert results(folder) == undisturbed
     fast.write_text(FAST.replace("seed = [1, 2]", "seed = [2, 3]"))  # more and fewer runs of the same study
     said = carry_out(fast, folder, "--workers", "4")
