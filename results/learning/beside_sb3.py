@@ -1,14 +1,16 @@
 """Learners of this suite beside RecurrentPPO of sb3-contrib: steps and seconds until an environment is solved.
 
     pip install sb3-contrib==2.9.2        # beside this package, in an environment of its own
+    pip install --no-deps popgym==1.0.7
     python results/learning/beside_sb3.py
 
 Every run has one thread, and its seconds are those of the processor: ours with evaluations, theirs without. Ours:
 `pqn` and `ppo` with their defaults (256 and 128 environments), `train` with the architecture below. RecurrentPPO: its
 defaults but for an LSTM of 64 units and 32 environments, and once more with 1,024 steps in a minibatch in place of 128,
 which is four minibatches a rollout, as ours has. All are evaluated greedily on 100 episodes; where an environment has
-few initial states, ours on all of them. Runs that are recorded already are not done again; the page beside this file is
-made from the table.
+few initial states, ours on all of them. In POPGym it gets the processor time of the runs of
+`configs/studies/popgym.toml`, and the score is the mean return. Runs that are recorded already are not done again; the
+page beside this file is made from the table.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from envs.machine import benchmark_facts, revision
@@ -31,17 +33,22 @@ from envs.tables import Table, Value, origin, page
 HERE = Path(__file__).parent
 TABLE, PAGE = HERE / "beside_sb3.csv", HERE / "beside_sb3.md"
 COLUMNS = ("environment", "learner", "seed", "revision", "step", "seconds", "success")
-SEEDS = (1, 2, 3)
+SEEDS, SEEDS_POPGYM = (1, 2, 3), (1, 2, 3, 4, 5)
 ENVIRONMENTS = ("Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0", "POMDP/Hallway-v0")
+TASKS = ("RepeatPrevious", "RepeatFirst", "CountRecall")
+POPGYM = tuple(f"popgym-{task}{level}-v0" for task in TASKS for level in ("Easy", "Medium"))
 SOLVED, LONGEST = 0.95, 400.0  # success that counts as solved; processor seconds that RecurrentPPO gets
-Points = list[tuple[int, float, float]]  # environment steps, seconds, success
+LONGEST_POPGYM = 150.0
+Points = list[tuple[int, float, float]]  # environment steps, seconds, success or return
 Runs = dict[tuple[str, str, int], Points]  # by environment, learner and seed
 NOTE = """\
 `solved`: seeds whose success stays at 0.95 or above to their end; `steps`, `seconds`: medians over these, to the first
 evaluation from which it does; `at_the_end`: success of each seed at its last evaluation. Ours run to a fixed length,
 RecurrentPPO until three evaluations in a row are at 0.95, or until the first one after 400 seconds, so that `solved`
 may rest on its last one alone."""
+RETURNS = "Mean return at the last evaluation, over seeds; ours are in `../studies/popgym/`."
 THEIRS = {"RecurrentPPO": 128, "RecurrentPPO, batch 1,024": 1024}  # steps in a minibatch
+THEIRS_POPGYM = "RecurrentPPO, batch 1,024"
 
 
 # ---- ours ------------------------------------------------------------------------------------------------------------
@@ -77,29 +84,36 @@ def recurrent_ppo(env: str, seed: int, batch: int) -> Points:
 
     import envs  # noqa: F401  registers ours with Gymnasium
 
+    longest, wrapper = LONGEST, None
+    if env in POPGYM:
+        import popgym  # noqa: F401  registers its own
+        from gymnasium.wrappers import FlattenObservation
+
+        longest, wrapper = LONGEST_POPGYM, FlattenObservation  # one-hot; the sizes of its spaces are no int
     torch.set_num_threads(1)
-    training, tried = make_vec_env(env, 32, seed=seed), make_vec_env(env, 20, seed=1000 + seed)
+    training = make_vec_env(env, 32, seed=seed, wrapper_class=wrapper)
+    tried = make_vec_env(env, 20, seed=1000 + seed, wrapper_class=wrapper)
     policy = {"lstm_hidden_size": 64}
     model = RecurrentPPO("MlpLstmPolicy", training, seed=seed, policy_kwargs=policy, device="cpu", batch_size=batch)
     points: Points = []
     seconds = 0.0
-    while seconds < LONGEST and not (len(points) >= 3 and all(point[2] >= SOLVED for point in points[-3:])):
+    while seconds < longest and not (len(points) >= 3 and all(point[2] >= SOLVED for point in points[-3:])):
         began = time.process_time()
         model.learn(6 * model.n_steps * 32, reset_num_timesteps=False)
         seconds += time.process_time() - began
-        points.append((model.num_timesteps, seconds, success_rate(model, tried)))
+        points.append((model.num_timesteps, seconds, score(model, tried)))
     return points
 
 
-def success_rate(model: Any, tried: Any, episodes: int = 100) -> float:
-    """Play greedy episodes in all environments side by side."""
+def score(model: Any, tried: Any, episodes: int = 100) -> float:
+    """Play greedy episodes in all environments side by side; average success, or return where none is reported."""
     import numpy as np
 
     observation, state, start, ends = tried.reset(), None, np.ones(tried.num_envs, bool), []
     while len(ends) < episodes:
         action, state = model.predict(observation, state, start, deterministic=True)
         observation, _, start, told = tried.step(action)
-        ends += [row["success"] for row, done in zip(told, start, strict=True) if done]
+        ends += [row.get("success", row["episode"]["r"]) for row, done in zip(told, start, strict=True) if done]
     return sum(ends) / len(ends)
 
 
@@ -114,7 +128,7 @@ def solved(points: Points) -> tuple[int, float] | None:
 
 def rows(runs: Runs) -> Iterator[dict[str, Value]]:
     """Make a row of each environment and learner."""
-    for env, learner in sorted({key[:2] for key in runs}):
+    for env, learner in sorted({key[:2] for key in runs if key[0] not in POPGYM}):
         each = [points for key, points in sorted(runs.items()) if key[:2] == (env, learner)]
         ends = [end for points in each if (end := solved(points)) is not None]
         yield {
@@ -124,6 +138,17 @@ def rows(runs: Runs) -> Iterator[dict[str, Value]]:
             "steps_s": sum(points[-1][0] for points in each) / sum(points[-1][1] for points in each),
             "at_the_end": ", ".join(f"{points[-1][2]:.2f}" for points in each),
         }  # fmt: skip
+
+
+def returns(runs: Runs) -> Iterator[dict[str, Value]]:
+    """Make a row of each environment of POPGym."""
+    for env in POPGYM:
+        if each := [points[-1] for key, points in sorted(runs.items()) if key[0] == env]:
+            steps, seconds, scores = zip(*each, strict=True)
+            yield {
+                "environment": env, "learner": THEIRS_POPGYM, "seeds": len(each), "steps": mean(steps),
+                "seconds": mean(seconds), "return": mean(scores), "each": ", ".join(f"{x:.2f}" for x in scores),
+            }  # fmt: skip
 
 
 def main() -> None:
@@ -138,7 +163,8 @@ def main() -> None:
     for row in csv.DictReader(line for line in text if not line.startswith("#")):
         key = row["environment"], row["learner"], int(row["seed"])
         runs.setdefault(key, []).append((int(row["step"]), float(row["seconds"]), float(row["success"])))
-    for seed, env, learner in product(SEEDS, ENVIRONMENTS, (*BUDGETS, *THEIRS)):
+    planned = list(product(SEEDS, ENVIRONMENTS, (*BUDGETS, *THEIRS)))
+    for seed, env, learner in (*planned, *product(SEEDS_POPGYM, POPGYM, (THEIRS_POPGYM,))):
         if (env, learner, seed) not in runs:
             points = recurrent_ppo(env, seed, THEIRS[learner]) if learner in THEIRS else ours(learner, env, seed)
             runs[env, learner, seed] = points
@@ -146,7 +172,8 @@ def main() -> None:
                 writer, key = csv.writer(file, lineterminator="\n"), (env, learner, seed, revision())
                 writer.writerows([*key, step, f"{seconds:.1f}", f"{won:.3f}"] for step, seconds, won in points)
             print(env, learner, seed, solved(points), flush=True)
-    PAGE.write_text(page("Beside RecurrentPPO of sb3-contrib", facts, [Table.from_records(rows(runs), "Solved", NOTE)]))
+    tables = [Table.from_records(rows(runs), "Solved", NOTE), Table.from_records(returns(runs), "POPGym", RETURNS)]
+    PAGE.write_text(page("Beside RecurrentPPO of sb3-contrib", facts, tables))
 
 
 if __name__ == "__main__":
