@@ -7,6 +7,7 @@ state of a recurrence, and values the actions; an explorer replaces some of the 
 from __future__ import annotations
 
 import math
+import time
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -433,3 +434,19 @@ def _play(fleet: Fleet, actor: Actor, quota: int) -> Tally:
         observation, reset = step.observation, step.done
         tally.count(step)
     return tally
+
+
+@torch.no_grad()
+def acting_cost(network: QNetwork, setup: EvalSetup, steps: int = 20) -> dict[str, float]:
+    """Measure what acting in one environment costs: microseconds of a step, the least of some, and bytes remembered."""
+    actor = make_actor(network, 1, setup.device, setup.acting, setup.acting_state)
+    observation = torch.zeros(1, *network.spec.shape, dtype=network.spec.dtype, device=setup.device)
+    action, reset = (torch.zeros(1, dtype=dtype, device=setup.device) for dtype in (torch.int64, torch.bool))
+    times = []
+    for _ in range(network.config.context + steps):  # a window is full at the last ones
+        began = time.perf_counter()
+        actor.observe(observation, action, reset)
+        int(actor.q_values().argmax())  # waits for the device
+        times.append(time.perf_counter() - began)
+    carried = sum(part.nbytes for part in actor.memory)
+    return {"time/acting_us": 1e6 * min(times[-steps:]), "final/remembered_bytes": float(carried)}

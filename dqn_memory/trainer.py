@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.acting import evaluate
+from dqn_memory.acting import EvalSetup, acting_cost, evaluate
 from dqn_memory.agent import evaluate_run, load_policy
 from dqn_memory.analysis.episodes import play_in
-from dqn_memory.analysis.recall import RecallConfig, recall
+from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.analysis.size import match
 from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.runs.score import Score, summary
@@ -70,16 +70,22 @@ class NetworkTrainer(Trainer[C]):
         setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory)
         return evaluate(self.evaluated, setup, episodes, self.evaluation_seed(final))
 
-    def recalled(self) -> dict[str, float]:
-        """Measure from how many past steps half of the past's influence on the agent comes, for the log."""
-        config, setup = self.config, self.config.eval_setup(self.device)
-        training = self.evaluated.training
+    def final_scalars(self) -> dict[str, float]:
+        """Measure what acting costs, what learning moved and, where memory is ablated, how far back the agent looks."""
+        setup, training = self.config.eval_setup(self.device), self.evaluated.training
         self.evaluated.eval()
-        episodes = play_in(setup, self.evaluated, self.evaluation_seed(final=True), RECALL_EPISODES)
-        beginnings = [each.first(RECALL_STEPS) for each in episodes]
-        found = recall(self.evaluated, beginnings, RecallConfig(), config.seed, config.acting, config.acting_state)
+        found = acting_cost(self.evaluated, setup) | self.moved()
+        if self.config.evaluation.memory_ablation:
+            found["final/recall_distance"] = float(self.recall(setup).distance)
         self.evaluated.train(training)
-        return {"final/recall_distance": float(found.distance)}
+        return found
+
+    def recall(self, setup: EvalSetup) -> Recall:
+        """Measure how far back the agent remembers, in the beginnings of a few episodes."""
+        config, network = self.config, self.evaluated
+        episodes = play_in(setup, network, self.evaluation_seed(final=True), RECALL_EPISODES)
+        beginnings = [each.first(RECALL_STEPS) for each in episodes]
+        return recall(network, beginnings, RecallConfig(), config.seed, config.acting, config.acting_state)
 
     def reached_goal(self, score: Score) -> bool:
         """Whether the success rate is as high as `--stop-at-success` asks."""

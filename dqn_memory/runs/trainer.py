@@ -405,17 +405,13 @@ class Trainer(ABC, Generic[C]):
         score = self.evaluate(final=True)
         final = _named("final", score)
         if self.config.evaluation.memory_ablation:
-            final |= _named("memory_ablation", self.evaluate(final=True, reset_memory=True)) | self.recalled()
-        run.log(self.steps, final | self.moved() | clock.scalars())
+            final |= _named("memory_ablation", self.evaluate(final=True, reset_memory=True))
+        run.log(self.steps, final | self.final_scalars() | clock.scalars())
         self.save(run)
         return score
 
-    def recalled(self) -> dict[str, float]:
-        """Measure how far back the agent remembers, for the log."""
-        return {}
-
-    def moved(self) -> dict[str, float]:
-        """Measure how far weights that may have had no gradient are from their first values, for the log."""
+    def final_scalars(self) -> dict[str, float]:
+        """Measure what else the log says of the final agent."""
         return {}
 
     def save(self, run: Run) -> None:

@@ -6,7 +6,7 @@ import torch
 from delayed import delayed, episode
 from helpers import network
 
-from dqn_memory.acting import StateActor, WindowActor
+from dqn_memory.acting import EvalSetup, StateActor, WindowActor, acting_cost
 from dqn_memory.analysis.episodes import q_values, reach, windows
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import RecallConfig, gradients, occlusions, recall, substitutes
@@ -139,6 +139,16 @@ def test_the_words_tell_how_far_back_half_of_it_lies(monkeypatch):
     assert "the last 1 of 5 past steps" in near and "the last 4 of 5 past steps" in far
     assert "Q is the same" in recall(network("dqn").eval(), EPISODES, RecallConfig(), 1).words()
     assert "Q is the same" in recall(network("drqn").eval(), [episode(1)], RecallConfig(), 1).words()
+
+
+@pytest.mark.parametrize(("state", "carried"), [
+    ("episode", lambda net: 2 * 8 * net.config.width),  # h and c in float64
+    ("window", lambda net: net.config.context * (2 * net.spec.dtype.itemsize + 8) + 8),  # tokens, action, length
+])  # fmt: skip
+def test_what_an_actor_remembers_is_counted_in_bytes(state, carried):
+    net = network("drqn").eval()
+    found = acting_cost(net, EvalSetup("FrozenLake-v1", {}, None, torch.device("cpu"), acting_state=state))
+    assert found["final/remembered_bytes"] == carried(net) and 1 < found["time/acting_us"] < 1e5
 
 
 def test_a_loaded_state_is_on_the_actors_device():

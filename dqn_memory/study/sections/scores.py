@@ -28,6 +28,10 @@ PUBLISHED = READ[:3]  # that a paper's number may be
 SOLVED = 0.95  # of the best known player's success, at which an environment counts as solved
 ABLATION = "memory_ablation/"  # how the names of metrics begin that were evaluated without the memory
 RECALLED = "final/recall_distance"
+ACTING = {
+    "microseconds to act": ("time/acting_us", ",.0f"),
+    "bytes remembered": ("final/remembered_bytes", ",.0f"),
+}
 THRESHOLDS = 101  # of a performance profile
 LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
 WINDOW = 11  # log lines of a moving average
@@ -344,6 +348,9 @@ def cost_section(data: Data) -> Section | None:
             row["steps of all"] = f"{sum(run.curve.trained for run in runs):,}"
             row["minutes of a run"] = _minutes([run.run.seconds for run in runs])
             row["processor minutes of a run"] = _minutes([run.last("time/processor") for run in runs])
+            for column, (metric, form) in ACTING.items():
+                if known := [found for run in runs if (found := run.last(metric)) is not None]:
+                    row[column] = format(float(np.median(known)), form)
             rows.append(row | {"starts": str(sum(run.run.attempts for run in runs))})
     machines = sorted({_machine(entry.record.environment) for entry in data.entries})
     return section("cost", rows, machines="; ".join(machines))
