@@ -14,7 +14,8 @@ version, and several names have semicolons between them:
     {{runs every_environment}}                           finished runs of all
     {{table first_evidence Memory-5x5;Hallway *}}        means, environments down and series across
     {{solved every_environment CarFlag=30;Hallway=60}}   what each environment came to, when it was solved, and aims
-    {{figure memories}}                                  a heat map of scores, and their mean over the cost
+    {{figure memories}}                                  a heat map of scores, and their mean over each cost
+    {{costs memories}}                                   size, and time and memory that learning and acting take
     {{choices memories}}                                 what to take in each environment, and what it costs
     {{questions}}                                        verdicts on the comparisons of questions.toml
 """
@@ -41,7 +42,7 @@ from dqn_memory.study.sections.scores import matrices, solved
 from dqn_memory.study.statistics import Contrast, Moments, contrast, holm, interval, welch
 from dqn_memory.study.store import INDEX
 from envs.files import read_text
-from envs.tables import Table
+from envs.tables import Table, show
 
 TEMPLATE, QUESTIONS = ".template.md", "questions.toml"
 FIELD = re.compile(r"\{\{([^{}]+)\}\}")
@@ -167,7 +168,7 @@ def solved_table(archives: Archives, archive: str, aims: str = "") -> str:
 
 
 def figure(archives: Archives, archive: str) -> str:
-    """Draw scores by environment and series, and their mean over the cost; give the link to the picture."""
+    """Draw scores by environment and series, and their mean over each cost; give the link to the picture."""
     data = archives[archive]
     found, shared, _ = matrices(data)
     cells = {
@@ -175,12 +176,14 @@ def figure(archives: Archives, archive: str) -> str:
         for name, scores in found.items()
         for column, world in enumerate(shared)
     }
-    whole = {}
+    whole, costs = {}, {label: dict[str, float]() for label in COSTS}
     for name, normalised in found.items():
-        seconds = _seconds([run for world in shared for run in data.of(world, name)])
-        whole[name] = statistics.estimate(statistics.AGGREGATES["mean"], normalised), seconds
-    archives.pictures[f"{archive}.png"] = png(answer_figure(cells, whole, looks(data.series)))
-    return f"![Final scores of {archive}, with 95 % intervals, and their mean over the cost.]({archive}.png)"
+        whole[name] = statistics.estimate(statistics.AGGREGATES["mean"], normalised)
+        for label, cost in COSTS.items():
+            costs[label][name] = cost([run for world in shared for run in data.of(world, name)])
+    known = {label: found for label, found in costs.items() if not any(map(math.isnan, found.values()))}
+    archives.pictures[f"{archive}.png"] = png(answer_figure(cells, whole, known, looks(data.series)))
+    return f"![Final scores of {archive}, with 95 % intervals, and their mean over each cost.]({archive}.png)"
 
 
 def choices(archives: Archives, archive: str) -> str:
@@ -212,10 +215,32 @@ def choices(archives: Archives, archive: str) -> str:
     return Table.from_records(rows).markdown()
 
 
+def costs(archives: Archives, archive: str) -> str:
+    """Tabulate what each series costs."""
+    data, rows = archives[archive], []
+    for name in data.series:
+        if runs := data.of(series=name):
+            sizes = sorted({run.parameters for run in runs if run.parameters is not None})
+            row = {"": name, "parameters": " to ".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1])))}
+            rows.append(row | {label: show(cost(runs), ",.0f") for label, cost in COSTS.items()})
+    return Table.from_records(rows).markdown()
+
+
 def _seconds(runs: Sequence[Entry]) -> float:
     """Give the processor seconds of a million steps of learning, evaluations included."""
     seconds = sum(run.last("time/processor") or math.nan for run in runs)
     return 1e6 * seconds / sum(run.curve.trained for run in runs)
+
+
+def _median(metric: str) -> Callable[[Sequence[Entry]], float]:
+    return lambda runs: float(np.median([math.nan if (x := run.last(metric)) is None else x for run in runs]))
+
+
+COSTS: Mapping[str, Callable[[Sequence[Entry]], float]] = {
+    "processor seconds for a million steps": _seconds,
+    "microseconds to act": _median("time/acting_us"),
+    "bytes remembered": _median("final/remembered_bytes"),
+}
 
 
 def _estimate(found: statistics.Estimate) -> str:
@@ -284,7 +309,7 @@ def _contrast(archives: Archives, question: Question, first: str, second: str) -
 WORDS: Mapping[str, Callable[..., str]] = {
     "mean": mean, "interval": with_interval, "each": each, "range": lowest_to_highest, "p": p_value, "beats": beats,
     "iqm": iqm, "runs": runs, "table": table, "solved": solved_table, "figure": figure, "choices": choices,
-    "questions": questions,
+    "costs": costs, "questions": questions,
 }  # fmt: skip
 
 

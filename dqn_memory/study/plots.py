@@ -31,6 +31,7 @@ GREY = "#c4c4c4"
 FEW_SERIES = 6  # up to which one panel holds all
 ACROSS = 4  # panels side by side
 KEYS = 3  # names of environments side by side
+WIDE = 20  # largest cost over the least one from which their axis is logarithmic
 APART = 8.0  # points between the numbers of environments
 LEADER: Any = {"arrowstyle": "-", "color": "#b5b5b5", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
 BESIDE = 0.13  # of a panel's width, for the names of its lines
@@ -266,20 +267,22 @@ def parameters_figure(points: Sequence[tuple[str, str, int, Estimate]], styles: 
 
 @_styled
 def answer_figure(
-    cells: Mapping[tuple[str, str], tuple[Estimate, float]], whole: Mapping[str, tuple[Estimate, float]],
-    styles: Mapping[str, Look],
+    cells: Mapping[tuple[str, str], tuple[Estimate, float]], scores: Mapping[str, Estimate],
+    costs: Mapping[str, Mapping[str, float]], styles: Mapping[str, Look],
 ) -> Figure:  # fmt: skip
-    """Draw which series is good where: a heat map of scores, and beside it the mean score over the cost.
+    """Draw which series is good where: a heat map of scores, and below it the mean score over each cost.
 
     Args:
         cells: score, and the same normalised, of each series and environment; the lighter, the lower.
-        whole: normalised score over all environments, and processor seconds for a million steps, by series.
+        scores: normalised score over all environments, by series.
+        costs: of each series, by what they are costs of.
         styles: looks of the series.
     """
-    series = list(whole)
+    series = list(scores)
     worlds = list(dict.fromkeys(world for _, world in cells))
-    figure = Figure(figsize=(1.15 * len(worlds) + 6.2, 0.52 * len(series) + 1.5), layout="constrained")
-    table, points = figure.subplots(1, 2, width_ratios=(1.15 * len(worlds) + 1.0, 4.2))
+    figure = Figure(figsize=(max(1.2 * len(worlds) + 1.6, 6.5), 0.5 * len(series) + 3.9), layout="constrained")
+    places = figure.add_gridspec(2, len(costs), height_ratios=(0.5 * len(series) + 0.7, 3.2))
+    table = figure.add_subplot(places[0, :])
     shades = np.array(
         [[cells[name, world][1] if (name, world) in cells else np.nan for world in worlds] for name in series]
     )
@@ -296,17 +299,21 @@ def answer_figure(
     table.set_xticks(range(len(worlds)), [world.split("/")[-1].removesuffix("-v0") for world in worlds], fontsize=8)
     table.set_yticks(range(len(series)), series)
     table.tick_params(length=0, labeltop=True, labelbottom=False)
-    for place, name in enumerate(series):
-        score, cost = whole[name]
-        points.plot([cost, cost], [score.low, score.high], color=styles[name].colour, linewidth=1.4, alpha=0.5)
-        points.plot(cost, score.point, styles[name].marker, color=styles[name].colour, markersize=6)
-        points.annotate(
-            name, (cost, score.point), (5, 5 if place % 2 else -11), textcoords="offset points", fontsize=8.5
-        )
-    points.grid(**GRID)
-    points.margins(x=0.25)
-    points.set_xlabel("processor seconds for a million steps of learning")
-    points.set_ylabel("mean normalised score")
+    for number, (label, values) in enumerate(costs.items()):
+        panel = figure.add_subplot(places[1, number])
+        for place, name in enumerate(series):
+            score, cost, look = scores[name], values[name], styles[name]
+            panel.plot([cost, cost], [score.low, score.high], color=look.colour, linewidth=1.4, alpha=0.5)
+            panel.plot(cost, score.point, look.marker, color=look.colour, markersize=6)
+            shift = (5, 4 if place % 2 else -9)
+            panel.annotate(name, (cost, score.point), shift, textcoords="offset points", fontsize=7)
+        panel.grid(**GRID)
+        panel.margins(x=0.3)
+        if max(values.values()) > WIDE * min(values.values()):
+            panel.set_xscale("symlog", linthresh=100)  # some are 0
+            panel.set_xlim(-30)
+        panel.set_xlabel(label)
+        panel.set_ylabel("" if number else "mean normalised score")
     return figure
 
 

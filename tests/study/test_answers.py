@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reported import MEMORY, make_study, read
+from reported import MEMORY, STEPS, make_study, read
 from scipy import stats
 
 from dqn_memory.runs.errors import UserError
@@ -73,6 +73,8 @@ def test_fields_are_numbers_of_the_archive(kept: Path) -> None:
     assert rows[2] == f"| Memory 5x5 | {np.mean(theirs):.2f} | {np.mean(ours):.2f} |"
     solved = fill(kept, "{{solved kept Hallway=60}}").splitlines()
     assert [row.split(" | ")[-1] for row in solved[2:]] == [" |", " |", "60 |", "60 |"]
+    costs = fill(kept, "{{costs kept}}").splitlines()[2].split(" | ")
+    assert costs[0] == "| dtqn4" and costs[2:] == [f"{1e6 * 50 / STEPS:,.0f}", "-", "- |"]  # nothing of acting there
     pages = filled_pages(kept) if fill(kept, "{{figure kept}}") else {}
     assert pages[kept / "kept.png"].startswith(b"\x89PNG")
 
