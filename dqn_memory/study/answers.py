@@ -16,7 +16,7 @@ version, and several names have semicolons between them:
     {{solved every_environment CarFlag=30;Hallway=60}}   what each environment came to, when it was solved, and aims
     {{figure memories}}                                  a heat map of scores, and their mean over each cost
     {{costs memories}}                                   size, and time and memory that learning and acting take
-    {{choices memories}}                                 what to take in each environment, and what it costs
+    {{choices memories "Hallway=no cue;CarFlag=a cue"}}  what to take in each environment, and what it costs
     {{questions}}                                        verdicts on the comparisons of questions.toml
 """
 
@@ -82,6 +82,11 @@ class Archives:
         """Give an environment's label by its short name."""
         short = {label.split("/")[-1].removesuffix("-v0"): label for label in self[archive].source.worlds}
         return short[_known("environment", word, short)]
+
+    def notes(self, archive: str, words: str) -> dict[str, str]:
+        """Give what is said of environments, by their labels: "CarFlag=30;Hallway=60"."""
+        pairs = (word.partition("=") for word in words.split(";") if word)
+        return {self.world(archive, name): note for name, _, note in pairs}
 
     def several(self, archive: str, names: str) -> list[str]:
         """Give the series that words with semicolons between them name; * names all."""
@@ -153,9 +158,7 @@ def table(archives: Archives, archive: str, worlds: str, names: str, number: str
 
 def solved_table(archives: Archives, archive: str, aims: str = "") -> str:
     """Tabulate what each environment with finished runs came to, and when it was solved, beside what was aimed at."""
-    data, rows = archives[archive], []
-    pairs = (aim.partition("=") for aim in aims.split(";") if aim)
-    aimed = {archives.world(archive, name): seconds for name, _, seconds in pairs}
+    data, rows, aimed = archives[archive], [], archives.notes(archive, aims)
     for world, series, found in data.groups():
         scale, score = data.scale(world), interval([run.score for run in found])
         row = {"environment": world} | ({"series": series} if len(data.series) > 1 else {})
@@ -186,13 +189,14 @@ def figure(archives: Archives, archive: str) -> str:
     return f"![Final scores of {archive}, with 95 % intervals, and their mean over each cost.]({archive}.png)"
 
 
-def choices(archives: Archives, archive: str) -> str:
+def choices(archives: Archives, archive: str, tasks: str = "") -> str:
     """Tabulate what to take in each environment: the soonest solved, else cheapest, of all as good as the best.
 
-    As good is what falls short of the best mean by less than `SHORT`, the whole interval of the shortfall; what may be
-    as good, or not, is listed apart. Only series with two seeds count.
+    `tasks` says what each environment is an example of. As good is what falls short of the best mean by less than
+    `SHORT`, the whole interval of the shortfall; what may be as good, or not, is listed apart. Only series with two
+    seeds count.
     """
-    data, rows = archives[archive], []
+    data, rows, examples = archives[archive], [], archives.notes(archive, tasks)
     for world in data.worlds:
         found = {name: list(data.scores(world, name).values()) for name in data.series}
         scores = {name: values for name, values in found.items() if len(values) > 1}
@@ -207,7 +211,8 @@ def choices(archives: Archives, archive: str) -> str:
         marks = {name: solved(data, world, data.of(world, name)) for name in good}
         soonest = {name: mark.seconds if mark else math.inf for name, mark in marks.items()}
         take = min(good, key=lambda name: (soonest[name], costs[name]))
-        row = {"environment": world, "take": take, "success": _estimate(interval(scores[take]))}
+        row = {"a task with": examples.get(world, "")} if tasks else {}
+        row |= {"environment": world, "take": take, "success": _estimate(interval(scores[take]))}
         when = "not" if math.isinf(soonest[take]) else f"{soonest[take]:,.0f}"
         row |= {"seconds until solved": when, "for a million steps": f"{costs[take]:.0f}"}
         row |= {"as good": ", ".join(name for name in good if name != take), "undecided": ", ".join(maybe)}

@@ -90,8 +90,9 @@ def test_the_choice_is_the_cheapest_of_those_that_are_as_good(tmp_path: Path, mo
     named = ", ".join(f'{{ name = "{name}", architecture = "{kind}" }}' for name, kind in kinds)
     study = make_study(tmp_path / "study", [MEMORY], f"[{named}]", [1, 2, 3, 4], success)
     archive(read(study.folder), tmp_path / "kept")
-    (row,) = fill(tmp_path, "{{choices kept}}").splitlines()[2:]
-    assert [cell.strip() for cell in row.split("|")][2:] == ["near", "0.83 [0.81, 0.85]", "not", "60", "best", "", ""]
+    (row,) = fill(tmp_path, '{{choices kept "Memory-5x5=a cue"}}').splitlines()[2:]
+    _, task, _, *cells = (cell.strip() for cell in row.split("|"))
+    assert (task, cells) == ("a cue", ["near", "0.83 [0.81, 0.85]", "not", "60", "best", "", ""])
 
 
 def test_leads_are_welchs_and_are_judged_after_holm(kept: Path) -> None:
