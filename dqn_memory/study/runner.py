@@ -345,7 +345,9 @@ def offered(folder: Path, kind: str, planned: Sequence[Planned], sources: Sequen
 
 
 def _alike(config: Any) -> str:
-    """Write what a run's numbers depend on, which trackers are no part of."""
+    """Write what a run's numbers depend on: not trackers, nor the widths that --match sets when a run begins."""
+    if getattr(config, "match", None) is not None:
+        config = replace(config, network=replace(config.network, width=1, head_width=1))
     return to_toml(replace(config, output=replace(config.output, track=())))
 
 

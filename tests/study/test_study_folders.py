@@ -20,7 +20,7 @@ from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive, lead
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import Args, main
-from dqn_memory.study.runner import open_runs, take_over
+from dqn_memory.study.runner import offered, open_runs, take_over
 from dqn_memory.study.store import Study, put_aside, write_checksums
 
 SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"
@@ -233,6 +233,12 @@ def test_a_damaged_run_of_a_study_stops_no_other(whole: Study, tmp_path: Path) -
     assert set(refused) == {f"{path.parent.name}:" for path in configs} | {f"{last.name}:"}
     assert all(str(path) in refused[f"{path.parent.name}:"] for path in configs)
     assert left == [run.name for run in study.runs() if run.state != "finished"] and len(left) == 4
+
+
+def test_runs_whose_widths_were_matched_are_known_again(tmp_path: Path) -> None:
+    source = SMOKE.with_name("memories_tuning")
+    found = offered(tmp_path, "ppo", expand(read_definition("memories_tuning")), [source])
+    assert {name for name, run, *_ in found if run} == set(open_source(source).recorded or ())
 
 
 @pytest.mark.parametrize("name", ['"', "\\x", "we'ird \"q\\x", "größe"])
