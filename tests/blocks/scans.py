@@ -73,6 +73,18 @@ def numbers(scan, inputs, *rest):
     return [y, last, *torch.autograd.grad(y.square().sum() + (weights * last).sum(), inputs)]
 
 
+def on_threads(function):
+    """What a function gives on one, two and three threads."""
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(function())
+    finally:
+        torch.set_num_threads(before)
+    return found
+
+
 def run_alone(file, *words, interpret, cache):
     """What a file of tests prints as JSON, run as a script: Triton chooses its form where it is imported."""
     settings = {"TRITON_INTERPRET": "1" if interpret else "0", "TRITON_CACHE_DIR": str(cache)}

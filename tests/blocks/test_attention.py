@@ -33,8 +33,7 @@ def gradients(function, inputs, window):
 @pytest.mark.parametrize("time", [1, 7, 8, 16, 17, 63, 64, 65])
 def test_blocks_equal_the_masked_form(time, window, dtype, tolerance):
     both = [gradients(function, heads(time, dtype), window) for function in (local_attention, masked)]
-    for ours, theirs in zip(*both, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(*both, atol=tolerance, rtol=tolerance)
 
 
 def test_large_scores_and_later_infinities_stay_apart():
@@ -134,12 +133,6 @@ def test_rotation_by_hand():
     ]  # fmt: skip
     torch.testing.assert_close(turned[2], torch.tensor(want, dtype=torch.float64))
     torch.testing.assert_close(rotate(x[:1], torch.tensor([2])), turned[2:])
-
-
-def test_products_depend_on_the_difference_of_positions():
-    q, k = torch.randn(2, 1, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    far, near = (rotate(q, torch.tensor([i])) @ rotate(k, torch.tensor([j])).T for i, j in ((9, 4), (5, 0)))
-    torch.testing.assert_close(far, near)
 
 
 @pytest.mark.parametrize("prior", ["causal", "gaussian", "adaptive_gate"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dqn_memory.blocks import build, names
+from dqn_memory.blocks import MEMORY, build, names
 
 WIDTH, BATCH, BEFORE, TIME = 8, 3, 5, 40
 OPTIONS = {  # none of them a default
@@ -230,7 +230,9 @@ ELSEWHERE = ("darqn", "darqn_released", "mamba")  # in test_pieces.py, and the p
 
 
 def test_every_memory_has_equations():
-    assert sorted(EQUATIONS) == sorted({name for name in names() if build(name, WIDTH).stateful} - {*ELSEWHERE})
+    stateful = {name for name in names() if build(name, WIDTH).stateful}
+    assert {*EQUATIONS, *ELSEWHERE} == stateful == {*names()} - {"birnn", "bilstm", "bigru"}
+    assert names() == tuple(MEMORY)
 
 
 def drawn(name):

@@ -11,7 +11,6 @@ from dqn_memory.blocks.block import select
 WIDTH, HEADS, TIME = 8, 2, 6
 ORDERS = ["post", "identity"]
 AHEAD = ("adaptive_gate", "gaussian_adaptive_gate")  # priors whose attention sees the future
-GRAMMAR = list(itertools.product([*MEMORY, "none"], PRIORS, GATES, ORDERS))
 PAIRS = [  # the grammar's memories and priors, each with all others of one of them
     *itertools.product([*MEMORY, "none"], ["causal", "gaussian_adaptive_gate"], ["residual"], ORDERS),
     *itertools.product(["feedforward_x2", "bigru"], PRIORS, GATES, ["post"]),
@@ -38,11 +37,10 @@ def gradients(layer, y, x):
 
 
 def assert_close(ours, theirs, tolerance=1e-12):
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("row", GRAMMAR, ids="-".join)
+@pytest.mark.parametrize("row", PAIRS, ids="-".join)
 def test_causal_label_is_true(row):
     """Replace the inputs from t on, for all t, and look at the positions before."""
     layer, x, other = build(*row), sequences(1), sequences(1, seed=1)
@@ -68,7 +66,7 @@ def test_labels():
         assert (layers[name](other) - layers[name](x))[:, 1:].abs().max() > 1e-6
 
 
-@pytest.mark.parametrize("row", GRAMMAR, ids="-".join)
+@pytest.mark.parametrize("row", PAIRS, ids="-".join)
 def test_padding_and_rows(row):
     """Garbage behind a sequence changes nothing: each row equals that row alone, cut to its length."""
     layer, lengths = build(*row), torch.tensor([1, 4, TIME])
@@ -94,14 +92,6 @@ def test_all_gradients_are_finite_when_padding_is_trained(memory, prior):
     assert y.dtype == torch.float32
     for name, parameter in layer.named_parameters():
         assert parameter.grad is not None and parameter.grad.isfinite().all(), name
-
-
-@pytest.mark.parametrize("memory", MEMORY)
-@pytest.mark.parametrize("gate", GATES)
-def test_float64_is_not_computed_in_float32(memory, gate):
-    y = build(memory, gate=gate)(sequences())
-    assert y.dtype == torch.float64
-    assert 0 < (y - build(memory, gate=gate, dtype=torch.float32)(sequences().float())).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("projection", [False, True])
@@ -196,20 +186,12 @@ def count(module):
 def test_layers_have_so_many_parameters(memory, d):
     layer = LayerConfig(memory=memory).build(d, 50)
     alone = 4 * d * d + 6 * d  # attention and its norm
+    for gate, order in itertools.product(GATES, ORDERS):
+        added = (1 + (memory != "none")) * (6 * d * d + d) if gate == "gru" else 0  # to each sublayer
+        assert count(LayerConfig(memory=memory, gate=gate, order=order).build(d, 50)) == count(layer) + added
     assert count(layer) == alone + (0 if memory == "none" else count(MEMORY[memory](d)) + 2 * d)
     assert all(parameter.requires_grad for parameter in layer.parameters())
     if memory in PRINTED and d in (64, 128):
         assert count(layer) == {64: 16896, 128: 66560}[d] + PRINTED[memory][d == 128]
     projected = "feedforward" not in memory and memory not in ("linear", "mamba", "mlp", "none")
     assert count(LayerConfig(memory=memory, projection=True).build(d, 50)) == count(layer) + projected * (d * d + d)
-
-
-@pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize("order", ORDERS)
-def test_gates_are_counted_per_sublayer(gate, order):
-    plain, gated = (LayerConfig(gate=name, order=order).build(64, 50) for name in ("residual", gate))
-    assert count(gated) - count(plain) == (2 * (6 * 64 * 64 + 64) if gate == "gru" else 0)
-
-
-def test_a_mamba_mixer_of_width_256_counts_as_published():
-    assert count(MEMORY["mamba"](256, 0.0, False)) == 437_760

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import torch
-from scans import run_alone
+from scans import TOLERANCE, on_threads, run_alone
 
 from dqn_memory.analysis.size import gigaflop
 from dqn_memory.blocks.kernels import cpu_linear_scan, linear_scan
@@ -18,7 +18,6 @@ from dqn_memory.blocks.kernels.linear_scan import Reference
 
 SHAPES = ((3, 7, 11), (2, 1, 8), (1, 9, 2), (5, 4, 70))  # (B, T, F)
 CASES = list(itertools.product(SHAPES, *[(False, True)] * 3))  # complex, constant decay, resets
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
 
 
 def drawn(shape, pairs, constant, resets, dtype):
@@ -83,16 +82,8 @@ def test_a_mask_of_ones_gives_the_same_bits_as_none(pairs):
 
 
 def test_threads_change_no_number():
-    cases = [((19, 7, 11), True, True, True)] * 2
-    before = torch.get_num_threads()
-    try:
-        numbers = []
-        for threads, case in zip((1, 3), cases, strict=True):
-            torch.set_num_threads(threads)
-            numbers.append(found(cpu_linear_scan, case, torch.float32))
-    finally:
-        torch.set_num_threads(before)
-    assert all(torch.equal(one, three) for one, three in zip(*numbers, strict=True))
+    first, *others = on_threads(lambda: found(cpu_linear_scan, ((19, 7, 11), True, True, True), torch.float32))
+    torch.testing.assert_close(others, [first] * 2, atol=0, rtol=0)
 
 
 def test_without_numba_torch_computes(monkeypatch):

@@ -45,16 +45,6 @@ def test_layer_arithmetic(gate, order, activation):
     torch.testing.assert_close(layer(x), expected)
 
 
-def test_attention_equals_torch():
-    layer = LayerConfig(memory="none", heads=4).build(16, 9).double()
-    attention, ours = nn.MultiheadAttention(16, 4, batch_first=True).double(), layer.attention
-    attention.in_proj_weight, attention.in_proj_bias = ours.project_in.weight, ours.project_in.bias
-    attention.out_proj.weight, attention.out_proj.bias = ours.project_out.weight, ours.project_out.bias
-    x = seeded((3, 9, 16))
-    mask = torch.full((9, 9), -math.inf, dtype=torch.float64).triu(1)
-    torch.testing.assert_close(ours(x), attention(x, x, x, attn_mask=mask)[0])
-
-
 @pytest.mark.parametrize("memory", CELLS)
 @pytest.mark.parametrize("training", [True, False])
 def test_bidirectional_equals_torch(memory, training):
@@ -91,7 +81,7 @@ def test_darqn_attends_to_features(memory):
         attention = score.softmax(-1)
         seen = attention if memory == "darqn_released" else attention * x[:, t]
         hidden, cell = block.cell(seen, (hidden, cell))
-    torch.testing.assert_close(block(x)[:, -1], hidden)
+    torch.testing.assert_close(block(x)[:, -1], hidden, atol=1e-12, rtol=1e-12)
 
 
 def test_positions():
