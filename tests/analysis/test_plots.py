@@ -50,10 +50,6 @@ def words(texts):
     return [text.get_text() for text in texts if text.get_visible() and text.get_text()]
 
 
-def pixels(figure: Figure, tmp_path):
-    return np.asarray(Image.open(plots.save(figure, tmp_path / "a.png")).convert("RGB"))
-
-
 @pytest.mark.parametrize("layers", [1, 3, 4, 5, 6])
 def test_every_column_of_priors_has_its_numbers_and_every_panel_a_line_a_head(layers):
     tables = {f"layer {number}": RNG.random((4, 5)) for number in range(layers)}
@@ -79,7 +75,7 @@ def test_a_decision_marks_its_steps_and_shows_pictures_of_short_windows(tmp_path
     assert told <= set(words(panel.get_xticklabels()))
     assert panel.get_xlabel().endswith("(orange: beacon, black: decision)") == (length > plots.FILM)
     assert words(panel.get_yticklabels()) == ["a", "b", "c"]
-    assert pixels(figure, tmp_path).std() > 5
+    assert np.asarray(Image.open(plots.save(figure, tmp_path / "a.png")).convert("RGB")).std() > 5
 
 
 def test_learning_curves_name_their_runs():
@@ -116,33 +112,26 @@ def test_the_same_arrays_give_the_same_file_and_a_full_disk_spares_the_old_one(t
     assert (tmp_path / "a.png").read_bytes() == first and len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.mark.parametrize(("heads", "length"), [(1, 1), (2, 3), (6, 12)])
-def test_an_episode_shows_each_head_by_step(heads, length):
-    shown = maps(heads, length, 8)
-    figure = plots.attention_maps(shown, "Attention", frames(length), context=8)
-    assert [panel.get_title() for panel in panels(figure, "head")] == [f"head {head}" for head in range(heads)]
-    age = np.arange(length)[:, None] - np.arange(length)
-    for head, panel in enumerate(panels(figure, "head")):
+@pytest.mark.parametrize(
+    ("heads", "length", "context"),
+    [(1, 1, 8), (2, 3, 8), (6, 12, 8), (2, 30, 5), (2, 120, 60), (2, 121, 60), (2, 300, 60)],
+)
+def test_the_length_of_an_episode_decides_its_columns_also_where_it_is_cut(heads, length, context):
+    shown, by_age, steps = maps(heads, length, context), length > 2 * context, min(length, 100)
+    drawn = panels(plots.attention_maps(shown, "Attention", (), context), "head")
+    assert [panel.get_title() for panel in drawn] == [f"head {head}" for head in range(heads)]
+    assert drawn[-1].get_xlabel() == ("looks back by steps" if by_age else "looks at step")
+    step, column = np.indices((steps, context if by_age else steps))
+    age = column if by_age else step - column
+    there = (age >= 0) & (age < context) & (age <= step)
+    for head, panel in enumerate(drawn):
         image = panel.images[0].get_array()
-        np.testing.assert_array_equal(image.filled(0), shown[head])
-        np.testing.assert_array_equal(image.mask, (age < 0) | (age >= 8))
-    assert panels(figure, "head")[-1].get_xlabel() == "looks at step"
-
-
-@pytest.mark.parametrize(("length", "context"), [(30, 5), (120, 60), (121, 60), (300, 60)])
-def test_the_length_of_an_episode_decides_its_columns_also_where_it_is_cut(length, context):
-    shown, by_age, steps = maps(2, length, context), length > 2 * context, min(length, 100)
-    for head, panel in enumerate(panels(plots.attention_maps(shown, "Attention", (), context), "head")):
-        assert panel.get_xlabel() == ("looks back by steps" if by_age else "looks at step")
-        image = panel.images[0].get_array()
-        assert image.shape == (steps, context if by_age else steps)
-        for step, age in ((0, 0), (3, 3), (29, 4), (steps - 1, context - 1)):
-            assert image[step, age if by_age else step - age] == shown[head, step, step - age]
-        assert not by_age or image[3, 4] is np.ma.masked  # before the episode
+        np.testing.assert_array_equal(image.mask, ~there)
+        np.testing.assert_array_equal(image[there], shown[head][step[there], (step - age)[there]])
 
 
 @pytest.mark.parametrize("context", [4, None])  # a long episode and a short one
-@pytest.mark.parametrize("heads", [1, 4, 5, 6, 7, 8, 9, 11])
+@pytest.mark.parametrize("heads", [1, 4, 5, 8, 11])
 def test_every_column_of_heads_has_its_label_and_numbers(heads, context):
     figure = plots.attention_maps(maps(heads, 12, 4), "Attention", (), context)
     figure.canvas.draw()
@@ -189,7 +178,6 @@ def test_pictures_of_a_long_episode_show_its_first_steps_and_say_so():
     for figure in figures:
         words = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
         assert "A\n(steps 0 to 99 of 500)" in words
-    assert panels(figures[0], "head")[0].images[0].get_array().shape == (100, 50)
     assert len(figures[2].axes[0].lines[0].get_xdata()) == 100
 
 
@@ -228,11 +216,6 @@ def test_hindsight_shows_both_values_and_marks_flips_and_windows():
     assert [line.get_xdata()[0] for line in above.lines[2:]] == [1.5]  # where the first window ends
 
 
-def boxes(figure: Figure, texts):
-    figure.draw_without_rendering()
-    return [text.get_window_extent().padded(-1) for text in texts]
-
-
 def apart(found):
     return not any(one.overlaps(other) for place, one in enumerate(found) for other in found[:place])
 
@@ -256,7 +239,9 @@ def test_numbers_of_environments_have_a_key_and_do_not_lie_on_each_other():
 @pytest.mark.parametrize("best", [3.1, 5.0])
 def test_names_of_lines_do_not_lie_on_each_other(best):
     (panel,) = (figure := plots.returns({"a": (4.0, None, None)}, {"random": 3.0, "best known": best}, "R")).axes
-    assert apart(boxes(figure, [text for text in panel.texts if text.get_text() in ("random", "best known")]))
+    figure.draw_without_rendering()
+    names = [text for text in panel.texts if text.get_text() in ("random", "best known")]
+    assert apart([text.get_window_extent().padded(-1) for text in names])
 
 
 def test_returns_stand_between_lines():

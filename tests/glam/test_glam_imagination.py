@@ -1,5 +1,7 @@
 """Imagining and acting: both memories are the training form on what they saw; starts, noise, modes, episodes."""
 
+from unittest.mock import Mock
+
 import glam_models
 import pytest
 import torch
@@ -15,15 +17,11 @@ FORMS = pytest.mark.parametrize("form", ["window", "carried"])
 
 def dream(model, form, start="posterior", opens=0.15, seed=0):
     """A context of K steps, the frame behind it if it has been seen, and the trajectory from there."""
-    begin = begun(model, start, opens, seed)
+    length = K + (start == "posterior")
+    begin = encode_context(model, *glam_models.steps(ROWS, length, seed, opens), start_from=start)
     noise = Noise.draw(model, ROWS, HORIZON, torch.Generator().manual_seed(seed + 1))
     agent = glam_models.agent(seed)
     return begin, imagine(model, agent.policy, begin, noise, form), noise
-
-
-def begun(model, start="posterior", opens=0.15, seed=0):
-    length = K + (start == "posterior")
-    return encode_context(model, *glam_models.steps(ROWS, length, seed, opens), start_from=start)
 
 
 def lived(begin, imagined):
@@ -39,13 +37,14 @@ def lived(begin, imagined):
 
 
 @FORMS
-@pytest.mark.parametrize("sequence", SEQUENCES)
+@pytest.mark.parametrize(("preset", "sequence"), [*(("paper", name) for name in SEQUENCES), ("code", "glam")])
 @pytest.mark.parametrize("start", ["posterior", "prior"])
-def test_both_forms_are_the_training_form_on_the_whole_prefix_or_on_each_window_alone(sequence, start, form):
-    model = glam_models.model(sequence=sequence, dropout=0.5)
+def test_both_forms_are_the_training_form_on_the_whole_prefix_or_on_each_window_alone(preset, sequence, start, form):
+    """The released code never resets, and knows no openings."""
+    model = glam_models.model(preset, sequence=sequence, dropout=0.5)
     begin, imagined, _ = dream(model, form, start, opens=0.3)
     opens = torch.zeros(ROWS, dtype=torch.bool) if begin.opens is None else begin.opens
-    assert opens.any() == (start == "posterior") and not opens.all()
+    assert opens.any() == (start == "posterior" and preset == "paper") and not opens.all()
     whole = lived(begin, imagined)
     for t in range(HORIZON + 1):
         low = t if form == "window" else 0
@@ -101,14 +100,6 @@ def test_dreams_and_acting_use_running_statistics_no_gradient_and_never_decode(m
         assert all(torch.equal(before[name], each) for name, each in model.named_buffers())
 
 
-def test_a_model_that_never_resets_knows_no_openings():
-    model = glam_models.model("code")
-    assert not begun(model, opens=1.0).opens.any()
-    begin, imagined, _ = dream(model, "carried", opens=0.5)
-    h = model.sequence(*lived(begin, imagined)).h[:, K - 1 :].transpose(0, 1)
-    torch.testing.assert_close(imagined.h, h, rtol=1e-9, atol=1e-9)
-
-
 def test_actions_are_drawn_from_the_policy():
     logits = torch.tensor([0.5, -1.0, 2.0])
     noise = torch.rand(40_000, 3, generator=torch.Generator().manual_seed(0))
@@ -120,21 +111,8 @@ def test_actions_are_drawn_from_the_policy():
 T, W = 9, 4  # steps that are acted, and of the window
 
 
-class Recorder:
-    """A policy that keeps what it was shown."""
-
-    def __init__(self):
-        self.agent, self.shown = glam_models.agent(), []
-
-    def __call__(self, features):
-        self.shown.append(features)
-        return self.agent.policy(features)
-
-
-def opened(seed=0):
-    first = torch.rand(ROWS, T, generator=torch.Generator().manual_seed(seed)) < 0.25
-    first[:, 0] = True
-    return first
+def shown_to(policy):
+    return torch.stack([features for (features,), _ in policy.call_args_list])
 
 
 def make(model, form, policy=None, rows=ROWS, blind=False):
@@ -155,28 +133,43 @@ def noises(model, seed=0):
 def played(model, form, act_before_observing=False, greedy=False, seed=0):
     """T steps: what the policy was shown (T, B, Z + D), what it did (T, B), and on what."""
     frames, *_ = glam_models.steps(ROWS, T, seed)
-    first, numbers, recorder = opened(seed), source(seed), Recorder()
+    numbers, recorder = source(seed), Mock(side_effect=glam_models.agent().policy)
+    first = torch.rand(ROWS, T, generator=source(seed)) < 0.25
+    first[:, 0] = True
     player = make(model, form, recorder, ROWS, act_before_observing)
     actions = [player.act(frames[:, t], first[:, t], numbers, greedy) for t in range(T)]
-    return torch.stack(recorder.shown), torch.stack(actions), frames, first, noises(model, seed)
+    return shown_to(recorder), torch.stack(actions), frames, first, noises(model, seed)
 
 
 def memories(model, form, sample, action, first):
-    """h_{t-1} by the training form: of the whole past, or of the W steps before; 0 where an episode opens."""
+    """h_{t-1} by the training form: of the whole past, or of the W steps before; 0 where an episode opens.
+
+    Released code opens none after the first, and fills a window that has not seen W frames with copies of that one.
+    """
+    keep, missing, released = W if form == "window" else T, 0, not model.config.reset_at_episode_start
+    if released:
+        first = torch.zeros_like(first)
+    if released and form == "window":
+        missing = W - 1
+        sample, action, first = (
+            torch.cat((each[:, :1].repeat_interleave(missing, 1), each), 1) for each in (sample, action, first)
+        )
     expected = [torch.zeros(ROWS, 8, dtype=torch.float64)]
-    for t in range(1, T):
-        low = max(0, t - W) if form == "window" else 0
-        h = model.sequence(sample[:, low:t], action[:, low:t], first[:, low:t]).h[:, -1]
-        expected.append(torch.where(first[:, t, None], 0, h))
+    for end in range(missing + 1, missing + T):
+        low = max(0, end - keep)
+        h = model.sequence(sample[:, low:end], action[:, low:end], first[:, low:end]).h[:, -1]
+        expected.append(torch.where(first[:, end, None], 0, h))
     return torch.stack(expected)
 
 
 @FORMS
 @pytest.mark.parametrize("greedy", [False, True])
-@pytest.mark.parametrize(("sequence", "blind"), [("glam", False), ("storm", False), ("glam", True)])
-def test_the_policy_sees_the_newest_frame_or_a_guess_and_the_memory_before_it(form, sequence, blind, greedy):
+@pytest.mark.parametrize(("preset", "sequence", "blind"), [
+    ("paper", "glam", False), ("paper", "storm", False), ("paper", "glam", True), ("code", "glam", False),
+])  # fmt: skip
+def test_the_policy_sees_the_newest_frame_or_a_guess_and_the_memory_before_it(form, preset, sequence, blind, greedy):
     """Also a policy that acts blind takes the frame in afterwards."""
-    model, policy = glam_models.model(sequence=sequence), glam_models.agent().policy
+    model, policy = glam_models.model(preset, sequence=sequence), glam_models.agent().policy
     shown, actions, frames, first, drawn = played(model, form, blind, greedy)
     sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t][0]) for t in range(T)])
     guess = torch.stack([model.sample(model.prior_head(shown[t, :, 12:]), drawn[t][1]) for t in range(T)])
@@ -205,33 +198,16 @@ def test_who_has_seen_nothing_acts_at_random_when_blind():
 
 
 @FORMS
-def test_a_model_that_never_resets_remembers_earlier_episodes(form):
-    """And before it has seen W frames, its window is filled with the first one."""
-    model = glam_models.model("code")
-    shown, actions, frames, _, drawn = played(model, form)
-    sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t][0]) for t in range(T)], 1)
-    never, past, done = torch.zeros(ROWS, T + W, dtype=torch.bool), sample, actions.T
-    if form == "window":
-        past = torch.cat((sample[:, :1].expand(-1, W - 1, -1), sample), 1)
-        done = torch.cat((done[:, :1].expand(-1, W - 1), done), 1)
-    for t in range(1, T):
-        steps = slice(t - 1, t - 1 + W) if form == "window" else slice(0, t)
-        h = model.sequence(past[:, steps], done[:, steps], never[:, steps]).h[:, -1]
-        torch.testing.assert_close(shown[t, :, 12:], h, rtol=1e-9, atol=1e-9)
-
-
-@FORMS
 @pytest.mark.parametrize("preset", ["code", "fast"])
 def test_who_forgets_before_each_step_acts_as_if_each_opened_an_episode(form, preset):
     """Also with a model that never forgets on its own."""
     model = glam_models.model(preset)
     frames, *_ = glam_models.steps(ROWS, T)
-    recorder = Recorder()
-    player = make(model, form, recorder)
+    player = make(model, form, recorder := Mock(side_effect=glam_models.agent().policy))
     for t in range(T):
         player.reset()
         action = player.act(frames[:, t], torch.zeros(ROWS, dtype=torch.bool), source(t))
         fresh = make(model, form)
         assert torch.equal(action, fresh.act(frames[:, t], torch.ones(ROWS, dtype=torch.bool), source(t)))
         assert torch.equal(player.h, fresh.h)
-    assert not torch.stack(recorder.shown)[:, :, 12:].any()
+    assert not shown_to(recorder)[:, :, 12:].any()

@@ -217,7 +217,6 @@ def test_presets_differ_in_the_named_options_alone():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"screen": 60}, "--screen 60 must be a power of two"),
         ({"burn_in": 11}, "--burn-in 11 must be at least 0 and below --batch-length 12"),
         ({"sequence": "storm", "heads": 3}, "--heads 3 must divide --width 8"),
     ],
