@@ -11,6 +11,7 @@ from dqn_memory.blocks.attention import Attention, attend, logits
 from dqn_memory.blocks.priors import PRIORS, Prior, PriorConfig, inverse_softplus
 
 DATA = Path(__file__).parents[1] / "data" / "attention"
+GOLDEN, DERIVED = (dict(np.load(DATA / f"{name}.npz")) for name in ("attention", "attention_grads"))
 FORMS = {  # the recorded name, what is learned
     "causal": ("causal", ()),
     "local": ("local_w2", ()),
@@ -29,16 +30,6 @@ DTYPES = pytest.mark.parametrize("dtype,tolerance", [(torch.float64, 1e-12), (to
 RECORDS = pytest.mark.parametrize("name", ["seed", "mixed"])
 
 
-@pytest.fixture(scope="module")
-def golden() -> dict[str, np.ndarray]:
-    return dict(np.load(DATA / "attention.npz"))
-
-
-@pytest.fixture(scope="module")
-def gradients() -> dict[str, np.ndarray]:
-    return dict(np.load(DATA / "attention_grads.npz"))
-
-
 def tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(np.asarray(array)).to(dtype)
 
@@ -51,10 +42,10 @@ def prior_with(kind: str, dtype: torch.dtype, raw: dict[str, np.ndarray]) -> Pri
     return prior
 
 
-def recorded(golden: dict[str, np.ndarray], name: str, kind: str, dtype: torch.dtype) -> Prior:
+def recorded(name: str, kind: str, dtype: torch.dtype) -> Prior:
     """The prior with the raw values of a record."""
     span = "Lg" if kind.startswith("gaussian_adaptive") else "L"
-    raw = {"mu": golden[f"{name}/raw_mu"], "sigma": golden[f"{name}/raw_sg"], "span": golden[f"{name}/raw_{span}"]}
+    raw = {"mu": GOLDEN[f"{name}/raw_mu"], "sigma": GOLDEN[f"{name}/raw_sg"], "span": GOLDEN[f"{name}/raw_{span}"]}
     return prior_with(kind, dtype, raw)
 
 
@@ -69,10 +60,10 @@ def maps(prior: Prior, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 @DTYPES
 @RECORDS
 @pytest.mark.parametrize("kind", PRIORS)
-def test_forms(golden, kind, name, dtype, tolerance):
+def test_forms(kind, name, dtype, tolerance):
     key, learned = FORMS[kind]
-    prior, want = recorded(golden, name, kind, dtype), tensor(golden[f"{name}/{key}" if learned else key], dtype)
-    query, keys, value = (tensor(golden[part], dtype) for part in "qkv")
+    prior, want = recorded(name, kind, dtype), tensor(GOLDEN[f"{name}/{key}" if learned else key], dtype)
+    query, keys, value = (tensor(GOLDEN[part], dtype) for part in "qkv")
     got = maps(prior, query, keys)
     assert got.dtype == dtype and (got - want).abs().max() < tolerance
     mixed = attend(query, keys, value, *prior.tables(12), future_logit_zero=prior.future_logit_zero)
@@ -86,14 +77,14 @@ def test_forms(golden, kind, name, dtype, tolerance):
     ("gaussian", "paper_gaussian"), ("adaptive", "adaptive_ramp"), ("adaptive_gate", "code_adaptive"),
     ("gaussian_adaptive_gate", "code_gaam"),
 ])  # fmt: skip
-def test_one_query_at_a_time(golden, kind, key, name, dtype, tolerance):
+def test_one_query_at_a_time(kind, key, name, dtype, tolerance):
     """The last query of every prefix; causal forms also equal the full matrix, the released gates do not."""
-    prior = recorded(golden, name, kind, dtype)
-    query, keys = (tensor(golden[part], dtype) for part in "qk")
+    prior = recorded(name, kind, dtype)
+    query, keys = (tensor(GOLDEN[part], dtype) for part in "qk")
     rows = torch.zeros(4, 12, 12, dtype=dtype)
     for i in range(12):
         rows[:, i, : i + 1] = maps(prior, query[:, : i + 1], keys[:, : i + 1])[:, -1]
-    assert (rows - tensor(golden[f"{name}/{key}_incremental"], dtype)).abs().max() < tolerance
+    assert (rows - tensor(GOLDEN[f"{name}/{key}_incremental"], dtype)).abs().max() < tolerance
     full = maps(prior, query, keys)
     assert torch.allclose(rows, full, rtol=0, atol=tolerance) == prior.causal
 
@@ -104,15 +95,15 @@ def test_one_query_at_a_time(golden, kind, key, name, dtype, tolerance):
     ("gaussian", "gaussian"), ("gaussian_gate", "code_gaussian"), ("adaptive", "adaptive_ramp"),
     ("gaussian_adaptive", "gaam_ramp"),
 ])  # fmt: skip
-def test_the_last_query_of_a_search_window(golden, kind, key, name, dtype, tolerance):
+def test_the_last_query_of_a_search_window(kind, key, name, dtype, tolerance):
     """Seven tokens: distances 6 .. 0 under priors that are built for longer windows."""
-    prior = recorded(golden, name, kind, dtype)
-    scores = tensor(golden[f"{name}/window7_scores"], dtype)  # (H, 1, 7)
+    prior = recorded(name, kind, dtype)
+    scores = tensor(GOLDEN[f"{name}/window7_scores"], dtype)  # (H, 1, 7)
     scale, bias = (None if table is None else table.flip(-1)[:, None] for table in prior.tables(7))
     got = scores if scale is None else scores * scale
     got = (got if bias is None else got + bias).softmax(-1)
     assert got.dtype == dtype
-    assert (got - tensor(golden[f"{name}/window7_{key}"], dtype)).abs().max() < tolerance
+    assert (got - tensor(GOLDEN[f"{name}/window7_{key}"], dtype)).abs().max() < tolerance
 
 
 GRADIENTS = {
@@ -129,18 +120,18 @@ GRADIENTS = {
 @pytest.mark.parametrize("through_attend", [False, True])
 @pytest.mark.parametrize("dtype,tolerance", [(torch.float64, 1e-8), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("kind,parameter", GRADIENTS)
-def test_gradients(golden, gradients, kind, parameter, dtype, tolerance, through_attend):
-    span = gradients["Lg" if kind.startswith("gaussian_adaptive") else "L"]
-    raw = {"mu": gradients["mu"], "sigma": gradients["sg"], "span": span}
+def test_gradients(kind, parameter, dtype, tolerance, through_attend):
+    span = DERIVED["Lg" if kind.startswith("gaussian_adaptive") else "L"]
+    raw = {"mu": DERIVED["mu"], "sigma": DERIVED["sg"], "span": span}
     prior = prior_with(kind, dtype, {name: np.log(np.expm1(value)) for name, value in raw.items()})
-    query, key = (tensor(golden[name], dtype) for name in "qk")
+    query, key = (tensor(GOLDEN[name], dtype) for name in "qk")
     if through_attend:
         identity = torch.eye(12, dtype=dtype).expand(4, 12, 12)
         got = attend(query, key, identity, *prior.tables(12), future_logit_zero=prior.future_logit_zero)
     else:
         got = maps(prior, query, key)
-    (got * tensor(gradients["G"], dtype)).sum().backward()
-    error = prior.raw[parameter].grad - tensor(gradients[GRADIENTS[kind, parameter]], dtype)
+    (got * tensor(DERIVED["G"], dtype)).sum().backward()
+    error = prior.raw[parameter].grad - tensor(DERIVED[GRADIENTS[kind, parameter]], dtype)
     assert error.abs().max() < tolerance
 
 

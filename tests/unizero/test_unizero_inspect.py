@@ -7,11 +7,11 @@ from dataclasses import replace
 import gymnasium
 import numpy as np
 import pytest
-import run_folders
 import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 from helpers import attended
 from PIL import Image
+from run_folders import refused
 from trained import MEMORY, contents
 from unizero_models import actions, flags, model, simplex
 
@@ -33,10 +33,6 @@ def made(folder, *more, steps=160):
     """A tiny trained run."""
     train_model(flags(folder, "--evaluate-every", "0", *more, steps=steps))
     return folder
-
-
-def refused(capsys, script, *argv):
-    return run_folders.refused(capsys, [str(word) for word in argv], script)
 
 
 @pytest.fixture(scope="module")
@@ -210,10 +206,10 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(memory, cart, capsys):
         "--head -1": "--head -1 is not within 0 .. 1",
     }  # fmt: skip
     for flag, words in refusals.items():
-        assert words in refused(capsys, main, memory, "--no-frames", *flag.split())
+        assert words in refused(capsys, [str(memory), "--no-frames", *flag.split()], main)
     assert contents(memory) == before
-    assert "no run folder" in refused(capsys, main, memory / "nothing")
-    assert "--run RUN" in refused(capsys, main)
+    assert "no run folder" in refused(capsys, [str(memory / "nothing")], main)
+    assert "--run RUN" in refused(capsys, [], main)
 
 
 def test_worlds_without_pictures_need_a_flag(cart, capsys, monkeypatch):
@@ -222,21 +218,21 @@ def test_worlds_without_pictures_need_a_flag(cart, capsys, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(CartPoleEnv, "render", gymnasium.Env.render)  # which every world without one inherits
-        said = refused(capsys, main, cart)
+        said = refused(capsys, [str(cart)], main)
         assert "CartPole-v1 cannot be drawn" in said and "--no-frames" in said
     monkeypatch.setattr(GymnasiumFleet, "frame", nothing)
-    assert "--no-frames" in refused(capsys, main, cart)
+    assert "--no-frames" in refused(capsys, [str(cart)], main)
     facts, _ = inspected(cart, "--no-frames")
     assert facts["pictures"] == ["trajectory.png", "attention.png"]  # plain causal attention has learned nothing
 
 
 @pytest.mark.parametrize("dynamics", ["recurrent", "gru"])
 def test_dynamics_without_attention_have_one_picture(tmp_path, capsys, dynamics):
-    run = made(tmp_path / "run", "--dynamics", dynamics)
+    run = made(tmp_path / "run", "--dynamics", dynamics, steps=100)
     facts, _ = inspected(run, "--max-episode-steps", "4")
     assert facts["pictures"] == ["trajectory.png"] and facts["link"] is None
     assert facts["learned"] == facts["start"] == {}
-    assert "have no attention" in refused(capsys, main, run, "--layer", "0")
+    assert "have no attention" in refused(capsys, [str(run), "--layer", "0"], main)
 
 
 @pytest.mark.long

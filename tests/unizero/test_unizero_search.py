@@ -2,10 +2,10 @@
 all actions of a node at once.
 """
 
-import itertools
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -289,20 +289,6 @@ def test_in_single_precision_only_trees_with_a_margin_below_1e5_may_differ(recor
 # chance
 
 
-def test_first_child_is_uniform_or_the_priors_favourite():
-    rows, logits = 4000, torch.tensor([0.0, 2.0, -1.0, 0.5, 0.0], dtype=DOUBLE)
-    for backend, first in itertools.product(BACKENDS, ("random", "prior")):
-        model = random_model(rows, 5, 1, 0)
-        model.root_logits = logits.expand(rows, -1)
-        config = SearchConfig(simulations=1, backend=backend, tree=TreeConfig(first_visit=first))
-        taken = searched(model, drawn(config, rows, 5, 1, evaluation=True), config).tree.action[:, 1]
-        counts = torch.bincount(taken, minlength=5)
-        if first == "random":
-            assert (counts - rows / 5).abs().max() < 4 * (rows * 0.16) ** 0.5
-        else:
-            assert counts[1] == rows
-
-
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.floats(0, 1, exclude_max=True))
 def test_ties_fall_to_each_of_the_best_by_its_share_of_the_unit(values, number):
     score = torch.tensor([values], dtype=DOUBLE) + 4e-7 * torch.arange(len(values)) / 8
@@ -312,7 +298,7 @@ def test_ties_fall_to_each_of_the_best_by_its_share_of_the_unit(values, number):
     assert gap.item() > 0
 
 
-def test_dirichlet_noise_has_its_mean_and_variance_and_evaluation_has_none():
+def test_draws_are_uniform_and_dirichlet_noise_has_its_mean_and_variance_and_evaluation_has_none():
     config = SearchConfig(simulations=1)
     numbers, quiet = (drawn(config, 20_000, 6, evaluation=evaluation) for evaluation in (False, True))
     alpha, share = 0.3, 1 / 6
@@ -321,6 +307,9 @@ def test_dirichlet_noise_has_its_mean_and_variance_and_evaluation_has_none():
     assert numbers.noise.var(0).sub(variance).abs().max() < 0.05 * variance
     assert torch.allclose(numbers.noise.sum(1), torch.ones(20_000, dtype=DOUBLE))
     assert quiet.noise is None and torch.equal(quiet.ties, numbers.ties)
+    evenly = torch.linspace(0, 1, 20_000, dtype=DOUBLE)
+    for uniform in (numbers.ties.flatten(), numbers.action):
+        assert (uniform.sort().values - evenly).abs().max() < 0.015
 
 
 @given(
@@ -329,21 +318,15 @@ def test_dirichlet_noise_has_its_mean_and_variance_and_evaluation_has_none():
     temperature=st.sampled_from([0.0, 0.1, 0.25, 1.0]),
 )
 @settings(deadline=None, max_examples=60)
-def test_only_tried_actions_are_played(visits, number, temperature):
+def test_an_action_is_played_where_its_share_of_the_unit_holds_the_number(visits, number, temperature):
     numbers = replace(silent(1, 1), action=torch.tensor([number], dtype=DOUBLE))
     action = int(play(SimpleNamespace(visits=torch.tensor([visits])), numbers, SearchConfig(1), temperature))
     assert visits[action] > 0
     if temperature == 0:
         assert action == visits.index(max(visits))
-
-
-def test_actions_are_played_by_visits_to_the_fourth_power():
-    rows = 20_000
-    found = SimpleNamespace(visits=torch.tensor([[3, 4, 0, 1]]).expand(rows, -1))
-    played = play(found, drawn(SearchConfig(1), rows), SearchConfig(1), 0.25)
-    share = torch.bincount(played, minlength=4) / rows
-    expected = torch.tensor([81.0, 256.0, 0.0, 1.0]) / 338
-    assert (share - expected).abs().max() < 0.02
+    else:
+        ends = np.cumsum([0.0, *(float(each) ** (1 / temperature) for each in visits)])
+        assert ends[action] - 1e-12 * ends[-1] <= number * ends[-1] <= ends[action + 1] + 1e-12 * ends[-1]
 
 
 # all actions of a node at once
@@ -364,25 +347,19 @@ def test_alternatives_are_answered_as_each_alone(prior, changes):
             torch.testing.assert_close(getattr(together, name)[:, k], value, **CLOSE)
 
 
-def counting(functions, calls):
-    """The functions, whose questions about outcomes are written down."""
-
-    def outcome(*inputs):
-        calls.append(inputs)
-        return functions.outcome(*inputs)
-
-    return functions._replace(outcome=outcome)
+def counted(functions):
+    return functions._replace(outcome=Mock(side_effect=functions.outcome))
 
 
 def both(net, rows, config, seed, evaluation=False):
-    """The same search, asking for nodes and for actions: results and questions of each."""
+    """The same search, asking for nodes and for actions: results and the number of questions of each."""
     numbers = drawn(config, rows, seed=seed, evaluation=evaluation)
     history = picked(windows(net.config.pairs, seed=seed), torch.arange(rows) % (net.config.pairs + 1))
     found = []
     for asking in ("node", "action"):
-        calls, chosen = [], replace(config, query_per=asking)
-        functions = counting(make_functions("eager", net), calls)
-        found.append((search(functions, history, simplex(rows, seed=seed + 1), numbers, chosen), calls))
+        functions, chosen = counted(make_functions("eager", net)), replace(config, query_per=asking)
+        result = search(functions, history, simplex(rows, seed=seed + 1), numbers, chosen)
+        found.append((result, functions.outcome.call_count))
     return found
 
 
@@ -404,15 +381,15 @@ def test_trees_are_the_same(form, root, rows, simulations, seed, evaluation):
     torch.testing.assert_close(nodes.latent, actions.latent, **SUMS, equal_nan=True)
     torch.testing.assert_close(nodes.policy, actions.policy, **SUMS)
     assert torch.equal(nodes.action, actions.action)
-    assert len(few) <= len(many) == simulations
+    assert few <= many == simulations
 
 
 def test_questions_are_the_inner_nodes_of_the_tree_that_has_most():
     net, unlike = model("gaussian", noise=1.0), 0
     for seed in range(5):
-        (result, calls), _ = both(net, 4, SearchConfig(25), seed)
+        (result, questions), _ = both(net, 4, SearchConfig(25), seed)
         inner = (result.tree.child > 0).any(-1).sum(1)
-        assert len(calls) == inner.max() < 20
+        assert questions == inner.max() < 20
         unlike += len(inner.unique()) > 1
     assert unlike  # some trees were through before others
 
@@ -423,9 +400,9 @@ def test_whom_auto_asks():
     config = SearchConfig(6)
 
     def questions(functions, rows, config=config):
-        calls, numbers = [], drawn(config, rows)
-        search(counting(functions, calls), net.window(rows), simplex(rows), numbers, config)
-        return len(calls)
+        asked = counted(functions)
+        search(asked, net.window(rows), simplex(rows), drawn(config, rows), config)
+        return asked.outcome.call_count
 
     shared = make_functions("eager", net)
     assert questions(shared, 4) < 6
