@@ -41,10 +41,6 @@ def affine(w, name, x):
     return w[f"{name}.weight"] @ x + w.get(f"{name}.bias", 0.0)
 
 
-def softmax(x):
-    return np.exp(x) / np.exp(x).sum()
-
-
 def linear(w, x):
     for x_t in x:
         yield affine(w, "layers.0", x_t)
@@ -184,7 +180,8 @@ def attention(w, x, heads, context):
             q, k, v = np.stack(window)[:, :, head].swapaxes(0, 1)  # (n, d)
             turn = np.exp(1j * np.outer(np.arange(len(q)), 10_000.0 ** (-np.arange(half) / half)))
             q, k = (turn * (part[:, :half] + 1j * part[:, half:]) for part in (q, k))
-            mixed.append(softmax((k @ q[-1].conj()).real / np.sqrt(2 * half)) @ v)
+            weights = np.exp((k @ q[-1].conj()).real / np.sqrt(2 * half))
+            mixed.append(weights @ v / weights.sum())
         yield affine(w, "attention.project_out", np.concatenate(mixed))
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from unizero_models import ACTIONS, IMAGE, VECTOR, actions, config, model, simplex
+from unizero_models import ACTIONS, IMAGE, VECTOR, config, model, simplex, stored
 
 from dqn_memory.blocks import PriorConfig
 from world_models.distributions import value_code
@@ -43,24 +43,12 @@ def updated(net, steps=1, data=None, **settings):
     return target, [update(net, target, optimizer, data, chosen) for _ in range(steps)]
 
 
-def batch(net, rows=4, steps=5, lengths=None, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    dtype = next(net.parameters()).dtype
-    lengths = torch.full((rows,), steps) if lengths is None else torch.tensor(lengths)
-    shape = (rows, steps, *net.spec.shape)
-    observation = torch.randn(shape, generator=g) if net.spec.kind == "continuous" else (
-        torch.randint(256, shape, generator=g, dtype=torch.uint8)
-    )  # fmt: skip
-    return Batch(
-        observation=observation,
-        action=actions(rows, steps, seed=seed),
-        reward=torch.randn(rows, steps, generator=g, dtype=dtype),
-        value=5 * torch.randn(rows, steps, generator=g, dtype=dtype),
-        policy=(9 * torch.rand(rows, steps, ACTIONS, generator=g, dtype=dtype)).softmax(-1),
-        mask=torch.arange(steps) < lengths[:, None],
-        left=lengths,
-        truncated=lengths < 0,
-    )
+def batch(net, lengths=(5, 5, 5, 5)):
+    """Sequences of five steps, of which so many are real, with random values and peaked policies."""
+    values = 5 * torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
+    data = make_batch(stored(net.spec), lambda *_: values, 0.997, 2)
+    real = torch.arange(5) < torch.tensor(lengths)[:, None]
+    return replace(data, mask=real, policy=(9 * data.policy.log()).softmax(-1))
 
 
 def test_losses_by_hand():
