@@ -1,4 +1,4 @@
-"""What every memory of the registry keeps: all its forms agree, and its state goes anywhere."""
+"""What every memory of the registry keeps: all its forms agree, nothing crosses a reset, its state goes anywhere."""
 
 import io
 import re
@@ -90,6 +90,21 @@ def test_sequence_steps_and_chunks_agree(name, dtype):
     agree(numbers(block, x, state, in_steps(block, x, state, reset)), whole, TOLERANCE[dtype])
     for ends in ((1, 2, 10), (9,), (4, 17, 18, 20)):
         agree(numbers(block, x, state, in_chunks(block, x, state, reset, ends)), whole, TOLERANCE[dtype])
+
+
+@EACH
+def test_nothing_crosses_a_reset_or_a_row(name):
+    block, x, reset = made(name), inputs().requires_grad_(), resets()
+    state = begun(block, torch.float64)
+    y, _ = block.sequence(x, state, reset)
+    at, row = 16, 2
+    found = torch.autograd.grad(y[row, at:].sum(), [x, *(part for part in state if part.requires_grad)])
+    assert (found[0][row, :at] == 0).all() and (found[0][:row] == 0).all() and (found[0][row, at:] != 0).any()
+    assert all((each == 0).all() for each in found[1:])
+    other = x.detach().clone()
+    other[row, :at], other[:row] = 1e3, -1e3
+    changed, _ = block.sequence(other, tuple(part * 3 for part in begun(block, torch.float64)), reset)
+    assert torch.equal(changed[row, at:], y[row, at:])
 
 
 @EACH
