@@ -74,7 +74,7 @@ class Replay(Ring):
             "policy": self.allocate(torch.float32, num_actions),
         }
         if config.final_observations:
-            self.cells["next_observation"] = torch.empty_like(self.cells["observation"])
+            self.cells["next_observation"] = torch.zeros_like(self.cells["observation"])
 
     @property
     def drawable(self) -> int:
