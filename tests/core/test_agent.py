@@ -12,8 +12,10 @@ import torch
 from run_folders import told
 from trained import CAR, CARDS, MEMORY, trained
 
+import dqn_memory
 from dqn_memory.agent import Agent, load_network
 from dqn_memory.analysis.episodes import play_in
+from dqn_memory.config import TrainConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 
@@ -91,11 +93,11 @@ def test_an_environment_with_one_discrete_observation_is_loaded_again(tmp_path):
     assert agent.act(env.step(0)[0], False) in range(5)
 
 
-def test_an_atari_agent_is_loaded_again_and_plays_as_it_was_judged(tmp_path):
+def test_an_atari_agent_is_loaded_again_and_plays_as_it_was_judged(tmp_path, monkeypatch):
     pytest.importorskip("ale_py")
-    small = (
-        "--total-steps 24 --learning-starts 16 --capacity 64 --context 2 --time-limit 9 --num-envs 1 --final-episodes 1"
-    )
+    options = TrainConfig.env_kwargs
+    monkeypatch.setattr(TrainConfig, "env_kwargs", lambda config, training=True: options(config))  # short evaluations
+    small = "--total-steps 24 --learning-starts 16 --capacity 64 --context 2 --time-limit 9 --num-envs 1"
     agent = Agent.load(trained(tmp_path / "freeway", *small.split(), env="ALE/Freeway-v5"))
     assert agent.act(np.zeros((3, 64, 64), np.uint8), True) in range(3)
     assert agent.act(np.zeros((1, 3, 64, 64), np.uint8), False).shape == (1,)
@@ -103,7 +105,7 @@ def test_an_atari_agent_is_loaded_again_and_plays_as_it_was_judged(tmp_path):
 
 
 class Three(gymnasium.Env):
-    """One of three observations, whose vocabulary has two tokens more."""
+    """One of three observations, whose vocabulary has two tokens more; it draws nothing."""
 
     observation_space, action_space = gymnasium.spaces.Discrete(3, start=-1), gymnasium.spaces.Discrete(2)
 
@@ -204,5 +206,8 @@ def test_a_checkpoint_that_does_not_fit_is_one_sentence(runs, tmp_path, config, 
 
 
 def test_the_package_is_imported_without_torch_and_names_the_agent():
+    assert dqn_memory.Agent is Agent
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = dqn_memory.nothing
     code = "import sys, dqn_memory; assert 'torch' not in sys.modules; print(dqn_memory.Agent.__name__)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "Agent\n"

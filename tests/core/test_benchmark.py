@@ -121,15 +121,12 @@ def test_the_script_writes_its_pages(tmp_path, capsys):
     assert (tmp_path / "mamba.md").read_text().startswith("# Speed of Mamba\n")
 
 
-@pytest.mark.parametrize(
-    ("flags", "sentence"),
-    [
-        (["--repetitions", "1"], "at least 2"),
-        (["--threads", "0"], "at least 1"),
-        (["--only", "updat"], "update"),
-        (["--only", "graphs"], "need a CUDA device that torch sees"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "sentence"), [
+    (["--repetitions", "1"], "at least 2"),
+    (["--threads", "0"], "at least 1"),
+    (["--only", "updat"], "update"),
+    (["--only", "graphs"], "need a CUDA device that torch sees"),
+])  # fmt: skip
 def test_wrong_input_is_one_sentence(flags, sentence, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert sentence in refused(capsys, flags, benchmark.main)

@@ -1,7 +1,6 @@
 """The demo trains, shows and names what it made; the decision that it shows is right on known networks."""
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,33 +11,17 @@ import torch
 from delayed import delayed, episode
 from PIL import Image
 from run_folders import refused
-from trained import contents
+from trained import MEMORY, contents
 
+from dqn_memory import demo
 from dqn_memory.config import TrainConfig
-from dqn_memory.demo import (
-    Decision,
-    explain,
-    find_decision,
-    fresh_folder,
-    learning_curve,
-    main,
-    typical,
-    window_at,
-    won,
-)
+from dqn_memory.demo import Decision, fresh_folder, learning_curve, main, typical, window_at, won
 from dqn_memory.runs.score import Score
 from dqn_memory.runs.settings import read_config
-from envs.registry import WORLDS
 
-SHORT = "Gridverse/Memory-Short-v0"  # an agent that has learned nothing stays where it is until the time limit
-PLUGIN = f"""
-from envs.registry import WORLDS, Entry
-WORLDS["{SHORT}"] = Entry("envs.gridverse.tasks:Memory", {{"size": 5, "time_limit": 20}})
-"""
 TINY = f"""
 total_steps = 200
-plugin = ["short_memory"]
-environment = {{ num_envs = 4, env = "{SHORT}" }}
+environment = {{ num_envs = 4, env = "{MEMORY}", time_limit = 20 }}  # until which who has learned nothing stands still
 network = {{ width = 16, heads = 2, layers = 1, context = 6 }}
 learner = {{ batch_size = 4 }}
 replay = {{ learning_starts = 100 }}
@@ -61,19 +44,16 @@ class Rememberer:
         return q
 
 
-@pytest.mark.parametrize(
-    ("seen", "gridverse", "decision"),
-    [
-        ([[0, 1], [0, 13], [0, 0], [5, 6], [0, 0]], True, Decision(3, (1,), True)),
-        ([[0, 1], [0, 13], [0, 0], [5, 6], [0, 0]], False, Decision(4, (), False)),
-        ([[0, 1], [0, 13], [0, 0], [12, 6], [0, 0]], True, Decision(4, (1, 3), False)),  # in view: no memory needed
-        ([[0, 1], [0, 0], [0, 0], [5, 6]], True, Decision(3, (), False)),
-    ],
-)
+@pytest.mark.parametrize(("seen", "gridverse", "decision"), [
+    ([[0, 1], [0, 13], [0, 0], [5, 6], [0, 0]], True, Decision(3, (1,), True)),
+    ([[0, 1], [0, 13], [0, 0], [5, 6], [0, 0]], False, Decision(4, (), False)),
+    ([[0, 1], [0, 13], [0, 0], [12, 6], [0, 0]], True, Decision(4, (1, 3), False)),  # in view: no memory needed
+    ([[0, 1], [0, 0], [0, 0], [5, 6]], True, Decision(3, (), False)),
+])  # fmt: skip
 def test_the_decision_is_the_first_action_that_the_beacons_colour_changes(seen, gridverse, decision):
     played = replace(episode(len(seen)), observation=torch.tensor(seen))
-    assert find_decision(Rememberer(), played, gridverse) == decision
-    assert ("another beacon colour" in explain(decision)) == decision.depends
+    assert demo.find_decision(Rememberer(), played, gridverse) == decision
+    assert ("another beacon colour" in demo.explain(decision)) == decision.depends
 
 
 def test_windows_are_what_acting_saw(monkeypatch):
@@ -117,33 +97,21 @@ def test_folders_are_never_used_twice(tmp_path, monkeypatch):
     assert str(fresh_folder()) == "runs/demo-2"
 
 
-@pytest.fixture
-def workplace(tmp_path, monkeypatch):
-    """A working directory with a tiny preset and the plug-in that registers its world."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    monkeypatch.setitem(WORLDS, SHORT, None)  # so that it is taken away afterwards
-    (tmp_path / "short_memory.py").write_text(PLUGIN)
-    (tmp_path / "tiny.toml").write_text(TINY)
-    yield tmp_path
-    sys.modules.pop("short_memory", None)
-
-
 @pytest.mark.long
-def test_the_whole_demo(workplace, capfd):
+def test_the_whole_demo(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.toml").write_text(TINY)
     main(["--config", "tiny.toml", "--seed", "2"])
     text, folder = capfd.readouterr().out, Path("runs/demo-1")
-    assert f"of 24 initial states of {SHORT} after 200 steps" in text
+    assert f"of 24 initial states of {MEMORY} after 200 steps" in text
     assert re.search(r"without its memory, from the newest observation alone, it wins \d", text)
     for name in ("learning_curve.png", "attention.png", "episode.gif"):
         assert str(folder / name) in text
         assert np.asarray(Image.open(folder / name).convert("L")).std() > 5
     assert "seed = 2" in (folder / "config.toml").read_text()
-    before = contents(workplace)  # a second demo does not touch the first
+    before = contents(tmp_path)  # a second demo does not touch the first
     assert "not empty" in refused(capfd, ["--config", "tiny.toml", "--run", str(folder)], main)
-    assert contents(workplace) == before
+    assert contents(tmp_path) == before
 
 
 def test_wrong_input_is_one_line_and_leaves_no_folder(tmp_path, monkeypatch, capfd):

@@ -20,12 +20,8 @@ CASES = [
 ]  # fmt: skip
 
 UNITS = WIDTH // 2  # of one direction
-ALWAYS, ALIKE, LENGTHS, NEWEST = (
-    "always",
-    "keys are not turned",
-    "lengths are known",
-    "the last layer is trained at newest positions alone",
-)
+ALWAYS, ALIKE, LENGTHS = "always", "keys are not turned", "lengths are known"
+NEWEST = "the last layer is trained at newest positions alone"
 
 
 def never_drawn(memory):
@@ -66,25 +62,12 @@ def case(preset, architecture):
     config = QTrainer.configure([*(["--config", preset] if preset else []), "--env", "Gridverse/Memory-5x5-v0"])
     network, name = config.network, architecture or config.network.architecture
     name, _, one = name.partition(", ")
-    layers = (
-        1
-        if one
-        else None
-        if ARCHITECTURES[name].memory == "none" and not ARCHITECTURES[name].attention
-        else network.layers
-    )
+    none = ARCHITECTURES[name].memory == "none" and not ARCHITECTURES[name].attention
+    layers = 1 if one else None if none else network.layers
     prior = replace(network.prior, mu=2.0, span=3.0, local_window=2)
-    changes = {
-        "architecture": name,
-        "layers": layers,
-        "width": WIDTH,
-        "heads": 4,
-        "context": K,
-        "dropout": 0.0,
-        "initialisation": "torch",
-        "prior": prior,
-    }
-    return replace(network, **changes), replace(config.learner, batch_size=12)
+    size = {"layers": layers, "width": WIDTH, "heads": 4, "context": K}
+    network = replace(network, architecture=name, dropout=0.0, initialisation="torch", prior=prior, **size)
+    return network, replace(config.learner, batch_size=12)
 
 
 def drawn_replay(seed):
@@ -149,11 +132,8 @@ def expected(network, learner):
         full = f"{name}, {type(module).__name__}"
         holds[ALIKE] = not getattr(network.get_submodule(name.rpartition(".project_in")[0]), "rotary", False)
         for pattern, (when, part, _) in TABLE.items():
-            if (
-                holds[when]
-                and (last or when != NEWEST)
-                and (re.fullmatch(pattern, full) or re.fullmatch(pattern, name))
-            ):
+            meant = re.fullmatch(pattern, full) or re.fullmatch(pattern, name)
+            if meant and holds[when] and (last or when != NEWEST):
                 mask[part(block) if callable(part) else part] = True
     return masks
 
@@ -164,21 +144,17 @@ def test_training_reaches_all_but_what_the_table_says(preset, architecture, monk
     monkeypatch.setattr(torch.nn.functional, "relu", lambda x, inplace=False: torch.nn.functional.softplus(x))
     config, learner = case(preset, architecture)
     found, known = never_reached(config, learner), expected(config.build(SPEC, ACTIONS), learner)
-    assert {name: int(mask.sum()) for name, mask in found.items() if mask.any()} == {
-        name: int(mask.sum()) for name, mask in known.items() if mask.any()
-    }
+    ours, theirs = ({name: int(mask.sum()) for name, mask in each.items() if mask.any()} for each in (found, known))
+    assert ours == theirs
     assert all(torch.equal(found[name], mask) for name, mask in known.items())
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--architecture", "dbgfqn"], True),
-        (["--architecture", "dblfqn", "--layers", "1"], True),
-        (["--architecture", "dbgfqn", "--loss-positions", "all"], False),
-        (["--architecture", "dgfqn"], False),
-    ],
-)
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--architecture", "dbgfqn"], True),
+    (["--architecture", "dblfqn", "--layers", "1"], True),
+    (["--architecture", "dbgfqn", "--loss-positions", "all"], False),
+    (["--architecture", "dgfqn"], False),
+])  # fmt: skip
 def test_a_run_says_which_recurrence_it_cannot_train(flags, said, capsys, tmp_path):
     QTrainer.start(["--env", "Gridverse/Memory-5x5-v0", *flags, "--run", str(tmp_path / "run")])
     assert ("backward recurrence keeps its first values" in capsys.readouterr().out) == said

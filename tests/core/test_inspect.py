@@ -10,16 +10,11 @@ from delayed import episode
 from helpers import NUM_ACTIONS, TOKENS, attended, network
 from PIL import Image
 from run_folders import refused
+from test_agent import Three
 from trained import contents, trained
 
-from dqn_memory.analysis.attention import (
-    attention_maps,
-    attention_priors,
-    carried_states,
-    episode_attention,
-    prior_tables,
-    sensitivity,
-)
+from dqn_memory.analysis import attention
+from dqn_memory.analysis.attention import attention_maps, carried_states, episode_attention, sensitivity
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.inspect import main
 
@@ -94,7 +89,7 @@ def test_sensitivity_lies_where_a_network_can_look():
 
 def test_prior_tables_tell_weights_from_factors():
     def tables(architecture, **changes):
-        return prior_tables(attention_priors(network(architecture, **changes)), 6)
+        return attention.prior_tables(attention.attention_priors(network(architecture, **changes)), 6)
 
     assert tables("dgfqn")[0] == {} and tables("drqn")[0] == {}
     gaussian, meaning = tables("dgfqn", prior=PriorConfig(kind="gaussian", mu=2.0, sigma=1.0))
@@ -150,23 +145,8 @@ def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
     assert facts["pictures"] == ["states_layer_0.png", "q_values.png", "recall.png"]
 
 
-class Blank(gymnasium.Env):
-    """An environment without pictures, that takes no keywords."""
-
-    observation_space, action_space = gymnasium.spaces.Discrete(3), gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
-        return 0, {}
-
-    def step(self, action):
-        self.steps += 1
-        return self.steps % 3, float(action), self.steps == 5, False, {}
-
-
 def test_an_environment_without_pictures_is_inspected_without_them(tmp_path, capsys):
-    gymnasium.register("Blank-v0", Blank)
+    gymnasium.register("Blank-v0", Three, max_episode_steps=5)  # takes no keywords
     run = trained(tmp_path / "run", env="Blank-v0")
     main([str(run), "--episodes", "1", "--moments", "2"])
     said = capsys.readouterr()
@@ -179,9 +159,8 @@ def test_the_script_beside_a_run_that_sees_the_state(tmp_path, capsys):
     text, facts = inspected(capsys, run, "--state-run", str(state))
     found = facts["observability"]
     assert "observability gap: return" in text and "learner.batch_size 8 and 4" in text
-    assert (
-        found["differences"] == ["learner.batch_size 8 and 4"] and found["episodes"] == 250 and not found["exhaustive"]
-    )
+    assert found["differences"] == ["learner.batch_size 8 and 4"]
+    assert found["episodes"] == 250 and not found["exhaustive"]
     assert found["return_gap"][0] == pytest.approx(found["state"]["return"][0] - found["observation"]["return"][0])
     assert found["return_gap"][1] < found["return_gap"][0] < found["return_gap"][2]
     assert "observability.png" in facts["pictures"]

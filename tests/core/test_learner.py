@@ -43,13 +43,10 @@ def acting_value(net, target, windows, row, end, config):
 
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("double", [True, False])
-@pytest.mark.parametrize(
-    ("architecture", "weight", "tails"),
-    [
-        ("dtqn4", 1.0, 1.0), ("dtqn4", 1.0, 0.25), ("dgfqn", 7.0, 1.0), ("drqn", 1.0, 0.5), ("dbgfqn", 1.0, 0.25),
-        ("dblfqn", 7.0, 1.0), ("adrqn", 1.0, 1.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("architecture", "weight", "tails"), [
+    ("dtqn4", 1.0, 1.0), ("dtqn4", 1.0, 0.25), ("dgfqn", 7.0, 1.0), ("drqn", 1.0, 0.5), ("dbgfqn", 1.0, 0.25),
+    ("dblfqn", 7.0, 1.0), ("adrqn", 1.0, 1.0),
+])  # fmt: skip
 def test_targets_are_the_values_that_acting_would_compute(architecture, weight, tails, double, n_step):
     config = replace(CONFIG, n_step=n_step, double=double, terminal_weight=weight, tail_fraction=tails)
     changes = {"layers": 1}  # so that all positions are trained
@@ -282,9 +279,6 @@ def test_loaded_step_sizes_are_where_a_graph_reads_them():
         group["params"] = [torch.nn.Parameter(each.detach().to("meta")) for each in group["params"]]
     restore_optimizer(optimizer, saved)
     assert {group["lr"].device.type for group in optimizer.param_groups} == {"meta"}
-
-
-# ---- the engines compute the same function
 
 
 def steps(engine, architecture, device="cpu", updates=3, **changes):

@@ -8,33 +8,11 @@ import torch
 from run_folders import refused
 
 from dqn_memory import memory_bench
-from dqn_memory.analysis.remembering import (
-    BLANK,
-    FIRST,
-    KEY,
-    PAIR,
-    PREVIOUS,
-    RECALL,
-    SYMBOLS,
-    TASKS,
-    draw,
-    fixed,
-    mixed,
-)
+from dqn_memory.analysis import remembering
+from dqn_memory.analysis.remembering import FIRST, KEY, PAIR, PREVIOUS, RECALL, SYMBOLS, TASKS, fixed, mixed
 from dqn_memory.analysis.size import match
 from dqn_memory.blocks import build, names
-from dqn_memory.memory_bench import (
-    SPEC,
-    Args,
-    Results,
-    Sizes,
-    build_network,
-    evaluate,
-    main,
-    memories,
-    network_config,
-    updater,
-)
+from dqn_memory.memory_bench import Args, Results, Sizes, build_network, evaluate, main, network_config, updater
 from dqn_memory.network import ARCHITECTURES
 from dqn_memory.runs.seeding import generator
 
@@ -106,8 +84,8 @@ def test_an_evaluation_has_two_whole_episodes_of_its_delay(task, delay):
 
 
 def test_a_delay_is_what_lies_between():
-    tokens = draw("copy", torch.full((1, 1), 5), 13, generator(0)).tokens[0].tolist()
-    assert tokens[4:] == 5 * [BLANK] + 4 * [RECALL]
+    tokens = remembering.draw("copy", torch.full((1, 1), 5), 13, generator(0)).tokens[0].tolist()
+    assert tokens[4:] == 5 * [remembering.BLANK] + 4 * [RECALL]
 
 
 def test_delays_of_training_reach_the_longest():
@@ -120,11 +98,11 @@ def test_delays_of_training_reach_the_longest():
 
 def test_every_memory_that_goes_on_from_a_state_is_there():
     stateful = {name for name in names() if build(name, 16).stateful} - DUPLICATES - PUBLISHED
-    there = {ARCHITECTURES[name].memory for name in memories()} | set(memories())
+    there = {ARCHITECTURES[name].memory for name in memory_bench.memories()} | set(memory_bench.memories())
     assert stateful <= there
 
 
-@pytest.mark.parametrize("name", memories())
+@pytest.mark.parametrize("name", memory_bench.memories())
 def test_networks_have_as_many_parameters(name):
     cost = memory_bench.measure_cost(name, Args(quick=True))
     assert 98_000 <= cost["parameters"] <= 100_000
@@ -149,7 +127,7 @@ def test_evaluation_is_the_same_in_chunks():
 def test_gru_learns_to_copy_and_mlp_does_not():
     accuracy = {}
     for name in ("gru", "mlp"):
-        network, draws = build_network(match("20k", network_config(name), SPEC, SYMBOLS), 0), generator(0)
+        network, draws = build_network(match("20k", network_config(name), memory_bench.SPEC, SYMBOLS), 0), generator(0)
         update = updater(network, 1e-2, 200)
         for _ in range(200):
             update(mixed("copy", 2, 16, 32, draws))
@@ -210,15 +188,12 @@ def test_the_number_of_updates_makes_a_row_again(tmp_path):
     assert {**first, "cpu_s": 0} == {**second, "cpu_s": 0} and first["updates"] == 3
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--memory", "gtu"), "unknown memory of --memory 'gtu'"),
-        (("--task", "cop"), "unknown task of --task 'cop'"),
-        (("--seconds", "0"), "--seconds 0.0 must be above 0"),
-        (("--match", "ten"), "--match 'ten' is not a number"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "words"), [
+    (("--memory", "gtu"), "unknown memory of --memory 'gtu'"),
+    (("--task", "cop"), "unknown task of --task 'cop'"),
+    (("--seconds", "0"), "--seconds 0.0 must be above 0"),
+    (("--match", "ten"), "--match 'ten' is not a number"),
+])  # fmt: skip
 def test_a_wrong_flag_is_one_sentence(flags, words, capsys):
     assert words in refused(capsys, ["--quick", "--seeds", "1", *flags], main)
 

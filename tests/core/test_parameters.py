@@ -94,7 +94,6 @@ def test_published_counts_only_published_forms():
     assert published(CAR, "dtqn4", context=20) == 107907 - 30 * 64 + 2 * 20**2
     for changes in ({"gate": "gru"}, {"norm_order": "identity"}, {"form": "paper_equations"}, {"head_width": 80}):
         assert published(CAR, "dtqn4", **changes) is None
-    assert published(CAR, "dtqn4", prior=PriorConfig(kind="gaussian")) is None
     assert published(CAR, "drqn", prior=PriorConfig(kind="gaussian")) == 37891  # it has no attention to shape
     assert published(CAR, "gtrxl") is None
 
@@ -107,30 +106,18 @@ def test_learned_priors_are_trainable_and_not_published(kind):
     assert (row.published is None) == (kind != "causal")
 
 
-@pytest.mark.parametrize(
-    ("architecture", "prior"),
-    [
-        *((name, PriorConfig()) for name in ("dtqn4", "gtrxl", "attn", "dqn", "darqn")),
-        ("dtqn4", PriorConfig(kind="gaussian_gate", mu=2.0)),
-    ],
-)
-@pytest.mark.parametrize("world", [CAR, GRID])
+@pytest.mark.parametrize(("architecture", "prior"), [
+    *((name, PriorConfig()) for name in ("dtqn4", "gtrxl", "attn", "dqn", "darqn")),
+    ("dtqn4", PriorConfig(kind="gaussian_gate", mu=2.0)),
+])  # fmt: skip
+@pytest.mark.parametrize("world", [CAR, GRID, "an image"])
 def test_operations_equal_those_that_torch_counts(world, architecture, prior):
-    sizes = environment_sizes(world)
-    config = NetworkConfig(architecture=architecture, width=16, heads=2, context=6, prior=prior)
-    network = config.build(sizes.spec, sizes.num_actions)
-    check_operations(network, torch.zeros(1, 6, *sizes.spec.shape))
-
-
-def test_operations_of_an_image_encoder():
-    spec = ObservationSpec("image", (9, 7, 3), 0, torch.uint8)
-    network = NetworkConfig(architecture="dtqn1", width=16, heads=2, context=12).build(spec, 4)
-    check_operations(network, torch.zeros(1, 12, 9, 7, 3, dtype=torch.uint8))
-
-
-def check_operations(network, observation):
+    image = ObservationSpec("image", (9, 7, 3), 0, torch.uint8)
+    spec = image if world == "an image" else environment_sizes(world).spec
+    network = NetworkConfig(architecture=architecture, width=16, heads=2, context=6, prior=prior).build(spec, 4)
+    observation = torch.zeros(1, 6, *spec.shape, dtype=spec.dtype)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        network(observation, torch.zeros(observation.shape[:2], dtype=torch.int64))
+        network(observation, torch.zeros(1, 6, dtype=torch.int64))
     assert size.forward_operations(network) == counter.get_total_flops()
 
 
@@ -257,21 +244,18 @@ def test_matched_rows_leave_out_what_cannot_match(printed, tmp_path):
     assert "smallest dtqn4" in (tmp_path / "results/parameters.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--env", "POMDP/CarFlg-v0"], "did you mean 'POMDP/CarFlag-v0'"),
-        (["--architecture", "dbgfq"], "did you mean 'dbgfqn'"),
-        (["--prior", "gausian"], "did you mean 'gaussian'"),
-        (["--env", "POMDP/File-v0"], "POMDP/File-v0 has no size of its own"),
-        (["--env", "Pixel/BlinkingCatch-v0"], "shows images"),
-        (["--heads", "7"], "--heads 7 does not divide"),
-        (["--heads", "0", "--match", "100k"], "--heads 0 must be at least 1"),
-        (["--match", "many"], "100k"),
-        (["--architecture", "attn", "--env", CAR, "--match", "100k", *EQUATIONS], "linear Q head"),
-        (["--env", CAR, "--architecture", "dqn", "--write", "file/below"], "cannot write to file/below"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--env", "POMDP/CarFlg-v0"], "did you mean 'POMDP/CarFlag-v0'"),
+    (["--architecture", "dbgfq"], "did you mean 'dbgfqn'"),
+    (["--prior", "gausian"], "did you mean 'gaussian'"),
+    (["--env", "POMDP/File-v0"], "POMDP/File-v0 has no size of its own"),
+    (["--env", "Pixel/BlinkingCatch-v0"], "shows images"),
+    (["--heads", "7"], "--heads 7 does not divide"),
+    (["--heads", "0", "--match", "100k"], "--heads 0 must be at least 1"),
+    (["--match", "many"], "100k"),
+    (["--architecture", "attn", "--env", CAR, "--match", "100k", *EQUATIONS], "linear Q head"),
+    (["--env", CAR, "--architecture", "dqn", "--write", "file/below"], "cannot write to file/below"),
+])  # fmt: skip
 def test_user_errors_are_one_line_and_exit_2(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()

@@ -3,6 +3,7 @@
 import json
 import shutil
 import tkinter
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -89,9 +90,8 @@ def test_a_terminal_without_colours_shows_the_text_of_every_moment(run, capsys, 
     monkeypatch.setenv("NO_COLOR", "1")
     watch.main([str(run), *QUICK, "--episodes", "2"])
     said = capsys.readouterr().out
-    assert (
-        "\x1b" not in said and "Episode 2, step 0, takes " in said and "layer 0 head 1 attends to step 0 (1.00)" in said
-    )
+    assert "\x1b" not in said and "Episode 2, step 0, takes " in said
+    assert "layer 0 head 1 attends to step 0 (1.00)" in said
     steps = said.count("Q-values: ")
     assert said.count(" # ") and said.count("Episode ") == steps + 2 == said.count(" ended, ") + steps
     watch.main([str(run), *QUICK, "--reset-memory"])
@@ -134,60 +134,36 @@ def test_where_nothing_can_be_shown_a_sentence_says_what_can(run, capsys, monkey
     assert told in refused(capsys, [str(run), *flags], watch.main)
 
 
-class Root:
-    """A window that keeps what is asked of it instead of showing it."""
+def test_a_window_plays_holds_and_goes_by_step(run, monkeypatch):
+    keys, later, root = {}, [], Mock()
+    root.bind, root.after = keys.__setitem__, lambda *due: later.append(due)
 
-    def __init__(self):
-        self.keys, self.later, self.open = {}, [], True
-
-    def bind(self, key, act):
-        self.keys[key] = act
-
-    def after(self, delay, act):
-        self.later.append((delay, act))
-
-    def destroy(self):
-        self.open = False
-
-    def wait(self):
-        delay, act = self.later.pop(0)
+    def wait():
+        delay, act = later.pop(0)
         act()
         return delay
 
-
-class Label:
-    """What shows the picture."""
-
-    def pack(self):
-        pass
-
-    def configure(self, image):
-        self.image = image
-
-
-def test_a_window_plays_holds_and_goes_by_step(run, monkeypatch):
-    monkeypatch.setattr(tkinter, "Label", lambda root: Label())
+    monkeypatch.setattr(tkinter, "Label", Mock())
     monkeypatch.setattr(ImageTk, "PhotoImage", lambda picture: picture)
     played, actions = watch.watched(watch.Args(str(run), episodes=2))
-    root = Root()
     window = watch.Window(root, played, actions, 0.25)
-    assert root.wait() == 250 and (window.number, window.step) == (1, 1)
-    root.keys["<space>"](None)
-    root.wait()
+    assert wait() == 250 and (window.number, window.step) == (1, 1)
+    keys["<space>"](None)
+    wait()
     assert window.step == 1  # held
-    root.keys["<Right>"](None)
-    root.keys["<Left>"](None)
-    root.keys["<Left>"](None)
+    keys["<Right>"](None)
+    keys["<Left>"](None)
+    keys["<Left>"](None)
     assert window.step == 0
-    root.keys["<space>"](None)
+    keys["<space>"](None)
     while window.number == 1:
-        assert len(root.later) == 1
-        root.wait()
+        assert len(later) == 1
+        wait()
     for _ in range(len(window.episode) + 3):
-        root.wait()
+        wait()
     assert window.step == len(window.episode) and window.number == 2  # stays with the last one
-    root.keys["<q>"](None)
-    assert not root.open
+    keys["<q>"](None)
+    root.destroy.assert_called_once()
 
 
 @pytest.mark.parametrize("env", [MEMORY, "CartPole-v1"])
