@@ -66,11 +66,9 @@ def test_pictures_show_the_paddle_always_and_the_ball_on_schedule(size, grid, bl
 def painted(world, ball, paddle):
     """The picture, pixel by pixel: a pixel belongs to the cell that has its place on the grid."""
     picture = np.zeros((3, world.size, world.size), np.uint8)
-    for y, x in itertools.product(range(world.size), repeat=2):
-        cell = tuple(
-            next(c for c in reversed(range(world.grid)) if c * world.size // world.grid <= at) for at in (y, x)
-        )
-        if cell in (ball, paddle):
+    cells = [max(c for c in range(world.grid) if c * world.size // world.grid <= at) for at in range(world.size)]
+    for (y, row), (x, column) in itertools.product(enumerate(cells), repeat=2):
+        if (cell := (row, column)) in (ball, paddle):
             picture[:, y, x] = BALL if cell == ball else PADDLE
     return picture
 

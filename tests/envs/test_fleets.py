@@ -30,13 +30,10 @@ def equal(ours, theirs):
     return all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in vars(ours))
 
 
-PLAIN = [  # an id, its keywords, and the shape and dtype of an observation
+@pytest.mark.parametrize(("id", "kwargs", "shape", "dtype"), [
     ("CartPole-v1", {"max_episode_steps": 12}, (4,), torch.float32),
     ("FrozenLake-v1", {"max_episode_steps": 9}, (1,), torch.int64),
-]
-
-
-@pytest.mark.parametrize(("id", "kwargs", "shape", "dtype"), PLAIN)
+])  # fmt: skip
 def test_steps_are_those_of_the_environments(id, kwargs, shape, dtype):
     """Step by step equal to separate environments that are seeded once and reset by hand."""
     fleet = make_fleet(id, 3, seed=4, env_kwargs=kwargs)
@@ -109,35 +106,28 @@ def test_only_a_single_box_is_chosen_unasked():
         assert only_box(others) is None
 
 
-ACTIONS = [  # a space, how many actions it has, and that of number 5
+@pytest.mark.parametrize(("space", "count", "fifth"), [
     (spaces.Discrete(7, start=-2), 7, 3),
     (spaces.MultiDiscrete([2, 3]), 6, [1, 2]),
     (spaces.MultiDiscrete([[2, 2], [2, 2]], start=[[0, 5], [0, 0]]), 16, [[0, 6], [0, 1]]),
-]
-
-
-@pytest.mark.parametrize(("space", "count", "fifth"), ACTIONS)
+])  # fmt: skip
 def test_every_action_has_one_number(space, count, fifth):
     found, decode = discrete_actions(space)
     assert found == count and np.array_equal(decode(5), fifth)
     every = [decode(number) for number in range(count)]
-    assert (
-        all(space.contains(action) for action in every) and len({np.asarray(each).tobytes() for each in every}) == count
-    )
+    assert all(space.contains(action) for action in every)
+    assert len({np.asarray(each).tobytes() for each in every}) == count
     assert np.array_equal(decode(np.arange(count)), np.stack(every))
 
 
-FORMS = [  # a space, an observation in it, and what a network is given
+@pytest.mark.parametrize(("space", "observation", "encoded"), [
     (spaces.Discrete(4, start=2), 5, np.array([3])),
     (spaces.MultiDiscrete([[3, 4], [5, 6]]), np.array([[2, 3], [4, 5]]), np.array([2, 3, 4, 5])),
     (spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), np.array([1, 0, 1])),
     (spaces.Box(-1, 1, (2,), np.float64), np.array([0.5, -1]), np.array([0.5, -1], np.float32)),
     (spaces.Box(0, 9, (2, 2), np.int64), np.array([[1, 2], [3, 4]]), np.array([1, 2, 3, 4], np.float32)),
     (spaces.Box(0, 255, (2, 1, 3), np.uint8), np.ones((2, 1, 3), np.uint8), np.ones((2, 1, 3), np.uint8)),
-]
-
-
-@pytest.mark.parametrize(("space", "observation", "encoded"), FORMS)
+])  # fmt: skip
 def test_observations_have_one_form(space, observation, encoded):
     inner, encode = encoder(space)
     result = encode(observation)
@@ -154,7 +144,10 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     ("CartPole-v1", {"max_episode_steps": 0}, "max_episode_steps"),
     ("ALE/Pong-v5", {"sticky": "x"}, "sticky of environment 'ALE/Pong-v5' must be a number, not 'x'"),
 ]
-MISUSE = [
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    *((lambda _, row=row: make_fleet(row[0], 1, 0, env_kwargs=row[1]), row[2]) for row in UNMAKEABLE),
     (lambda world: TensorFleet(world, 8, 0, world.initial_draws()), "at most 8 rows of 2"),
     (lambda world: TensorFleet(world, 8, 0).step(torch.zeros(8, dtype=torch.int64)), "reset"),
     (lambda world: make_fleet("CartPole-v1", 8, 0).state_dict(), "reset"),
@@ -163,20 +156,11 @@ MISUSE = [
     (lambda world: make_fleet(CAR, 2, -1), "seed must not be negative, not -1"),
     (lambda world: make_fleet("CartPole-v1", 0, 0), "num_envs"),
     (lambda world: make_fleet("CartPole-v1", 1, 0).frame(0), "render_mode"),
-]
-
-
-MISUSE += [(lambda _, row=row: make_fleet(row[0], 1, 0, env_kwargs=row[1]), row[2]) for row in UNMAKEABLE]
-
-
-@pytest.mark.parametrize(("make", "words"), MISUSE)
+])  # fmt: skip
 def test_misuse_is_one_clear_sentence(make, words):
     with pytest.raises(UserError, match=words) as error:
         make(make_world(SMALL))
     assert "\n" not in str(error.value)
-
-
-# All kinds of fleets
 
 
 KINDS = [*((id, keywords(id, time_limit=9)) for id in IDS), ("CartPole-v1", {}), ("FrozenLake-v1", {})]
@@ -223,9 +207,6 @@ def test_pictures_of_one_row():
     fleet.reset()
     assert fleet.frame(1).shape == (64, 360, 3)
     assert corridors("success").frame(0).shape == (2, 2, 3)
-
-
-# Worlds of this package
 
 
 @pytest.mark.parametrize("id", IDS)

@@ -7,34 +7,8 @@ import torch
 
 from envs.gridverse import objects
 from envs.gridverse.encodings import ENCODINGS, encode
-from envs.gridverse.objects import PHANTOM, pack
+from envs.gridverse.objects import BLUE, CLOSED, LOCKED, OPEN, PHANTOM, RED, YELLOW, pack
 from envs.gridverse.tasks import KEYDOOR, MEMORY
-
-TABLE = [  # object, and its channels in each encoding; memory
-    (MEMORY, pack(objects.NONE), (0, 0, 0), (0, 11, 13), (0, 6, 12), 0),
-    (MEMORY, pack(objects.HIDDEN), (1, 0, 0), (1, 11, 13), (1, 7, 12), 1),
-    (MEMORY, pack(objects.FLOOR), (2, 0, 0), (2, 11, 13), (2, 8, 12), 2),
-    (MEMORY, pack(objects.WALL), (3, 0, 0), (3, 11, 13), (3, 9, 12), 3),
-    *[
-        (MEMORY, pack(objects.EXIT, colour=c), (4, 0, c), (4, 11, 13 + c), (4, 10, 12 + c), 4 + c)
-        for c in (objects.RED, objects.BLUE, objects.YELLOW)
-    ],
-    *[
-        (MEMORY, pack(objects.BEACON, colour=c), (10, 0, c), (10, 11, 13 + c), (5, 11, 12 + c), 10 + c)
-        for c in (objects.RED, objects.YELLOW)
-    ],
-    (KEYDOOR, pack(objects.NONE), (0, 0, 0), (0, 7, 11), (0, 7, 16), 0),
-    (KEYDOOR, pack(objects.HIDDEN), (1, 0, 0), (1, 7, 11), (1, 8, 16), 1),
-    (KEYDOOR, pack(objects.FLOOR), (2, 0, 0), (2, 7, 11), (2, 9, 16), 2),
-    (KEYDOOR, pack(objects.WALL), (3, 0, 0), (3, 7, 11), (3, 10, 16), 3),
-    (KEYDOOR, pack(objects.EXIT), (4, 0, 0), (4, 7, 11), (4, 11, 16), 4),
-    *[
-        (KEYDOOR, pack(objects.DOOR, s, objects.YELLOW), (5, s, 4), (5, 7 + s, 15), (5, 12 + s, 17), 9)
-        for s in (objects.OPEN, objects.CLOSED, objects.LOCKED)
-    ],
-    (KEYDOOR, pack(objects.KEY, colour=objects.YELLOW), (6, 0, 4), (6, 7, 15), (6, 15, 17), 10),
-]
-
 
 SIZES = {  # by encoding: of memory and of Keydoor
     "summed": ((21,), (13,)),
@@ -44,7 +18,24 @@ SIZES = {  # by encoding: of memory and of Keydoor
 }
 
 
-@pytest.mark.parametrize(("declared", "code", "default", "no_overlap", "compact", "summed"), TABLE)
+@pytest.mark.parametrize(("declared", "code", "default", "no_overlap", "compact", "summed"), [
+    (MEMORY, pack(objects.NONE), (0, 0, 0), (0, 11, 13), (0, 6, 12), 0),
+    (MEMORY, pack(objects.HIDDEN), (1, 0, 0), (1, 11, 13), (1, 7, 12), 1),
+    (MEMORY, pack(objects.FLOOR), (2, 0, 0), (2, 11, 13), (2, 8, 12), 2),
+    (MEMORY, pack(objects.WALL), (3, 0, 0), (3, 11, 13), (3, 9, 12), 3),
+    *((MEMORY, pack(objects.EXIT, colour=c), (4, 0, c), (4, 11, 13 + c), (4, 10, 12 + c), 4 + c)
+      for c in (RED, BLUE, YELLOW)),
+    *((MEMORY, pack(objects.BEACON, colour=c), (10, 0, c), (10, 11, 13 + c), (5, 11, 12 + c), 10 + c)
+      for c in (RED, YELLOW)),
+    (KEYDOOR, pack(objects.NONE), (0, 0, 0), (0, 7, 11), (0, 7, 16), 0),
+    (KEYDOOR, pack(objects.HIDDEN), (1, 0, 0), (1, 7, 11), (1, 8, 16), 1),
+    (KEYDOOR, pack(objects.FLOOR), (2, 0, 0), (2, 7, 11), (2, 9, 16), 2),
+    (KEYDOOR, pack(objects.WALL), (3, 0, 0), (3, 7, 11), (3, 10, 16), 3),
+    (KEYDOOR, pack(objects.EXIT), (4, 0, 0), (4, 7, 11), (4, 11, 16), 4),
+    *((KEYDOOR, pack(objects.DOOR, s, YELLOW), (5, s, 4), (5, 7 + s, 15), (5, 12 + s, 17), 9)
+      for s in (OPEN, CLOSED, LOCKED)),
+    (KEYDOOR, pack(objects.KEY, colour=YELLOW), (6, 0, 4), (6, 7, 15), (6, 15, 17), 10),
+])  # fmt: skip
 def test_numbers_and_sizes(declared, code, default, no_overlap, compact, summed):
     expected = {"default": default, "no-overlap": no_overlap, "compact": compact, "summed": (summed,)}
     assert set(expected) == set(ENCODINGS)
@@ -59,7 +50,7 @@ def test_numbers_and_sizes(declared, code, default, no_overlap, compact, summed)
 def test_a_floor_on_a_phantom_line_looks_like_a_wall_and_nothing_else_does(name):
     numbers = encode(name, MEMORY, torch.device("cpu")).numbers
     assert torch.equal(numbers[PHANTOM | pack(objects.FLOOR)], numbers[pack(objects.WALL)])
-    for code in (pack(objects.WALL), pack(objects.EXIT, colour=objects.RED), pack(objects.BEACON, colour=objects.BLUE)):
+    for code in (pack(objects.WALL), pack(objects.EXIT, colour=RED), pack(objects.BEACON, colour=BLUE)):
         assert torch.equal(numbers[PHANTOM | code], numbers[code])
     assert not torch.equal(numbers[pack(objects.FLOOR)], numbers[pack(objects.WALL)])
 

@@ -80,17 +80,14 @@ def test_an_action_space_of_ones_own(tmp_path):
     assert mine.action_names == ("turn right", "forward")
 
 
-SIGHTS = [
+@pytest.mark.parametrize("sight", [
     {"name": "fully_transparent", "area": [[-6, 2], [-3, 1]]},
     {"name": "raytracing", "area": [[-3, 3], [-3, 3]]},
     {"name": "raytracing", "area": [[-6, 0], [-3, 3]], "absolute_counts": False, "threshold": 0.5},
     {"name": "stochastic_raytracing", "area": [[-6, 0], [-3, 3]]},
     {"name": "from_visibility", "area": [[-6, 0], [-3, 3]], "visibility_function": {"name": "raytracing"}},
     {"name": "from_visibility", "area": [[-3, 0], [-3, 2]], "visibility_function": {"name": "partially_occluded"}},
-]
-
-
-@pytest.mark.parametrize("sight", SIGHTS)
+])  # fmt: skip
 def test_observation_functions_hide_some_cells_and_change_none(tmp_path, sight):
     (top, bottom), (left, right) = sight["area"]
     clear = near(tmp_path, "keydoor.7x7", name="fully_transparent", area=sight["area"])

@@ -39,7 +39,9 @@ NEAR = {"name": "getting_closer", "distance_function": "manhattan", "object_type
 NEAR_KEY, NEAR_WALL = NEAR | {"object_type": "Key"}, NEAR | {"object_type": "Wall"}
 INNER = {"name": "reduce_any", "terminating_functions": [{"name": "overlap", "object_type": "Ghost"}]}
 NESTED = {"name": "reduce_all", "terminating_functions": [INNER]}
-CHANGES = [  # a stock file, the key that is changed, its new value, and the sentence; {} is the key
+
+
+@pytest.mark.parametrize(("name", "key", "value", "expected"), [
     # What is not known: the sentence lists what is.
     ("keydoor.5x5", "reset_function.name", "maze", "{}: 'maze' is not known here; known are crossing, "),
     ("empty.4x4", "reward_functions[1].distance_function", "taxi", "'taxi' is not known here; known are manhattan, "),
@@ -79,15 +81,12 @@ CHANGES = [  # a stock file, the key that is changed, its new value, and the sen
     ("keydoor.5x5", "reward_functions[0]", NEAR_KEY, "the Key must stay in the grid, and pickndrop lets the agent"),
     ("keydoor.5x5", "reward_functions[0]", NEAR_WALL, "must be exactly one Wall, and the reset function makes many"),
     ("keydoor.5x5", "observation_function.area", [[-6, 1], [-3, 3]], "partially_occluded needs the agent in"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "key", "value", "expected"), CHANGES)
+])  # fmt: skip
 def test_one_wrong_value_is_named(tmp_path, name, key, value, expected):
     assert expected.format(key) in complaint(broken(tmp_path, name, key, value))
 
 
-TEXTS = [  # a text, and what the sentence says
+@pytest.mark.parametrize(("text", "expected"), [
     ("state_space: [", "is not YAML (line 1, column "),
     ("a: b: c", "is not YAML (line 1, column 5: mapping values are not allowed here)."),
     ("", "must be a mapping"),
@@ -95,10 +94,7 @@ TEXTS = [  # a text, and what the sentence says
     ("[" * 5000, "is nested too deeply"),
     ("x:\n  a: 1\n  b: 2\n  a: 3\n", "is not YAML (line 4, column 3: the key 'a' stands there twice)."),
     ("a: 2001-99-99", "holds a value that cannot be read: month must be in 1..12"),
-]
-
-
-@pytest.mark.parametrize(("text", "expected"), TEXTS)
+])  # fmt: skip
 def test_what_is_no_gridverse_file(tmp_path, text, expected):
     path = tmp_path / "mine.yaml"
     path.write_text(text)

@@ -69,9 +69,6 @@ def many(scene, count):
     return Scene(*(field.expand(count, *field.shape[1:]) for field in scene))
 
 
-# Whole files
-
-
 def amount(state, kind):
     return (kinds(state.cells) == kind).sum(1)
 
@@ -101,14 +98,12 @@ def test_what_every_step_keeps(name, seed):
         before = where(terminated, before, after)
 
 
-@pytest.mark.parametrize(
-    ("lines", "found"),
-    [  # the first has nowhere to go; the second goes down or onto the agent's floor
-        (("#####", "#OO^#", "##.##", "#####"), [(6, 8), (6, 12)]),
-        # after the first has left, its cell is free for the second
-        (("#####", "#.O.#", "#.O.#", "#####"), [(6, 11), (6, 13), (6, 7), (7, 8), (8, 11), (8, 13)]),
-    ],
-)
+@pytest.mark.parametrize(("lines", "found"), [
+    # the first has nowhere to go; the second goes down or onto the agent's floor
+    (("#####", "#OO^#", "##.##", "#####"), [(6, 8), (6, 12)]),
+    # after the first has left, its cell is free for the second
+    (("#####", "#.O.#", "#.O.#", "#####"), [(6, 11), (6, 13), (6, 7), (7, 8), (8, 11), (8, 13)]),
+])  # fmt: skip
 def test_obstacles_move_one_after_the_other_to_floor_only(lines, found):
     before = many(grid(*lines), COUNT)
     after = RULES["move_obstacles"](ground(*lines, obstacle=2))(before, before.position, uniforms(COUNT, 2))
@@ -145,9 +140,6 @@ def test_a_chain_is_its_rules_one_by_one():
         one = rule(one, action, share)
     assert all(torch.equal(a, b) for a, b in zip(whole(scene, action, u), one, strict=True))
     assert set(one.position.tolist()) == {13}
-
-
-# Reset functions
 
 
 def resets(name, count=COUNT, **parameters):
@@ -301,9 +293,6 @@ def test_memory_rooms_use_as_many_colours_as_exits():
     check(scene.good.tolist(), [1, 2, 4])
 
 
-# Rewards and endings, on steps between two drawings
-
-
 WALL_AHEAD, FREE, MOVED = ("####", "#>##", "####"), ("####", "#>.#", "####"), ("####", "#.>#", "####")
 SHUT, OPENED = ("####", "#>D#", "####"), ("####", "#>d#", "####")
 FAR, NEAR = ("#####", "#>..#", "#..E#", "#####"), ("#####", "#.>.#", "#..E#", "#####")
@@ -313,7 +302,9 @@ GATE, LOCKED_GATE = ("#####", "#.E.#", "#d###", "#.>.#", "#####"), ("#####", "#.
 TO_EXIT, HIT = {"object_type": objects.EXIT}, {"object_type": objects.OBSTACLE, "reward_on": 2.0, "reward_off": 0.5}
 AWAY = TO_EXIT | {"distance_function": "euclidean", "reward_per_unit_distance": 0.1}
 WALK = "getting_closer_shortest_path"
-STEPS = [  # of a reward or ending function: drawings before and after, action, parameters, what it says
+
+
+@pytest.mark.parametrize(("name", "lines", "later", "action", "parameters", "expected"), [
     ("bump_into_wall", WALL_AHEAD, WALL_AHEAD, FORWARD, {"reward": -0.3}, -0.3),  # the pose before counts
     ("bump_into_wall", FREE, MOVED, FORWARD, {}, 0.0),
     ("bump_into_wall", WALL_AHEAD, WALL_AHEAD, LEFT_TURN, {}, 0.0),
@@ -331,10 +322,7 @@ STEPS = [  # of a reward or ending function: drawings before and after, action, 
     ("actuate_door", OPENED, SHUT, ACTUATE, {"reward_close": -0.8}, -0.8),
     ("actuate_door", OPENED, OPENED, ACTUATE, {}, 0.0),
     ("overlap", SHUT, SHUT, FORWARD, HIT, 0.5),
-]
-
-
-@pytest.mark.parametrize(("name", "lines", "later", "action", "parameters", "expected"), STEPS)
+])  # fmt: skip
 def test_what_a_step_pays(name, lines, later, action, parameters, expected):
     before, after = grid(*lines), grid(*later)
     rule = REWARDS[name](ground(*lines, exit=1), **parameters)

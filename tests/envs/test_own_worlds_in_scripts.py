@@ -47,10 +47,8 @@ def few(folder):
     return ["--episodes", "40", "--write", str(folder)]
 
 
-# Plugins and options
-
-
-WRONG = [  # an id, flags, and what the sentence says
+@pytest.mark.parametrize("main", [memoryless, baselines], ids=["search", "lines"])
+@pytest.mark.parametrize(("id", "flags", "words"), [
     (ID, [], r"unknown environment 'Mine/Cue-v0'; name the module .* with --plugin MODULE$"),
     (ID, ["--plugin", "no_such_plugin"], "--plugin no_such_plugin: no module of that name"),
     (ID, ["--plugin", "cue_plugin.py"], r"--plugin cue_plugin.py: give the module's name without \.py, cue_plugin$"),
@@ -60,24 +58,13 @@ WRONG = [  # an id, flags, and what the sentence says
     (FILE, ["--options", "path"], "--options takes pairs KEY VALUE, but 'path' has no value."),
     (FILE, ["--options", "path", "a", "path", "b"], "--options gives 'path' twice; give it once."),
     (FILE, ["--options", "path", "5"], "path of environment 'POMDP/File-v0' must be the name of a file, not 5."),
-    (
-        FILE,
-        ["--options", "pth", "a"],
-        "got an unexpected keyword argument 'pth'; did you mean 'path'. known: path, time_limit",
-    ),
+    (FILE, ["--options", "pth", "a"],
+     "got an unexpected keyword argument 'pth'; did you mean 'path'. known: path, time_limit"),
     (FILE, ["--options", "time_limit", "x", "path", TIGER], "time_limit of .* must be a whole number, not 'x'."),
-]
-
-
-@pytest.mark.parametrize(
-    "main",
-    [lambda *args: memoryless(["--env", *args]), lambda *args: baselines(["--env", *args])],
-    ids=["search", "lines"],
-)
-@pytest.mark.parametrize(("id", "flags", "words"), WRONG)
+])  # fmt: skip
 def test_wrong_plugins_and_options_are_one_sentence(main, id, flags, words, plugin, tmp_path):
     with pytest.raises(UserError, match=words):
-        main(id, *flags, "--write", str(tmp_path))
+        main(["--env", id, *flags, "--write", str(tmp_path)])
     assert not list(tmp_path.glob("*.json"))
 
 
@@ -88,9 +75,6 @@ def test_a_wrong_world_is_refused_before_the_work(plugin, tmp_path, monkeypatch)
     monkeypatch.setattr("envs.baselines.__main__.compute", lambda *_: pytest.fail("the computation came first"))
     with pytest.raises(UserError, match=r"FourValues\.step must return five values"):
         baselines(["--env", "POMDP/CarFlag-v0", ID, "--plugin", plugin, *few(tmp_path)])
-
-
-# A world that nobody has a player for
 
 
 def test_a_world_without_a_player_keeps_its_random_row_and_those_behind_it(plugin, tmp_path, capsys, monkeypatch):

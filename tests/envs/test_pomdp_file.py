@@ -34,9 +34,6 @@ def table(text, name="T"):
     return getattr(parse(HEAD + text), name).tolist()
 
 
-# Known models
-
-
 def tiger():
     half, ear = np.full((2, 2), 0.5), np.array([[0.85, 0.15], [0.15, 0.85]])
     pay = np.array([[-1.0, -1.0], [-100.0, 10.0], [10.0, -100.0]])
@@ -113,19 +110,16 @@ def test_rewards_take_memory_only_for_what_they_depend_on(text):
     assert [stride == 0 for stride in ours.strides[2:]] == [": b" not in text, ": q" not in text]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", [1 / 3] * 3),
-        ("start: uniform", [1 / 3] * 3),
-        ("start: 0.2 0.3 0.5", [0.2, 0.3, 0.5]),
-        ("start: b", [0, 1, 0]),
-        ("start: 2", [0, 0, 1]),
-        ("start include: a 2", [0.5, 0, 0.5]),
-        ("start include\n:\nb", [0, 1, 0]),
-        ("start exclude: 0 c", [0, 1, 0]),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("", [1 / 3] * 3),
+    ("start: uniform", [1 / 3] * 3),
+    ("start: 0.2 0.3 0.5", [0.2, 0.3, 0.5]),
+    ("start: b", [0, 1, 0]),
+    ("start: 2", [0, 0, 1]),
+    ("start include: a 2", [0.5, 0, 0.5]),
+    ("start include\n:\nb", [0, 1, 0]),
+    ("start exclude: 0 c", [0, 1, 0]),
+])  # fmt: skip
 def test_forms_of_start(text, expected):
     assert table(text + "\n" + BODY, "start") == expected
     assert parse(text + "\n" + HEAD + BODY).start.tolist() == expected  # its place does not matter
@@ -151,10 +145,7 @@ def test_line_ends_of_all_systems(tmp_path, newline):
     assert same(read(tmp_path / "model.pomdp"), tiger())
 
 
-# Wrong files
-
-
-WRONG = [  # a text, the line that is named, and what the sentence says
+@pytest.mark.parametrize(("text", "line", "said"), [
     ("", 1, "the end of the file, expected one of discount, values, states, actions, observations."),
     ("discount: 0.9\nvalues: reward\nstates: 2\nT: 0 identity", 4, "'T' without 'actions', expected all of discount"),
     ("discount: 0.9\nvalues: reward\n", 2, "the end of the file without 'states', expected all of"),
@@ -184,10 +175,7 @@ WRONG = [  # a text, the line that is named, and what the sentence says
     (HEAD + "T: x identity T: y : * uniform", 0, "O of action 'x' and state 'a' sums to 0, but"),
     (HEAD + BODY + "T: x : a 0.33333 0.33333 0.33332", 0, "T of action 'x' and state 'a' sums to 0.99998, but"),
     (TIGER.replace("R: listen", "R: lisen"), 29, "'lisen', expected an action.*; did you mean 'listen'"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("text", "line", "said"), WRONG)
+])  # fmt: skip
 def test_wrong_text_is_one_sentence_with_its_place(text, line, said):
     with pytest.raises(UserError) as error:
         parse(text, "m")
@@ -196,15 +184,12 @@ def test_wrong_text_is_one_sentence_with_its_place(text, line, said):
     assert "\n" not in str(error.value)
 
 
-BYTES = [  # the bytes of a file, None for no file, and what the sentence says
+@pytest.mark.parametrize(("data", "said"), [
     (b"", ":1: found the end of the file, expected one of discount"),
     (b"discount: 0.9\n\x89PNG\r\n", ":2: found bytes that are no text in UTF-8, expected a .pomdp file"),
     (b"discount: 0.9\n\n# \0\n", ":3: found bytes that are no text"),
     (None, ": found no readable file .*, expected a .pomdp file"),
-]
-
-
-@pytest.mark.parametrize(("data", "said"), BYTES)
+])  # fmt: skip
 def test_what_is_no_text_is_refused(tmp_path, data, said):
     path = tmp_path / "model.pomdp"
     if data is not None:

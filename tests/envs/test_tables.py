@@ -11,20 +11,14 @@ import pytest
 from envs.errors import UserError
 from envs.tables import Table, origin, page, publish, read_page, read_tables, remake_page, show, write_page
 
-TABLE = Table.from_records(
-    [{"env": "Car|Flag", "steps": 12345, "ms": 0.12345}, {"env": "Hallway", "holds": True, "bar": None}],
-    "Speed",
-    "A note.",
-)
+ROWS = [{"env": "Car|Flag", "steps": 12345, "ms": 0.12345}, {"env": "Hallway", "holds": True, "bar": None}]
+TABLE = Table.from_records(ROWS, "Speed", "A note.")
 
 
-@pytest.mark.parametrize(
-    "value, shown",
-    [
-        (None, ""), ("text", "text"), (True, "yes"), (False, "no"), (12345, "12,345"), (-7, "-7"), (0.012345, "0.0123"),
-        (99.94, "99.9"), (1234.5, "1,234"), (math.nan, "-"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("value, shown", [
+    (None, ""), ("text", "text"), (True, "yes"), (False, "no"), (12345, "12,345"), (-7, "-7"), (0.012345, "0.0123"),
+    (99.94, "99.9"), (1234.5, "1,234"), (math.nan, "-"),
+])  # fmt: skip
 def test_a_cell(value: object, shown: str) -> None:
     assert show(value) == shown  # type: ignore[arg-type]
 

@@ -24,9 +24,6 @@ def example(id):
     return make_world(id)
 
 
-# Draws
-
-
 def lengths(chosen, shape):
     """Units of [0, 1) that lead to each outcome of each row, of this shape."""
     found = np.zeros(shape, np.int64)
@@ -48,9 +45,7 @@ def choose(chosen, rows, u):
     return chosen.choices[piece(cuts, torch.as_tensor(rows), u, 0).numpy()]
 
 
-weights = st.lists(st.one_of(st.sampled_from([0.0, 1e-300]), st.floats(1e-12, 1.0)), min_size=1, max_size=21).filter(
-    any
-)
+weights = st.lists(st.sampled_from([0.0, 1e-300]) | st.floats(1e-12, 1.0), min_size=1, max_size=21).filter(any)
 
 
 @given(st.lists(weights, min_size=1, max_size=4))
@@ -84,9 +79,6 @@ def test_a_uniform_can_be_found_for_every_possible_outcome():
         chosen.uniform(*impossible.tolist())
 
 
-# Hallway and HeavenHell against the originals
-
-
 @pytest.mark.parametrize(("id", "name"), CASES)
 def test_tables_are_the_originals_without_a_difference(id, name):
     tables, theirs = example(id).tables, traces.load(name)
@@ -95,9 +87,6 @@ def test_tables_are_the_originals_without_a_difference(id, name):
     for kind, key in (("state", "state_names"), ("action", "action_names"), ("observation", "obs_names")):
         assert getattr(tables, f"{kind}_names") == tuple(theirs[key].tolist())
     assert f'"discount": {tables.discount},' in str(theirs["meta_json"])
-
-
-# Episodes
 
 
 def follow(world, state, actions):
@@ -190,26 +179,17 @@ def check_step(tables, state, action, after, z, reward, terminated):
     assert anywhere.any(1)[over].all()
 
 
-# Tables
-
-
-WRONG = [  # what is changed, and what the sentence says
+@pytest.mark.parametrize(("change", "said"), [
     ({"O": np.tile([1.5, -0.5, 0.0], (3, 4, 1))}, "O of action '0' and state '0' sums to 1, but probabilities"),
     ({"start": np.ones(3)}, r"start must have shape \(4,\), not \(3,\)"),
     ({"R": np.full((3, 4, 4, 3), np.nan)}, "R must hold finite numbers"),
     ({"discount": 1.5}, "discount must be from 0 to 1, not 1.5"),
     ({"state_names": ("a", "b", "a", "c")}, "The state names must differ"),
     ({"reset": np.ones((3, 4), bool)}, "Where reset holds, the row of T must be start"),
-]
-
-
-@pytest.mark.parametrize(("change", "said"), WRONG)
+])  # fmt: skip
 def test_wrong_tables_are_refused_in_a_sentence(change, said):
     with pytest.raises(UserError, match=said):
         Tables(**(vars(random_model(1)) | change))
-
-
-# Pictures
 
 
 def at(world, hidden):
