@@ -44,9 +44,6 @@ def apart(rate, count, other, others):
     return abs(rate - other) / np.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / count + 1 / others))
 
 
-# Random actions
-
-
 @pytest.mark.parametrize("id", ["POMDP/HeavenHell-v0", "POMDP/MemoryCards-v0", "Gridverse/Memory-FourRooms-7x7-v0"])
 def test_random_actions_do_as_well_as_in_the_originals(id):
     world = make_world(id)
@@ -84,9 +81,6 @@ def test_short_episodes_are_not_counted_more_often_than_long_ones():
     assert (measured.mean, measured.error) == pytest.approx((0.25, 0.25))
     cut = players.play(Coin(5), players.random_player(2, 0), 100, 0)
     assert not cut.success.any() and set(cut.lengths.tolist()) == {1, 5}
-
-
-# What is shipped and printed
 
 
 def test_every_world_has_lines_but_those_that_are_made_from_a_file():
@@ -157,13 +151,9 @@ def test_nothing_is_written_unasked(tmp_path, monkeypatch, capsys):
 
 def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(tmp_path):
     rooms, cards = "Gridverse/Memory-FourRooms-7x7-v0", "POMDP/MemoryCards-v0"
-    for id, *options in (
-        (rooms,),
-        (rooms, "--options", "time_limit", "100"),
-        (cards,),
-        (cards, "--options", "pairs", "3"),
-    ):
-        main(["--env", id, *options, "--episodes", "40", "--write", str(tmp_path)])
+    shorter, fewer = (rooms, "--options", "time_limit", "100"), (cards, "--options", "pairs", "3")
+    for world in ((rooms,), shorter, (cards,), fewer):
+        main(["--env", *world, "--episodes", "40", "--write", str(tmp_path)])
     found, shipped = known.read(tmp_path / "baselines.json"), known.shipped()
     assert (found[rooms].lower, found[rooms].scripted_episodes) == (shipped[rooms].lower, 1_000)
     shortened = found[f"{rooms} (time_limit=100)"]
@@ -172,17 +162,14 @@ def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(
     assert not found[f"{cards} (pairs=3)"].bounded
 
 
-WRONG = [  # flags, and what the sentence says
+@pytest.mark.parametrize(("flags", "message"), [
     (["--options", "time_limit", "5"], "--options belong to one environment; name it with --env"),
     (["--episodes", "1"], "--episodes 1 must be at least 2"),
     (["--gap", "0"], "--gap 0.0 must be above 0"),
     (["--seed", "-1"], "--seed -1 must be at least 0"),
     (["--env", "POMDP/CarFlag-v0"], "is no table of baselines"),
     (["--env", "POMDP/CarFlag-v0", "--write", "FOLDER/baselines.json/results"], "choose another folder"),
-]
-
-
-@pytest.mark.parametrize(("flags", "message"), WRONG)
+])  # fmt: skip
 def test_what_is_wrong_is_one_clear_sentence_before_the_work(flags, message, tmp_path, monkeypatch):
     monkeypatch.setattr("envs.baselines.__main__.compute", lambda *_: pytest.fail("the computation came first"))
     (tmp_path / "baselines.json").write_text('{"mine": 1}')

@@ -32,8 +32,6 @@ R: gamble : b : * : * -1
 R: safe : * : * : * 1"""
 THIRDS = f"states: 3 actions: 1 T: 0 {'0.333333 ' * 9} R: 0 : * : * : * 1"
 
-# Memory corridors
-
 
 def by_force(world, horizon):
     """The greatest expected return from all initial states, by trying every action after everything seen."""
@@ -71,9 +69,6 @@ def test_the_plan_keeps_its_promise(size, steps):
     assert found == bounds.exactly(1.0, pytest.approx(5 - 0.05 * steps, abs=1e-9), bounds.BELIEF_OPTIMAL)
     signposts = best(make_world("POMDP/CarFlag-v0"), BUDGET)
     assert signposts.lower == signposts.upper == bounds.exactly(1.0, 1.0, bounds.EXACT)
-
-
-# Tabular worlds
 
 
 def test_the_value_of_tiger():
@@ -116,9 +111,6 @@ def test_the_upper_bound_is_above_the_lower_everywhere():
     assert (upper(beliefs) <= planes + 1e-12).all()
     assert (upper(upper.points) < planes[200:] - 1e-9).all()  # the sawtooth is felt
     assert upper(3.0 * beliefs) == pytest.approx(3.0 * upper(beliefs))
-
-
-# Small tables, whose optimum can be told by hand
 
 
 def file_world(tmp_path, text, **kwargs):
@@ -171,20 +163,14 @@ def test_seeing_the_state_is_never_worse_than_standing_still():
 
 
 def test_what_cannot_be_bounded_is_refused():
-    endless = replace(TIGER, discount=1.0)
+    endless, rooms = replace(TIGER, discount=1.0), make_world("Gridverse/Yaml-v0", path="memory_four_rooms.7x7")
     for refused, words in (
         (lambda: tabular.Model.of(endless), r"discount above 0 and below 1, not 1\.0"),
         (lambda: search.explore(make_world("POMDP/CarFlag-v0")), "CarFlag is not deterministic with a list of initial"),
-        (
-            lambda: best(make_world("Gridverse/Yaml-v0", path="memory_four_rooms.7x7"), BUDGET),
-            "No player is known for such rooms",
-        ),
+        (lambda: best(rooms, BUDGET), "No player is known for such rooms"),
     ):
         with pytest.raises(UserError, match=words):
             refused()
-
-
-# Rooms
 
 
 def test_the_full_state_player_takes_the_shortest_way():

@@ -14,16 +14,13 @@ from envs.registry import FROM_FILES, make_world
 IDS_OF_TWO_KINDS = ["POMDP/MemoryCards-v0", "Gridverse/Memory-5x5-v0"]
 
 
-BARS = [  # an id, and the steps per second of one environment and of 1,024
+@pytest.mark.parametrize(("id", "single", "vector"), [
     ("Gridverse/Memory-11x11-v0", 1e6 / 466, 300e6 / 466),
     ("Gridverse/Memory-13x13-v0", 3e6 / 636, 300e6 / 636),
     ("Gridverse/Memory-FourRooms-7x7-v0", 1e6 / 269, 300e6 / 269),
     ("POMDP/CarFlag-v0", None, 5e6),
     ("Gridverse/Memory-Empty-13x13-v0", None, None),
-]
-
-
-@pytest.mark.parametrize(("id", "single", "vector"), BARS)
+])  # fmt: skip
 def test_bars(id, single, vector):
     assert bars(id) == pytest.approx({"single": single, "vector": vector})
 
@@ -51,16 +48,13 @@ def test_the_script_prints_a_table_and_writes_two_files(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["environments.json", "environments.md"]
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--env", "POMDP/CarFlg-v0"], "POMDP/CarFlag-v0"),
-        (["--env", "Gridverse/Yaml-v0"], "its file decides"),
-        (["--threads", "0"], "--threads 0 must be at least 1"),
-        (["--device", "cuda"], "no CUDA device"),
-        (["--write", __file__], "cannot write"),
-    ],
-)
+@pytest.mark.parametrize(("words", "sentence"), [
+    (["--env", "POMDP/CarFlg-v0"], "POMDP/CarFlag-v0"),
+    (["--env", "Gridverse/Yaml-v0"], "its file decides"),
+    (["--threads", "0"], "--threads 0 must be at least 1"),
+    (["--device", "cuda"], "no CUDA device"),
+    (["--write", __file__], "cannot write"),
+])  # fmt: skip
 def test_misuse_is_one_line(words, sentence, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert sentence in refused(capsys, words, main)

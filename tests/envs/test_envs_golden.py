@@ -6,26 +6,23 @@ import torch
 import traces
 from world_keywords import build, uniforms
 
-CASES = [  # an id, its keywords, the trace, and how to begin it
+LIMIT = traces.LIMIT
+
+
+@pytest.mark.parametrize(("id", "kwargs", "name", "begin"), [
     ("POMDP/CarFlag-v0", {}, "car_flag", traces.car_flag),
     ("POMDP/MemoryCards-v0", {}, "memory_cards", traces.memory_cards),
     ("POMDP/Hallway-v0", {"time_limit": 251}, "hallway", traces.tabular),
     ("POMDP/HeavenHell-v0", {"time_limit": 251}, "heavenhell_3", traces.tabular),
-]
-LIMIT = traces.LIMIT
-
-
-@pytest.mark.parametrize(("id", "kwargs", "name", "begin"), CASES)
+])  # fmt: skip
 def test_recorded_episodes_have_no_difference(id, kwargs, name, begin):
     trace, ours = traces.check_replay(build(id, **kwargs), name, begin)
     if begin is traces.tabular:
         assert np.array_equal(np.where(ours["terminated"], -1, ours["hidden"]), trace["state_after"])
 
 
-# Initial states, against 5,000 resets of the originals
-
-
 def reset(id):
+    """Initial states, to be compared with 5,000 resets of the originals."""
     world = build(id)
     return world, world.reset(uniforms(20_000, world.reset_draws))
 

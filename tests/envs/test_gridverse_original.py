@@ -91,11 +91,8 @@ def numbers(thing):
 @pytest.mark.skipif(importlib.util.find_spec("gym_gridverse") is None, reason="gym_gridverse is not installed")
 @pytest.mark.parametrize("name", STEADY)
 def test_both_engines_take_the_same_steps(name):
-    world, generator, theirs = (
-        make_world("Gridverse/Yaml-v0", path=name),
-        torch.Generator().manual_seed(0),
-        Original(name),
-    )
+    world, theirs = make_world("Gridverse/Yaml-v0", path=name), Original(name)
+    generator = torch.Generator().manual_seed(0)
     state = world.reset(torch.rand(8, world.reset_draws, dtype=torch.float64, generator=generator))
     for _ in range(30):
         action = torch.randint(world.num_actions, (8,), generator=generator)

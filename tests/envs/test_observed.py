@@ -79,13 +79,10 @@ def scene(height, width, position, heading, held=0, good=0):
     return Scene(cells[None], *(torch.tensor([value]) for value in (position, heading, held, good)))
 
 
-@pytest.mark.parametrize(
-    ("position", "heading", "expected"),
-    [
-        *[(4, NORTH, "012 345 678"), (4, SOUTH, "876 543 210"), (4, EAST, "258 147 036"), (4, WEST, "630 741 852")],
-        (0, NORTH, "867 201 534"),  # what lies beyond an edge comes in at the opposite one
-    ],
-)
+@pytest.mark.parametrize(("position", "heading", "expected"), [
+    *[(4, NORTH, "012 345 678"), (4, SOUTH, "876 543 210"), (4, EAST, "258 147 036"), (4, WEST, "630 741 852")],
+    (0, NORTH, "867 201 534"),  # what lies beyond an edge comes in at the opposite one
+])  # fmt: skip
 def test_a_grid_turns_and_goes_with_the_agent(position, heading, expected):
     whole = FullState(3, 3, torch.device("cpu"))
     seen = whole(scene(3, 3, position, heading))[0, :9] - whole.numbers[pack(BOX)]

@@ -17,15 +17,14 @@ SMALL = {"net_arch": [16]}
 DICTIONARY = ("Gridverse/Keydoor-5x5-v0", {"dictionary": True})
 CAR, CARDS = ("POMDP/CarFlag-v0", {"time_limit": 40}), ("POMDP/MemoryCards-v0", {})
 PLAIN = [CAR, CARDS, ("Gridverse/Memory-5x5-v0", {"time_limit": 40}), ("POMDP/HeavenHell-v0", {"time_limit": 40})]
-CASES = [  # an environment, and what is put around it
+
+
+@pytest.mark.parametrize(("world", "wrap"), [
     *((world, lambda env: env) for world in PLAIN),
     (CAR, lambda env: StepCount(PreviousAction(env))),
     (CARDS, lambda env: OneHot(PreviousAction(env))),
     (DICTIONARY, OneHot),
-]
-
-
-@pytest.mark.parametrize(("world", "wrap"), CASES)
+])  # fmt: skip
 def test_both_agents_train_and_its_own_check_is_clean(world, wrap):
     id, kwargs = world
     check_env(gymnasium.make(id, **kwargs).unwrapped)

@@ -104,14 +104,11 @@ def test_step_count_is_the_share_of_the_limit_and_stops_there():
     assert wrappers.StepCount(made(CAR)).limit == 12
 
 
-RANGES = [  # a space, observations in it, and their one-hot forms
+@pytest.mark.parametrize(("space", "batch", "expected"), [
     (spaces.Discrete(3, start=-1), [-1, 1], [[1, 0, 0], [0, 0, 1]]),
     (spaces.MultiDiscrete([[2, 3]], start=[[0, 5]]), [[[1, 7]], [[0, 5]]], [[0, 1, 0, 0, 1], [1, 0, 1, 0, 0]]),
     (spaces.MultiBinary(2), [[0, 1], [1, 1]], [[1, 0, 0, 1], [0, 1, 0, 1]]),
-]
-
-
-@pytest.mark.parametrize(("space", "batch", "expected"), RANGES)
+])  # fmt: skip
 def test_one_hot_of_all_kinds_of_whole_numbers(space, batch, expected):
     hot = one_hot(space).encode(np.array(batch), None)
     assert hot.tolist() == expected and one_hot(space).space.contains(hot[0])
@@ -136,24 +133,21 @@ class Continuous(gymnasium.Wrapper):
     action_space = spaces.Box(-1, 1, (1,))
 
 
-@pytest.mark.parametrize(
-    ("build", "words"),
-    [
-        (lambda: wrappers.OneHot(made(CAR)), "whole numbers"),
-        (lambda: wrappers.Antialias(made(CARDS)), "Antialias needs a flat Box"),
-        (lambda: wrappers.Antialias(made(CAR), bins=1), "at least 2, not 1"),
-        (lambda: wrappers.Antialias(made(CAR), entries=[3]), "from 0 to 2, not 3"),
-        (lambda: antialias(spaces.Box(-np.inf, 1, (2,)), 4, None), "bounds for entry 0"),
-        (lambda: wrappers.PreviousAction(Continuous(made(CAR))), "Discrete actions"),
-        (lambda: wrappers.StepCount(gymnasium.make("CartPole-v1")), "limit=..."),
-        (lambda: wrappers.StepCount(made(CAR), limit=0), "at least 1 step"),
-        (lambda: wrappers.OneHot(gymnasium.make_vec(CARDS[0], num_envs=2)), "envs.wrappers.VectorOneHot"),
-        (lambda: wrappers.VectorPreviousAction(made(CAR)), "envs.wrappers.PreviousAction"),
-        (lambda: wrappers.StepCount("CarFlag"), "not str"),
-        (lambda: previous_action(spaces.Box(0, 1, (3, 3)), spaces.Discrete(2)), "flat"),
-        (lambda: step_count(spaces.Dict(step_count=spaces.Discrete(2)), 2), "already has an entry 'step_count'"),
-    ],
-)
+@pytest.mark.parametrize(("build", "words"), [
+    (lambda: wrappers.OneHot(made(CAR)), "whole numbers"),
+    (lambda: wrappers.Antialias(made(CARDS)), "Antialias needs a flat Box"),
+    (lambda: wrappers.Antialias(made(CAR), bins=1), "at least 2, not 1"),
+    (lambda: wrappers.Antialias(made(CAR), entries=[3]), "from 0 to 2, not 3"),
+    (lambda: antialias(spaces.Box(-np.inf, 1, (2,)), 4, None), "bounds for entry 0"),
+    (lambda: wrappers.PreviousAction(Continuous(made(CAR))), "Discrete actions"),
+    (lambda: wrappers.StepCount(gymnasium.make("CartPole-v1")), "limit=..."),
+    (lambda: wrappers.StepCount(made(CAR), limit=0), "at least 1 step"),
+    (lambda: wrappers.OneHot(gymnasium.make_vec(CARDS[0], num_envs=2)), "envs.wrappers.VectorOneHot"),
+    (lambda: wrappers.VectorPreviousAction(made(CAR)), "envs.wrappers.PreviousAction"),
+    (lambda: wrappers.StepCount("CarFlag"), "not str"),
+    (lambda: previous_action(spaces.Box(0, 1, (3, 3)), spaces.Discrete(2)), "flat"),
+    (lambda: step_count(spaces.Dict(step_count=spaces.Discrete(2)), 2), "already has an entry 'step_count'"),
+])  # fmt: skip
 def test_wrong_use_is_one_sentence(build, words):
     with pytest.raises(UserError, match=words) as error:
         build()
@@ -167,9 +161,6 @@ def test_a_vector_environment_must_say_when_its_rows_start_over_and_an_empty_mas
     env.metadata = {}
     with pytest.raises(UserError, match="autoreset_mode"):
         wrappers.VectorStepCount(env)
-
-
-# Spaces
 
 
 def test_a_space_of_ours_sums_to_a_python_integer_also_in_copies_and_is_gymnasiums_in_all_else():
