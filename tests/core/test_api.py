@@ -10,7 +10,6 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from run_folders import metrics
 from trained import CARDS, MEMORY, trained
 
-import dqn_memory
 from dqn_memory.agent import Agent
 from dqn_memory.api import evaluate, load_run, train
 from dqn_memory.runs.errors import UserError
@@ -26,9 +25,10 @@ SMALL = {
 def made(tmp_path_factory):
     """Train, once each, an agent of every kind, and give its folder."""
     folder, pixel = tmp_path_factory.mktemp("runs"), "Pixel/BlinkingCatch-v0"
+    short = {"time_limit": 12, "total_steps": 100, "max_episode_steps": 12}
     settings = {
         "q_network": SMALL | {"env": MEMORY},
-        "unizero": {"config": "unizero/smoke", "env": MEMORY, "time_limit": 12, "total_steps": 100, "simulations": 12},
+        "unizero": {"config": "unizero/smoke", "env": MEMORY, "simulations": 12, **short},
         "glam": {"config": "glam/smoke", "env": pixel, "stop_at_return": None},
     }
     return cache(lambda kind: train(kind, **settings[kind], run=folder / kind)[0])
@@ -92,27 +92,7 @@ def test_every_autoreset_mode_plays_the_same_episodes(made, mode, sync):
         wanted = np.stack([getattr(single, name) for single in singles], 1)  # (rounds, N)
         np.testing.assert_allclose(getattr(score, name).reshape(3, 4), wanted)
     assert score.env_reports_success
-
-
-def test_the_obvious_loop_over_many_environments_is_right(made):
-    agent, length, rows = Agent.load(made("q_network")), 40, 3
-    envs = gymnasium.make_vec(MEMORY, num_envs=rows, time_limit=9)
-    observation, _ = envs.reset(seed=0)
-    alone = [gymnasium.make(MEMORY, time_limit=9) for _ in range(rows)]
-    agents = [Agent.load(made("q_network")) for _ in range(rows)]
-    seen = [env.reset(seed=seed)[0] for seed, env in enumerate(alone)]
-    reset = np.ones(rows, bool)
-    for _ in range(length):
-        actions = agent.act(observation, reset)
-        assert actions.tolist() == [
-            each.act(*given) for each, given in zip(agents, zip(seen, reset, strict=True), strict=True)
-        ]
-        observation, _, terminated, truncated, _ = envs.step(actions)
-        reset = terminated | truncated
-        for row, env in enumerate(alone):
-            seen[row], _, ended, cut, _ = env.step(actions[row])
-            if ended or cut:
-                seen[row] = env.reset()[0]
+    assert gymnasium.make_vec(MEMORY, num_envs=4).metadata["autoreset_mode"] is AutoresetMode.SAME_STEP  # unless told
 
 
 def test_where_no_success_is_told_the_score_says_so(tmp_path):
@@ -151,12 +131,6 @@ def test_options_of_an_evaluation_are_those_of_the_script(made):
     for options, words in (({"episode": 3}, "unknown option 'episode'"), ({"simulations": 3}, "--simulations is not")):
         with pytest.raises(UserError, match=words):
             evaluate(run, **options)
-
-
-def test_the_agent_is_at_hand_without_importing_the_rest():
-    assert dqn_memory.Agent is Agent
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = dqn_memory.nothing
 
 
 def test_another_number_of_environments_begins_where_all_are_reset(made):

@@ -1,5 +1,6 @@
 """An exported step is what the agent does, and computes it with torch alone, or with onnxruntime and numpy alone."""
 
+import itertools
 import subprocess
 import sys
 
@@ -24,9 +25,7 @@ CARDS, REAL, IMAGE = MultiDiscrete([5, 9]), Box(-1, 1, (3,)), Box(0, 255, (9, 9,
 STREAMED = [  # rows that act from the state of their memories
     name for name, row in ARCHITECTURES.items() if row.positions == "none" and (row.streamed or not row.attention)
 ]
-SHORT = {
-    "dqn-episode": CARDS, "gtrxl_memory-episode": CARDS, "dtqn1-window": IMAGE, "dgfqn-window": Discrete(7, start=-3),
-}  # fmt: skip
+SHORT = {"gtrxl_memory-episode": CARDS, "dtqn1-window": IMAGE, "dgfqn-window": Discrete(7, start=-3)}
 LONG = {
     name: REAL
     for name in (*(f"{row}-episode" for row in STREAMED), *(f"{row}-window" for row in ARCHITECTURES))
@@ -110,45 +109,20 @@ def exported(folder, names):
         np.savez(folder / f"{name}.npz", seen=encoded, resets=resets)
     done = subprocess.run([sys.executable, "-I", "-c", ALONE, str(folder)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    return folder, played
+    return played
 
 
-@pytest.fixture(scope="module")
-def short(tmp_path_factory):
-    return exported(tmp_path_factory.mktemp("short"), SHORT)
-
-
-@pytest.fixture(scope="module")
-def long(tmp_path_factory):
-    return exported(tmp_path_factory.mktemp("long"), LONG)
-
-
-def check(files, name, kind):
-    folder, played = files
-    actions, q = map(np.stack, zip(*played[name], strict=True))
-    assert len(np.unique(actions)) > 1  # else any file would do
-    for rows in (slice(None), slice(1)):
-        with (folder / f"{name}_{kind}_{rows.stop}.npy").open("rb") as file:
-            np.testing.assert_allclose(np.load(file), q[:, rows], atol=1e-5)
+@pytest.mark.parametrize("names", [SHORT, pytest.param(LONG, marks=pytest.mark.long)], ids=["some", "all others"])
+def test_the_files_act_as_the_agent(tmp_path, names):
+    played = exported(tmp_path, names)
+    for name, kind, rows in itertools.product(names, ("pt2", "onnx"), (slice(None), slice(1))):
+        actions, q = map(np.stack, zip(*played[name], strict=True))
+        assert len(np.unique(actions)) > 1, name  # else any file would do
+        with (tmp_path / f"{name}_{kind}_{rows.stop}.npy").open("rb") as file:
+            np.testing.assert_allclose(np.load(file), q[:, rows], atol=1e-5, err_msg=file.name)
             chosen = np.load(file)
         assert chosen.dtype == np.int64
-        np.testing.assert_array_equal(chosen, actions[:, rows])
-
-
-KINDS = pytest.mark.parametrize("kind", ["pt2", "onnx"])
-
-
-@pytest.mark.parametrize("name", SHORT)
-@KINDS
-def test_the_files_act_as_the_agent(short, name, kind):
-    check(short, name, kind)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", LONG)
-@KINDS
-def test_every_architecture_is_exported(long, name, kind):
-    check(long, name, kind)
+        np.testing.assert_array_equal(chosen, actions[:, rows], err_msg=file.name)
 
 
 def refusal(actor, path):

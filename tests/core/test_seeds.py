@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from run_folders import refused
-from trained import MEMORY, in_place_of_a_graph, rollout_flags
+from trained import CARDS, MEMORY, in_place_of_a_graph, rollout_flags
 
 from dqn_memory import seeds
 from dqn_memory.evaluate import main as evaluate
@@ -35,7 +35,7 @@ def test_seeds_side_by_side_learn_what_each_learns_alone(kind, architecture, tmp
     alone, stacked = (trainers(kind, architecture, tmp_path) for _ in range(2))
     together = Together(stacked)
     first = {name: value.clone() for name, value in alone[0].weights().items()}
-    for _ in range(3):
+    for _ in range(2):
         together.iterate()
         for each in alone:
             each.iterate()
@@ -55,7 +55,7 @@ def test_seeds_side_by_side_as_one_graph_learn_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(captured[0], "config", graph)
     monkeypatch.setattr(seeds, "Captured", in_place_of_a_graph(*captured))
     for together in (Together(eager), Together(captured)):
-        for _ in range(3):
+        for _ in range(2):
             together.iterate()
     for each, other in zip(eager, captured, strict=True):
         torch.testing.assert_close(other.weights(), each.weights(), rtol=0, atol=0)
@@ -63,9 +63,9 @@ def test_seeds_side_by_side_as_one_graph_learn_the_same(tmp_path, monkeypatch):
 
 
 def test_each_seed_leaves_a_run_of_its_own(tmp_path, capsys):
-    flags = rollout_flags(tmp_path / "many", *f"--env {MEMORY} --seed 5 --seeds 2".split())
+    flags = rollout_flags(tmp_path / "many", *f"--env {CARDS} --seed 5 --seeds 2".split())
     PQNTrainer.main(flags)
-    alone = rollout_flags(tmp_path / "alone", *f"--env {MEMORY} --seed 6".split())
+    alone = rollout_flags(tmp_path / "alone", *f"--env {CARDS} --seed 6".split())
     PQNTrainer.main(alone)
     runs = [tmp_path / "many" / f"seed_{seed}" for seed in (5, 6)]
     assert [run.name for run in sorted((tmp_path / "many").iterdir())] == ["seed_5", "seed_6"]
@@ -91,7 +91,7 @@ def test_what_is_interrupted_goes_on_run_by_run(tmp_path, capsys, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Together, "iterate", stopped_later)
-    flags = rollout_flags(tmp_path, *f"--env {MEMORY} --seed 5 --seeds 2 --checkpoint-every 256".split())
+    flags = rollout_flags(tmp_path, *f"--env {CARDS} --seed 5 --seeds 2 --checkpoint-every 256".split())
     with pytest.raises(SystemExit) as stopped:
         PPOTrainer.main(flags)
     assert stopped.value.code == 130 and "stopped at step 320; every run goes on" in capsys.readouterr().err
