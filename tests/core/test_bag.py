@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from helpers import NUM_ACTIONS, action_of, filled_replay, network
 from run_folders import refused
-from trained import MEMORY, trained
+from trained import CARDS, MEMORY, trained
 
 from dqn_memory.acting import BagActor, WindowActor, make_actor
 from dqn_memory.agent import Agent
@@ -136,8 +136,8 @@ def test_what_stays_is_what_a_loop_over_all_candidates_keeps(architecture):
 
 
 def test_an_agent_with_a_bag_plays_and_inspect_refuses_it(tmp_path, capsys):
-    run = trained(tmp_path / "run", "--context", "4", "--bag", "4", env=MEMORY)
-    assert Agent.load(run).act(np.zeros(6, int), True) < 6 and "--bag of 4" in refused(capsys, [str(run)], inspect)
+    run = trained(tmp_path / "run", "--context", "4", "--bag", "4", env=CARDS)
+    assert Agent.load(run).act(np.zeros(10, int), True) < 10 and "--bag of 4" in refused(capsys, [str(run)], inspect)
 
 
 @pytest.mark.parametrize(("flags", "said"), [

@@ -6,41 +6,39 @@ from pathlib import Path
 import pytest
 import torch
 from run_folders import assert_equal, metrics, refused
+from trained import CARDS
 from trained import training_flags as flags
 
 from dqn_memory.agent import Agent, load_network
-from dqn_memory.blocks import MEMORY, PRIORS
 from dqn_memory.config import TrainConfig
-from dqn_memory.network import ARCHITECTURES
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import parse
 from dqn_memory.train import QTrainer, main
 from envs import baselines
 from envs.packages import make_env
-from envs.registry import WORLDS
 
 PUBLISHED = "--config paper --prepopulate 200 --learning-starts 200"
 
 
 @pytest.mark.parametrize(("env", "more"), [
-    ("Gridverse/Memory-5x5-v0", "--architecture dgfqn"),
+    ("Gridverse/Memory-5x5-v0", "--architecture dgfqn --no-memory-ablation"),
     ("POMDP/CarFlag-v0", "--architecture dbgfqn --n-step 3"),
-    ("POMDP/MemoryCards-v0", "--architecture dtqn4 --prior gaussian_adaptive --span 5 --mu 3"),
+    (CARDS, "--architecture dtqn4 --prior gaussian_adaptive --span 5 --mu 3"),
     ("POMDP/CarFlag-v0", "--architecture adrqn --acting-state episode --action-embedding 4"),
     ("CartPole-v1", "--architecture dlfqn --dropout 0.1"),
     ("FrozenLake-v1", "--architecture dqn --layers 0 --precision bfloat16"),
-    ("Gridverse/Memory-7x7-v0", PUBLISHED),
+    ("Gridverse/Memory-7x7-v0", f"{PUBLISHED} --no-memory-ablation"),
     ("Gridverse/Memory-5x5-v0", f"--architecture dbgfqn {PUBLISHED} --acting padded"),
 ])  # fmt: skip
 def test_every_kind_of_world_trains(tmp_path, env, more, capsys):
     run = tmp_path / "run"
-    main(flags(run, "--env", env, more))
+    main(flags(run, "--env", env, more, steps=420))
     logged = metrics(run)
     losses = [line["losses/td_loss"] for line in logged if "losses/td_loss" in line]
     assert losses and all(loss is not None and loss >= 0 for loss in losses)
     assert any("eval/success_rate" in line for line in logged)
-    assert logged[-1]["step"] == 600 and "final/success_rate" in logged[-1]
+    assert logged[-1]["step"] == 420 and "final/success_rate" in logged[-1]
     said = capsys.readouterr().out
     assert str(run) in said and ("best known" in said) == (baselines.lines(env) is not None)
     if "gaussian_adaptive" in more:
@@ -69,10 +67,11 @@ def test_worlds_of_other_packages_train(tmp_path, package, env, more, capsys):
 
 def test_the_last_iteration_that_can_learn_is_enough(tmp_path):
     run = tmp_path / "run"
-    main(flags(run, "--learning-starts", "96", "--prepopulate", "90", "--update-every", "8", steps=99))  # 25 iterations
+    late = ("--env", CARDS, "--prepopulate", "90", "--update-every", "8", "--learning-starts")
+    main(flags(run, *late, "96", steps=99))  # 25 iterations
     assert Run.open(run).load().trainer["updates"] == 1
     with pytest.raises(UserError, match="would never update"):
-        parse(TrainConfig, flags(run, "--learning-starts", "97", "--update-every", "8", steps=99)).check()
+        parse(TrainConfig, flags(run, *late, "97", steps=99)).check()
 
 
 def test_compiling_without_a_compiler_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, monkeypatch):
@@ -83,7 +82,7 @@ def test_compiling_without_a_compiler_is_one_sentence_and_leaves_no_folder(tmp_p
 
 def test_a_run_of_another_engine_can_be_resumed_here(tmp_path, capsys):
     run = tmp_path / "run"
-    main(flags(run, "--env", "POMDP/MemoryCards-v0", steps=200))
+    main(flags(run, "--env", CARDS, steps=200))
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace('engine = "eager"', 'engine = "cudagraph"'))
     longer = ["--resume", str(run), "--total-steps", "240", "--device", "cpu"]
@@ -104,18 +103,6 @@ def test_the_average_is_what_evaluations_play_and_the_agent_is(tmp_path):
     assert_equal(dict(network.state_dict()), average)
 
 
-@pytest.fixture
-def own_entries():
-    """What a plugin registers is gone after the test."""
-    tables = (MEMORY, PRIORS, ARCHITECTURES, WORLDS)
-    before = [dict(table) for table in tables]
-    yield
-    for table, kept in zip(tables, before, strict=True):
-        table.clear()
-        table.update(kept)
-
-
-@pytest.mark.usefixtures("own_entries")
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_path, capsys):
     run = tmp_path / "run"
     with pytest.raises(SystemExit):
@@ -129,7 +116,7 @@ def test_a_run_in_a_world_of_a_file_can_be_read_from_any_folder(tmp_path, monkey
     tiger = Path(__file__).parents[1] / "data" / "envs" / "pomdp" / "tiger_episodic.pomdp"
     (tmp_path / "mine.pomdp").write_text(tiger.read_text())
     monkeypatch.chdir(tmp_path)
-    main(flags(tmp_path / "run", "--env", "POMDP/File-v0", "--path", "mine.pomdp"))
+    main(flags(tmp_path / "run", "--env", "POMDP/File-v0", "--path", "mine.pomdp", steps=100))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     _, config, _ = load_network(tmp_path / "run")
@@ -145,7 +132,7 @@ def test_match_sets_the_sizes_of_the_run(tmp_path):
 
 
 def test_the_smallest_replay_that_is_taken_can_wrap_around(tmp_path):
-    main(flags(tmp_path / "run", "--capacity", "32", "--learning-starts", "8", steps=200))
+    main(flags(tmp_path / "run", "--env", CARDS, "--capacity", "32", "--learning-starts", "8", steps=200))
     assert metrics(tmp_path / "run")[-1]["step"] == 200
 
 
@@ -175,7 +162,7 @@ def test_the_target_network_has_no_dropout():
 @pytest.mark.parametrize(("layers", "moved"), [(1, {"0"}), (2, {"0", "1"})])
 def test_the_last_backward_recurrence_keeps_its_first_values_at_newest_positions(tmp_path, layers, moved):
     run = tmp_path / "run"
-    main(flags(run, "--architecture", "dbgfqn", "--layers", str(layers), "--loss-positions", "last"))
+    main(flags(run, f"--env {CARDS} --architecture dbgfqn --layers {layers} --loss-positions last", steps=200))
     last = metrics(run)[-1]
     assert {name.split(".")[0] for name in last if name.startswith("moved/")} == {f"moved/{layer}" for layer in moved}
     assert last[f"moved/{layers - 1}.behind"] == 0 < last[f"moved/{layers - 1}.ahead"]

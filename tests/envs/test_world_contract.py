@@ -7,6 +7,7 @@ import gymnasium
 import own_worlds
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 from own_worlds import Cue, FourValues, Narrow, Sided, spoiled
 from run_folders import told
 
@@ -21,11 +22,8 @@ from envs.registry import WORLDS, Entry, make_world
 ID = "Mine/Cue-v0"
 
 
-def right_init(self, time_limit=10, device="cpu"):
-    World.__init__(self, time_limit, device)
-
-
-MEMBERS = {**{name: value for name, value in vars(Cue).items() if not name.startswith("_")}, "__init__": right_init}
+MEMBERS = {name: value for name, value in vars(Cue).items() if not name.startswith("_")}
+MEMBERS["__init__"] = lambda self, time_limit=10, device="cpu": World.__init__(self, time_limit, device)
 
 
 @pytest.fixture
@@ -39,9 +37,6 @@ def register():
     yield register
     WORLDS.pop(ID, None)
     gymnasium.registry.pop(ID, None)
-
-
-# What reset and step give
 
 
 @dataclass
@@ -67,8 +62,7 @@ def wrong(index, change):
     return spoiled("W", spoil=lambda *result: (*result[:index], change(result[index]), *result[index + 1 :]))
 
 
-Box, Discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
-WRONG = [  # a world, and what its sentence says
+@pytest.mark.parametrize(("kind", "words"), [
     # Spreads out to four copies where nobody looks.
     (Narrow, "Narrow.reset must be a tensor (3, 4) of float32, as its observation_space Box(0.0, 2.0"),
     # Shows the number that stands for padding in a network's table.
@@ -89,10 +83,7 @@ WRONG = [  # a world, and what its sentence says
     (wrong(4, lambda won: won[:1]), "success of W.step must be a tensor (3,) of bool, not one (1,)"),
     (wrong(4, lambda won: ~won), "W.step tells a success where terminated is False"),
     (spoiled("W", step=write_into_the_state), "W.step must not write into the state it is given (returns)"),
-]
-
-
-@pytest.mark.parametrize(("kind", "words"), WRONG)
+])  # fmt: skip
 def test_a_wrong_world_is_told_what_is_wrong(kind, words):
     before = torch.get_rng_state()
     assert words in told(TensorFleet, kind(), 5, 0)
@@ -111,9 +102,6 @@ def test_gymnasium_environments_of_a_wrong_world_are_refused(make, register):
     check_registered(register("own_worlds:Cue"), steps=30)  # a right one, whose first step shows nothing
 
 
-# What a world must have
-
-
 def without(*names, base=World, **others):
     """A class with what a world must have, but for some of it."""
     members = {name: value for name, value in MEMBERS.items() if name not in names} | others
@@ -124,7 +112,7 @@ def plain_init(self, time_limit=10, device="cpu"):
     self.time_limit = time_limit
 
 
-LACKING = [  # a class, and what its sentence says
+@pytest.mark.parametrize(("kind", "words"), [
     (without("num_actions"), "Mine has no num_actions: a world is a subclass of envs.core.World with"),
     (without("reset_draws"), "Mine has no reset_draws"),
     (without("observation_space"), "Mine has no observation_space"),
@@ -138,10 +126,7 @@ LACKING = [  # a class, and what its sentence says
     (without(step=lambda self, action: None), "Mine.step must take (state, action, u), not (action)"),
     (without(observation_space=gymnasium.spaces.Text(3)), "The observation_space of Mine must be Box, Discrete"),
     (without("__init__"), "Environment 'Mine/Cue-v0' needs the keyword 'time_limit'"),
-]
-
-
-@pytest.mark.parametrize(("kind", "words"), LACKING)
+])  # fmt: skip
 def test_what_is_missing_is_named(kind, words, register, monkeypatch):
     monkeypatch.setattr(own_worlds, "Mine", kind, raising=False)
     assert words in told(make_fleet, register("own_worlds:Mine"), 2, 0)
@@ -157,20 +142,14 @@ def test_a_class_with_all_members_and_a_function_make_worlds(register, monkeypat
     assert "int is no world" in told(make_world, ID)
 
 
-# Where a world stands
-
-
-ENTRIES = [  # an entry, its keywords, and what the sentence says
+@pytest.mark.parametrize(("entry", "kwargs", "words"), [
     ("own_worlds:Cu", {}, "'own_worlds:Cu', but own_worlds has no class 'Cu'; did you mean 'Cue'? known: "),
     ("own_wrlds:Cue", {}, "'own_wrlds:Cue', but there is no module 'own_wrlds'."),
     ("envs.none:Cue", {}, "'envs.none:Cue', but there is no module 'envs.none'."),
     ("own_worlds:Cue", {"time_limt": 4}, "got an unexpected keyword argument 'time_limt'; did you mean 'time_limit'?"),
     ("own_worlds:Cue", {"device": "cpu"}, "got an unexpected keyword argument 'device'"),
     ("own_worlds:Cue", {"time_limit": "9"}, "time_limit of environment 'Mine/Cue-v0' must be a whole number"),
-]
-
-
-@pytest.mark.parametrize(("entry", "kwargs", "words"), ENTRIES)
+])  # fmt: skip
 def test_a_wrong_entry_says_where_it_breaks_off(entry, kwargs, words, register):
     assert words in told(make_world, register(entry, **kwargs))
 
@@ -188,15 +167,12 @@ def test_a_module_that_is_missing_in_a_worlds_module_is_the_authors(tmp_path, mo
         make_world(ID)
 
 
-TAKEN = [  # an id, an entry, and what the sentence says
+@pytest.mark.parametrize(("id", "entry", "words"), [
     ("POMDP/CarFlag-v0", Entry("own_worlds:Cue"), "There is an environment 'POMDP/CarFlag-v0' already"),
     ("CartPole-v1", Entry("own_worlds:Cue"), "environment of Gymnasium's already"),
     (ID, "own_worlds:Cue", "must be an envs.Entry"),
     *((id, Entry("own_worlds:Cue"), 'must be like "Mine/World-v0"') for id in ("Mine/My World-v0", "", 3, "a/b/c-v0")),
-]
-
-
-@pytest.mark.parametrize(("id", "entry", "words"), TAKEN)
+])  # fmt: skip
 def test_what_cannot_be_registered_is_refused_and_changes_nothing(id, entry, words):
     before = dict(WORLDS)
     assert words in told(envs.register, id, entry)
@@ -226,10 +202,7 @@ def test_what_a_class_gives_its_base_is_not_asked_for(register, monkeypatch):
     assert "needs the keyword 'size'" in told(make_world, ID)
 
 
-# The environments of this package
-
-
-UNMAKEABLE = [  # an id, its keywords, and what the sentence says
+@pytest.mark.parametrize(("id", "keywords", "words"), [
     # the names and the time limit
     ("POMDP/CarFlg-v0", {}, "POMDP/CarFlag-v0"),
     ("nothing like it", {}, "known: Gridverse/"),
@@ -266,9 +239,6 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     ("POMDP/HeavenHell-v0", {"n": 5000}, "HeavenHell with n=5000: found .* entries"),
     ("POMDP/File-v0", {}, "Environment 'POMDP/File-v0' needs the keyword 'path'"),
     ("POMDP/File-v0", {"path": "tigre.pomdp"}, "tigre.pomdp: found no readable file"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("id", "keywords", "words"), UNMAKEABLE)
+])  # fmt: skip
 def test_an_environment_that_cannot_be_made_says_why(id, keywords, words):
     assert re.search(words, told(make_world, id, **keywords))
