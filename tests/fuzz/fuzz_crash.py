@@ -3,12 +3,12 @@
 import os
 import shutil
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from fuzz_limits import FORK
 from fuzz_targets import RUNS
 from run_folders import assert_same_run, metrics
 
@@ -22,8 +22,7 @@ DEAD = 9  # exit code of a process that was killed at its moment
 def dies_at(moment: int, after: bool) -> Iterator[Callable[[], int]]:
     """End this process at its `moment`-th fsync, replace, unlink or mkdir, before it or after; gives their count."""
     count = 0
-    places = [(os, "fsync"), (os, "replace"), (os, "unlink"), (os, "mkdir"), (os, "rename"), (os, "ftruncate")]
-    originals = [getattr(holder, name) for holder, name in places]
+    originals = {name: getattr(os, name) for name in ("fsync", "replace", "unlink", "mkdir", "rename", "ftruncate")}
 
     def counted(original: Callable[..., object], *arguments: object, **keywords: object) -> object:
         nonlocal count
@@ -36,50 +35,41 @@ def dies_at(moment: int, after: bool) -> Iterator[Callable[[], int]]:
             if count == moment:
                 os._exit(DEAD)
 
-    for (holder, name), original in zip(places, originals, strict=True):
-        setattr(holder, name, partial(counted, original))
+    for name, original in originals.items():
+        setattr(os, name, partial(counted, original))
     try:
         yield lambda: count
     finally:
-        for (holder, name), original in zip(places, originals, strict=True):
-            setattr(holder, name, original)
+        for name, original in originals.items():
+            setattr(os, name, original)
 
 
-def forked(work: Callable[[], object], log: Path) -> int:
+def forked(work: Callable[[], object], log: Path) -> int | None:
     """Do a piece of work in a forked process; gives its exit code. What it says goes to a file."""
-    child = os.fork()
-    if child == 0:
+
+    def telling() -> None:
         sys.stdout = sys.stderr = log.open("a", buffering=1)  # pytest's own would swallow what is said
         for stream in (1, 2):
             os.dup2(sys.stdout.fileno(), stream)
-        try:
-            work()
-            code = 0
-        except SystemExit as error:
-            code = error.code if isinstance(error.code, int) else 1
-        except BaseException:
-            traceback.print_exc()
-            code = 70
-        sys.stdout.flush()
-        os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        work()
+
+    child = FORK.Process(target=telling)
+    child.start()
+    child.join()
+    return child.exitcode
 
 
 def count_moments(work: Callable[[], object], log: Path) -> int:
     """Count the moments of a piece of work, in a process of its own."""
-    reader, writer = os.pipe()
+    found = log.with_name("moments")
 
     def counted() -> None:
         with dies_at(-1, False) as count:
             work()
-            os.write(writer, str(count()).encode())
+            found.write_text(str(count()))
 
-    code = forked(counted, log)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        found = pipe.read()
-    assert code == 0, log.read_text()[-2000:]
-    return int(found)
+    assert forked(counted, log) == 0, log.read_text()[-2000:]
+    return int(found.read_text())
 
 
 class Crashes:

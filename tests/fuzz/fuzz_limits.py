@@ -1,8 +1,8 @@
 """One case in a process of its own, with a limit on its time and a measure of its memory."""
 
 import contextlib
+import multiprocessing
 import os
-import pickle
 import resource
 import signal
 import traceback
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dqn_memory.runs.errors import UserError
 
+FORK = multiprocessing.get_context("fork")
 MOST_SECONDS = 5  # of the processor
 MOST_GROWTH = 500  # megabytes
 CEILING = 3 << 30  # bytes above what the process has when the case begins, so that no case takes the machine
@@ -31,24 +32,15 @@ class Outcome:
 
 def tried(case: Callable[[], object]) -> Outcome:
     """Carry out a case in a forked process."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        outcome = _carried_out(case)
-        with contextlib.suppress(BaseException):
-            os.write(writer, pickle.dumps((outcome.word, outcome.detail[-4000:])))
-        os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        found = pipe.read()
-    status = os.waitpid(child, 0)[1]
-    if found:
-        return Outcome(*pickle.loads(found))
-    ended = (
-        signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit code {os.WEXITSTATUS(status)}"
-    )
-    return Outcome("slow" if ended == "SIGXCPU" else "killed", ended)
+    reader, writer = FORK.Pipe(duplex=False)
+    child = FORK.Process(target=lambda: writer.send(_carried_out(case)))
+    child.start()
+    writer.close()
+    found = None
+    with contextlib.suppress(EOFError):  # it died before it could say anything
+        found = reader.recv()
+    child.join()
+    return found or Outcome("slow" if child.exitcode == -signal.SIGXCPU else "killed", f"exit code {child.exitcode}")
 
 
 def _carried_out(case: Callable[[], object]) -> Outcome:

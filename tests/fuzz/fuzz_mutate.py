@@ -3,7 +3,7 @@
 import copy
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,7 +24,8 @@ VALUES = (
 def text(source: str, draw: random.Random) -> str:
     """Change one to four places of a text: words, lines, or where it ends."""
     for _ in range(draw.randint(1, 4)):
-        source = draw.choice((_word, _word, _word, _line, _line, _cut))(source, draw)
+        change = draw.choice((_word, _word, _word, _line, _line, None))
+        source = change(source, draw) if change else source[: draw.randrange(len(source) + 1)]
     return source
 
 
@@ -50,10 +51,6 @@ def _line(source: str, draw: random.Random) -> str:
     else:
         lines[here] = draw.choice((" ", "  ", "- ")) + lines[here]
     return "".join(lines)
-
-
-def _cut(source: str, draw: random.Random) -> str:
-    return source[: draw.randrange(len(source) + 1)]
 
 
 def data(source: bytes, draw: random.Random) -> bytes:
@@ -82,8 +79,11 @@ def tree(source: Any, draw: random.Random) -> Any:
         if not places:
             return draw.choice(VALUES)
         holder, key = draw.choice(places)
-        change: Callable[[Any, Any, random.Random], None] = draw.choice((_replace, _replace, _remove, _add))
-        change(holder, key, draw)
+        change = draw.choice((_replace, _replace, None, _add))
+        if change:
+            change(holder, key, draw)
+        else:
+            holder.pop(key)
     return changed
 
 
@@ -97,21 +97,10 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 def _replace(holder: Any, key: Any, draw: random.Random) -> None:
     old = holder[key]
     if isinstance(old, torch.Tensor) and draw.random() < 0.7:
-        forms = (
-            old.flatten(),
-            old[..., None],
-            old.double(),
-            old.bool(),
-            old[:0] if old.dim() else old[None],
-            -old.long(),
-        )
-        holder[key] = draw.choice(forms)
+        shorter = old[:0] if old.dim() else old[None]
+        holder[key] = draw.choice((old.flatten(), old[..., None], old.double(), old.bool(), shorter, -old.long()))
     else:
         holder[key] = copy.deepcopy(draw.choice(VALUES))
-
-
-def _remove(holder: Any, key: Any, draw: random.Random) -> None:
-    del holder[key]
 
 
 def _add(holder: Any, key: Any, draw: random.Random) -> None:

@@ -3,8 +3,8 @@
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -49,10 +49,9 @@ class Target:
         return self.use(self.change(draw.choice(self.corpus()), draw), folder)
 
 
-# ---- files of environments -------------------------------------------------------------------------------------------
-def texts(pattern: str, *folders: Path) -> list[str]:
+def texts(pattern: str, folder: Path) -> list[str]:
     """Read all files of a name."""
-    return [path.read_text() for folder in folders for path in sorted(folder.rglob(pattern))]
+    return [path.read_text() for path in sorted(folder.rglob(pattern))]
 
 
 def played(id: str, name: str, text: str, folder: Path) -> Case:
@@ -71,7 +70,6 @@ def played(id: str, name: str, text: str, folder: Path) -> Case:
     return case
 
 
-# ---- settings --------------------------------------------------------------------------------------------------------
 @cache
 def configs() -> list[tuple[str, str]]:
     """List the complete config of every kind of run, and all presets."""
@@ -79,11 +77,6 @@ def configs() -> list[tuple[str, str]]:
     kinds = {"glam": "glam", "unizero": "unizero"}
     presets = [path for path in sorted(PRESETS.rglob("*.toml")) if path.parent.name != "studies"]
     return whole + [(kinds.get(path.parent.name, "q_network"), path.read_text()) for path in presets]
-
-
-def change_config(source: tuple[str, str], draw: random.Random) -> tuple[str, str]:
-    """Change the text of a config."""
-    return source[0], mutate.text(source[1], draw)
 
 
 def read(source: tuple[str, str], folder: Path) -> Case:
@@ -99,23 +92,17 @@ def planned(text: str, folder: Path) -> Case:
     return lambda: expand(parse_definition(text, "changed.toml", "changed"))
 
 
-# ---- runs ------------------------------------------------------------------------------------------------------------
 @cache
 def run_folders() -> dict[str, Path]:
     """Train a run of every kind."""
-    import tempfile
-
     folder = Path(tempfile.mkdtemp(prefix="fuzz-runs-"))
     for kind, flags in RUNS.items():
         trainer_class(kind).main(flags(folder / kind))
     return {kind: folder / kind for kind in RUNS}
 
 
-def damaged(damage: Callable[[Path, random.Random], None], reads: Callable[[str, Path], object]) -> Target:
-    """Make a target of a damage to a copy of a run, which is then read or resumed.
-
-    What refuses a run must not have changed it.
-    """
+def damaged(damage: Callable[[Path, random.Random], None]) -> Target:
+    """Make a target of a damage to a copy of a run, which is resumed for an iteration, or refused and left as it is."""
 
     def change(kind: str, draw: random.Random) -> tuple[str, random.Random]:
         return kind, draw
@@ -129,7 +116,10 @@ def damaged(damage: Callable[[Path, random.Random], None], reads: Callable[[str,
 
         def case() -> None:
             try:
-                reads(kind, run)
+                trainer, opened = trainer_class(kind).start(["--resume", str(run), "--total-steps", "100000"])
+                with opened:
+                    trainer.iterate()
+                    trainer.scalars()
             except (UserError, SystemExit):
                 after = contents(run)
                 assert after == before, f"changed: {sorted(set(after.items()) ^ set(before.items()))}"
@@ -138,20 +128,6 @@ def damaged(damage: Callable[[Path, random.Random], None], reads: Callable[[str,
         return case
 
     return Target(lambda: list(RUNS), change, use)
-
-
-def resumed(kind: str, run: Path) -> None:
-    """Resume a run and take one iteration."""
-    with started(kind, run) as trainer:
-        trainer.iterate()
-        trainer.scalars()
-
-
-@contextmanager
-def started(kind: str, run: Path) -> Iterator[Any]:
-    trainer, opened = trainer_class(kind).start(["--resume", str(run), "--total-steps", "100000"])
-    with opened:
-        yield trainer
 
 
 def damage_file(name: str, run: Path, draw: random.Random) -> None:
@@ -192,13 +168,13 @@ TARGETS: dict[str, Target] = {
         mutate.text,
         partial(played, "Gridverse/Yaml-v0", "changed.yaml"),
     ),
-    "config": Target(configs, change_config, read),
+    "config": Target(configs, lambda source, draw: (source[0], mutate.text(source[1], draw)), read),
     "study": Target(lambda: texts("*.toml", PRESETS / "studies"), mutate.text, planned),
-    "metrics": damaged(partial(damage_file, "metrics.jsonl"), resumed),
-    "environment": damaged(partial(damage_file, "environment.json"), resumed),
-    "config of a run": damaged(partial(damage_file, "config.toml"), resumed),
-    "manifest": damaged(partial(damage_file, "checkpoints/manifest.json"), resumed),
-    "forged manifest": damaged(forge_manifest, resumed),
-    "forged weights": damaged(partial(forge_file, "weights"), resumed),
-    "forged state": damaged(partial(forge_file, "trainer"), resumed),
+    "metrics": damaged(partial(damage_file, "metrics.jsonl")),
+    "environment": damaged(partial(damage_file, "environment.json")),
+    "config of a run": damaged(partial(damage_file, "config.toml")),
+    "manifest": damaged(partial(damage_file, "checkpoints/manifest.json")),
+    "forged manifest": damaged(forge_manifest),
+    "forged weights": damaged(partial(forge_file, "weights")),
+    "forged state": damaged(partial(forge_file, "trainer")),
 }

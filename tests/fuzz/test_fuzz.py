@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from fuzz_crash import Crashes
@@ -18,8 +17,8 @@ from envs.gridverse.yaml.world import stock_files
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="measures processes as Linux shows them")
 
 
-def cases(first: int, count: int, tmp_path: Path) -> list[str]:
-    """Try changed files, so many of every kind; list those that broke something."""
+@pytest.mark.parametrize(("first", "count"), [(0, 3), pytest.param(10_000, 30, marks=pytest.mark.long)])
+def test_changed_files_of_every_kind_are_accepted_or_refused(tmp_path, first, count):
     broken = []
     for name, seed in itertools.product(TARGETS, range(first, first + count)):
         folder = tmp_path / f"{name}-{seed}"
@@ -28,20 +27,11 @@ def cases(first: int, count: int, tmp_path: Path) -> list[str]:
         shutil.rmtree(folder)
         if outcome.bad:
             broken.append(f"{name}, seed {seed}: {outcome.word} {outcome.detail}")
-    return broken
-
-
-def test_a_few_changed_files_of_every_kind_are_accepted_or_refused(tmp_path):
-    assert not cases(0, 3, tmp_path)
-
-
-@pytest.mark.long
-def test_many_changed_files_of_every_kind_are_accepted_or_refused(tmp_path):
-    assert not cases(10_000, 30, tmp_path)
+    assert not broken
 
 
 SMALL = stock_files()["empty.4x4"].read_text()
-SEEN = "  area: [[-6, 0], [-3, 3]]"
+SEEN, FAR = "  area: [[-6, 0], [-3, 3]]", "  area: [[-60, 60], [-60, 60]]"
 TINY = "discount: 0.9 values: reward actions: 1 states: {} observations: {} T: * uniform O: * uniform"
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in itertools.pairwise("abcdefghi")
@@ -51,11 +41,7 @@ FOUND = [  # by an earlier search: what is read, and what becomes of it
     ("pomdp", TINY.format(1, 65_536), "accepted"),
     ("pomdp", TINY.format(65_536, 1), "refused"),
     ("yaml", SMALL.replace("[4, 4]", "[255, 255]"), "accepted"),
-    (
-        "yaml",
-        SMALL.replace("partially_occluded", "raytracing").replace(SEEN, "  area: [[-60, 60], [-60, 60]]"),
-        "refused",
-    ),
+    ("yaml", SMALL.replace("partially_occluded", "raytracing").replace(SEEN, FAR), "refused"),
     ("yaml", SMALL + "".join(f"key{number}: 1\n" for number in range(20_000)), "refused"),
     ("yaml", SMALL + "a: !!timestamp foo", "refused"),
     ("yaml", SMALL + "a: !!bool foo", "refused"),
@@ -99,13 +85,10 @@ def test_of_two_processes_on_one_folder_one_works_and_the_other_says_who(tmp_pat
     arguments = RUNS[kind](run)
     if resume:
         trainer_class(kind).main(arguments)
-        arguments = ["--resume", str(run), "--total-steps", "600"]
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
+        arguments = ["--resume", str(run), "--total-steps", "240"]
+    command = [sys.executable, "-m", module, *arguments]
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen(command, **streams) for _ in range(2)]
     said = [process.communicate()[1] for process in both]
     codes = sorted(process.returncode for process in both)
     refused = next(text for text, process in zip(said, both, strict=True) if process.returncode)
