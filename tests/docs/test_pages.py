@@ -1,4 +1,4 @@
-"""Every code block of README.md and docs/ runs, every link leads somewhere, and every flag that they name exists."""
+"""The code of README.md, docs/ and the notebook runs, every link leads somewhere, and every flag named there exists."""
 
 import json
 import os
@@ -9,13 +9,31 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import nbformat
 import pytest
-from pages import ADDED, PAGES, Q_BUDGET, ROOT, SHELL, Block, anchors, blocks, code, cut, help_of, links
+from nbclient import NotebookClient
+from pages import PAGES, Q_BUDGET, ROOT, SHELL, Block, anchors, blocks, code, cut, help_of, links, shorten
 
 RUN = ("python", "toml", *SHELL)
 TEXT = ("", "text")  # output, or a formula
 SHORT = ("docs/memories.md", *(f"docs/recipes/{name}.md" for name in ("loop", "prior")))
+README = (ROOT / "README.md").read_text().splitlines()
+REPORT = (ROOT / "results" / "studies" / "first_evidence" / "report.md").read_text()
+COLUMNS = {"drqn": 3, "dtqn4": 4, "dgfqn": 5, "dbgfqn": 6}  # of the README's table
+FINAL = 8  # column of the report's table of scores, which is the first to name these series
+NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
 FEW = 4  # blocks that nothing can run
+UNNAMED = (  # scripts that no page calls, and a few calls that no page makes
+    "dqn_memory.benchmark --quick --only acting",
+    "dqn_memory.memory_bench --quick --seeds 1 --task copy --memory gru",
+    "dqn_memory.study.claims",
+    "dqn_memory.study.report results/studies/smoke",
+    "envs.benchmark --quick --env POMDP/CarFlag-v0",
+    "world_models.benchmark glam --quick --device cpu --only imagination",
+    "world_models.benchmark unizero --quick --device cpu --only acting",
+    "world_models.parameters glam",
+    "world_models.parameters unizero",
+)
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 EACH = pytest.mark.parametrize("page", PAGES, ids=NAMES.values())
 
@@ -46,6 +64,11 @@ def checkout(clean, tmp_path):
     return tmp_path / "checkout"
 
 
+def left_behind(checkout: Path, *flags: str) -> list[str]:
+    """What git sees in a checkout that it did not see before, a line each."""
+    return subprocess.check_output(["git", "status", "--porcelain", *flags], cwd=checkout, text=True).splitlines()
+
+
 def environment(checkout: Path) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     offline = {"MPLBACKEND": "Agg", "WANDB_MODE": "offline", "WANDB_SILENT": "true", "OMP_NUM_THREADS": "1"}
@@ -68,11 +91,18 @@ def test_all_code_of_the_page_runs_and_leaves_the_checkout_clean(page, checkout,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
-    status = subprocess.check_output(["git", "status", "--porcelain"], cwd=checkout, text=True)
-    own = {f"?? {block.title}" for block in shown if block.title}
-    assert {line for line in status.splitlines() if line not in own} == set()
+    assert set(left_behind(checkout)) <= {f"?? {block.title}" for block in shown if block.title}
     if left_out:
         record_property("not installed", ", ".join(sorted({block.needs for block in left_out})))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", UNNAMED)
+def test_a_script_that_no_page_calls_leaves_the_checkout_clean_too(command, checkout):
+    words = [sys.executable, "-m", *command.split()]
+    done = subprocess.run(words, cwd=checkout, env=environment(checkout), capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.strip(), f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    assert [line for line in left_behind(checkout, "--ignored") if not line.endswith(("runs/", "__pycache__/"))] == []
 
 
 def test_few_blocks_cannot_run_and_each_says_why():
@@ -115,6 +145,43 @@ def test_every_script_and_flag_that_the_page_names_exists(page):
             assert re.search(rf"{flag}(?![\w-])", known), f"{flag} in {span!r}"
 
 
-def test_every_script_with_a_budget_exists():
-    for module in ADDED:
-        assert help_of(module), module
+@pytest.mark.long
+def test_the_notebook_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{Path(__file__).parent}")
+    notebook = nbformat.read(NOTEBOOK, 4)
+    for cell in notebook.cells:
+        cell.source = shorten(cell.source)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(f"import session; session.limit({Q_BUDGET})"))
+    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": tmp_path}}).execute()
+    shown = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert sum("image/png" in output.get("data", {}) for output in shown) == 3
+
+
+def test_the_notebook_is_small_and_says_nothing_of_the_machine_it_ran_on():
+    text = NOTEBOOK.read_text()
+    assert len(text) < 300_000
+    assert "/home/" not in text and "/tmp/" not in text and "Traceback" not in text
+
+
+def cells(lines):
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+
+
+def plain(environment):
+    """ "Memory 5x5" and "Gridverse/Memory-5x5-v0" alike."""
+    return re.sub(r"^.*/|-v0$|memory|[- ]", "", environment.lower())
+
+
+TABLE = {plain(row[1]): row for row in cells(README) if len(row) == 7}
+SCORES = [row for row in cells(REPORT.split("## Scores by environment")[1].splitlines()) if row[1:2][0] in COLUMNS]
+
+
+def test_the_readme_is_short():
+    assert len(README) <= 180
+
+
+@pytest.mark.parametrize("row", SCORES[: 7 * len(COLUMNS)], ids=lambda row: f"{plain(row[0])}-{row[1]}")
+def test_the_table_of_the_readme_is_the_report(row):
+    written = TABLE[plain(row[0])]
+    for place, said in ((2, row[4]), (COLUMNS[row[1]], row[FINAL].split()[0])):
+        assert abs(float(written[place]) - float(said)) <= 0.00501
