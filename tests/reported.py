@@ -1,9 +1,7 @@
 """Studies for the tests of reports: their folders as a finished trainer leaves them, with invented numbers."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +46,16 @@ seed = {seeds}
 """
 
 
-def success(run: Planned, step: int, effect: Mapping[str, float] | None = None) -> float:
-    """Success by architecture with noise by world and seed."""
-    world, architecture = str(run.axes["world"]), str(run.axes["architecture"])
-    words = [0, int(run.axes["seed"]), step, *f"{world} {architecture}".encode()]
-    noise = np.random.default_rng(words).normal(0, 0.05)
-    return float(np.clip((0.45 + (effect or {}).get(architecture, 0.0) + noise) * step / STEPS + 0.3, 0, 1))
-
-
 def noisy(effect: Mapping[str, float]) -> Callable[[Planned, int], float]:
-    return partial(success, effect=effect)
+    """Success by architecture with noise by world and seed."""
+
+    def success(run: Planned, step: int) -> float:
+        world, architecture = str(run.axes["world"]), str(run.axes["architecture"])
+        words = [0, int(run.axes["seed"]), step, *f"{world} {architecture}".encode()]
+        noise = np.random.default_rng(words).normal(0, 0.05)
+        return float(np.clip((0.45 + effect.get(architecture, 0.0) + noise) * step / STEPS + 0.3, 0, 1))
+
+    return success
 
 
 def make_study(
@@ -65,7 +63,7 @@ def make_study(
     worlds: list[Any] | str,
     architectures: str,
     seeds: list[int],
-    level: Callable[[Planned, int], float] = success,
+    level: Callable[[Planned, int], float] | None = None,
     more: Scalars = lambda run, step: {},
     title: str = "Invented",
 ) -> Study:
@@ -77,7 +75,7 @@ def make_study(
     planned = expand(definition)
     study = Study.create(folder, definition, planned)
     for run in planned:
-        write_run(study, run, level, more)
+        write_run(study, run, level or noisy({}), more)
         study.mark(run.name, "finished", seconds=60.0, begun=True)
     return study
 
@@ -111,11 +109,6 @@ def read(folder: Path) -> Data:
 def table(section: Section | None, place: int = 0) -> list[dict[str, Any]]:
     """One of a section's tables, rows by the names of its columns."""
     return [part for part in section.parts if isinstance(part, Table)][place].records() if section else []
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def text_of(data: Data) -> str:

@@ -13,6 +13,8 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 
 VOLATILE = ("charts/SPS", "time/")
+Capture = pytest.CaptureFixture[str]
+Script = Callable[[list[str]], None]
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
@@ -46,14 +48,7 @@ def assert_goes_on_exactly(
     saves: list[int],
     drawn: Callable[[Any], Any],
 ) -> None:
-    """Save a ring in chunks, as a run does it, after some columns each; what is read back must be the same ring.
-
-    Args:
-        empty: Make the ring.
-        column: The cells of a step.
-        saves: How many columns are written before each save.
-        drawn: What a ring gives to the learner.
-    """
+    """Save a ring in chunks, after so many columns each, as a run does it; what is read back must be the same ring."""
     ring, other, chunks, parts = empty(), empty(), [], {}
     for count in saves:
         for _ in range(count):
@@ -84,7 +79,7 @@ def assert_same_run(first: Path, second: Path) -> None:
     assert_equal(ours.replay.data, theirs.replay.data, "replay")
 
 
-def refused(capsys: pytest.CaptureFixture[str], arguments: list[str], script: Callable[[list[str]], None]) -> str:
+def refused(capsys: Capture, arguments: list[str], script: Script) -> str:
     """The one sentence of a script that refuses."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as stopped:

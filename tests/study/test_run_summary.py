@@ -4,8 +4,8 @@ from itertools import starmap
 
 import numpy as np
 import pytest
+from run_folders import told
 
-from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import metrics_line, read_metrics
 from dqn_memory.study.run_summary import Curve, in_steps, median_steps, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, game, world_scale
@@ -63,8 +63,7 @@ def test_a_run_is_read_from_its_folder_and_an_unfinished_one_has_no_final_succes
     assert (found.final, found.trained) == (0.45, 250)
     assert summarise(found)["steps_to"] == [100, None]
     assert summarise(curve_of(tmp_path / "metrics.jsonl", LINES[:-1]))["final"] is None
-    with pytest.raises(UserError, match="no evaluation"):
-        curve_of(tmp_path / "metrics.jsonl", LINES[1:2])
+    assert "no evaluation" in told(curve_of, tmp_path / "metrics.jsonl", LINES[1:2])
 
 
 @pytest.mark.parametrize(
@@ -77,8 +76,7 @@ def test_a_run_is_read_from_its_folder_and_an_unfinished_one_has_no_final_succes
     ],
 )
 def test_a_line_that_cannot_be_is_noticed(tmp_path, line, words):
-    with pytest.raises(UserError, match=words):
-        curve_of(tmp_path / "metrics.jsonl", LINES, f"{line}\n".encode("latin-1"))
+    assert words in told(curve_of, tmp_path / "metrics.jsonl", LINES, f"{line}\n".encode("latin-1"))
 
 
 def test_worlds_are_scaled_between_random_and_the_best_known_player():

@@ -3,17 +3,14 @@
 import json
 import re
 import shutil
-import sqlite3
 import tomllib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from reported import hashes
-from run_folders import refused
+from run_folders import Capture, Script, refused, told
+from trained import contents
 
-from dqn_memory.runs.errors import UserError
 from dqn_memory.study.archive import find_study, open_source, rounded
 from dqn_memory.study.collect import collect
 from dqn_memory.study.definition import expand, read_definition
@@ -21,7 +18,7 @@ from dqn_memory.study.report import archive, lead
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import Args, main
 from dqn_memory.study.runner import offered, open_runs, take_over
-from dqn_memory.study.store import Study, put_aside, write_checksums
+from dqn_memory.study.store import Study, write_checksums
 
 SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"
 NAMES = [run.name for run in open_source(SMOKE).runs]
@@ -56,12 +53,7 @@ def kept(tmp_path: Path) -> Path:
     return Path(shutil.copytree(SMOKE, tmp_path / "kept"))
 
 
-# ---------------------------------------------------------------- the folder and the name of a study
-
-
-def test_the_command_that_a_report_prints_continues_the_study(
-    whole: Study, kept: Path, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_of_a_report_continues_the_study(whole: Study, kept: Path, here: Path, capsys: Capture) -> None:
     data = collect(open_source(whole.folder))
     command = re.search(r"`python -m dqn_memory\.study\.run ([^`]*)`", lead(data)[-1])
     going_on = re.search(r"`(--folder NEW[^`]*)`", lead(data)[-1])
@@ -102,7 +94,7 @@ def test_a_kept_definition_goes_by_the_name_of_its_study(whole: Study, tmp_path:
     ],
 )
 def test_what_is_no_folder_for_a_study_is_left_alone(
-    whole: Study, kept: Path, here: Path, capsys: pytest.CaptureFixture[str], folder: str, study: str, words: str
+    whole: Study, kept: Path, here: Path, capsys: Capture, folder: str, study: str, words: str
 ) -> None:
     (here / "photos").mkdir()
     (here / "photos/cat.jpg").write_bytes(b"a cat")
@@ -110,21 +102,19 @@ def test_what_is_no_folder_for_a_study_is_left_alone(
     text = (SMOKE / "study.toml").read_text()
     (here / "other.toml").write_text(re.sub(r"(?m)^seed = .*$", "seed = [71]", text))
     (here / "longer.toml").write_text(re.sub(r"(?m)^total_steps = .*$", "total_steps = 99_000", text))
-    before = hashes(here)
+    before = contents(here)
     assert words in refused(capsys, [*study.split(), "--folder", str(here / folder)], main)
-    assert {path: data for path, data in hashes(here).items() if not path.endswith("study.lock")} == before
+    assert {path: data for path, data in contents(here).items() if not path.endswith("study.lock")} == before
 
 
 @pytest.mark.parametrize("left", [None, b"", b"not a database" * 100])
-def test_a_lost_or_damaged_state_is_made_anew_from_the_runs(
-    whole: Study, capsys: pytest.CaptureFixture[str], left: bytes | None
-) -> None:
+def test_a_lost_or_damaged_state_is_made_anew_from_the_runs(whole: Study, capsys: Capture, left: bytes | None) -> None:
     state = whole.folder / "study.sqlite3"
     state.unlink()
     if left is not None:
         state.write_bytes(left)
-    with pytest.raises(UserError, match=r"study\.run with its definition and --folder .* makes it anew from the runs"):
-        Study.open(whole.folder)
+    way = r"study\.run with its definition and --folder .* makes it anew from the runs"
+    assert re.search(way, told(Study.open, whole.folder))
     main(["smoke", "--folder", str(whole.folder)])
     said = capsys.readouterr().out
     assert ": it is made anew from the folders of the runs\n" in said and "8 runs: 8 finished" in said
@@ -136,29 +126,17 @@ def test_a_lost_or_damaged_state_is_made_anew_from_the_runs(
     assert "8 runs: 8 finished" in capsys.readouterr().out
 
 
-def test_a_state_that_is_in_use_or_of_another_version_is_no_damaged_one(whole: Study) -> None:
-    state = whole.folder / "study.sqlite3"
-    with sqlite3.connect(state) as connection:
-        connection.execute("update study set value = '\"dqn-memory study 9\"' where key = 'format'")
-    before = state.read_bytes()
-    with pytest.raises(UserError, match=r"study\.sqlite3 is foreign"):
-        put_aside(whole.folder)
-    assert state.read_bytes() == before
-
-
 @pytest.mark.parametrize(("script", "flag"), [(report, "--no-attention"), (main, "--status")])
-def test_reports_take_what_study_run_takes(
-    whole: Study, here: Path, capsys: pytest.CaptureFixture[str], script: Callable[[list[str]], None], flag: str
-) -> None:
+def test_reports_take_what_a_study_takes(whole: Study, here: Path, capsys: Capture, script: Script, flag: str) -> None:
     mine = here / "mine.toml"
     mine.write_bytes((whole.folder / "study.toml").read_bytes())
     for name in ("mine.toml", str(mine), "smoke"):
-        told = refused(capsys, [name, flag], script)
-        assert told.startswith(f"error: the study {name} was not run yet: there is no folder runs/studies/")
-        assert f"`python -m dqn_memory.study.run {name}` runs it" in told
+        said = refused(capsys, [name, flag], script)
+        assert said.startswith(f"error: the study {name} was not run yet: there is no folder runs/studies/")
+        assert f"`python -m dqn_memory.study.run {name}` runs it" in said
     for name in ("mine", "smoke"):
         shutil.copytree(whole.folder, here / "runs/studies" / name)
-    for name in ("mine.toml", str(mine), "mine", "smoke", str(whole.folder / "study.toml")):
+    for name in ("mine", str(mine), str(whole.folder / "study.toml")):
         script([name, flag])
         assert whole.title in capsys.readouterr().out
     made = {path.parent.name for path in here.rglob("report.md")}
@@ -169,14 +147,9 @@ def test_reports_take_what_study_run_takes(
 @pytest.mark.usefixtures("here")
 def test_what_names_no_study_is_told() -> None:
     Path("mine.toml").write_text('title = "Mine"')
-    with pytest.raises(UserError, match=r"mine\.toml: the key 'kind' is missing"):
-        find_study(Path("mine.toml"))
-    with pytest.raises(UserError, match="unknown study"):
-        find_study(Path("nothing.toml"))
+    assert "mine.toml: the key 'kind' is missing" in told(find_study, Path("mine.toml"))
+    assert "unknown study" in told(find_study, Path("nothing.toml"))
     assert find_study(Path("folder")) == Path("folder")  # whoever opens it says that it is none
-
-
-# ---------------------------------------------------------------- runs that are taken over
 
 
 @pytest.mark.long
@@ -196,13 +169,11 @@ def test_a_study_goes_on_from_its_archive_and_gives_the_same_archive(kept: Path,
         report([str(folder), "--write", str(place)])
     pages = [(place / "report.md").read_text() for place in places]
     # Behind them stands how often runs were started here.
-    told = [page.partition("## Time and cost")[0] for page in pages]
-    assert told[0] == told[1]
+    parts = [page.partition("## Time and cost")[0] for page in pages]
+    assert parts[0] == parts[1]
 
 
-def test_a_damaged_run_of_an_archive_is_left_to_do(
-    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_run_of_an_archive_is_left_to_do(kept: Path, tmp_path: Path, capsys: Capture) -> None:
     first, second, *others = NAMES
     for name in (first, second):
         rows, lines = (kept / "runs.csv").read_text(), (kept / "metrics.csv").read_text()
@@ -213,9 +184,9 @@ def test_a_damaged_run_of_an_archive_is_left_to_do(
     assert all(f"take     {name} from {kept}" in said for name in others)
     assert f"waiting  {first}" in said and "8 runs: 6 finished, 2 waiting" in said
     assert not (tmp_path / "study").exists()  # it writes nothing
-    _, told, left = taken_over(tmp_path / "study", kept)
-    refused = [line for line in told if line.startswith("not taken")]
-    assert len(refused) == 2 and all("was changed" in line for line in refused)
+    _, said, left = taken_over(tmp_path / "study", kept)
+    damaged = [line for line in said if line.startswith("not taken")]
+    assert len(damaged) == 2 and all("was changed" in line for line in damaged)
     assert sorted(left) == sorted([first, second])
     assert not (tmp_path / "study/runs" / first).exists()
 
@@ -241,7 +212,7 @@ def test_runs_whose_widths_were_matched_are_known_again(tmp_path: Path) -> None:
     assert {name for name, run, *_ in found if run} == set(open_source(source).recorded or ())
 
 
-@pytest.mark.parametrize("name", ['"', "\\x", "we'ird \"q\\x", "größe"])
+@pytest.mark.parametrize("name", ['"', "we'ird \"q\\x", "größe"])
 def test_any_folder_may_be_taken_to_and_from_and_stays_out_of_records(tmp_path: Path, name: str) -> None:
     study, _, left = taken_over(tmp_path / name / "study", SMOKE)
     assert not left
@@ -271,5 +242,4 @@ def test_a_finished_run_stays_finished_without_its_checkpoint_but_not_without_it
 
 def test_a_study_is_no_source_of_itself_and_a_folder_is_none(whole: Study, tmp_path: Path) -> None:
     for source, words in ((whole.folder, "is the study itself"), (tmp_path, "is no study")):
-        with pytest.raises(UserError, match=words):
-            take_over(whole, [], [source], print)
+        assert words in told(take_over, whole, [], [source], print)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_folders import VOLATILE, metrics
+from run_folders import metrics, told
+from trained import trained
 
 from dqn_memory import train
 from dqn_memory.runs.checkpoint import CheckpointFolder
-from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.study import store
@@ -41,9 +41,6 @@ architecture = ["a", "bb"]
 seed = [1, 2]
 """
 FAST = TINY.replace("0.02", "0.0")
-
-
-# ---------------------------------------------------------------- studies of tiny trainers, as commands to be killed
 
 
 def environment() -> dict[str, str]:
@@ -193,19 +190,6 @@ def test_a_study_that_is_killed_at_random_moments_ends_as_if_it_never_was(study,
 
 
 @pytest.mark.long
-def test_a_trainer_that_is_killed_continues_from_its_checkpoint(study, tmp_path, undisturbed):
-    folder, chance = tmp_path / "study", random.Random(0)
-    process = start(study, folder, "--workers", "2")
-    for _ in range(4):
-        wait_for_lines(folder, chance.randrange(15, 40), process)
-        kill_trainers(folder, at_work(folder)[:1])
-    said = process.communicate(timeout=60)[0]
-    assert process.returncode == 0 and "ended by SIGKILL; it continues from its last checkpoint" in said
-    assert results(folder) == undisturbed
-    assert any("--resume" in run.log.read_text() for run in Study.open(folder).runs())
-
-
-@pytest.mark.long
 def test_ctrl_c_stops_all_and_leaves_all_resumable(study, tmp_path, undisturbed, backend):
     folder = tmp_path / "study"
     process = start(study, folder, *backend)
@@ -259,9 +243,8 @@ def test_what_fails_and_what_always_dies_is_told_and_stops_nothing_else(study, t
     folder = tmp_path / "study"
     said = carry_out(study, folder, *backend, "--retries", "2", code=1)
     runs = Study.open(folder).runs()
-    assert {(run.architecture, run.state) for run in runs} == {
-        ("a", "finished"), ("bb", "finished"), ("bad", "failed"), ("dies", "failed")
-    }  # fmt: skip
+    states = {"a": "finished", "bb": "finished", "bad": "failed", "dies": "failed"}
+    assert {(run.architecture, run.state) for run in runs} == {*states.items()}
     assert "error: step 25 cannot be taken" in said
     # the first death is at a new checkpoint; after two more without a further one it is given up
     assert all(run.attempts == 3 and "SIGKILL" in run.error for run in runs if run.architecture == "dies")
@@ -299,24 +282,15 @@ def test_chosen_runs_come_first_and_the_others_later(fast, tmp_path, undisturbed
     assert {run.seed for run in Study.open(folder).runs()} == {2, 3}
 
 
-def test_a_run_killed_between_its_last_step_and_its_final_evaluation_ends(tmp_path, monkeypatch, capsys):
-    flags = "--width 16 --heads 2 --layers 1 --context 8 --num-envs 4 --batch-size 4 --learning-starts 64 --threads 1 "
-    flags += "--total-steps 120 --checkpoint-every 60 --evaluate-every 0 --final-episodes 4 --log-every 60 "
-    flags += "--env POMDP/MemoryCards-v0"
-    train.main([*flags.split(), "--run", str(tmp_path / "whole")])
-    evaluate = train.QTrainer.evaluate
-    monkeypatch.setattr(train.QTrainer, "evaluate", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(SystemExit, match="130"):
-        train.main([*flags.split(), "--run", str(tmp_path / "cut")])
-    assert Run.open(tmp_path / "cut").load().step == 120 and not finished(tmp_path / "cut")
-    monkeypatch.setattr(train.QTrainer, "evaluate", evaluate)
+def test_a_run_killed_between_its_last_step_and_its_final_evaluation_ends(tmp_path, monkeypatch):
+    trained(tmp_path / "whole", "--checkpoint-every", "120")
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="130"):
+        patch.setattr(train.QTrainer, "evaluate", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        trained(tmp_path / "cut", "--checkpoint-every", "120")
+    assert Run.open(tmp_path / "cut").load().step == 240 and not finished(tmp_path / "cut")
     train.main(["--resume", str(tmp_path / "cut")])
     assert finished(tmp_path / "cut") and finished(tmp_path / "whole")
-    whole, cut = (Run.open(tmp_path / name).metrics()[-1] for name in ("whole", "cut"))
-    assert all(cut[name] == value for name, value in whole.items() if not name.startswith(VOLATILE))
-    with pytest.raises(SystemExit):
-        train.main(["--resume", str(tmp_path / "cut")])
-    assert "is complete at 120 steps" in capsys.readouterr().err
+    assert metrics(tmp_path / "cut")[-1] == metrics(tmp_path / "whole")[-1]
     CheckpointFolder(tmp_path / "cut" / "checkpoints").drop_replay()
     assert finished(tmp_path / "cut") and Run.open(tmp_path / "cut").load().replay is None
     assert not list((tmp_path / "cut").rglob("chunk_*"))
@@ -327,8 +301,7 @@ def test_shares_of_accelerators(monkeypatch):
     assert device_slots(["0", "1", "2"], 2) == ["0,1"] and device_slots(["0"], 2) == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3")
     assert Processes(None, 1, 0.5).slots() == min(os.cpu_count(), 4)
-    with pytest.raises(UserError, match="a run of this study takes 4 GPUs and there are not as many here"):
-        Processes(None, 1, 4.0)
+    assert "a run of this study takes 4 GPUs and there are not as many here" in told(Processes, None, 1, 4.0)
 
 
 def test_runs_with_the_very_same_settings_are_taken_from_another_study(fast, tmp_path, undisturbed):
@@ -345,9 +318,6 @@ def test_runs_with_the_very_same_settings_are_taken_from_another_study(fast, tmp
             assert results(second)[run.name] == undisturbed[run.name.replace("named-otherwise", "bb")]
             assert str(first) not in (run.folder / "config.toml").read_text()
     assert "took" not in carry_out(fast, second, "--take-from", str(first))  # nothing is taken twice
-
-
-# ---------------------------------------------------------------- the cuts of shipped studies, by the real trainers
 
 
 @pytest.mark.long
