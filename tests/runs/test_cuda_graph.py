@@ -65,12 +65,11 @@ def test_a_graph_for_each_form_and_results_of_their_own(monkeypatch):
 
 def test_the_warm_up_leaves_modules_and_optimiser_as_they_were(monkeypatch):
     monkeypatch.setattr(cuda_graph, "capture", recorded)
-    made = {}
-    for name in ("eager", "captured"):
+
+    def parts():
         torch.manual_seed(0)
         layer = torch.nn.Linear(2, 1)
-        adam = torch.optim.Adam(layer.parameters(), capturable=False)
-        made[name] = layer, adam, torch.Generator().manual_seed(1)
+        return layer, torch.optim.Adam(layer.parameters(), capturable=False), torch.Generator().manual_seed(1)
 
     def step(layer, optimizer, generator):
         def work(x):
@@ -82,13 +81,11 @@ def test_the_warm_up_leaves_modules_and_optimiser_as_they_were(monkeypatch):
 
         return work
 
-    eager = step(*made["eager"])
-    modules, optimizers, generators = ((part,) for part in made["captured"])
-    captured = Captured(step(*made["captured"]), modules, optimizers, generators=generators)
-    x = torch.tensor([[1.0, 2.0]])
+    theirs, ours, x = parts(), parts(), torch.tensor([[1.0, 2.0]])
+    captured = Captured(step(*ours), ours[:1], ours[1:2], generators=ours[2:])
     captured._capture(((x,), {}))  # what it warmed up with is put back
-    torch.testing.assert_close(made["captured"][0].weight, made["eager"][0].weight, rtol=0, atol=0)
-    assert all(float(state["step"]) == 0 for state in made["captured"][1].state.values())
-    eager(x)
+    torch.testing.assert_close(ours[0].weight, theirs[0].weight, rtol=0, atol=0)
+    assert all(float(state["step"]) == 0 for state in ours[1].state.values())
+    step(*theirs)(x)
     captured.function(x)
-    torch.testing.assert_close(made["captured"][0].weight, made["eager"][0].weight, rtol=0, atol=0)
+    torch.testing.assert_close(ours[0].weight, theirs[0].weight, rtol=0, atol=0)

@@ -5,6 +5,7 @@ import errno
 import numpy as np
 import pytest
 import torch
+from run_folders import refused
 
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 
@@ -29,7 +30,7 @@ def test_an_unknown_name_is_told_with_those_near_it(name, known, words):
 
 def fails_with(error: Exception):
     @one_line_errors
-    def main() -> None:
+    def main(arguments: object = None) -> None:
         raise error
 
     return main
@@ -44,12 +45,11 @@ def test_user_error_is_one_line_and_exit_code_two(capsys):
 
 
 def test_what_nobody_would_read_to_its_end_is_shortened(capsys):
-    with pytest.raises(SystemExit):
-        fails_with(UserError(f"--run {'x' * 5000} is a file"))()
-    assert capsys.readouterr().err == f"error: --run {'x' * 60}...{'x' * 60} is a file\n"
-    with pytest.raises(SystemExit):
-        fails_with(OSError(errno.ENAMETOOLONG, "File name too long", "y" * 5000))()
-    assert capsys.readouterr().err == f"error: cannot use {'y' * 60}...{'y' * 59}: File name too long\n"
+    for error, words in (
+        (UserError(f"--run {'x' * 5000} is a file"), f"--run {'x' * 60}...{'x' * 60} is a file"),
+        (OSError(errno.ENAMETOOLONG, "Too long", "y" * 5000), f"cannot use {'y' * 60}...{'y' * 59}: Too long"),
+    ):
+        assert refused(capsys, [], fails_with(error)) == f"error: {words}\n"
 
 
 def test_defects_keep_their_traceback():
@@ -70,8 +70,5 @@ def test_defects_keep_their_traceback():
     ],
 )
 def test_memory_that_no_machine_has_is_one_sentence(capsys, ask, size):
-    with pytest.raises(SystemExit) as end:
-        one_line_errors(ask)()
-    said = capsys.readouterr().err
-    assert end.value.code == 2 and said.count("\n") == 1
+    said = refused(capsys, [], lambda arguments: one_line_errors(ask)())
     assert said.startswith(f"error: not enough memory{size}: sizes such as --capacity")

@@ -3,11 +3,9 @@
 import errno
 import json
 import math
-import multiprocessing
 import os
-import random
+import re
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 import torch
 from run_folders import assert_equal, told
 from safetensors.torch import save as safetensors
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
 
 from dqn_memory.runs import ring
@@ -82,9 +81,6 @@ def files(run: Run) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-# --- the folder
-
-
 def test_create_writes_config_and_environment(run):
     assert Run.open(run.path).config_toml == CONFIG
     found = Run.open(run.path).environment
@@ -100,24 +96,19 @@ def test_a_new_run_needs_an_empty_folder_and_an_old_one_its_own(run, tmp_path):
         with pytest.raises(UserError, match=f"is being trained, by process {os.getpid()} on .* since 20"):
             writer()
     run.close()
-    with pytest.raises(UserError, match="is not empty: choose another, or use --resume"):
-        Run.create(run.path, "other = 1")
+    assert "is not empty: choose another, or use --resume" in told(Run.create, run.path, "other = 1")
     assert run.config_toml == before
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError):
-        Run.create(tmp_path / "file", CONFIG)
+    told(Run.create, tmp_path / "file", CONFIG)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="nothing was written there yet: start the run without --resume"):
-        Run.open(tmp_path / "empty")
+    assert "nothing was written there yet: start the run without --resume" in told(Run.open, tmp_path / "empty")
     (tmp_path / "empty" / ".config.toml.0123abcd.tmp").write_text("half of a con")  # its writer was killed
     Run.create(tmp_path / "empty", CONFIG).close()
     assert {path.name for path in (tmp_path / "empty").iterdir()} == {".lock", "config.toml", "environment.json"}
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"is no run folder: it has no config\.toml"):
-        Run.open(tmp_path / "other")
-    with pytest.raises(UserError, match=r"holds no run \(notes\.txt is in it\): choose another --run"):
-        Run.create(tmp_path / "other", CONFIG)
+    assert "is no run folder: it has no config.toml" in told(Run.open, tmp_path / "other")
+    assert "holds no run (notes.txt is in it): choose another --run" in told(Run.create, tmp_path / "other", CONFIG)
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["notes.txt"]
 
 
@@ -125,20 +116,15 @@ def test_what_is_no_lock_and_what_is_not_ours_is_left_alone(tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / ".notes.tmp").write_text("precious")
-    with pytest.raises(UserError, match=r"holds no run \(\.notes\.tmp is in it\)"):
-        Run.create(folder, CONFIG)
+    assert "holds no run (.notes.tmp is in it)" in told(Run.create, folder, CONFIG)
     assert (folder / ".notes.tmp").read_text() == "precious"
     for name, make in (("pipe", os.mkfifo), ("folder", os.mkdir)):
         (tmp_path / name).mkdir()
         make(tmp_path / name / ".lock")
-        with pytest.raises(UserError, match=r"\.lock is not the file of a lock that it should be: delete it"):
-            Run.create(tmp_path / name, CONFIG)
+        words = ".lock is not the file of a lock that it should be: delete it"
+        assert words in told(Run.create, tmp_path / name, CONFIG)
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="is a link that leads nowhere"):
-        Run.create(tmp_path / "link", CONFIG)
-
-
-# --- metrics
+    assert "is a link that leads nowhere" in told(Run.create, tmp_path / "link", CONFIG)
 
 
 def test_metrics_are_json_numbers_and_nan_is_null(run):
@@ -151,14 +137,6 @@ def test_metrics_are_json_numbers_and_nan_is_null(run):
     with (run.path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 3, "a"')  # a line cut short is left out of reading
     assert [line.get("z") for line in run.metrics()] == [None, 0.25]
-
-
-def events(run: Run) -> dict[int, float]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    accumulator = EventAccumulator(str(run.path))
-    accumulator.Reload()
-    return {event.step: event.value for event in accumulator.Scalars("a")}
 
 
 def test_resume_cuts_metrics_to_the_checkpoint(run):
@@ -179,7 +157,8 @@ def test_resume_cuts_metrics_to_the_checkpoint(run):
     again.log(4, {"a": 40.0})
     again.close()
     assert (run.path / "metrics.jsonl").read_bytes() == kept + b'{"step": 4, "a": 40.0}\n'
-    assert events(again) == {1: 1.0, 2: 2.0, 3: 3.0, 4: 40.0}
+    events = EventAccumulator(str(run.path)).Reload().Scalars("a")
+    assert {event.step: event.value for event in events} == {1: 1.0, 2: 2.0, 3: 3.0, 4: 40.0}
 
 
 def test_resume_before_the_first_checkpoint_starts_over(run):
@@ -189,8 +168,7 @@ def test_resume_before_the_first_checkpoint_starts_over(run):
     assert not again.has_checkpoint
     assert again.resume() is None
     assert again.metrics() == []
-    with pytest.raises(UserError, match="holds no checkpoint yet"):
-        again.load()
+    assert "holds no checkpoint yet" in told(again.load)
 
 
 def test_a_finished_run_that_was_kept_without_its_checkpoint_keeps_its_numbers(run):
@@ -212,11 +190,8 @@ def test_resume_refuses_metrics_that_lost_lines(run):
     whole = (run.path / "metrics.jsonl").read_bytes()
     for bytes_left, sentence in ((b"", "it has 0 bytes"), (bytes(len(whole)), f"its first {len(whole)} bytes are not")):
         (run.path / "metrics.jsonl").write_bytes(bytes_left)
-        with pytest.raises(UserError, match=rf"metrics\.jsonl is damaged: {sentence}.*train it anew with --config"):
-            Run.open(run.path).resume()
-
-
-# --- checkpoints
+        said = told(Run.open(run.path).resume)
+        assert f"metrics.jsonl is damaged: {sentence}" in said and "train it anew with --config" in said
 
 
 def test_save_and_load(run):
@@ -275,9 +250,6 @@ def test_a_ring_goes_on_or_is_another(run, size, written, resumed, asked, held):
     check(Run.open(run.path), written, held)
 
 
-# --- what goes wrong
-
-
 @pytest.mark.parametrize("damage", ["cut", "flip", "gone", "empty"])
 @pytest.mark.parametrize("name", ["step_000000006.safetensors", "step_000000006.pt", "replay/chunk_0_6.safetensors"])
 def test_damaged_files_are_named(run, name, damage):
@@ -311,27 +283,19 @@ def test_damaged_manifests_are_named(run, change):
     path.write_text(change(path.read_text()))
     before = files(run)
     for attempt in (run.load, run.resume, lambda: save(run, 7)):
-        with pytest.raises(UserError, match=r"manifest\.json is (damaged|foreign)"):
-            attempt()
+        assert re.search(r"manifest\.json is (damaged|foreign)", told(attempt))
     assert files(run) == before  # nothing is swept away on the word of a bad manifest
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (safetensors({"a": torch.zeros(2)}, metadata={"format": "pt"}), "is foreign: its header says 'pt'"),
-        (b"not safetensors at all", "is no safetensors file"),
-    ],
-)
-def test_foreign_weights_are_named(data, words):
-    with pytest.raises(UserError, match=rf"model\.safetensors {words}"):
-        unpack_tensors(data, "weights", Path("model.safetensors"))
+def test_foreign_weights_are_named():
+    other = safetensors({"a": torch.zeros(2)}, metadata={"format": "pt"})
+    for data, words in ((other, "is foreign: its header says 'pt'"), (b"not safetensors", "is no safetensors file")):
+        assert told(unpack_tensors, data, "weights", Path("model.safetensors")).startswith(f"model.safetensors {words}")
 
 
 def test_trainer_state_runs_no_code(run):
     run.save(1, weights(1), {"evil": Path("x")})  # a class that safe reading does not admit
-    with pytest.raises(UserError, match=r"step_000000001\.pt is no trainer state"):
-        run.load()
+    assert "step_000000001.pt is no trainer state" in told(run.load)
 
 
 def fail_at(monkeypatch, call: int) -> list[int]:
@@ -399,40 +363,3 @@ def test_an_interrupt_after_the_rename_keeps_the_new_checkpoint(run, monkeypatch
         patch.setattr(Path, "replace", interrupted)
         save(run, 2)
     check(run, 2)
-
-
-def keep_saving(path: str) -> None:
-    run = Run.open(path)
-    checkpoint = run.resume()
-    step = checkpoint.step if checkpoint else 0
-    while True:
-        step += 1
-        run.log(step, {"a": step / 7})
-        save(run, step, Ring(10, 3 * step))
-
-
-@pytest.mark.long
-def test_killed_at_any_moment_it_always_resumes(run):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dqn_memory.runs.folder", "torch.utils.tensorboard"])
-    moments, last, rounds = random.Random(0), 0, 12
-    for _ in range(rounds):
-        process = context.Process(target=keep_saving, args=(str(run.path),), daemon=True)
-        process.start()
-        wait_for_step(run, last + 2)
-        time.sleep(moments.uniform(0.0, 0.05))
-        process.kill()
-        process.join()
-        step = Run.open(run.path).load(with_replay=False).step
-        assert step >= last + 2
-        check(Run.open(run.path), step, (max(0, 3 * step - 10), 3 * step))
-        last = step
-    run.resume()
-    assert run.metrics() == [{"step": step, "a": step / 7} for step in range(1, last + 1)]
-
-
-def wait_for_step(run: Run, step: int) -> None:
-    deadline = time.monotonic() + 60
-    while not run.has_checkpoint or run.load(with_replay=False).step < step:
-        assert time.monotonic() < deadline, "the process saves nothing"
-        time.sleep(0.005)

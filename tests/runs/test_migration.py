@@ -1,6 +1,5 @@
 """What an earlier version wrote is read under the names of this one."""
 
-import pytest
 from run_folders import told
 
 from dqn_memory.runs.migration import migrate, migrate_state, new_metric, new_path
@@ -24,18 +23,13 @@ def test_the_schema_of_this_version_is_taken_as_it_is():
     assert migrate("q_network", {"schema": 1, **tree}, "x") == tree
 
 
-@pytest.mark.parametrize(
-    ("tree", "message"),
-    [
+def test_what_cannot_be_read_is_one_sentence():
+    twice = {"world": {"worlds": 1}, "environment": {"num_envs": 2}}
+    for tree, message in (
         ({"schema": 3}, "schema 3 is not known here; this version reads 1 and 2"),
-        (
-            {"world": {"worlds": 1}, "environment": {"num_envs": 2}},
-            "environment.num_envs is given twice, under its old name and its new one",
-        ),
-    ],
-)
-def test_what_cannot_be_read_is_one_sentence(tree, message):
-    assert told(migrate, "q_network", tree, "new.toml") == f"new.toml: {message}"
+        (twice, "environment.num_envs is given twice, under its old name and its new one"),
+    ):
+        assert told(migrate, "q_network", tree, "new.toml") == f"new.toml: {message}"
 
 
 def test_settings_metrics_and_trainer_states():

@@ -1,10 +1,10 @@
-"""Defaults < presets < flags; strict TOML both ways; complete help; plugins."""
+"""Defaults < presets < flags; strict TOML both ways; complete help; plugins; bounds of numbers."""
 
 import re
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from run_folders import told
 from dqn_memory.runs import settings
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import trainer_class
-from dqn_memory.runs.settings import flag_names, parse, preset_names
+from dqn_memory.runs.settings import Bounds, check_numbers, check_parts, flag_names, flags_of, parse, preset_names
 from dqn_memory.runs.toml import defaults, from_toml, to_toml
 from envs.cli import load_plugins
 
@@ -92,15 +92,6 @@ def read(text: str) -> Filed:
     return from_toml(Filed, text, "sample.toml")
 
 
-def refusal(text: str) -> str:
-    message = told(read, text)
-    assert message.startswith("sample.toml:")
-    return message
-
-
-# --- layers
-
-
 def test_preset_over_defaults_and_flag_over_preset_wherever_it_stands(presets):
     assert parse(Sample, [], presets) == Sample()
     for argv in (["--config", "memory-7x7", "--mu", "2.5"], ["--mu", "2.5", "--config", "memory-7x7"]):
@@ -114,9 +105,8 @@ def test_preset_over_defaults_and_flag_over_preset_wherever_it_stands(presets):
 
 def test_flags_of_every_type(presets):
     argv = "--no-double --clip None --norm identity --buckets 4 5 6 --pair 2 b --plugin one --plugin two"
-    assert parse(Sample, argv.split(), presets) == Sample(
-        double=False, clip=None, norm="identity", buckets=(4, 5, 6), pair=(2, "b"), plugin=("one", "two")
-    )
+    wanted = Sample(double=False, clip=None, norm="identity", buckets=(4, 5, 6), pair=(2, "b"), plugin=("one", "two"))
+    assert parse(Sample, argv.split(), presets) == wanted
 
 
 @pytest.mark.parametrize("argv", [["--stepz", "3"], ["--steps", "3.5"], ["--norm", "pre"], ["--config"]])
@@ -134,8 +124,7 @@ def test_configs_that_cannot_be_read_are_one_sentence(tmp_path, presets):
         "nowhere.toml": "--config nowhere.toml: no such file",
         str(tmp_path / "binary.toml"): "binary.toml: it is not UTF-8",
     }.items():
-        with pytest.raises(UserError, match=re.escape(words)):
-            parse(Sample, ["--config", name], presets)
+        assert words in told(parse, Sample, ["--config", name], presets)
 
 
 @dataclass(frozen=True)
@@ -154,11 +143,7 @@ def test_a_field_without_default_is_required(presets, tmp_path, capsys):
     with pytest.raises(SystemExit):
         parse(Needy, [], presets)
     assert "--run" in capsys.readouterr().err
-    with pytest.raises(UserError, match="needy: the key 'run' is missing"):
-        from_toml(Needy, "steps = 1", "needy")
-
-
-# --- names and help
+    assert "needy: the key 'run' is missing" in told(from_toml, Needy, "steps = 1", "needy")
 
 
 def test_flags_are_short_where_they_can_be_and_never_shared():
@@ -226,15 +211,13 @@ def test_help_begins_with_what_matters_and_groups_the_rest(kind, capsys, monkeyp
 
 
 def test_a_preset_of_another_trainer_names_its_script():
-    config_class = trainer_class("q_network").config_class
-    for name in ("glam/catch", str(settings.PRESETS / "glam" / "catch.toml")):
-        with pytest.raises(UserError, match=rf"^--config {name} is a preset of world_models\.glam\.train$"):
-            parse(config_class, ["--config", name])
-    with pytest.raises(UserError, match=r"is a preset of dqn_memory\.train$"):
-        parse(trainer_class("unizero").config_class, ["--config", "demo"])
-
-
-# --- TOML
+    for kind, name, script in (
+        ("q_network", "glam/catch", "world_models.glam.train"),
+        ("q_network", str(settings.PRESETS / "glam" / "catch.toml"), "world_models.glam.train"),
+        ("unizero", "demo", "dqn_memory.train"),
+    ):
+        said = told(parse, trainer_class(kind).config_class, ["--config", name])
+        assert said == f"--config {name} is a preset of {script}"
 
 
 def rich() -> Filed:
@@ -287,7 +270,7 @@ WRONG = {
 
 @pytest.mark.parametrize("text", WRONG)
 def test_wrong_values_are_named(text):
-    assert refusal(text).startswith(WRONG[text])
+    assert told(read, text).startswith(WRONG[text])
 
 
 @pytest.mark.parametrize(
@@ -295,10 +278,7 @@ def test_wrong_values_are_named(text):
     [("steps = 1\nenv = = 2\n", 2), ("a = 1\na = 2", 2), ('env = "x', 1), ("\n\n[layer\n", 3)],
 )
 def test_malformed_toml_names_the_line(text, line):
-    assert refusal(text).startswith(f"sample.toml:{line}: not valid TOML: ")
-
-
-# --- shipped presets and plugins
+    assert told(read, text).startswith(f"sample.toml:{line}: not valid TOML: ")
 
 
 def test_plugins_are_imported_or_refused_in_one_sentence(tmp_path, monkeypatch):
@@ -309,12 +289,67 @@ def test_plugins_are_imported_or_refused_in_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     load_plugins(["my_block_plugin"])
     assert sys.modules.pop("my_block_plugin").REGISTERED == 3
-    with pytest.raises(UserError, match="--plugin no_such_plugin: no module"):
-        load_plugins(["no_such_plugin"])
-    with pytest.raises(UserError, match="--plugin needy_plugin: it needs the module 'not_there_at_all'"):
-        load_plugins(["needy_plugin"])
-    with pytest.raises(UserError, match="give a module's full name"):
-        load_plugins([""])
+    for name, words in {
+        "no_such_plugin": "--plugin no_such_plugin: no module",
+        "needy_plugin": "--plugin needy_plugin: it needs the module 'not_there_at_all'",
+        "": "give a module's full name",
+    }.items():
+        assert words in told(load_plugins, [name])
     with pytest.raises(ValueError, match="mine") as caught:  # a defect inside a plugin keeps its traceback
         load_plugins(["broken_plugin"])
     assert not isinstance(caught.value, UserError)
+
+
+@dataclass(frozen=True)
+class Part:
+    size: float = 1.0
+    most_steps: int = 3
+    pair: tuple[float, ...] = (0.5, 0.5)
+
+    def check(self):
+        if self.size < 0:
+            raise UserError(f"--size {self.size} must not be negative; see --most-steps and --other-thing")
+        if self.most_steps < 1:
+            raise UserError(f"most_steps {self.most_steps} must be at least 1.")
+
+
+@dataclass(frozen=True)
+class Whole:
+    left: Part = field(default_factory=Part)
+    right: Part = field(default_factory=Part)
+    goal: float | None = None
+
+
+def test_a_part_is_refused_by_the_flags_of_the_whole():
+    said = told(check_parts, Whole(right=Part(size=-1.0)), "left", "right")
+    assert said == "--right-size -1.0 must not be negative; see --right-most-steps and --other-thing"
+    said = told(check_parts, Whole(left=Part(most_steps=0)), "left", "right")
+    assert said == "--left-most-steps 0 must be at least 1."
+    with pytest.raises(UserError, match="--height of it"), flags_of(Whole(), "left", tall="height"):
+        raise UserError("tall of it")
+    check_parts(Whole(), "left", "right")
+
+
+def test_every_number_must_be_finite():
+    check_numbers(Whole())
+    assert told(check_numbers, Whole(goal=float("nan"))) == "--goal nan must be a finite number"
+    assert told(check_numbers, Whole(left=Part(pair=(1.0, float("inf"))))).startswith("--left-pair inf")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "wrong", "words"),
+    [
+        (Bounds(0), -1, "not be negative"),
+        (Bounds(1), 0, "be at least 1"),
+        (Bounds(0, 1), 1.5, "lie between 0 and 1"),
+        (Bounds(above=0), 0.0, "be above 0"),
+        (Bounds(0, below=1), 1.0, "be at least 0 and below 1"),
+        (Bounds(above=0, most=1), 0.0, "be above 0 and at most 1"),
+    ],
+)
+def test_numbers_lie_within_their_bounds(bounds, wrong, words):
+    types = [("x", Annotated[float, bounds] | None, None), ("y", tuple[Annotated[float, bounds], ...], ())]
+    made = make_dataclass("Made", types)
+    check_numbers(made())
+    assert told(check_numbers, made(x=wrong)) == f"--x {wrong} must {words}"
+    assert told(check_numbers, made(y=(wrong,))) == f"--y {wrong} must {words}"
