@@ -40,8 +40,8 @@ BEST = dict.fromkeys(statistics.HUMAN.values(), "human") | dict.fromkeys(statist
 # Seven colours, so that the paper's twelve recurrent and feed-forward rows that stand beside each other differ; the
 # eighth of the palette is too near to the second.
 PALETTE = COLOURS[:7]
-DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)))
-MARKERS = ("o", "s", "^", "D")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
+MARKERS = ("o", "s", "^", "D", "v")
 MARKS = 12  # of a line with many points, which has a marker now and then
 
 

@@ -170,6 +170,23 @@ def test_a_wrong_field_is_one_sentence(kept: Path, field: str, words: str) -> No
 
 
 @pytest.mark.results
+def test_printed_numbers_are_those_of_the_raw_rows() -> None:
+    page = (RESULTS / "details.md").read_text().splitlines()
+    found = raw(RESULTS / "studies" / "first_evidence")
+    header = [cell.strip() for cell in next(line for line in page if "dbgfqn as published" in line).split("|")][2:-1]
+    worlds = {"Memory 5x5": "Gridverse/Memory-5x5-v0", "MemoryCards": "POMDP/MemoryCards-v0"}
+    start = next(place for place, line in enumerate(page) if "dbgfqn as published" in line)
+    checked = 0
+    for line in page[start : start + 9]:
+        name, *cells = [cell.strip() for cell in line.split("|")][1:-1]
+        if name in worlds:
+            for series, cell in zip(header, cells, strict=True):
+                assert float(cell) == pytest.approx(np.mean(found[worlds[name], series]), abs=0.0051)
+                checked += 1
+    assert checked == 10
+
+
+@pytest.mark.results
 def test_the_pages_of_results_are_filled_from_its_archives() -> None:
     pages = filled_pages(RESULTS)
     assert {path.name for path in pages} >= {"README.md", "details.md"}
