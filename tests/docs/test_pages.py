@@ -16,7 +16,7 @@ from pages import PAGES, Q_BUDGET, ROOT, SHELL, Block, anchors, blocks, code, cu
 
 RUN = ("python", "toml", *SHELL)
 TEXT = ("", "text")  # output, or a formula
-SHORT = ("docs/memories.md", *(f"docs/recipes/{name}.md" for name in ("loop", "prior")))
+SHORT = ("docs/memories.md", "docs/recipes/prior.md")
 README = (ROOT / "README.md").read_text().splitlines()
 REPORT = (ROOT / "results" / "studies" / "first_evidence" / "report.md").read_text()
 COLUMNS = {"drqn": 3, "dtqn4": 4, "dgfqn": 5, "dbgfqn": 6}  # of the README's table
