@@ -62,7 +62,7 @@ def test_training_lines_alone_are_rounded() -> None:
     evaluation = {"step": 10, "eval/success_rate": 1 / 3, "time/elapsed": 1 / 7}
     assert rounded(evaluation) == evaluation
     training = {"step": 20, "losses/td_loss": 0.13601534707205637, "charts/SPS": 33836.32814376696, "n": 3, "x": None}
-    short = {"step": 20, "losses/td_loss": 0.13602, "charts/SPS": 33836.0, "n": 3, "x": None}
+    short = {"step": 20, "losses/td_loss": 0.136015, "charts/SPS": 33836.3, "n": 3, "x": None}
     assert rounded(training) == rounded(short) == short
 
 
