@@ -14,6 +14,7 @@ version, and several names have semicolons between them:
     {{runs every_environment}}                           finished runs of all
     {{table first_evidence Memory-5x5;Hallway *}}        means, environments down and series across
     {{solved every_environment CarFlag=30;Hallway=60}}   what each environment came to, when it was solved, and aims
+    {{curve every_environment MemoryCards}}              learning curves in an environment
     {{figure memories}}                                  a heat map of scores, and their mean over each cost
     {{costs memories}}                                   size, and time and memory that learning and acting take
     {{choices memories "Hallway=no cue;CarFlag=a cue"}}  what to take in each environment, and what it costs
@@ -36,8 +37,8 @@ from dqn_memory.runs.toml import from_toml
 from dqn_memory.study import statistics
 from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import PREFERRED, Data, Entry, collect
-from dqn_memory.study.page import counted
-from dqn_memory.study.plots import answer_figure, looks
+from dqn_memory.study.page import counted, slug
+from dqn_memory.study.plots import answer_figure, curves_figure, looks
 from dqn_memory.study.sections.scores import matrices, solved
 from dqn_memory.study.statistics import Contrast, Moments, contrast, holm, interval, welch
 from dqn_memory.study.store import INDEX
@@ -189,6 +190,14 @@ def figure(archives: Archives, archive: str) -> str:
     return f"![Final scores of {archive}, with 95 % intervals, and their mean over each cost.]({archive}.png)"
 
 
+def curve(archives: Archives, archive: str, world: str) -> str:
+    """Draw the learning curves in an environment; give the link to the picture."""
+    data, label = archives[archive], archives.world(archive, world)
+    series, name = {name: data.of(label, name) for name in data.series}, f"{archive}-{slug(world)}.png"
+    archives.pictures[name] = png(curves_figure(series, looks(data.series), label, data.scale(label)))
+    return f"![Success over steps in {world.replace('-', ' ')}.]({name})"
+
+
 def choices(archives: Archives, archive: str, tasks: str = "") -> str:
     """Tabulate what to take in each environment: the soonest solved, else cheapest, of all as good as the best.
 
@@ -313,8 +322,8 @@ def _contrast(archives: Archives, question: Question, first: str, second: str) -
 # ---- pages -----------------------------------------------------------------------------------------------------------
 WORDS: Mapping[str, Callable[..., str]] = {
     "mean": mean, "interval": with_interval, "each": each, "range": lowest_to_highest, "p": p_value, "beats": beats,
-    "iqm": iqm, "runs": runs, "table": table, "solved": solved_table, "figure": figure, "choices": choices,
-    "costs": costs, "questions": questions,
+    "iqm": iqm, "runs": runs, "table": table, "solved": solved_table, "curve": curve, "figure": figure,
+    "choices": choices, "costs": costs, "questions": questions,
 }  # fmt: skip
 
 

@@ -79,8 +79,8 @@ def test_fields_are_numbers_of_the_archive(kept: Path) -> None:
     assert [row.split(" | ")[-1] for row in solved[2:]] == [" |", " |", "60 |", "60 |"]
     costs = fill(kept, "{{costs kept}}").splitlines()[2].split(" | ")
     assert costs[0] == "| dtqn4" and costs[2:] == [f"{1e6 * 50 / STEPS:,.0f}", "-", "- |"]  # nothing of acting there
-    pages = filled_pages(kept) if fill(kept, "{{figure kept}}") else {}
-    assert pages[kept / "kept.png"].startswith(b"\x89PNG")
+    pages = filled_pages(kept) if fill(kept, "{{figure kept}} {{curve kept Memory-5x5}}") else {}
+    assert all(pages[kept / name].startswith(b"\x89PNG") for name in ("kept.png", "kept-memory-5x5.png"))
 
 
 def test_the_choice_is_the_cheapest_of_those_that_are_as_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
