@@ -163,7 +163,7 @@ class EvaluationConfig:
     """Episodes of the last evaluation."""
     memory_ablation: bool = True
     """Evaluate the final agent once more without its memory, so that it forgets everything before each step, and
-    measure how far back it remembers."""
+    measure how far back it remembers (not of pictures, nor with a bag)."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dqn_memory.acting import EvalSetup, acting_cost, evaluate
 from dqn_memory.agent import evaluate_run, load_policy
-from dqn_memory.analysis.episodes import play_in
+from dqn_memory.analysis.episodes import beginning
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.analysis.size import match
 from dqn_memory.network import QNetwork, observation_spec
@@ -22,7 +22,7 @@ from envs.baselines import baseline_summary
 from envs.fleet import make_fleet
 
 C = TypeVar("C", bound=Any)
-RECALL_EPISODES, RECALL_STEPS = 4, 200  # that the recall distance of a trained agent is measured in
+RECALL_EPISODES, RECALL_STEPS = 4, 100  # that the recall distance of a trained agent is measured in
 DIRECTION = re.compile(r"layers\.(\d+)\..*\.(ahead|behind)\.weight_hh_l0$")  # of a layer that reads both ways
 
 
@@ -75,17 +75,17 @@ class NetworkTrainer(Trainer[C]):
         setup, training = self.config.eval_setup(self.device), self.evaluated.training
         self.evaluated.eval()
         found = acting_cost(self.evaluated, setup) | self.moved()
-        if self.config.evaluation.memory_ablation:
+        measured = not self.config.network.bag and self.spec.kind != "image"  # pictures would take minutes
+        if self.config.evaluation.memory_ablation and measured:
             found["final/recall_distance"] = float(self.recall(setup).distance)
         self.evaluated.train(training)
         return found
 
     def recall(self, setup: EvalSetup) -> Recall:
         """Measure how far back the agent remembers, in the beginnings of a few episodes."""
-        config, network = self.config, self.evaluated
-        episodes = play_in(setup, network, self.evaluation_seed(final=True), RECALL_EPISODES)
-        beginnings = [each.first(RECALL_STEPS) for each in episodes]
-        return recall(network, beginnings, RecallConfig(), config.seed, config.acting, config.acting_state)
+        config, network, seed = self.config, self.evaluated, self.evaluation_seed(final=True)
+        episodes = [beginning(setup, network, seed + number, RECALL_STEPS) for number in range(RECALL_EPISODES)]
+        return recall(network, episodes, RecallConfig(), config.seed, config.acting, config.acting_state)
 
     def reached_goal(self, score: Score) -> bool:
         """Whether the success rate is as high as `--stop-at-success` asks."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,13 +38,6 @@ class Episode:
     def __len__(self) -> int:
         return len(self.action)
 
-    def first(self, steps: int) -> Episode:
-        """Give what was seen and done in the first steps."""
-        return Episode(
-            self.observation[:steps], self.previous_action[:steps], self.action[:steps], self.q[:steps],
-            self.reward[:steps], (), self.success, self.env_reports_success,
-        )  # fmt: skip
-
     @property
     def episode_return(self) -> float:
         """Undiscounted sum of the rewards."""
@@ -61,6 +56,14 @@ def play_in(
 ) -> list[Episode]:
     """Play greedy episodes as `play_each` does, all of them at once."""
     return list(play_each(setup, network, seed, episodes, initial, draw))
+
+
+@torch.no_grad()
+def beginning(setup: EvalSetup, network: QNetwork, seed: int, steps: int) -> Episode:
+    """Play the first steps of a greedy episode, or all of it where it has fewer."""
+    fleet = single_fleet(setup, seed)
+    with closing(fleet):
+        return _play_one(fleet, setup.actor(network, 1), fleet.reset(), False, steps)[0]
 
 
 @torch.no_grad()
@@ -109,13 +112,15 @@ def action_names(setup: EvalSetup) -> tuple[str, ...]:
     return make_world(setup.env, **setup.env_kwargs).action_names
 
 
-def _play_one(fleet: Fleet, actor: Actor, observation: Tensor, draw: bool) -> tuple[Episode, Tensor]:
-    """Play until the episode ends; also give the first observation of the next one."""
+def _play_one(
+    fleet: Fleet, actor: Actor, observation: Tensor, draw: bool, most: float = math.inf
+) -> tuple[Episode, Tensor]:
+    """Play until the episode ends or has `most` steps; also give the observation after the last one."""
     steps: list[tuple[Tensor, ...]] = []
     drawn: list[tuple[Array, str]] = []
     previous = torch.full((1,), fleet.num_actions, device=fleet.device)
     ended = torch.ones(1, dtype=torch.bool, device=fleet.device)
-    while not steps or not bool(ended):
+    while not steps or (len(steps) < most and not bool(ended)):
         actor.observe(observation, previous, ended)
         q = actor.q_values()  # (1, A)
         action = q.argmax(1)

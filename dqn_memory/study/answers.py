@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from dqn_memory.analysis.plots import png
-from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, near_names, require
 from dqn_memory.runs.toml import from_toml
 from dqn_memory.study import statistics
 from dqn_memory.study.archive import open_source
@@ -186,6 +186,7 @@ def figure(archives: Archives, archive: str) -> str:
         for label, cost in COSTS.items():
             costs[label][name] = cost([run for world in shared for run in data.of(world, name)])
     known = {label: found for label, found in costs.items() if not any(map(math.isnan, found.values()))}
+    require(whole and known, f"{archive} has no environment that all series share, or no processor times")
     archives.pictures[f"{archive}.png"] = png(answer_figure(cells, whole, known, looks(data.series)))
     return f"![Final scores of {archive}, with 95 % intervals, and their mean over each cost.]({archive}.png)"
 
@@ -235,7 +236,7 @@ def costs(archives: Archives, archive: str) -> str:
     for name in data.series:
         if runs := data.of(series=name):
             sizes = sorted({run.parameters for run in runs if run.parameters is not None})
-            row = {"": name, "parameters": " to ".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1])))}
+            row = {"": name, "parameters": " to ".join(f"{size:,}" for size in dict.fromkeys(sizes[:1] + sizes[-1:]))}
             rows.append(row | {label: show(cost(runs), ",.0f") for label, cost in COSTS.items()})
     return Table.from_records(rows).markdown()
 

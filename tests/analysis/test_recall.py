@@ -7,7 +7,8 @@ from delayed import delayed, episode
 from helpers import network
 
 from dqn_memory.acting import EvalSetup, StateActor, WindowActor, acting_cost
-from dqn_memory.analysis.episodes import q_values, reach, windows
+from dqn_memory.agent import load_network
+from dqn_memory.analysis.episodes import beginning, play_in, q_values, reach, windows
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import RecallConfig, gradients, occlusions, recall, substitutes
 from dqn_memory.blocks import PriorConfig
@@ -139,6 +140,14 @@ def test_the_words_tell_how_far_back_half_of_it_lies(monkeypatch):
     assert "the last 1 of 5 past steps" in near and "the last 4 of 5 past steps" in far
     assert "Q is the same" in recall(network("dqn").eval(), EPISODES, RecallConfig(), 1).words()
     assert "Q is the same" in recall(network("drqn").eval(), [episode(1)], RecallConfig(), 1).words()
+
+
+def test_a_beginning_is_the_episode_cut_short():
+    net, config, _ = load_network("demo", torch.device("cpu"))
+    setup = config.eval_setup(torch.device("cpu"))
+    (whole,), short = play_in(setup, net, 3), beginning(setup, net, 3, 2)
+    assert len(short) == 2 < len(whole) == len(beginning(setup, net, 3, 100))
+    assert torch.equal(short.observation, whole.observation[:2]) and (short.action == whole.action[:2]).all()
 
 
 @pytest.mark.parametrize(("state", "carried"), [

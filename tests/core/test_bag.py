@@ -16,6 +16,7 @@ from dqn_memory.config import LearnerConfig
 from dqn_memory.inspect import main as inspect
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.metrics import METRICS, read_metrics
 from dqn_memory.runs.settings import parse
 from dqn_memory.train import TrainConfig, sample, td_loss
 
@@ -137,6 +138,7 @@ def test_what_stays_is_what_a_loop_over_all_candidates_keeps(architecture):
 
 def test_an_agent_with_a_bag_plays_and_inspect_refuses_it(tmp_path, capsys):
     run = trained(tmp_path / "run", "--context", "4", "--bag", "4", env=CARDS)
+    assert not [line for line in read_metrics(run / METRICS) if "final/recall_distance" in line]  # nor does a run
     assert Agent.load(run).act(np.zeros(10, int), True) < 10 and "--bag of 4" in refused(capsys, [str(run)], inspect)
 
 

@@ -62,7 +62,8 @@ def test_worlds_of_other_packages_train(tmp_path, package, env, more, capsys):
     assert any("losses/td_loss" in line for line in metrics(run))
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["time/elapsed"] > 0 and last["time/processor"] > 0 and 1 < last["time/acting_us"] < 1e6
-    assert last["memory_ablation/episodes"] == 8 and last["final/recall_distance"] >= 0
+    assert last["memory_ablation/episodes"] == 8
+    assert ("final/recall_distance" in last) == (package != "minigrid")  # which shows pictures
 
 
 def test_the_last_iteration_that_can_learn_is_enough(tmp_path):
