@@ -13,10 +13,12 @@ version, and several names have semicolons between them:
     {{iqm first_evidence dtqn4}}                         IQM of normalised scores over all environments
     {{runs every_environment}}                           finished runs of all
     {{table first_evidence Memory-5x5;Hallway *}}        means, environments down and series across
+    {{within first_evidence Memory-5x5;Hallway * 110}}   the same at the last evaluation within processor seconds
     {{solved every_environment CarFlag=30;Hallway=60}}   what each environment came to, when it was solved, and aims
     {{curve every_environment MemoryCards}}              learning curves in an environment
     {{figure memories}}                                  a heat map of scores, and their mean over each cost
     {{costs memories}}                                   size, and time and memory that learning and acting take
+    {{used memories}}                                    scores without the memory, and how far back it reaches
     {{choices memories "Hallway=no cue;CarFlag=a cue"}}  what to take in each environment, and what it costs
     {{questions}}                                        verdicts on the comparisons of questions.toml
 """
@@ -39,7 +41,7 @@ from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import PREFERRED, Data, Entry, collect
 from dqn_memory.study.page import counted, slug
 from dqn_memory.study.plots import answer_figure, curves_figure, looks
-from dqn_memory.study.sections.scores import matrices, solved
+from dqn_memory.study.sections.scores import matrices, recall_distances, solved, success_and_seconds, without_memory
 from dqn_memory.study.statistics import Contrast, Moments, contrast, holm, interval, welch
 from dqn_memory.study.store import INDEX
 from envs.files import read_text
@@ -81,7 +83,7 @@ class Archives:
 
     def world(self, archive: str, word: str) -> str:
         """Give an environment's label by its short name."""
-        short = {label.split("/")[-1].removesuffix("-v0"): label for label in self[archive].source.worlds}
+        short = {_short(label): label for label in self[archive].source.worlds}
         return short[_known("environment", word, short)]
 
     def notes(self, archive: str, words: str) -> dict[str, str]:
@@ -92,6 +94,15 @@ class Archives:
     def several(self, archive: str, names: str) -> list[str]:
         """Give the series that words with semicolons between them name; * names all."""
         return self[archive].series if names == "*" else names.split(";")
+
+
+def _short(label: str) -> str:
+    """Leave out an environment's family and version."""
+    return label.split("/")[-1].removesuffix("-v0")
+
+
+def _plain(label: str) -> str:
+    return _short(label).replace("-", " ")
 
 
 def _known(what: str, name: str, names: Sequence[str] | Mapping[str, str]) -> str:
@@ -149,11 +160,26 @@ def runs(archives: Archives, archive: str) -> str:
 
 def table(archives: Archives, archive: str, worlds: str, names: str, number: str = PREFERRED) -> str:
     """Tabulate means, environments down and series across; what has no finished run is left empty."""
-    series, rows = archives.several(archive, names), []
+    return _across(archives, archive, worlds, names, lambda run: run.number(number))
+
+
+def within(archives: Archives, archive: str, worlds: str, names: str, seconds: str) -> str:
+    """Tabulate the mean success at each run's last evaluation within so many processor seconds."""
+
+    def last(run: Entry) -> float:
+        marks = [success for success, second in success_and_seconds(run).values() if second <= float(seconds)]
+        return marks[-1] if marks else math.nan
+
+    return _across(archives, archive, worlds, names, last)
+
+
+def _across(archives: Archives, archive: str, worlds: str, names: str, score: Callable[[Entry], float]) -> str:
+    data, rows = archives[archive], []
+    series = [_known("series", name, data.series) for name in archives.several(archive, names)]
     for world in worlds.split(";"):
-        found = {name: archives[archive].of(archives.world(archive, world), name) for name in series}
-        cells = [mean(archives, archive, world, name, number) if found[name] else "" for name in series]
-        rows.append([world.replace("-", " "), *cells])
+        groups = [data.of(archives.world(archive, world), name) for name in series]
+        means = [float(np.mean([score(run) for run in runs])) if runs else None for runs in groups]
+        rows.append([_plain(world), *(show(number, ".2f") for number in means)])
     return Table(["", *series], rows).markdown()
 
 
@@ -162,7 +188,7 @@ def solved_table(archives: Archives, archive: str, aims: str = "") -> str:
     data, rows, aimed = archives[archive], [], archives.notes(archive, aims)
     for world, series, found in data.groups():
         scale, score = data.scale(world), interval([run.score for run in found])
-        row = {"environment": world} | ({"series": series} if len(data.series) > 1 else {})
+        row = {"environment": _plain(world)} | ({"series": series} if len(data.series) > 1 else {})
         row |= {"seeds": str(len(found)), "final": str(score)}
         row["best known"] = "" if scale is None else f"{scale.one:.2f}"
         mark = solved(data, world, found)
@@ -196,7 +222,7 @@ def curve(archives: Archives, archive: str, world: str) -> str:
     data, label = archives[archive], archives.world(archive, world)
     series, name = {name: data.of(label, name) for name in data.series}, f"{archive}-{slug(world)}.png"
     archives.pictures[name] = png(curves_figure(series, looks(data.series), label, data.scale(label)))
-    return f"![Success over steps in {world.replace('-', ' ')}.]({name})"
+    return f"![Success over steps in {_plain(world)}.]({name})"
 
 
 def choices(archives: Archives, archive: str, tasks: str = "") -> str:
@@ -222,7 +248,7 @@ def choices(archives: Archives, archive: str, tasks: str = "") -> str:
         soonest = {name: mark.seconds if mark else math.inf for name, mark in marks.items()}
         take = min(good, key=lambda name: (soonest[name], costs[name]))
         row = {"a task with": examples.get(world, "")} if tasks else {}
-        row |= {"environment": world, "take": take, "success": _estimate(interval(scores[take]))}
+        row |= {"environment": _plain(world), "take": take, "success": _estimate(interval(scores[take]))}
         when = "not" if math.isinf(soonest[take]) else f"{soonest[take]:,.0f}"
         row |= {"seconds until solved": when, "for a million steps": f"{costs[take]:.0f}"}
         row |= {"as good": ", ".join(name for name in good if name != take), "undecided": ", ".join(maybe)}
@@ -238,6 +264,20 @@ def costs(archives: Archives, archive: str) -> str:
             sizes = sorted({run.parameters for run in runs if run.parameters is not None})
             row = {"": name, "parameters": " to ".join(f"{size:,}" for size in dict.fromkeys(sizes[:1] + sizes[-1:]))}
             rows.append(row | {label: show(cost(runs), ",.0f") for label, cost in COSTS.items()})
+    return Table.from_records(rows).markdown()
+
+
+def used(archives: Archives, archive: str) -> str:
+    """Tabulate scores without the memory and, in brackets, how many past steps half of its influence comes from."""
+    data, rows = archives[archive], []
+    for world in data.worlds:
+        row = {"": _plain(world)}
+        for name in data.series:
+            runs = data.of(world, name)
+            pairs, distances = (without_memory(runs), recall_distances(runs)) if runs else ([], [])
+            row[name] = f"{np.mean([after for _, after in pairs]):.2f}" if pairs else ""
+            row[name] += f" ({np.mean(distances):.0f})" if distances else ""
+        rows.append(row)
     return Table.from_records(rows).markdown()
 
 
@@ -323,8 +363,8 @@ def _contrast(archives: Archives, question: Question, first: str, second: str) -
 # ---- pages -----------------------------------------------------------------------------------------------------------
 WORDS: Mapping[str, Callable[..., str]] = {
     "mean": mean, "interval": with_interval, "each": each, "range": lowest_to_highest, "p": p_value, "beats": beats,
-    "iqm": iqm, "runs": runs, "table": table, "solved": solved_table, "curve": curve, "figure": figure,
-    "choices": choices, "costs": costs, "questions": questions,
+    "iqm": iqm, "runs": runs, "table": table, "within": within, "solved": solved_table, "curve": curve,
+    "figure": figure, "choices": choices, "costs": costs, "used": used, "questions": questions,
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from dqn_memory.study import answers
 from dqn_memory.study.answers import filled_pages
 from dqn_memory.study.definition import Planned
 from dqn_memory.study.report import archive, main
+from dqn_memory.study.sections import scores
 from dqn_memory.study.statistics import Contrast, contrast, holm
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -62,6 +63,17 @@ def raw(folder: Path, number: str = "final") -> dict[tuple[str, str], list[float
     return found
 
 
+def evaluated(folder: Path, step: int) -> dict[tuple[str, str], list[float]]:
+    """Read the success of every run's evaluation at a step from an archive's tables."""
+    found = defaultdict(list)
+    with (folder / "runs.csv").open() as runs, (folder / "metrics.csv").open() as lines:
+        of = {row["run"]: (row["axes.world"], row["axes.architecture"]) for row in csv.DictReader(runs)}
+        for row in csv.DictReader(lines):
+            if int(row["step"]) == step and row["eval/success_rate"]:
+                found[of[row["run"]]].append(float(row["eval/success_rate"]))
+    return found
+
+
 def test_fields_are_numbers_of_the_archive(kept: Path) -> None:
     found = raw(kept / "studies" / "kept")
     ours, theirs = (found["Gridverse/Memory-5x5-v0", name] for name in ("dgfqn", "dtqn4"))
@@ -75,6 +87,11 @@ def test_fields_are_numbers_of_the_archive(kept: Path) -> None:
     assert fill(kept, "{{mean kept Hallway dtqn4 area}}") == f"{np.mean(area):.2f}"
     rows = fill(kept, "{{table kept Memory-5x5;Hallway *}}").splitlines()
     assert rows[2] == f"| Memory 5x5 | {np.mean(theirs):.2f} | {np.mean(ours):.2f} |"
+    early = evaluated(kept / "studies" / "kept", step=300)["Gridverse/Memory-5x5-v0", "dgfqn"]
+    assert (
+        fill(kept, "{{within kept Memory-5x5 dgfqn 3.5}}").splitlines()[2] == f"| Memory 5x5 | {np.mean(early):.2f} |"
+    )
+    assert fill(kept, "{{within kept Memory-5x5 dgfqn 0.5}}").splitlines()[2] == "| Memory 5x5 | - |"
     solved = fill(kept, "{{solved kept Hallway=60}}").splitlines()
     assert [row.split(" | ")[-1] for row in solved[2:]] == [" |", " |", "60 |", "60 |"]
     costs = fill(kept, "{{costs kept}}").splitlines()[2].split(" | ")
@@ -92,11 +109,13 @@ def test_the_choice_is_the_cheapest_of_those_that_are_as_good(tmp_path: Path, mo
     monkeypatch.setattr(answers, "_seconds", lambda runs: {"best": 90.0, "near": 60.0, "far": 30.0}[runs[0].series])
     kinds = zip(level, ("dgfqn", "dtqn4", "drqn"), strict=True)
     named = ", ".join(f'{{ name = "{name}", architecture = "{kind}" }}' for name, kind in kinds)
-    study = make_study(tmp_path / "study", [MEMORY], f"[{named}]", [1, 2, 3, 4], success)
+    more = {f"{scores.ABLATION}success_rate": 0.25, scores.RECALLED: 3.0}
+    study = make_study(tmp_path / "study", [MEMORY], f"[{named}]", [1, 2, 3, 4], success, lambda run, step: more)
     archive(read(study.folder), tmp_path / "kept")
     (row,) = fill(tmp_path, '{{choices kept "Memory-5x5=a cue"}}').splitlines()[2:]
     _, task, _, *cells = (cell.strip() for cell in row.split("|"))
     assert (task, cells) == ("a cue", ["near", "0.83 [0.81, 0.85]", "not", "60", "best", "", ""])
+    assert fill(tmp_path, "{{used kept}}").splitlines()[2] == "| Memory 5x5 | 0.25 (3) | 0.25 (3) | 0.25 (3) |"
 
 
 def test_leads_are_welchs_and_are_judged_after_holm(kept: Path) -> None:

@@ -84,7 +84,7 @@ def solved(data: Data, world: str, runs: Sequence[Entry]) -> Solved | None:
     """Find from when on the runs of a series solve an environment; None where they do not."""
     scale = data.scale(world)
     level = SOLVED * (1.0 if scale is None else scale.one)
-    marks = [_success_and_seconds(run) for run in runs if run.success]
+    marks = [success_and_seconds(run) for run in runs if run.success]
     steps = sorted(set(marks[0]).intersection(*marks)) if marks else []
     means = np.array([np.mean([mark[step] for mark in marks], axis=0) for step in steps]).reshape(-1, 2)
     below = np.flatnonzero(means[:, 0] < level)
@@ -92,7 +92,7 @@ def solved(data: Data, world: str, runs: Sequence[Entry]) -> Solved | None:
     return Solved(level, steps[first], float(means[first, 1])) if first < len(steps) else None
 
 
-def _success_and_seconds(run: Entry) -> dict[int, tuple[float, float]]:
+def success_and_seconds(run: Entry) -> dict[int, tuple[float, float]]:
     """Give success and processor seconds by the step of each evaluation."""
     lines = (line for line in run.record.metrics if line.get("eval/success_rate") is not None)
     return {line["step"]: (line["eval/success_rate"], line.get("time/processor") or math.nan) for line in lines}
@@ -240,16 +240,26 @@ def parameters_section(data: Data) -> Section | None:
 def memory_section(data: Data) -> Section | None:
     """Tabulate final scores with and without a memory, and the difference; None where no run was evaluated so."""
     rows = []
-    for world, name, runs in data.groups():  # in the measure of their own final scores
-        metric = f"{ABLATION}{'success_rate' if runs[0].success else 'episodic_return'}"
-        if pairs := [(run.score, run.last(metric)) for run in runs if run.last(metric) is not None]:
+    for world, name, runs in data.groups():
+        if pairs := without_memory(runs):
             before, after = zip(*pairs, strict=True)
             sides = {"with": before, "without": after, "lost": [x - y for x, y in pairs]}
             where = {"environment": world, "series": name, "seeds": str(len(pairs))}
             rows.append(where | {side: str(interval(scores)) for side, scores in sides.items()})
-            if distances := [found for run in runs if (found := run.last(RECALLED)) is not None]:
+            if distances := recall_distances(runs):
                 rows[-1]["recall distance"] = str(interval(distances))
     return section("memory", rows)
+
+
+def without_memory(runs: Sequence[Entry]) -> list[tuple[float, float]]:
+    """Give each evaluated run's final score and that without its memory, in the same measure."""
+    metric = f"{ABLATION}{'success_rate' if runs[0].success else 'episodic_return'}"
+    return [(run.score, found) for run in runs if (found := run.last(metric)) is not None]
+
+
+def recall_distances(runs: Sequence[Entry]) -> list[float]:
+    """Give each measured run's number of past steps from which half of the past's influence comes."""
+    return [found for run in runs if (found := run.last(RECALLED)) is not None]
 
 
 def published_section(data: Data) -> Section | None:
