@@ -50,10 +50,11 @@ FORMAT = "dqn-memory archive 1"
 RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
 CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 SUMMARY, ATTENTION = "summary.json", "attention.json"
-EVALUATIONS = ("eval/", "final/", "memory_ablation/")  # names of metrics that are kept in full
+EVALUATIONS = ("eval/", "final/", "memory_ablation/")  # names of metrics all of which are kept
 KEPT = (*EVALUATIONS, "losses/reconstruction")
 TRAINING_LINES = 20  # of a run that are kept besides
 DIGITS = 6  # significant ones of a training line
+MORE_DIGITS = 9  # of an evaluation
 PROGRESS = ("state", "steps", "attempts", "seconds", "error")  # columns of a run's state, where it has them
 PER_RUN = ("revision", "dirty", "command")  # facts of environment.json that are no machine's
 Damage = Mapping[str, Sequence[str]]
@@ -260,7 +261,7 @@ def compact(record: RunRecord) -> RunRecord:
     """Keep of a run's log lines what a report reads.
 
     These are all that evaluate or hold losses of a world model, whose fluctuation is reported, and of the others
-    TRAINING_LINES at even distances, the last among them. Numbers of training are rounded.
+    TRAINING_LINES at even distances, the last among them. Numbers are rounded.
     """
     whole = [any(name.startswith(KEPT) for name in row) for row in record.metrics]
     others = [number for number, kept in enumerate(whole) if not kept]
@@ -271,10 +272,9 @@ def compact(record: RunRecord) -> RunRecord:
 
 
 def rounded(row: Tree) -> Tree:
-    """Round a log line to DIGITS significant digits, one of an evaluation in full."""
-    if any(name.startswith(EVALUATIONS) for name in row):
-        return row
-    return {name: float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x for name, x in row.items()}
+    """Round a log line to DIGITS significant digits, one of an evaluation to MORE_DIGITS."""
+    digits = MORE_DIGITS if any(name.startswith(EVALUATIONS) for name in row) else DIGITS
+    return {name: float(f"{x:.{digits}g}") if isinstance(x, float) else x for name, x in row.items()}
 
 
 def placeless(value: Any, folder: Path, place: str) -> Any:

@@ -29,6 +29,7 @@ GRID: Any = {"color": "#e6e6e6", "linewidth": 0.7}
 FAINT = "#666666"
 GREY = "#c4c4c4"
 FEW_SERIES = 6  # up to which one panel holds all
+MANY_SERIES = 16  # up to which a panel shows the others, too
 ACROSS = 4  # panels side by side
 KEYS = 3  # names of environments side by side
 WIDE = 20  # largest cost over the least one from which their axis is logarithmic
@@ -117,7 +118,7 @@ def series_figure(
     names: Collection[str], styles: Mapping[str, Look], draw: Callable[[Axes, str, Look | None], None],
     words: tuple[str, str], title: str = "",
 ) -> tuple[Figure, list[Axes]]:  # fmt: skip
-    """Draw all series in one panel; where there are many, in a panel each, with the others in grey (no look).
+    """Draw all series in one panel; where there are many, in a panel each, with the others in grey (no look) up to MANY_SERIES.
 
     Args:
         names: the series.
@@ -126,15 +127,15 @@ def series_figure(
         words: what stands across and up.
         title: heading.
     """
-    small = len(names) > FEW_SERIES
+    small, grey = len(names) > FEW_SERIES, len(names) <= MANY_SERIES
     figure, panels = panels_of(len(names) if small else 1)
     for panel, name in zip(panels, names, strict=False):
-        for other in names:
+        for other in names if grey else [name]:
             draw(panel, other, None if small and other != name else styles[other])
-        panel.set_title(name if small else title, fontsize=9.5 if small else 11)
+        panel.set_title(name.replace(", ", "\n") if small else title, fontsize=9.5 if small else 11)
     if small:
         labelled(figure, *words)
-        figure.suptitle(f"{title} (grey: the other series)".strip(), fontsize=11)
+        figure.suptitle(f"{title} (grey: the other series)".strip() if grey else title, fontsize=11)
     else:
         panels[0].set_xlabel(words[0])
         panels[0].set_ylabel(words[1])
