@@ -213,7 +213,7 @@ def figure(archives: Archives, archive: str) -> str:
             costs[label][name] = cost([run for world in shared for run in data.of(world, name)])
     known = {label: found for label, found in costs.items() if not any(map(math.isnan, found.values()))}
     require(whole and known, f"{archive} has no environment that all series share, or no processor times")
-    archives.pictures[f"{archive}.png"] = png(answer_figure(cells, whole, known, looks(data.series)))
+    archives.pictures[f"{archive}.png"] = png(answer_figure(cells, whole, known))
     return f"![Final scores of {archive}, with 95 % intervals, and their mean over each cost.]({archive}.png)"
 
 

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import pairwise
+from itertools import cycle, pairwise
 from math import ceil, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -118,7 +118,7 @@ def series_figure(
     names: Collection[str], styles: Mapping[str, Look], draw: Callable[[Axes, str, Look | None], None],
     words: tuple[str, str], title: str = "",
 ) -> tuple[Figure, list[Axes]]:  # fmt: skip
-    """Draw all series in one panel; where there are many, in a panel each, with the others in grey (no look) up to MANY_SERIES.
+    """Draw all series in one panel; where there are many, in a panel each, the others in grey (no look).
 
     Args:
         names: the series.
@@ -269,53 +269,66 @@ def parameters_figure(points: Sequence[tuple[str, str, int, Estimate]], styles: 
 @_styled
 def answer_figure(
     cells: Mapping[tuple[str, str], tuple[Estimate, float]], scores: Mapping[str, Estimate],
-    costs: Mapping[str, Mapping[str, float]], styles: Mapping[str, Look],
+    costs: Mapping[str, Mapping[str, float]],
 ) -> Figure:  # fmt: skip
-    """Draw which series is good where: a heat map of scores, and below it the mean score over each cost.
+    """Draw which series is good where: a heat map of scores, and beside it the mean score over each cost.
 
     Args:
         cells: score, and the same normalised, of each series and environment; the lighter, the lower.
         scores: normalised score over all environments, by series.
         costs: of each series, by what they are costs of.
-        styles: looks of the series.
     """
     series = list(scores)
+    pairs = zip(cycle(PALETTE), cycle(MARKERS), strict=False)
+    styles = {name: Look(colour, "-", marker) for name, (colour, marker) in zip(series, pairs, strict=False)}
     worlds = list(dict.fromkeys(world for _, world in cells))
-    figure = Figure(figsize=(max(1.2 * len(worlds) + 1.6, 6.5), 0.5 * len(series) + 3.9), layout="constrained")
-    places = figure.add_gridspec(2, len(costs), height_ratios=(0.5 * len(series) + 0.7, 3.2))
-    table = figure.add_subplot(places[0, :])
-    shades = np.array(
-        [[cells[name, world][1] if (name, world) in cells else np.nan for world in worlds] for name in series]
-    )
-    table.imshow(shades, cmap="Blues", vmin=0, vmax=1.25, aspect="auto")
+    height = max(0.5 * len(series) + 0.4, 1.5 * len(costs))
+    figure = Figure(figsize=(0.95 * len(worlds) + 4.6, height), layout="constrained")
+    places = figure.add_gridspec(len(costs), 2, width_ratios=(0.95 * len(worlds) + 1.4, 3.2))
+    _heat_map(figure.add_subplot(places[:, 0]), cells, series, worlds, styles)
+    for number, (label, values) in enumerate(costs.items()):
+        panel = figure.add_subplot(places[number, 1])
+        for name in series:
+            score, cost, look = scores[name], values[name], styles[name]
+            panel.plot([cost, cost], [score.low, score.high], color=look.colour, linewidth=1.4, alpha=0.5)
+            panel.plot(cost, score.point, look.marker, color=look.colour, markersize=6)
+        panel.grid(**GRID)
+        panel.margins(x=0.1, y=0.15)
+        if max(values.values()) > WIDE * min(values.values()):
+            panel.set_xscale("symlog", linthresh=100)  # some are 0
+            panel.set_xlim(-30)
+        panel.set_xlabel(label, fontsize=8.5)
+        panel.tick_params(labelsize=8)
+        if number == len(costs) // 2:
+            panel.set_ylabel("mean normalised score", fontsize=8.5)
+    return figure
+
+
+def _heat_map(
+    panel: Axes, cells: Mapping[tuple[str, str], tuple[Estimate, float]],
+    series: Sequence[str], worlds: Sequence[str], styles: Mapping[str, Look],
+) -> None:  # fmt: skip
+    """Draw scores with their intervals by series and environment; marks before the names are those of other panels."""
+    shades = [[cells[name, world][1] if (name, world) in cells else np.nan for world in worlds] for name in series]
+    panel.imshow(np.array(shades), cmap="Blues", vmin=0, vmax=1.25, aspect="auto")
     for row, name in enumerate(series):
+        mark = styles[name].marker
+        side = panel.get_yaxis_transform()  # shares of the panel across, rows down
+        panel.plot(-0.03, row, mark, color=styles[name].colour, markersize=7, clip_on=False, transform=side)
         for column, world in enumerate(worlds):
             if (name, world) not in cells:
                 continue
             score, shade = cells[name, world]
             ink = "white" if shade > 0.8 else "black"
-            table.text(column, row - 0.14, f"{score.point:.2f}", ha="center", va="center", color=ink, fontsize=10)
+            panel.text(column, row - 0.14, f"{score.point:.2f}", ha="center", va="center", color=ink, fontsize=10)
             ends = "" if np.isnan(score.low) else f"{score.low:.2f} to {score.high:.2f}"
-            table.text(column, row + 0.25, ends, ha="center", va="center", color=ink, fontsize=6.5)
-    table.set_xticks(range(len(worlds)), [world.split("/")[-1].removesuffix("-v0") for world in worlds], fontsize=8)
-    table.set_yticks(range(len(series)), series)
-    table.tick_params(length=0, labeltop=True, labelbottom=False)
-    for number, (label, values) in enumerate(costs.items()):
-        panel = figure.add_subplot(places[1, number])
-        for place, name in enumerate(series):
-            score, cost, look = scores[name], values[name], styles[name]
-            panel.plot([cost, cost], [score.low, score.high], color=look.colour, linewidth=1.4, alpha=0.5)
-            panel.plot(cost, score.point, look.marker, color=look.colour, markersize=6)
-            shift = (5, 4 if place % 2 else -9)
-            panel.annotate(name, (cost, score.point), shift, textcoords="offset points", fontsize=7)
-        panel.grid(**GRID)
-        panel.margins(x=0.3)
-        if max(values.values()) > WIDE * min(values.values()):
-            panel.set_xscale("symlog", linthresh=100)  # some are 0
-            panel.set_xlim(-30)
-        panel.set_xlabel(label)
-        panel.set_ylabel("" if number else "mean normalised score")
-    return figure
+            panel.text(column, row + 0.25, ends, ha="center", va="center", color=ink, fontsize=6.5)
+    names = [world.split("/")[-1].removesuffix("-v0").replace("-", " ") for world in worlds]
+    panel.set_xticks(range(len(worlds)), names, fontsize=8.5)
+    panel.set_yticks(range(len(series)), series)
+    panel.tick_params(length=0, labeltop=True, labelbottom=False)
+    panel.tick_params("y", pad=18)
+    panel.set_xlim(-0.5, len(worlds) - 0.5)
 
 
 @_styled
