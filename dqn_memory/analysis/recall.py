@@ -23,6 +23,7 @@ from dqn_memory.runs.settings import Bounds
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Occlusion = Literal["resampled", "neutral"]
+ROUNDING = 1e-6  # of the spread of Q, up to which a change of it is none
 COPIED = 2**13  # observations, of windows in which one is replaced, that are held at once
 
 
@@ -64,7 +65,7 @@ class Recall:
     @property
     def distance(self) -> int:
         """Count the past steps from which half of the past's influence on Q comes, by occlusion; 0 if it has none."""
-        _, *past = (mean for mean, _, _ in self.curve("occlusion"))
+        _, *past = (mean if mean > ROUNDING * self.spread else 0.0 for mean, _, _ in self.curve("occlusion"))
         return 1 + int(np.searchsorted(np.cumsum(past), sum(past) / 2)) if sum(past) else 0
 
     def words(self) -> str:

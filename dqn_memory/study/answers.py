@@ -17,6 +17,7 @@ version, and several names have semicolons between them:
     {{solved every_environment CarFlag=30;Hallway=60}}   what each environment came to, when it was solved, and aims
     {{curve every_environment MemoryCards}}              learning curves in an environment
     {{figure memories}}                                  a heat map of scores, and their mean over each cost
+    {{solving memories}}                                 seconds until each series has solved each environment
     {{costs memories}}                                   size, and time and memory that learning and acting take
     {{used memories}}                                    scores without the memory, and how far back it reaches
     {{choices memories "Hallway=no cue;CarFlag=a cue"}}  what to take in each environment, and what it costs
@@ -213,7 +214,8 @@ def figure(archives: Archives, archive: str) -> str:
             costs[label][name] = cost([run for world in shared for run in data.of(world, name)])
     known = {label: found for label, found in costs.items() if not any(map(math.isnan, found.values()))}
     require(whole and known, f"{archive} has no environment that all series share, or no processor times")
-    archives.pictures[f"{archive}.png"] = png(answer_figure(cells, whole, known))
+    scales = {world: scale for world in shared if (scale := data.scale(world))}
+    archives.pictures[f"{archive}.png"] = png(answer_figure(cells, whole, known, scales))
     return f"![Final scores of {archive}, with 95 % intervals, and their mean over each cost.]({archive}.png)"
 
 
@@ -250,7 +252,7 @@ def choices(archives: Archives, archive: str, tasks: str = "") -> str:
         row = {"a task with": examples.get(world, "")} if tasks else {}
         row |= {"environment": _plain(world), "take": take, "success": _estimate(interval(scores[take]))}
         when = "not" if math.isinf(soonest[take]) else f"{soonest[take]:,.0f}"
-        row |= {"seconds until solved": when, "for a million steps": f"{costs[take]:.0f}"}
+        row |= {"seconds until solved": when, "seconds a million steps": f"{costs[take]:.0f}"}
         row |= {"as good": ", ".join(name for name in good if name != take), "undecided": ", ".join(maybe)}
         rows.append(row)
     return Table.from_records(rows).markdown()
@@ -264,6 +266,16 @@ def costs(archives: Archives, archive: str) -> str:
             sizes = sorted({run.parameters for run in runs if run.parameters is not None})
             row = {"": name, "parameters": " to ".join(f"{size:,}" for size in dict.fromkeys(sizes[:1] + sizes[-1:]))}
             rows.append(row | {label: show(cost(runs), ",.0f") for label, cost in COSTS.items()})
+    return Table.from_records(rows).markdown()
+
+
+def solving(archives: Archives, archive: str) -> str:
+    """Tabulate the processor seconds of one run until its series has solved an environment."""
+    data, rows = archives[archive], []
+    for world in data.worlds:
+        marks = {name: solved(data, world, data.of(world, name)) for name in data.series}
+        seconds = {name: f"{mark.seconds:,.0f}" if mark else "not" for name, mark in marks.items()}
+        rows.append({"": _plain(world)} | seconds)
     return Table.from_records(rows).markdown()
 
 
@@ -364,7 +376,8 @@ def _contrast(archives: Archives, question: Question, first: str, second: str) -
 WORDS: Mapping[str, Callable[..., str]] = {
     "mean": mean, "interval": with_interval, "each": each, "range": lowest_to_highest, "p": p_value, "beats": beats,
     "iqm": iqm, "runs": runs, "table": table, "within": within, "solved": solved_table, "curve": curve,
-    "figure": figure, "choices": choices, "costs": costs, "used": used, "questions": questions,
+    "figure": figure, "choices": choices, "solving": solving, "costs": costs, "used": used,
+    "questions": questions,
 }  # fmt: skip
 
 

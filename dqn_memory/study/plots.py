@@ -43,6 +43,7 @@ BEST = dict.fromkeys(statistics.HUMAN.values(), "human") | dict.fromkeys(statist
 PALETTE = COLOURS[:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v")
+APART_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 MARKS = 12  # of a line with many points, which has a marker now and then
 
 
@@ -269,7 +270,7 @@ def parameters_figure(points: Sequence[tuple[str, str, int, Estimate]], styles: 
 @_styled
 def answer_figure(
     cells: Mapping[tuple[str, str], tuple[Estimate, float]], scores: Mapping[str, Estimate],
-    costs: Mapping[str, Mapping[str, float]],
+    costs: Mapping[str, Mapping[str, float]], scales: Mapping[str, Scale],
 ) -> Figure:  # fmt: skip
     """Draw which series is good where: a heat map of scores, and beside it the mean score over each cost.
 
@@ -277,15 +278,15 @@ def answer_figure(
         cells: score, and the same normalised, of each series and environment; the lighter, the lower.
         scores: normalised score over all environments, by series.
         costs: of each series, by what they are costs of.
+        scales: of the environments.
     """
     series = list(scores)
-    pairs = zip(cycle(PALETTE), cycle(MARKERS), strict=False)
+    pairs = zip(cycle(PALETTE), cycle(APART_MARKERS), strict=False)
     styles = {name: Look(colour, "-", marker) for name, (colour, marker) in zip(series, pairs, strict=False)}
-    worlds = list(dict.fromkeys(world for _, world in cells))
     height = max(0.5 * len(series) + 0.4, 1.5 * len(costs))
-    figure = Figure(figsize=(0.95 * len(worlds) + 4.6, height), layout="constrained")
-    places = figure.add_gridspec(len(costs), 2, width_ratios=(0.95 * len(worlds) + 1.4, 3.2))
-    _heat_map(figure.add_subplot(places[:, 0]), cells, series, worlds, styles)
+    figure = Figure(figsize=(0.95 * len(scales) + 4.6, height), layout="constrained")
+    places = figure.add_gridspec(len(costs), 2, width_ratios=(0.95 * len(scales) + 1.4, 3.2))
+    _heat_map(figure.add_subplot(places[:, 0]), cells, series, scales, styles)
     for number, (label, values) in enumerate(costs.items()):
         panel = figure.add_subplot(places[number, 1])
         for name in series:
@@ -306,28 +307,31 @@ def answer_figure(
 
 def _heat_map(
     panel: Axes, cells: Mapping[tuple[str, str], tuple[Estimate, float]],
-    series: Sequence[str], worlds: Sequence[str], styles: Mapping[str, Look],
+    series: Sequence[str], scales: Mapping[str, Scale], styles: Mapping[str, Look],
 ) -> None:  # fmt: skip
-    """Draw scores with their intervals by series and environment; marks before the names are those of other panels."""
+    """Draw scores with their intervals by series and environment; marks beside the names are those of other panels."""
+    worlds = list(scales)
     shades = [[cells[name, world][1] if (name, world) in cells else np.nan for world in worlds] for name in series]
     panel.imshow(np.array(shades), cmap="Blues", vmin=0, vmax=1.25, aspect="auto")
     for row, name in enumerate(series):
         mark = styles[name].marker
         side = panel.get_yaxis_transform()  # shares of the panel across, rows down
-        panel.plot(-0.03, row, mark, color=styles[name].colour, markersize=7, clip_on=False, transform=side)
+        panel.plot(-0.025, row, mark, color=styles[name].colour, markersize=7, clip_on=False, transform=side)
         for column, world in enumerate(worlds):
             if (name, world) not in cells:
                 continue
             score, shade = cells[name, world]
             ink = "white" if shade > 0.8 else "black"
             panel.text(column, row - 0.14, f"{score.point:.2f}", ha="center", va="center", color=ink, fontsize=10)
-            ends = "" if np.isnan(score.low) else f"{score.low:.2f} to {score.high:.2f}"
+            ends = "one seed" if np.isnan(score.low) else f"{score.low:.2f} to {score.high:.2f}"
             panel.text(column, row + 0.25, ends, ha="center", va="center", color=ink, fontsize=6.5)
-    names = [world.split("/")[-1].removesuffix("-v0").replace("-", " ") for world in worlds]
-    panel.set_xticks(range(len(worlds)), names, fontsize=8.5)
+    short = [world.split("/")[-1].removesuffix("-v0").replace("-", " ") for world in worlds]
+    lines = [f"random {scale.zero:.2f}\nbest {scale.one:.2f}" for scale in scales.values()]
+    names = [f"{name}\n{line}" for name, line in zip(short, lines, strict=True)]
+    panel.set_xticks(range(len(worlds)), names, fontsize=8)
     panel.set_yticks(range(len(series)), series)
     panel.tick_params(length=0, labeltop=True, labelbottom=False)
-    panel.tick_params("y", pad=18)
+    panel.tick_params("y", pad=22)
     panel.set_xlim(-0.5, len(worlds) - 0.5)
 
 

@@ -10,7 +10,7 @@ from dqn_memory.acting import EvalSetup, StateActor, WindowActor, acting_cost
 from dqn_memory.agent import load_network
 from dqn_memory.analysis.episodes import beginning, play_in, q_values, reach, windows
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
-from dqn_memory.analysis.recall import RecallConfig, gradients, occlusions, recall, substitutes
+from dqn_memory.analysis.recall import Recall, RecallConfig, gradients, occlusions, recall, substitutes
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.network import ARCHITECTURES
 
@@ -140,6 +140,12 @@ def test_the_words_tell_how_far_back_half_of_it_lies(monkeypatch):
     assert "the last 1 of 5 past steps" in near and "the last 4 of 5 past steps" in far
     assert "Q is the same" in recall(network("dqn").eval(), EPISODES, RecallConfig(), 1).words()
     assert "Q is the same" in recall(network("drqn").eval(), [episode(1)], RecallConfig(), 1).words()
+
+
+@pytest.mark.parametrize(("change", "steps"), [(1e-7, 0), (1e-4, 2)])  # rounding of 32 bits, and more
+def test_rounding_is_no_recall(change: float, steps: int) -> None:
+    occlusion = np.array([[1.0, change, change, change]])
+    assert Recall(occlusion, occlusion, occlusion, np.ones(4), spread=1.0).distance == steps
 
 
 def test_a_beginning_is_the_episode_cut_short():

@@ -94,6 +94,10 @@ def test_fields_are_numbers_of_the_archive(kept: Path) -> None:
     assert fill(kept, "{{within kept Memory-5x5 dgfqn 0.5}}").splitlines()[2] == "| Memory 5x5 | - |"
     solved = fill(kept, "{{solved kept Hallway=60}}").splitlines()
     assert [row.split(" | ")[-1] for row in solved[2:]] == [" |", " |", "60 |", "60 |"]
+    marks = [row.split(" | ")[-3] for row in solved[2:]]  # processor seconds, environments and then series
+    assert [row.split(" | ")[1:] for row in fill(kept, "{{solving kept}}").splitlines()[2:]] == [
+        [marks[0], f"{marks[1]} |"], [marks[2], f"{marks[3]} |"]
+    ]  # fmt: skip
     costs = fill(kept, "{{costs kept}}").splitlines()[2].split(" | ")
     assert costs[0] == "| dtqn4" and costs[2:] == [f"{1e6 * 50 / STEPS:,.0f}", "-", "- |"]  # nothing of acting there
     pages = filled_pages(kept) if fill(kept, "{{figure kept}} {{curve kept Memory-5x5}}") else {}
