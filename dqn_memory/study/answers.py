@@ -43,7 +43,7 @@ from dqn_memory.study.collect import PREFERRED, Data, Entry, collect
 from dqn_memory.study.page import counted, slug
 from dqn_memory.study.plots import answer_figure, curves_figure, looks
 from dqn_memory.study.sections.scores import matrices, recall_distances, solved, success_and_seconds, without_memory
-from dqn_memory.study.statistics import Contrast, Moments, contrast, holm, interval, welch
+from dqn_memory.study.statistics import Contrast, Moments, contrast, holm, interval, plain_name, short_name, welch
 from dqn_memory.study.store import INDEX
 from envs.files import read_text
 from envs.tables import Table, show
@@ -84,8 +84,8 @@ class Archives:
 
     def world(self, archive: str, word: str) -> str:
         """Give an environment's label by its short name."""
-        short = {_short(label): label for label in self[archive].source.worlds}
-        return short[_known("environment", word, short)]
+        labels = {short_name(label): label for label in self[archive].source.worlds}
+        return labels[_known("environment", word, labels)]
 
     def notes(self, archive: str, words: str) -> dict[str, str]:
         """Give what is said of environments, by their labels: "CarFlag=30;Hallway=60"."""
@@ -95,15 +95,6 @@ class Archives:
     def several(self, archive: str, names: str) -> list[str]:
         """Give the series that words with semicolons between them name; * names all."""
         return self[archive].series if names == "*" else names.split(";")
-
-
-def _short(label: str) -> str:
-    """Leave out an environment's family and version."""
-    return label.split("/")[-1].removesuffix("-v0")
-
-
-def _plain(label: str) -> str:
-    return _short(label).replace("-", " ")
 
 
 def _known(what: str, name: str, names: Sequence[str] | Mapping[str, str]) -> str:
@@ -180,7 +171,7 @@ def _across(archives: Archives, archive: str, worlds: str, names: str, score: Ca
     for world in worlds.split(";"):
         groups = [data.of(archives.world(archive, world), name) for name in series]
         means = [float(np.mean([score(run) for run in runs])) if runs else None for runs in groups]
-        rows.append([_plain(world), *(show(number, ".2f") for number in means)])
+        rows.append([plain_name(world), *(show(number, ".2f") for number in means)])
     return Table(["", *series], rows).markdown()
 
 
@@ -189,7 +180,7 @@ def solved_table(archives: Archives, archive: str, aims: str = "") -> str:
     data, rows, aimed = archives[archive], [], archives.notes(archive, aims)
     for world, series, found in data.groups():
         scale, score = data.scale(world), interval([run.score for run in found])
-        row = {"environment": _plain(world)} | ({"series": series} if len(data.series) > 1 else {})
+        row = {"environment": plain_name(world)} | ({"series": series} if len(data.series) > 1 else {})
         row |= {"seeds": str(len(found)), "final": str(score)}
         row["best known"] = "" if scale is None else f"{scale.one:.2f}"
         mark = solved(data, world, found)
@@ -224,7 +215,7 @@ def curve(archives: Archives, archive: str, world: str) -> str:
     data, label = archives[archive], archives.world(archive, world)
     series, name = {name: data.of(label, name) for name in data.series}, f"{archive}-{slug(world)}.png"
     archives.pictures[name] = png(curves_figure(series, looks(data.series), label, data.scale(label)))
-    return f"![Success over steps in {_plain(world)}.]({name})"
+    return f"![Success over steps in {plain_name(world)}.]({name})"
 
 
 def choices(archives: Archives, archive: str, tasks: str = "") -> str:
@@ -250,7 +241,7 @@ def choices(archives: Archives, archive: str, tasks: str = "") -> str:
         soonest = {name: mark.seconds if mark else math.inf for name, mark in marks.items()}
         take = min(good, key=lambda name: (soonest[name], costs[name]))
         row = {"a task with": examples.get(world, "")} if tasks else {}
-        row |= {"environment": _plain(world), "take": take, "success": _estimate(interval(scores[take]))}
+        row |= {"environment": plain_name(world), "take": take, "success": _estimate(interval(scores[take]))}
         when = "not" if math.isinf(soonest[take]) else f"{soonest[take]:,.0f}"
         row |= {"seconds until solved": when, "seconds a million steps": f"{costs[take]:.0f}"}
         row |= {"as good": ", ".join(name for name in good if name != take), "undecided": ", ".join(maybe)}
@@ -275,7 +266,7 @@ def solving(archives: Archives, archive: str) -> str:
     for world in data.worlds:
         marks = {name: solved(data, world, data.of(world, name)) for name in data.series}
         seconds = {name: f"{mark.seconds:,.0f}" if mark else "not" for name, mark in marks.items()}
-        rows.append({"": _plain(world)} | seconds)
+        rows.append({"": plain_name(world)} | seconds)
     return Table.from_records(rows).markdown()
 
 
@@ -283,7 +274,7 @@ def used(archives: Archives, archive: str) -> str:
     """Tabulate scores without the memory and, in brackets, how many past steps half of its influence comes from."""
     data, rows = archives[archive], []
     for world in data.worlds:
-        row = {"": _plain(world)}
+        row = {"": plain_name(world)}
         for name in data.series:
             runs = data.of(world, name)
             pairs, distances = (without_memory(runs), recall_distances(runs)) if runs else ([], [])

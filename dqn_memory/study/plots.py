@@ -18,7 +18,7 @@ from dqn_memory.analysis.plots import COLOURS, STYLE
 from dqn_memory.network import ARCHITECTURES
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import Entry
-from dqn_memory.study.statistics import Estimate, Floats, Scale
+from dqn_memory.study.statistics import Estimate, Floats, Scale, plain_name
 
 _styled = matplotlib.rc_context({**STYLE, "font.size": 10, "axes.labelsize": 10, "legend.fontsize": 9})
 SHORT = 24  # letters of a panel's title
@@ -325,9 +325,7 @@ def _heat_map(
             panel.text(column, row - 0.14, f"{score.point:.2f}", ha="center", va="center", color=ink, fontsize=10)
             ends = "one seed" if np.isnan(score.low) else f"{score.low:.2f} to {score.high:.2f}"
             panel.text(column, row + 0.25, ends, ha="center", va="center", color=ink, fontsize=6.5)
-    short = [world.split("/")[-1].removesuffix("-v0").replace("-", " ") for world in worlds]
-    lines = [f"random {scale.zero:.2f}\nbest {scale.one:.2f}" for scale in scales.values()]
-    names = [f"{name}\n{line}" for name, line in zip(short, lines, strict=True)]
+    names = [f"{plain_name(world)}\nrandom {scale.zero:.2f}\nbest {scale.one:.2f}" for world, scale in scales.items()]
     panel.set_xticks(range(len(worlds)), names, fontsize=8)
     panel.set_yticks(range(len(series)), series)
     panel.tick_params(length=0, labeltop=True, labelbottom=False)

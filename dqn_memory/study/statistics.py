@@ -293,3 +293,13 @@ def game(name: str) -> str:
     """Give ale-py's name of a game with a human score, from any spelling ("Ms Pacman", "ALE/MsPacman-v5"), or ""."""
     plain = {candidate.replace("_", ""): candidate for candidate in HUMAN}
     return plain.get(re.sub(r"[^a-z]", "", re.sub(r"^ALE/|-v\d+$", "", name).lower()), "")
+
+
+def short_name(label: str) -> str:
+    """Leave out an environment's family and version."""
+    return label.split("/")[-1].removesuffix("-v0")
+
+
+def plain_name(label: str) -> str:
+    """Name an environment in running text."""
+    return short_name(label).replace("-", " ")
