@@ -202,7 +202,7 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
     Raises:
         UserError: the folder holds something else, or runs that the study lacks.
     """
-    records = {run.name: compact(records[run.name]) for run in source.runs if run.name in records}
+    records = {run.name: records[run.name] for run in source.runs if run.name in records}
     earlier = _earlier(source, records, folder)
     if source.recorded is None:
         records = {name: portable(record, source.folder, f"{HOME}/{source.name}") for name, record in records.items()}

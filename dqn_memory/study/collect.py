@@ -10,7 +10,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.toml import from_record
-from dqn_memory.study.archive import CONFIG, ROWS, RunRecord, Source
+from dqn_memory.study.archive import CONFIG, ROWS, RunRecord, Source, compact
 from dqn_memory.study.run_summary import MEANINGS, Curve, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, OTHERS, Scale, game, world_scale
 from dqn_memory.study.store import DEFINITION, RunState
@@ -192,7 +192,8 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
 
 
 def kept_record(entry: Entry, attention: Any) -> RunRecord:
-    """Give what an archive keeps of a run."""
-    measure = "success" if entry.success else "return"
-    summary = {"measure": measure, "budget": entry.curve.trained, "parameters": entry.parameters, **entry.summary}
-    return replace(entry.record, summary=summary, attention=attention)
+    """Give what an archive keeps of a run; its summary is that of the log lines kept, so that it can be made again."""
+    record, measure = compact(entry.record), "success" if entry.success else "return"
+    curve = read_curve(record.metrics, entry.success, entry.run.name)
+    summary = {"measure": measure, "budget": curve.trained, "parameters": entry.parameters, **summarise(curve)}
+    return replace(record, summary=summary, attention=attention)
