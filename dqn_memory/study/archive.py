@@ -6,7 +6,7 @@ An archive is a folder that git shows well and that needs no checkpoint:
     archive.json     name and axes of the study, what its report shows, SHA-256 of the other files
     config.toml      the settings that all runs share; `--config` of the trainer takes it
     runs.csv         a row a run: axes, state, cost, settings that differ, summary, SHA-256 of all its numbers
-    metrics.csv      a row a log line, of training TRAINING_LINES a run: number of the run in runs.csv, step, metrics
+    metrics.csv      a row a log line that `compact` keeps: number of the run in runs.csv, step, metrics
     machines.json    the distinct machines and versions that runs.csv refers to
     attention.json   attention maps by run, where the report has any
 
@@ -17,6 +17,7 @@ these tables by `study.report`.
 import csv
 import io
 import json
+import re
 import shlex
 import tomllib
 from collections import defaultdict
@@ -51,7 +52,7 @@ RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
 CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 SUMMARY, ATTENTION = "summary.json", "attention.json"
 EVALUATIONS = ("eval/", "final/", "memory_ablation/")  # names of metrics all of which are kept
-KEPT = (*EVALUATIONS, "losses/reconstruction")
+WORLD_MODEL = "losses/reconstruction"  # where it is logged, all losses are kept
 TRAINING_LINES = 20  # of a run that are kept besides
 DIGITS = 6  # significant ones of a training line
 MORE_DIGITS = 9  # of an evaluation
@@ -260,20 +261,31 @@ def portable(record: RunRecord, folder: Path, place: str) -> RunRecord:
 def compact(record: RunRecord) -> RunRecord:
     """Keep of a run's log lines what a report reads.
 
-    These are all that evaluate or hold losses of a world model, whose fluctuation is reported, and of the others
+    These are all that evaluate, the losses of a world model, whose fluctuation is reported, and of all other lines
     TRAINING_LINES at even distances, the last among them. Numbers are rounded.
     """
-    whole = [any(name.startswith(KEPT) for name in row) for row in record.metrics]
-    others = [number for number, kept in enumerate(whole) if not kept]
+    others = [number for number, row in enumerate(record.metrics) if not (evaluates(row) or WORLD_MODEL in row)]
     count = min(TRAINING_LINES, len(others))
     chosen = {others[len(others) * number // count - 1] for number in range(1, count + 1)}
-    rows = [row for number, row in enumerate(record.metrics) if whole[number] or number in chosen]
-    return replace(record, metrics=[rounded(row) for row in rows])
+    kept = chosen | (set(range(len(record.metrics))) - set(others))
+    return replace(record, metrics=[rounded(shortened(record.metrics[number])) for number in sorted(kept)])
+
+
+def evaluates(row: Tree) -> bool:
+    """Tell whether a log line is one of an evaluation."""
+    return any(name.startswith(EVALUATIONS) for name in row)
+
+
+def shortened(row: Tree) -> Tree:
+    """Leave out intervals before the end, which follow from rate and episodes, and of a world model all but losses."""
+    only = ("step", "losses/") if WORLD_MODEL in row and not evaluates(row) else ""
+    interval = re.compile("eval/.*_(low|high)")
+    return {name: x for name, x in row.items() if name.startswith(only) and not interval.fullmatch(name)}
 
 
 def rounded(row: Tree) -> Tree:
     """Round a log line to DIGITS significant digits, one of an evaluation to MORE_DIGITS."""
-    digits = MORE_DIGITS if any(name.startswith(EVALUATIONS) for name in row) else DIGITS
+    digits = MORE_DIGITS if evaluates(row) else DIGITS
     return {name: float(f"{x:.{digits}g}") if isinstance(x, float) else x for name, x in row.items()}
 
 

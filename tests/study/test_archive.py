@@ -71,10 +71,14 @@ def test_few_training_lines_are_kept_and_all_that_a_report_reads() -> None:
     metrics: list[dict[str, float]] = [{"step": step, "losses/td_loss": step / 7} for step in range(1, 1001)]
     for place, name in zip((100, 101, 700), read_in_full, strict=True):
         metrics[place] = {"step": place + 1, name: 1 / 3}
+    metrics[100] |= {"eval/success_low": 0.1, "eval/greedy_success_high": 0.9}
+    metrics[101] |= {"final/success_low": 0.1}
+    metrics[700] |= {"losses/kl": 0.1, "charts/SPS": 1.0, "time/elapsed": 1.0}
     once = compact(RunRecord({}, {}, list(metrics)))
     training = [row["step"] for row in once.metrics if "losses/td_loss" in row]
     assert len(training) == TRAINING_LINES and training[-1] == 1000 and set(np.diff(training)) <= {49, 50, 51, 52}
-    assert {name for row in once.metrics for name in row} == {"step", "losses/td_loss", *read_in_full}
+    kept = {name for row in once.metrics for name in row}
+    assert kept == {"step", "losses/td_loss", *read_in_full, "final/success_low", "losses/kl"}
     assert compact(once) == once
 
 
