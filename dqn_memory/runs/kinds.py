@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,14 @@ def script_of(kind: str) -> str:
     return _entry_point(kind).module
 
 
+@cache
+def installed() -> EntryPoints:
+    """Find the entry points of all trainers, once, as this reads files of everything that is installed."""
+    return entry_points(group=TRAINERS)
+
+
 def _entry_point(kind: str) -> EntryPoint:
-    found = entry_points(group=TRAINERS)
+    found = installed()
     if kind not in found.names:
         raise UserError(near_names("kind of run", kind, found.names))
     return found[kind]
@@ -57,7 +64,7 @@ def check_kind(run: Path, checkpoint: Checkpoint, kind: str) -> None:
     if found == kind:
         return
     right = ""
-    if found in entry_points(group=TRAINERS).names:
+    if found in installed().names:
         script = script_of(found)
         right = f"; use python -m {script} or {script.rpartition('.')[0]}.inspect"
     raise UserError(f"the checkpoint of {run} is foreign: its kind is '{found}', not '{kind}'{right}")
