@@ -1,0 +1,13 @@
+"""An open grid that is small enough to be learned, with phantom rooms and without, for the study `rq5_learned`.
+
+Both are the grid of `Gridverse/Memory-Empty-13x13-v0` in 7 x 7 cells, whose phantom walls cut it into 2 x 2 rooms as
+the walls of `Gridverse/Memory-FourRooms-7x7-v0` do. This module is found where the study is started in the checkout.
+"""
+
+import envs
+
+OPEN = {"size": 7, "rooms": (2, 2)}
+envs.register("Study/Memory-Empty-7x7-v0", envs.Entry("envs.gridverse.tasks:MemoryEmpty", OPEN))
+envs.register(
+    "Study/Memory-7x7-Hallucinated-v0", envs.Entry("envs.gridverse.tasks:MemoryEmpty", OPEN | {"phantom_rooms": (2, 2)})
+)
