@@ -36,13 +36,13 @@ def script_of(kind: str) -> str:
 
 
 @cache
-def installed() -> EntryPoints:
+def installed_trainers() -> EntryPoints:
     """Find the entry points of all trainers, once, as this reads files of everything that is installed."""
     return entry_points(group=TRAINERS)
 
 
 def _entry_point(kind: str) -> EntryPoint:
-    found = installed()
+    found = installed_trainers()
     if kind not in found.names:
         raise UserError(near_names("kind of run", kind, found.names))
     return found[kind]
@@ -64,7 +64,7 @@ def check_kind(run: Path, checkpoint: Checkpoint, kind: str) -> None:
     if found == kind:
         return
     right = ""
-    if found in installed().names:
+    if found in installed_trainers().names:
         script = script_of(found)
         right = f"; use python -m {script} or {script.rpartition('.')[0]}.inspect"
     raise UserError(f"the checkpoint of {run} is foreign: its kind is '{found}', not '{kind}'{right}")

@@ -52,7 +52,7 @@ RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
 CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 SUMMARY, ATTENTION = "summary.json", "attention.json"
 EVALUATIONS = ("eval/", "final/", "memory_ablation/")  # names of metrics all of which are kept
-WORLD_MODEL = "losses/reconstruction"  # where it is logged, all losses are kept
+WORLD_MODEL = "losses/reconstruction"  # which GLAM logs; where it stands, the losses of every line are kept
 TRAINING_LINES = 20  # of a run that are kept besides
 DIGITS = 6  # significant ones of a training line
 MORE_DIGITS = 9  # of an evaluation
@@ -261,8 +261,8 @@ def portable(record: RunRecord, folder: Path, place: str) -> RunRecord:
 def compact(record: RunRecord) -> RunRecord:
     """Keep of a run's log lines what a report reads.
 
-    These are all that evaluate, the losses of a world model, whose fluctuation is reported, and of all other lines
-    TRAINING_LINES at even distances, the last among them. Numbers are rounded.
+    These are all that evaluate, the losses of GLAM's world model, whose fluctuation is reported, and of all other
+    lines TRAINING_LINES at even distances, the last among them. Numbers are rounded.
     """
     others = [number for number, row in enumerate(record.metrics) if not (evaluates(row) or WORLD_MODEL in row)]
     count = min(TRAINING_LINES, len(others))
@@ -277,7 +277,7 @@ def evaluates(row: Tree) -> bool:
 
 
 def shortened(row: Tree) -> Tree:
-    """Leave out intervals before the end, which follow from rate and episodes, and of a world model all but losses."""
+    """Leave out what no report reads: intervals before the end, and besides losses what such a world model logs."""
     only = ("step", "losses/") if WORLD_MODEL in row and not evaluates(row) else ""
     interval = re.compile("eval/.*_(low|high)")
     return {name: x for name, x in row.items() if name.startswith(only) and not interval.fullmatch(name)}

@@ -192,7 +192,7 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
 
 
 def kept_record(entry: Entry, attention: Any) -> RunRecord:
-    """Give what an archive keeps of a run; its summary is that of the log lines kept, so that it can be made again."""
+    """Give what an archive keeps of a run; its summary is that of the rounded lines, so that it can be made again."""
     record, measure = compact(entry.record), "success" if entry.success else "return"
     curve = read_curve(record.metrics, entry.success, entry.run.name)
     summary = {"measure": measure, "budget": curve.trained, "parameters": entry.parameters, **summarise(curve)}

@@ -9,7 +9,7 @@ from typing import Any
 import tomli_w
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.kinds import installed, trainer_class
+from dqn_memory.runs.kinds import installed_trainers, trainer_class
 from dqn_memory.runs.migration import SCHEMA
 from dqn_memory.runs.toml import defaults, from_record, to_toml
 from dqn_memory.study.archive import (
@@ -90,7 +90,7 @@ def _single(path: Path) -> tuple[RunState, RunRecord]:
 
 def kind_of(record: RunRecord, name: str) -> str:
     """Tell the trainer by the config that it can read."""
-    for kind in installed().names:
+    for kind in installed_trainers().names:
         try:
             from_record(trainer_class(kind).config_class, record.config_toml, name)
         except UserError:

@@ -19,7 +19,7 @@ import tyro
 from dqn_memory.runs.errors import UserError, one_line_errors, require
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.study.answers import filled_pages
-from dqn_memory.study.archive import Source, find_study, is_archive, open_source, write_archive
+from dqn_memory.study.archive import Source, compact, find_study, is_archive, open_source, write_archive
 from dqn_memory.study.collect import PREFERRED, Data, collect, kept_record, meaning
 from dqn_memory.study.gather import gather, is_run
 from dqn_memory.study.page import WORDS, Section, check_folder, counted, page_text, write_report
@@ -97,7 +97,7 @@ def archive(data: Data, folder: Path) -> None:
     """Keep a study's finished runs as tables; runs that only an archive has stay, finished or not."""
     source = data.source
     maps = learned.archived_maps(data) if source.shown.get("attention") else {}
-    records = dict(source.recorded or {})
+    records = {name: compact(record) for name, record in (source.recorded or {}).items()}
     records |= {entry.run.name: kept_record(entry, maps.get(entry.run.name)) for entry in data.entries}
     write_archive(source, records, folder)
     print(f"{folder}: {len(records)} runs kept")

@@ -141,7 +141,7 @@ def test_what_only_the_machine_of_a_run_can_tell_is_left_to_it():
 
 def test_a_trainer_that_is_not_installed_is_named(monkeypatch):
     gone = EntryPoint("gone", "gone_away:Trainer", kinds.TRAINERS)
-    monkeypatch.setattr(kinds, "installed", lambda: EntryPoints([gone]))
+    monkeypatch.setattr(kinds, "installed_trainers", lambda: EntryPoints([gone]))
     words = "the trainer gone is not installed here: there is no module gone_away"
     assert words in told(kinds.trainer_class, "gone")
 
