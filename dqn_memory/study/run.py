@@ -24,7 +24,7 @@ from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.lock import held_lock
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from dqn_memory.study import store
-from dqn_memory.study.archive import find_study, named_definition
+from dqn_memory.study.archive import find_study, named_definition, open_source
 from dqn_memory.study.definition import Definition, Planned, Resources, expand, shipped
 from dqn_memory.study.runner import Backend, Drive, Processes, offered, open_runs, take_over
 from dqn_memory.study.store import RunState, State, Study, in_words, last_step
@@ -124,6 +124,8 @@ def carry_out(
     args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], wanted: Sequence[Planned]
 ) -> Study:
     """Prepare the study, run what is left of those `wanted`, and return it; a lock keeps a second `study.run` away."""
+    for source in args.take_from:
+        open_source(find_study(Path(source)))  # one that is none is told before a folder is made
     with held_lock(folder / store.LOCK, f"{folder} is being carried out already", patience=2.0):
         store.check_study_folder(folder, definition, planned)
         if damage := store.put_aside(folder):

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from trained import contents
 
 from dqn_memory.runs.metrics import RAW
 from dqn_memory.study.archive import TRAINING_LINES, RunRecord, compact, open_source, read_run, rounded, unpack
-from dqn_memory.study.collect import kept_record
+from dqn_memory.study.collect import Data, kept_record
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive, main, unsound
 from dqn_memory.study.sections.scores import left_out_rows
@@ -80,6 +81,16 @@ def test_few_training_lines_are_kept_and_all_that_a_report_reads() -> None:
     kept = {name for row in once.metrics for name in row}
     assert kept == {"step", "losses/td_loss", *read_in_full, "final/success_low", "losses/kl"}
     assert compact(once) == once
+
+
+def test_runs_that_no_report_shows_are_kept_as_shortly(kept: Path, tmp_path: Path) -> None:
+    source = open_source(kept)
+    longer = {"step": 1, "eval/success_rate": 1 / 3, "eval/success_low": 0.1}
+    recorded = {name: replace(record, metrics=[longer]) for name, record in (source.recorded or {}).items()}
+    archive(Data(replace(source, recorded=recorded), (), ()), tmp_path / "again")
+    again = open_source(tmp_path / "again").recorded or {}
+    assert len(again) == 8
+    assert all(record.metrics == [{"step": 1, "eval/success_rate": 0.333333333}] for record in again.values())
 
 
 def test_what_all_runs_share_stands_once(kept: Path) -> None:

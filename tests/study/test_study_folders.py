@@ -151,6 +151,12 @@ def test_what_names_no_study_is_told() -> None:
     assert find_study(Path("folder")) == Path("folder")  # whoever opens it says that it is none
 
 
+@pytest.mark.usefixtures("here")
+def test_nothing_is_made_where_a_source_is_no_study(capsys: Capture) -> None:
+    assert "nowhere" in refused(capsys, ["smoke", "--folder", "mine", "--take-from", "nowhere"], main)
+    assert not Path("mine").exists()
+
+
 @pytest.mark.long
 def test_a_study_goes_on_from_its_archive_and_gives_the_same_archive(kept: Path, tmp_path: Path) -> None:
     study, said, left = taken_over(tmp_path / "study", kept)
