@@ -316,32 +316,35 @@ def learner_from_rollouts(
 
 def iteration_rows(args: Args, device: str) -> Rows:
     """Measure the environment steps per second of whole iterations: acting, environments, returns, updates."""
-    product, of_product = matrix_product(128 if args.quick else 1024, torch.float32)
+    large = 128 if args.quick else 1024 if device == "cpu" else 8192
+    product, of_product = matrix_product(large, torch.float32, device)
     learners: tuple[type[RolloutTrainer[Any]], ...] = (PQNTrainer, PPOTrainer)
     sizes = (8,) if args.quick else (256,) if device == "cpu" else (256, 2048)
-    for kind, threads, num_envs, engine, prediction in itertools.product(
-        learners, (1, 2) if device == "cpu" else (1,), sizes, ENGINES[device], (0.0, 1.0)
+    for kind, threads, num_envs, prediction in itertools.product(
+        learners, (1, 2) if device == "cpu" else (1,), sizes, (0.0, 1.0)
     ):
         torch.set_num_threads(threads)
-        trainer = learner_from_rollouts(kind, num_envs, device, engine=engine, prediction=prediction)
-        operations = gigaflop(partial(trainer.work, trainer.schedule()))
-        times = args.timer({"iteration": trainer.iterate, "product": product})
-        mine, floor = times["iteration"], operations / of_product * times["product"].median
-        yield {
-            "learner": kind.kind, "engine": engine, "prediction": prediction, "threads": threads, "envs": num_envs,
-            "rollout_steps": trainer.collector.length, "epochs": trainer.config.learner.epochs, "ms": mine.median,
-            "spread": mine.spread, "steps_s": 1000 * trainer.steps_per_iteration / mine.median,
-            "bar": ROLLOUTS_BAR if (kind, threads) == (PQNTrainer, 2) else None,
-            "gflop": operations, "floor_ms": floor, "reached": floor / mine.median,
-        }  # fmt: skip
+        counted = learner_from_rollouts(kind, num_envs, device, prediction=prediction)
+        operations = gigaflop(partial(counted.work, counted.schedule()))
+        for engine in ENGINES[device]:
+            trainer = learner_from_rollouts(kind, num_envs, device, engine=engine, prediction=prediction)
+            times = args.timer({"iteration": trainer.iterate, "product": product})
+            mine, floor = times["iteration"], operations / of_product * times["product"].median
+            yield {
+                "learner": kind.kind, "engine": engine, "prediction": prediction, "threads": threads,
+                "envs": num_envs, "rollout_steps": trainer.collector.length, "epochs": trainer.config.learner.epochs,
+                "ms": mine.median, "spread": mine.spread, "steps_s": 1000 * trainer.steps_per_iteration / mine.median,
+                "bar": ROLLOUTS_BAR if (kind, threads) == (PQNTrainer, 2) else None,
+                "gflop": operations, "floor_ms": floor, "reached": floor / mine.median,
+            }  # fmt: skip
     torch.set_num_threads(args.threads)
 
 
 def seed_rows(args: Args, device: str) -> Rows:
     """Measure an iteration of several seeds side by side, against the same one after the other."""
-    seeds = 2 if args.quick else 8
-    for architecture, num_envs, engine in itertools.product(
-        ("gru", "mingru"), (8,) if args.quick else (32, 256), ENGINES[device]
+    seeds, engine = 2 if args.quick else 8, ENGINES[device][-1]
+    for architecture, num_envs in itertools.product(
+        ("gru", "mingru"), (8,) if args.quick else (32, 256) if device == "cpu" else (256,)
     ):
         alone, stacked = (
             [

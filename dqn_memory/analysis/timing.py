@@ -99,10 +99,10 @@ class CompareArgs(MeasureArgs):
 
 
 # ---- what is timed ---------------------------------------------------------------------------------------------------
-def matrix_product(size: int, dtype: torch.dtype) -> tuple[Work, float]:
-    """Make a product of two square matrices, on the current threads, and its billions of operations."""
-    left, right = torch.rand(2, size, size).to(dtype)
-    result = torch.empty(size, size, dtype=dtype)
+def matrix_product(size: int, dtype: torch.dtype, device: str = "cpu") -> tuple[Work, float]:
+    """Make a product of two square matrices, on a CPU on the current threads, and its billions of operations."""
+    left, right = torch.rand(2, size, size, device=device).to(dtype)
+    result = torch.empty(size, size, dtype=dtype, device=device)
     return lambda: torch.mm(left, right, out=result), 2 * size**3 / 1e9
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Both bars of an accelerator in one go, on a machine with CUDA, in less than eight minutes:
+# Both bars of an accelerator in one go, on a machine with CUDA:
 # the captured update against the eager one, and environment steps per second with one update a step, whose page goes
 # into the folder training/ below the first one's.
 # PYTHON=... chooses the interpreter; the first argument is the folder of core.md and core.json (default: $OUT,
