@@ -39,7 +39,6 @@ from dqn_memory.runs.common import Engine, set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.metrics import read_metrics
-from dqn_memory.seeds import Together
 from dqn_memory.train import Batch, make_optimizer, make_update, sample
 from envs.machine import benchmark_facts
 from envs.tables import Table, Value, origin, publish
@@ -79,7 +78,7 @@ class Args(CompareArgs):
     """Measure updates and acting against the reference's way of computing them, and Mamba against mambapy.
 
     --only knows update, acting, memories (each beside torch.nn.GRU and torch.nn.LSTM), rollouts (environment steps/s of
-    pqn and ppo, and of several seeds at once), mamba (the mixer and its scan, beside the package mambapy where it is
+    pqn and ppo), mamba (the mixer and its scan, beside the package mambapy where it is
     installed); with a CUDA device also graphs (eager against captured updates), training (environment steps/s with one
     update a step), rollouts_cuda and mamba_cuda (every backend there).
     """
@@ -301,17 +300,14 @@ def memory_tables(args: Args) -> list[Table]:
 
 # ---- learners from rollouts ------------------------------------------------------------------------------------------
 def learner_from_rollouts(
-    kind: type[RolloutTrainer[Any]], num_envs: int, device: str, architecture: str = "gru", seed: int = 1,
-    engine: Engine = "eager", prediction: float = 1.0,
-) -> RolloutTrainer[Any]:  # fmt: skip
+    kind: type[RolloutTrainer[Any]], num_envs: int, device: str, engine: Engine = "eager", prediction: float = 1.0
+) -> RolloutTrainer[Any]:
     """Make a run of Memory 5x5 as its script would with few other flags."""
     config = kind.config_class()
     environment = replace(config.environment, env="Gridverse/Memory-5x5-v0", num_envs=num_envs)
-    network = replace(config.network, architecture=architecture)
     compute = replace(config.compute, device=device, engine=engine)
     weight = replace(config.prediction, prediction_weight=prediction)
-    parts = {"environment": environment, "network": network, "compute": compute, "prediction": weight}
-    return kind(replace(config, seed=seed, **parts))
+    return kind(replace(config, environment=environment, compute=compute, prediction=weight))
 
 
 def iteration_rows(args: Args, device: str) -> Rows:
@@ -340,34 +336,9 @@ def iteration_rows(args: Args, device: str) -> Rows:
     torch.set_num_threads(args.threads)
 
 
-def seed_rows(args: Args, device: str) -> Rows:
-    """Measure an iteration of several seeds side by side, against the same one after the other."""
-    seeds, engine = 2 if args.quick else 8, ENGINES[device][-1]
-    for architecture, num_envs in itertools.product(
-        ("gru", "mingru"), (8,) if args.quick else (32, 256) if device == "cpu" else (256,)
-    ):
-        alone, stacked = (
-            [
-                learner_from_rollouts(PQNTrainer, num_envs, device, architecture, seed, engine)
-                for seed in range(1, seeds + 1)
-            ]
-            for _ in range(2)
-        )
-        together = Together(stacked)
-
-        def in_turn(trainers: Sequence[RolloutTrainer[Any]] = alone) -> None:
-            for trainer in trainers:
-                trainer.iterate()
-
-        times = args.timer({"together": together.iterate, "alone": in_turn})
-        row: dict[str, Value] = {"memory": architecture, "engine": engine, "seeds": seeds, "envs": num_envs}
-        yield row | times["together"].against(times["alone"], "alone")
-
-
-def rollout_tables(args: Args, device: str) -> Iterator[Table]:
-    """Make both tables of learners from rollouts."""
-    yield Table.from_records(list(iteration_rows(args, device)), *TEXTS["tables"]["iterations"])
-    yield Table.from_records(list(seed_rows(args, device)), *TEXTS["tables"]["seeds"])
+def rollout_tables(args: Args, device: str) -> list[Table]:
+    """Make the table of learners from rollouts."""
+    return [Table.from_records(list(iteration_rows(args, device)), *TEXTS["tables"]["iterations"])]
 
 
 def mamba_tables(args: Args, device: str) -> list[Table]:

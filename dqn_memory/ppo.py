@@ -20,13 +20,12 @@ from torch import Tensor, nn
 from dqn_memory.acting import ExplorationConfig
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
-from dqn_memory.rollout_trainer import RolloutConfig
+from dqn_memory.rollout_trainer import RolloutConfig, RolloutTrainer
 from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, lambda_returns, masked_mean
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.settings import Bounds, Repeatable
-from dqn_memory.seeds import ManySeedsTrainer
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -86,8 +85,6 @@ class PPOConfig(RolloutConfig):
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     seed: Annotated[int, Bounds(0)] = 1
     """Seed of every random stream: environments, actions, minibatches, evaluation, network, dropout."""
-    seeds: Annotated[int, Bounds(1)] = 1
-    """Agents to train side by side in this process, of this seed and those after it, each a run of its own."""
     total_steps: Annotated[int, Bounds(1)] = 3_000_000
     """Environment steps of the run."""
     match: str | None = None
@@ -129,7 +126,7 @@ class ActorCritic(nn.Module):
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
-class PPOTrainer(ManySeedsTrainer[PPOConfig]):
+class PPOTrainer(RolloutTrainer[PPOConfig]):
     """Recurrent PPO: environments, actor and critic, optimiser, random streams, counters."""
 
     kind = "ppo"

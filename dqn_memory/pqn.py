@@ -21,12 +21,11 @@ from torch import Tensor
 from dqn_memory.acting import ExplorationConfig
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig
-from dqn_memory.rollout_trainer import RolloutConfig
+from dqn_memory.rollout_trainer import RolloutConfig, RolloutTrainer
 from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, lambda_returns
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
 from dqn_memory.runs.settings import Bounds, Repeatable
-from dqn_memory.seeds import ManySeedsTrainer
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -85,8 +84,6 @@ class PQNConfig(RolloutConfig):
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     seed: Annotated[int, Bounds(0)] = 1
     """Seed of every random stream: environments, exploration, minibatches, evaluation, network, dropout."""
-    seeds: Annotated[int, Bounds(1)] = 1
-    """Agents to train side by side in this process, of this seed and those after it, each a run of its own."""
     total_steps: Annotated[int, Bounds(1)] = 3_000_000
     """Environment steps of the run."""
     match: str | None = None
@@ -96,7 +93,7 @@ class PQNConfig(RolloutConfig):
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
-class PQNTrainer(ManySeedsTrainer[PQNConfig]):
+class PQNTrainer(RolloutTrainer[PQNConfig]):
     """PQN with memory: environments, network, optimiser, random streams, counters."""
 
     kind = "pqn"

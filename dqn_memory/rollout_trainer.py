@@ -20,7 +20,7 @@ from dqn_memory.acting import ActingMode, ActingState, EvalSetup, Explorer
 from dqn_memory.analysis.size import on_meta
 from dqn_memory.config import ComputeConfig
 from dqn_memory.network import NetworkConfig, ObservationSpec
-from dqn_memory.rollouts import Collector, Column, Novelty, Predictor, Rollout
+from dqn_memory.rollouts import Collector, Novelty, Predictor, Rollout
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import UserError
@@ -173,7 +173,9 @@ class RolloutTrainer(NetworkTrainer[C]):
         for t in range(self.collector.length):
             with torch.no_grad():
                 outputs, state = self.model.step(*self.collector.inputs)
-            columns.append(self.take(outputs, state, t, schedule, steps))
+            last = t + 1 == self.collector.length
+            action, random = self.explorer.choose(self.choose(outputs), schedule.epsilon[t], self.collector.reset)
+            columns.append(self.collector.take(outputs, state, action, random, last, steps.append, schedule.novelty))
         rollout = Rollout.of(before, columns)
 
         # learn
@@ -186,12 +188,6 @@ class RolloutTrainer(NetworkTrainer[C]):
             loss.backward()
             found.append(metrics | self.descend(decay))
         return ended(steps), joined(found)
-
-    def take(self, outputs: Tensor, state: list[Any], t: int, schedule: Schedule, steps: list[Step]) -> Column:
-        """Take step t of a rollout by the network's outputs (N, A), and put what came of it to `steps`."""
-        last = t + 1 == self.collector.length
-        action, random = self.explorer.choose(self.choose(outputs), schedule.epsilon[t], self.collector.reset)
-        return self.collector.take(outputs, state, action, random, last, steps.append, schedule.novelty)
 
     def losses(
         self, x: Tensor, outputs: Tensor, rollout: Rollout, targets: Sequence[Tensor]

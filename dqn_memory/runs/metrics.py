@@ -215,13 +215,9 @@ class RunStats:
 
 
 class Clock:
-    """Seconds of a run, those of its earlier processes included (`lines`: what it has logged so far).
+    """Seconds of a run, those of its earlier processes included (`lines`: what it has logged so far)."""
 
-    `runs` are trained in this process side by side; each took its share of the processors' time.
-    """
-
-    def __init__(self, lines: Sequence[Mapping[str, Any]], runs: int = 1) -> None:
-        self._runs = runs
+    def __init__(self, lines: Sequence[Mapping[str, Any]]) -> None:
         self._before = {name: max((line.get(name, 0.0) for line in lines), default=0.0) for name in TIMES}
         self._began, self._busy = time.monotonic(), time.process_time()
 
@@ -232,5 +228,5 @@ class Clock:
 
     def scalars(self) -> dict[str, float]:
         """Time on the wall, and that of the processors: what the run would have taken on a machine of its own."""
-        now = (self.seconds, (time.process_time() - self._busy) / self._runs)
+        now = (self.seconds, time.process_time() - self._busy)
         return {name: self._before[name] + value for name, value in zip(TIMES, now, strict=True)}

@@ -1,7 +1,7 @@
 """Names that this version has changed, so that what an earlier one wrote can be read for ever.
 
 A TOML file, a recorded config and a checkpoint's config say `schema = 2`; those that do not are of schema 1 and pass
-through `migrate`. Whoever renames a setting adds one line to migration.toml.
+through `migrate`. Whoever renames a setting adds one line to migration.toml, and so does whoever drops one.
 """
 
 import tomllib
@@ -22,6 +22,7 @@ PATHS: dict[str, dict[str, str]] = {kind: _SHARED | paths for kind, paths in _TA
 VALUES: dict[str, dict[Any, Any]] = _TABLES["values"]
 BACKENDS: dict[str, str] = VALUES["compute.backend"]  # of Mamba
 METRICS: dict[str, str] = _TABLES["metrics"]
+DROPPED: dict[str, Any] = _TABLES["dropped"]
 
 
 def migrate(kind: str, tree: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def migrate(kind: str, tree: Mapping[str, Any], source: str) -> dict[str, Any]:
         UserError: the schema is unknown, or a setting is given under its old and its new name.
     """
     schema = tree.get("schema", 1)
-    found = {key: value for key, value in tree.items() if key != "schema"}
+    found = {key: value for key, value in tree.items() if key != "schema" and DROPPED.get(key) != value}
     if schema == SCHEMA:
         return found
     require(schema == 1, f"{source}: schema {schema!r} is not known here; this version reads 1 and {SCHEMA}")

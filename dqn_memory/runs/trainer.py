@@ -372,10 +372,10 @@ class Trainer(ABC, Generic[C]):
         """Whether there is anything left to learn."""
         return self.steps < self.config.total_steps and not self.solved
 
-    def begin_log(self, run: Run, runs: int = 1) -> Clock:
-        """Open what the run is logged to, and start its clock; `runs` share this process."""
+    def begin_log(self, run: Run) -> Clock:
+        """Open what the run is logged to, and start its clock."""
         self.began_at = self.steps
-        clock = Clock(run.metrics(), runs)
+        clock = Clock(run.metrics())
         run.track(self.config.output.track)
         return clock
 

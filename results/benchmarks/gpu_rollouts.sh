@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Learners from rollouts on a machine with CUDA: environment steps per second of PQN and PPO,
-# eager and with a whole iteration as one captured graph, and eight seeds side by side against one after the other.
+# eager and with a whole iteration as one captured graph.
 # First the test that a captured iteration computes what an eager one does.
 # PYTHON=... chooses the interpreter; the first argument is the folder of rollouts.md and rollouts.json (default: $OUT,
 # else results/benchmarks/gpu).

@@ -1,5 +1,6 @@
 """What an earlier version wrote is read under the names of this one."""
 
+import pytest
 from run_folders import told
 
 from dqn_memory.runs.migration import migrate, migrate_state, new_metric, new_path
@@ -21,6 +22,12 @@ def test_the_schema_of_this_version_is_taken_as_it_is():
     assert migrate("q_network", {"schema": 2, **tree}, "config.toml") == tree
     del tree["world"]
     assert migrate("q_network", {"schema": 1, **tree}, "x") == tree
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_dropped_setting_is_read_where_it_says_what_is_done_now(schema):
+    assert migrate("ppo", {"schema": schema, "seeds": 1, "seed": 1}, "x") == {"seed": 1}
+    assert migrate("ppo", {"schema": schema, "seeds": 2, "seed": 1}, "x") == {"seeds": 2, "seed": 1}
 
 
 def test_what_cannot_be_read_is_one_sentence():

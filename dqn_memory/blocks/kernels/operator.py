@@ -52,16 +52,5 @@ def operator(
             found = tuple(each if wanted else None for each, wanted in needed)
         return (*found, *[None] * (ctx.inputs - len(found)))
 
-    def each(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
-        """Run under torch.vmap once for each of its rows, such as for each of several networks."""
-        rows = [
-            run(*(x if axis is None else x.select(axis, row) for x, axis in zip(inputs, in_dims, strict=True)))
-            for row in range(info.batch_size)
-        ]
-        if isinstance(rows[0], Tensor):
-            return torch.stack(rows), 0
-        return tuple(torch.stack(parts) for parts in zip(*rows, strict=True)), (0,) * len(rows[0])
-
     run.register_autograd(pull, setup_context=keep)
-    run.register_vmap(each)
     return run
