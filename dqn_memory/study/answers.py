@@ -222,8 +222,8 @@ def choices(archives: Archives, archive: str, tasks: str = "") -> str:
     """Tabulate what to take in each environment: the soonest solved, else cheapest, of all as good as the best.
 
     `tasks` says what each environment is an example of. As good is what falls short of the best mean by less than
-    `SHORT`, the whole interval of the shortfall; what may be as good, or not, is listed apart. Only series with two
-    seeds count.
+    `SHORT`, the whole interval of the shortfall; what may be as good, or not, is listed apart. Where the best has such
+    rivals alone, nothing is chosen. Only series with two seeds count.
     """
     data, rows, examples = archives[archive], [], archives.notes(archive, tasks)
     for world in data.worlds:
@@ -241,7 +241,9 @@ def choices(archives: Archives, archive: str, tasks: str = "") -> str:
         soonest = {name: mark.seconds if mark else math.inf for name, mark in marks.items()}
         take = min(good, key=lambda name: (soonest[name], costs[name]))
         row = {"a task with": examples.get(world, "")} if tasks else {}
-        row |= {"environment": plain_name(world), "take": take, "success": _estimate(interval(scores[take]))}
+        unknown = len(good) == 1 and maybe  # who is the best
+        row |= {"environment": plain_name(world), "take": f"undecided (highest: {take})" if unknown else take}
+        row |= {"success": _estimate(interval(scores[take]))}
         when = "not" if math.isinf(soonest[take]) else f"{soonest[take]:,.0f}"
         row |= {"seconds until solved": when, "seconds a million steps": f"{costs[take]:.0f}"}
         row |= {"as good": ", ".join(name for name in good if name != take), "undecided": ", ".join(maybe)}

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # GLAM on a machine with CUDA, in one go: the tests that compare captured with eager execution, the bars of an environment
 # step and of a projected run, and the full size on Pong for as long as there is time, with checkpoints to resume from.
-# PYTHON=... chooses the interpreter; the first argument is the folder of all that is written (default: $OUT, else
+# PYTHON=... chooses the interpreter; the first argument is the folder of all that is written (default:
 # results/benchmarks/gpu), the second the seconds of the Pong run (default 480). Tests and benchmark are stopped after
-# 460 seconds each, so that each part fits a loan of ten minutes: PARTS="tests benchmark pong" names what is done.
+# 460 seconds each, so that each part takes at most ten minutes: PARTS="tests benchmark pong" names what is done.
 # The folder's glam.json begins as a copy of the one in results/benchmarks, whose section of the GPU is made anew: it and
 # glam.md can be put in the place of the old ones, before the next call. ONLY="phases" measures that table of the benchmark
 # alone, into a folder of its own: a section is replaced whole. Beside torch, numpy and numba this needs gymnasium, ale-py,
@@ -14,7 +14,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python3}
-FOLDER=${1:-${OUT:-results/benchmarks/gpu}}
+FOLDER=${1:-results/benchmarks/gpu}
 PONG=${2:-480}
 RUN=${RUN:-runs/gpu-glam-pong}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} PYTHONUNBUFFERED=1

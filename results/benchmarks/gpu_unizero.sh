@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # UniZero on a machine with CUDA, in one go: the tests that compare a CPU with a GPU, the bars of acting, learning and
 # the projected run, and the full-size model on Pong for as long as there is time, with checkpoints to resume from.
-# PYTHON=... chooses the interpreter; the first argument is the folder of all that is written (default: $OUT, else
+# PYTHON=... chooses the interpreter; the first argument is the folder of all that is written (default:
 # results/benchmarks/gpu), the second the seconds of the Pong run (default 480). Tests and benchmark are stopped after
 # 460 seconds each. The folder's unizero.json begins as a copy of the one in results/benchmarks, whose section of the GPU is
-# made anew: it and unizero.md can be put in the place of the old ones, before the next call. Each part fits a loan of ten
-# minutes: PARTS="tests benchmark pong" names what is done.
+# made anew: it and unizero.md can be put in the place of the old ones, before the next call. Each part takes at most
+# ten minutes: PARTS="tests benchmark pong" names what is done.
 # The Pong run lives in RUN (default runs/gpu-unizero-pong): its checkpoints hold some 400 MB of weights and moments and
 # the replay, so they stay there, and what is small of it is copied into the folder. A run that exists is resumed.
 # ONLY="priors" measures that table of the benchmark alone, into a folder of its own: a section is replaced whole.
@@ -16,7 +16,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python3}
-FOLDER=${1:-${OUT:-results/benchmarks/gpu}}
+FOLDER=${1:-results/benchmarks/gpu}
 PONG=${2:-480}
 RUN=${RUN:-runs/gpu-unizero-pong}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} PYTHONUNBUFFERED=1

@@ -102,11 +102,17 @@ def test_fields_are_numbers_of_the_archive(kept: Path) -> None:
     assert all(pages[kept / name].startswith(b"\x89PNG") for name in ("kept.png", "kept-memory-5x5.png"))
 
 
-def test_the_choice_is_the_cheapest_of_those_that_are_as_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    level = {"best": 0.8, "near": 0.78, "far": 0.2}
+@pytest.mark.parametrize(("scatter", "expected"), [
+    (0.02, ["near", "0.85 [0.84, 0.86]", "not", "60", "best", ""]),
+    (0.2, ["undecided (highest: best)", "0.65 [0.55, 0.75]", "not", "90", "", "near"]),
+])  # fmt: skip
+def test_the_choice_is_the_cheapest_of_those_that_are_as_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scatter: float, expected: list[str]
+) -> None:
+    level = {"best": 0.9, "near": 0.88, "far": 0.3}
 
     def success(run: Planned, step: int) -> float:
-        return level[str(run.axes["architecture"])] + 0.02 * int(run.axes["seed"])
+        return level[str(run.axes["architecture"])] - scatter * (5 - int(run.axes["seed"])) / 2
 
     monkeypatch.setattr(answers, "_seconds", lambda runs: {"best": 90.0, "near": 60.0, "far": 30.0}[runs[0].series])
     kinds = zip(level, ("dgfqn", "dtqn4", "drqn"), strict=True)
@@ -116,7 +122,7 @@ def test_the_choice_is_the_cheapest_of_those_that_are_as_good(tmp_path: Path, mo
     archive(read(study.folder), tmp_path / "kept")
     (row,) = fill(tmp_path, '{{choices kept "Memory-5x5=a cue"}}').splitlines()[2:]
     _, task, _, *cells = (cell.strip() for cell in row.split("|"))
-    assert (task, cells) == ("a cue", ["near", "0.83 [0.81, 0.85]", "not", "60", "best", "", ""])
+    assert (task, cells) == ("a cue", [*expected, ""])
     assert fill(tmp_path, "{{used kept}}").splitlines()[2] == "| Memory 5x5 | 0.25 (3) | 0.25 (3) | 0.25 (3) |"
 
 
