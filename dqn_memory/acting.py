@@ -21,6 +21,7 @@ from dqn_memory.blocks.bag import Bag
 from dqn_memory.network import QNetwork, trimmed_length
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import Score, Tally
+from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import Bounds
 from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
@@ -376,6 +377,7 @@ class EvalSetup:
     acting: ActingMode = "prefix"
     acting_state: ActingState = "window"
     reset_memory: bool = False  # before each step
+    sampled: bool = False  # actions are drawn by the network's outputs, which are logits; else the largest is taken
     workers: int | None = None  # processes that step the environments
 
     @classmethod
@@ -398,7 +400,7 @@ class EvalSetup:
         if name in WORLDS:
             world = make_world(name, device=self.device, **self.env_kwargs)
             draws = world.initial_draws()
-            if draws is not None:
+            if draws is not None and not self.sampled:  # one try tells nothing of chance
                 return TensorFleet(world, len(draws), seed, initial=draws), 1, True
         num_envs = min(episodes, MAX_EVAL_ENVS)
         fleet = make_fleet(self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers)
@@ -412,24 +414,26 @@ class EvalSetup:
 
 @torch.no_grad()
 def evaluate(network: QNetwork, setup: EvalSetup, episodes: int, seed: int) -> Score:
-    """Play greedy episodes without dropout; every environment plays the same number of them."""
+    """Play episodes without dropout, greedily unless the setup says so; every environment plays as many of them."""
     training = network.training
     network.eval()
     fleet, quota, exhaustive = setup.fleet(episodes, seed)
+    draws = generator(seed, setup.device) if setup.sampled else None
     with closing(fleet):
-        tally = _play(fleet, setup.actor(network, fleet.num_envs), quota)
+        tally = _play(fleet, setup.actor(network, fleet.num_envs), quota, draws)
     network.train(training)
     return tally.score(None if exhaustive else episodes, exhaustive, fleet.reports_success)
 
 
-def _play(fleet: Fleet, actor: Actor, quota: int) -> Tally:
-    """Play until every environment has ended `quota` episodes."""
+def _play(fleet: Fleet, actor: Actor, quota: int, draws: torch.Generator | None) -> Tally:
+    """Play until every environment has ended `quota` episodes; with `draws`, outputs are logits of drawn actions."""
     tally = Tally(quota, fleet.num_envs)
     action = torch.zeros(fleet.num_envs, dtype=torch.int64, device=fleet.device)
     observation, reset = fleet.reset(), torch.ones(fleet.num_envs, dtype=torch.bool, device=fleet.device)
     while tally.open:
         actor.observe(observation, action, reset)
-        action = actor.q_values().argmax(1)
+        outputs = actor.q_values()
+        action = outputs.argmax(1) if draws is None else outputs.softmax(1).multinomial(1, generator=draws).squeeze(1)
         step = fleet.step(action)
         observation, reset = step.observation, step.done
         tally.count(step)

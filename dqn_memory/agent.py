@@ -373,7 +373,7 @@ def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:
 
 
 def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
-    """Play greedy episodes with the network of a run's latest checkpoint, and film some where that is asked for.
+    """Play episodes with the network of a run's latest checkpoint, and film greedy ones where that is asked for.
 
     Raises:
         UserError: the checkpoint cannot be loaded, or its network cannot act in another environment.
@@ -385,14 +385,18 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
     setup = _setup(options, config, network, device)
     if options.video is not None:
         film = play_in(setup, network, options.seed, options.video_episodes, draw=True)
-    score = evaluate(network, setup, options.episodes or 1_000, options.seed)
+    both = ("greedy", "sampled") if config.stochastic else ("",)
+    scores = {
+        policy: evaluate(network, replace(setup, sampled=policy == "sampled"), options.episodes or 1_000, options.seed)
+        for policy in (both if options.policy in (None, "both") else (options.policy,))
+    }
     if options.video is not None:
         looks = [] if options.reset_memory else [Looks.found(network, each, config.acting) for each in film]
         save_video(Path(options.video), film, action_names(setup), looks)
         print(f"wrote {options.video}", file=sys.stderr)
     architecture = config.network.architecture
-    facts = {"architecture": architecture, "exhaustive": score.exhaustive}
-    return Evaluation(step, architecture, setup.env, setup.env_kwargs, {"": score}, facts)
+    facts = {"architecture": architecture, "exhaustive": next(iter(scores.values())).exhaustive}
+    return Evaluation(step, architecture, setup.env, setup.env_kwargs, scores, facts)
 
 
 def _setup(options: EvaluationOptions, config: TrainConfig, network: QNetwork, device: torch.device) -> EvalSetup:

@@ -185,6 +185,7 @@ class TrainConfig:
     """
 
     trainer: ClassVar[str] = "q_network"
+    stochastic: ClassVar[bool] = False
     first_flags: ClassVar[tuple[str, ...]] = (
         "config", "env", "architecture", "prior", "total_steps", "seed", "run", "device",
     )  # fmt: skip

@@ -61,10 +61,10 @@ def as_text(folder: Path, args: Args, found: Evaluation) -> str:
     blind = ", forgetting everything before each step" if args.reset_memory else ""
     text = [f"{folder} at step {found.step:,}: {found.agent} in {found.env}{blind}"]
     for policy, score in found.scores.items():
+        how = f"{policy} actions, " if policy else ""
         if score.exhaustive:
-            how = f"exhaustive: each of the {score.episodes:,} initial states of the deterministic environment once"
+            how += f"exhaustive: each of the {score.episodes:,} initial states of the deterministic environment once"
         else:
-            how = f"{policy} actions, " if policy else "sampled: "
             how += f"{score.episodes:,} episodes with seed {args.seed}, 95 % intervals"
         first, *others = lines(score)
         if score.env_reports_success:

@@ -69,6 +69,7 @@ class PPOConfig(RolloutConfig):
     """
 
     trainer: ClassVar[str] = "ppo"
+    stochastic: ClassVar[bool] = True
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=128))
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
@@ -130,6 +131,7 @@ class PPOTrainer(RolloutTrainer[PPOConfig]):
     """Recurrent PPO: environments, actor and critic, optimiser, random streams, counters."""
 
     kind = "ppo"
+    evaluation_flags = (*RolloutTrainer.evaluation_flags, "policy")
     config_class = PPOConfig
     shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "entropy": "losses/entropy"}
 

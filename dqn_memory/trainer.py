@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.analysis.size import match
 from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.runs.score import Score, summary
-from dqn_memory.runs.trainer import Trainer
+from dqn_memory.runs.trainer import Trainer, named
 from envs.baselines import baseline_summary
 from envs.fleet import make_fleet
 
@@ -27,9 +27,9 @@ DIRECTION = re.compile(r"layers\.(\d+)\..*\.(ahead|behind)\.weight_hh_l0$")  # o
 
 
 class NetworkTrainer(Trainer[C]):
-    """A run whose agent is the greedy policy of one network."""
+    """A run whose agent is one network."""
 
-    evaluation_flags = ("episodes", "video", "video_episodes", "overwrite")
+    evaluation_flags: ClassVar[tuple[str, ...]] = ("episodes", "video", "video_episodes", "overwrite")
     network: QNetwork
     evaluated: QNetwork
 
@@ -63,15 +63,19 @@ class NetworkTrainer(Trainer[C]):
             for name, layer, way in sorted(found)
         }
 
-    def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
-        """Play greedy episodes with the evaluation stream's own seed for this step."""
+    def evaluate(self, final: bool = False, reset_memory: bool = False, sampled: bool = False) -> Score:
+        """Play episodes with the evaluation stream's own seed for this step.
+
+        They are greedy unless `sampled`; without its memory a policy that is one to draw from draws its actions, too.
+        """
+        sampled = sampled or (reset_memory and self.config.stochastic)
         config = self.config.evaluation
         episodes = config.final_episodes if final else config.episodes
-        setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory)
+        setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory, sampled=sampled)
         return evaluate(self.evaluated, setup, episodes, self.evaluation_seed(final))
 
     def final_scalars(self) -> dict[str, float]:
-        """Measure what acting costs, what learning moved and, where memory is ablated, how far back the agent looks."""
+        """Measure what acting costs, what learning moved, how far back the agent looks, and what drawn actions win."""
         setup, training = self.config.eval_setup(self.device), self.evaluated.training
         self.evaluated.eval()
         found = acting_cost(self.evaluated, setup) | self.moved()
@@ -79,6 +83,8 @@ class NetworkTrainer(Trainer[C]):
         if self.config.evaluation.memory_ablation and measured:
             found["final/recall_distance"] = float(self.recall(setup).distance)
         self.evaluated.train(training)
+        if self.config.stochastic:
+            found |= named("sampled", self.evaluate(final=True, sampled=True))
         return found
 
     def recall(self, setup: EvalSetup) -> Recall:

@@ -185,7 +185,7 @@ class EvaluationOptions:
     simulations: Annotated[int, Bounds(1)] | None = None
     """UniZero: expansions of each search (None: as in training)."""
     policy: Literal["both", "sampled", "greedy"] | None = None
-    """GLAM: `sampled` draws actions as in training, `greedy` takes the most probable ones (None: both)."""
+    """PPO, GLAM: `sampled` draws actions as in training, `greedy` takes the most probable ones (None: both)."""
     video: str | None = None
     """Q-networks: also write a video of greedy episodes: a path that ends in .gif, or in .png for an animated PNG."""
     video_episodes: Annotated[int, Bounds(1)] = 1

@@ -408,9 +408,9 @@ class Trainer(ABC, Generic[C]):
         self.shorten_log()
         self.save(run)  # the final evaluation may take minutes
         score = self.evaluate(final=True)
-        final = _named("final", score)
+        final = named("final", score)
         if self.config.evaluation.memory_ablation:
-            final |= _named("memory_ablation", self.evaluate(final=True, reset_memory=True))
+            final |= named("memory_ablation", self.evaluate(final=True, reset_memory=True))
         run.log(self.steps, final | self.final_scalars() | clock.scalars())
         self.save(run)
         return score
@@ -455,7 +455,8 @@ class Trainer(ABC, Generic[C]):
         return {word: scalars[name] for word, name in shown.items() if name in scalars}
 
 
-def _named(kind: str, score: Score) -> dict[str, float]:
+def named(kind: str, score: Score) -> dict[str, float]:
+    """Give a score's scalars under the name of their kind, such as `final`."""
     return {f"{kind}/{name.split('/')[1]}": value for name, value in score.scalars().items()}
 
 

@@ -19,11 +19,12 @@ from dqn_memory.study.statistics import Floats
 
 WINDOW = 10  # evaluations in the running average
 LEVELS = (0.5, 0.9)
+FINALS = ("sampled", "final")  # evaluations at the end; a policy that is one to draw from is judged by drawn actions
 
 MEANINGS = {
     "last_average": f"mean success of the last {WINDOW} evaluations, or of all where there are fewer",
     "mean_average": f"running average over {WINDOW} evaluations (fewer at the start), averaged over training",
-    "final": "success of the final evaluation, which has its own, more, episodes",
+    "final": "success of the final evaluation, which has more episodes of its own; of drawn actions if logged",
     "steps_to": "steps at the first evaluation that reached the level; > N where none did within the run's N steps",
     "area": "area under the curve of evaluations by the trapezoidal rule, divided by the steps it spans",
 }
@@ -46,7 +47,8 @@ def read_curve(lines: Sequence[Mapping[str, Any]], success: bool, source: str) -
         UserError: the lines hold no evaluation, or one that is no such number; `source` names them.
     """
     name = "success_rate" if success else "episodic_return"
-    final = next((line[f"final/{name}"] for line in reversed(lines) if f"final/{name}" in line), None)
+    names = [f"{kind}/{name}" for kind in FINALS]
+    final = next((line[name] for name in names for line in reversed(lines) if name in line), None)
     points = [(line["step"], line[f"eval/{name}"]) for line in lines if f"eval/{name}" in line]
     if not success and not points and final is not None:
         points = [(lines[-1]["step"], final)]

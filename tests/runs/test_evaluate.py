@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from PIL import Image
 from run_folders import refused
 from trained import CAR, CARDS, MEMORY, contents, trained
 
-from dqn_memory.acting import EvalSetup, evaluate
+from dqn_memory.acting import EvalSetup, _play, evaluate
 from dqn_memory.agent import load_network
 from dqn_memory.analysis.episodes import _last_drawn, _state_before, play_in, single_fleet
 from dqn_memory.analysis.video import MARGIN
@@ -21,6 +22,7 @@ from dqn_memory.network import observation_spec
 from dqn_memory.runs.score import mean_interval
 from dqn_memory.runs.settings import parse
 from envs import gymnasium_fleet
+from envs.core import Step
 from envs.fleet import TensorFleet
 from envs.registry import make_world
 
@@ -81,13 +83,30 @@ def test_without_its_memory_an_agent_reads_the_newest_observation_alone(memory, 
 def test_any_other_world_is_sampled_with_intervals(tmp_path, capsys):
     car = trained(tmp_path / "car", env=CAR)
     text = printed(capsys, car, "--episodes", 10, "--seed", 5)
-    assert "sampled: 10 episodes with seed 5, 95 % intervals" in text and text.count("[") == 3
+    assert "10 episodes with seed 5, 95 % intervals" in text and text.count("[") == 3
     flags = ("--episodes", 10, "--format", "json")
     first, again, other = (json.loads(printed(capsys, car, *flags, "--seed", seed)) for seed in (5, 5, 6))
     assert first == again and first["length"] != other["length"]
     assert first["episodes"] == 10 and first["exhaustive"] is False
     for name in ("success", "return", "length"):
         assert first[f"{name}_low"] <= first[name] <= first[f"{name}_high"]
+
+
+def test_drawn_actions_are_as_frequent_as_their_logits_say():
+    rows, shares, taken = 6_000, torch.tensor([0.1, 0.2, 0.7]), []
+
+    def step(action):
+        taken.append(action)
+        ended = torch.ones(rows, dtype=torch.bool)
+        return Step(torch.zeros(rows, 1), torch.zeros(rows, 1), *(ended,) * 4, torch.zeros(rows), torch.ones(rows))
+
+    fleet = SimpleNamespace(num_envs=rows, device="cpu", reset=lambda: torch.zeros(rows, 1), step=step)
+    actor = SimpleNamespace(observe=lambda *seen: None, q_values=lambda: shares.log().expand(rows, 3) + 5)
+    _play(fleet, actor, 1, torch.Generator().manual_seed(0))
+    _play(fleet, actor, 1, None)
+    drawn, greedy = taken
+    torch.testing.assert_close(drawn.bincount(minlength=3) / rows, shares, atol=0.02, rtol=0)
+    assert (greedy == 2).all()
 
 
 def test_the_interval_of_a_mean():

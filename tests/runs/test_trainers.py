@@ -1,5 +1,6 @@
 """What runs of every kind share: exact resume, kills at any moment, refusals, the end of a run, random streams."""
 
+import json
 import random
 import shutil
 import signal
@@ -258,13 +259,28 @@ def test_the_final_agent_is_judged_without_its_memory_where_asked(tmp_path, kind
     asked = trained(kind, tmp_path / "asked", "--memory-ablation")
     unasked = trained(kind, tmp_path / "unasked", "--no-memory-ablation")
     last, other = (metrics(run)[-1] for run in (asked, unasked))
-    assert last["memory_ablation/episodes"] == last["final/episodes"] and "memory_ablation/episodes" not in other
+    with_memory = last.get("sampled/episodes", last["final/episodes"])  # of the same actions, the likeliest or drawn
+    assert last["memory_ablation/episodes"] == with_memory and "memory_ablation/episodes" not in other
     assert all(last[name] == other[name] for name in other if name.startswith("final/"))
 
 
 def test_options_of_evaluate_are_refused_where_a_kind_has_none(whole, capsys):
     said = refused(capsys, [str(whole("q_network")), "--simulations", "3"], evaluate)
     assert "--simulations is not for runs of the kind 'q_network'; these have --episodes" in said
+
+
+def test_an_agent_of_ppo_is_judged_by_drawn_actions_too(whole, capsys):
+    run = whole("ppo")
+    found = []
+    for policy in ("both", "sampled", "greedy"):
+        capsys.readouterr()
+        evaluate([str(run), "--episodes", "20", "--policy", policy, "--format", "json"])
+        found.append(json.loads(capsys.readouterr().out))
+    both, sampled, greedy = found
+    assert both["sampled"] == sampled["sampled"] != both["greedy"] == greedy["greedy"]
+    assert "greedy" not in sampled and "sampled" not in greedy
+    last = metrics(run)[-1]
+    assert last["sampled/episodic_return"] != last["final/episodic_return"]
 
 
 def test_a_kind_that_nobody_knows_is_one_sentence():

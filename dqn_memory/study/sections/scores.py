@@ -19,7 +19,7 @@ from dqn_memory.study.collect import Data, Entry, meaning
 from dqn_memory.study.page import WORDS, Picture, Section, counted, section, slug
 from dqn_memory.study.papers.tables import scores as published_scores
 from dqn_memory.study.plots import curves_figure, looks, parameters_figure, profile_figure
-from dqn_memory.study.run_summary import LEVELS, MEANINGS, in_steps, median_steps
+from dqn_memory.study.run_summary import FINALS, LEVELS, MEANINGS, in_steps, median_steps
 from dqn_memory.study.statistics import Floats, Moments, game, interval, welch
 from envs.tables import Table, show
 
@@ -389,7 +389,8 @@ def runs_section(data: Data) -> Section | None:
 
 
 def _run_row(entry: Entry) -> dict[str, str]:
-    low, high = (entry.last(f"final/success_{end}") for end in ("low", "high"))
+    kind = next((kind for kind in FINALS if entry.last(f"{kind}/episodes") is not None), "final")
+    low, high = (entry.last(f"{kind}/success_{end}") for end in ("low", "high"))
     known = entry.success and low is not None
 
     def number(value: float | None, form: str, unit: float = 1) -> str:
@@ -399,8 +400,8 @@ def _run_row(entry: Entry) -> dict[str, str]:
         "environment": entry.run.world, "series": entry.series, "seed": str(entry.run.seed),
         "steps": f"{entry.curve.trained:,}", "score": f"{entry.score:.3f}",
         "95 % interval": "" if not known else "every start tried" if low == high else f"{low:.3f} - {high:.3f}",
-        "episodes": number(entry.last("final/episodes"), ".0f"),
-        "return": number(entry.last("final/episodic_return"), ".2f"),
+        "episodes": number(entry.last(f"{kind}/episodes"), ".0f"),
+        "return": number(entry.last(f"{kind}/episodic_return"), ".2f"),
         "greedy return": number(entry.last("final/greedy_episodic_return"), ".2f"),
         "minutes": number(entry.run.seconds, ".1f", 60),
         "processor minutes": number(entry.last("time/processor"), ".1f", 60),
