@@ -64,11 +64,7 @@ class NetworkTrainer(Trainer[C]):
         }
 
     def evaluate(self, final: bool = False, reset_memory: bool = False, sampled: bool = False) -> Score:
-        """Play episodes with the evaluation stream's own seed for this step.
-
-        They are greedy unless `sampled`; without its memory a policy that is one to draw from draws its actions, too.
-        """
-        sampled = sampled or (reset_memory and self.config.stochastic)
+        """Play episodes with the evaluation stream's own seed for this step, greedy ones unless `sampled`."""
         config = self.config.evaluation
         episodes = config.final_episodes if final else config.episodes
         setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory, sampled=sampled)

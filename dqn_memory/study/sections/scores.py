@@ -252,9 +252,9 @@ def memory_section(data: Data) -> Section | None:
 
 
 def without_memory(runs: Sequence[Entry]) -> list[tuple[float, float]]:
-    """Give each evaluated run's final score and that without its memory, in the same measure."""
-    metric = f"{ABLATION}{'success_rate' if runs[0].success else 'episodic_return'}"
-    return [(run.score, found) for run in runs if (found := run.last(metric)) is not None]
+    """Give each evaluated run's greedy final score and that without its memory, in the same measure."""
+    name = "success_rate" if runs[0].success else "episodic_return"
+    return [(run.last(f"final/{name}"), found) for run in runs if (found := run.last(f"{ABLATION}{name}")) is not None]
 
 
 def recall_distances(runs: Sequence[Entry]) -> list[float]:
