@@ -78,9 +78,9 @@ class Args(CompareArgs):
     """Measure updates and acting against the reference's way of computing them, and Mamba against mambapy.
 
     --only knows update, acting, memories (each beside torch.nn.GRU and torch.nn.LSTM), rollouts (environment steps/s of
-    pqn and ppo), mamba (the mixer and its scan, beside the package mambapy where it is
-    installed); with a CUDA device also graphs (eager against captured updates), training (environment steps/s with one
-    update a step), rollouts_cuda and mamba_cuda (every backend there).
+    pqn and ppo), mamba (the mixer and its scan, beside the package mambapy where it is installed); with a CUDA device
+    also graphs (eager against captured updates), training (environment steps/s with one update a step), rollouts_cuda
+    and mamba_cuda (every backend there).
     """
 
     compile: bool = False

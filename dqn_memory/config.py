@@ -185,7 +185,7 @@ class TrainConfig:
     """
 
     trainer: ClassVar[str] = "q_network"
-    stochastic: ClassVar[bool] = False
+    stochastic: ClassVar[bool] = False  # Q-values are no policy to draw actions from
     first_flags: ClassVar[tuple[str, ...]] = (
         "config", "env", "architecture", "prior", "total_steps", "seed", "run", "device",
     )  # fmt: skip

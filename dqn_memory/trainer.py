@@ -32,6 +32,7 @@ class NetworkTrainer(Trainer[C]):
     evaluation_flags: ClassVar[tuple[str, ...]] = ("episodes", "video", "video_episodes", "overwrite")
     network: QNetwork
     evaluated: QNetwork
+    drawn: Score | None = None  # of the final agent, where its policy is one to draw from
 
     def build_networks(self, averaged: bool) -> None:
         """Build the online network, and its average, which evaluations play and a checkpoint offers as the agent."""
@@ -80,7 +81,8 @@ class NetworkTrainer(Trainer[C]):
             found["final/recall_distance"] = float(self.recall(setup).distance)
         self.evaluated.train(training)
         if self.config.stochastic:
-            found |= named("sampled", self.evaluate(final=True, sampled=True))
+            self.drawn = self.evaluate(final=True, sampled=True)
+            found |= named("sampled", self.drawn)
         return found
 
     def recall(self, setup: EvalSetup) -> Recall:
@@ -97,7 +99,8 @@ class NetworkTrainer(Trainer[C]):
     def summary(self, score: Score) -> str:
         """Say what the script prints of the last evaluation."""
         environment, options = self.config.environment.env, self.config.env_kwargs(training=False)
-        return summary(score, baseline_summary(float(score.success.mean()), environment, options))
+        told = summary(score, baseline_summary(float(score.success.mean()), environment, options))
+        return told if self.drawn is None else f"{told}; by drawn actions {summary(self.drawn)}"
 
     @classmethod
     def variant(cls, config: C) -> str:

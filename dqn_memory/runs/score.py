@@ -19,7 +19,7 @@ SILENCE = 5.0  # seconds after which an evaluation says how far it is
 
 @dataclass(frozen=True)
 class Score:
-    """Outcomes of complete greedy episodes, one entry each. `exhaustive`: every initial state exactly once.
+    """Outcomes of complete episodes, one entry each. `exhaustive`: every initial state exactly once.
 
     `env_reports_success`: the environment said what a success is; where it did not, `success` is a return above 0, and
     printed texts leave it out.

@@ -313,7 +313,7 @@ class Trainer(ABC, Generic[C]):
         if compute.engine == "eager":
             with suppress(UserError):  # no GPU here, or what runs cannot be captured
                 replace(self.config, compute=replace(compute, engine="cudagraph")).check()
-                print("--engine cudagraph is several times as fast on this GPU", flush=True)
+                print("--engine cudagraph is usually faster on a GPU", flush=True)
 
     @classmethod
     def configure(cls, argv: Settings) -> C:

@@ -282,6 +282,12 @@ def test_an_agent_of_ppo_is_judged_by_drawn_actions_too(whole, capsys):
     assert last["sampled/episodic_return"] != last["final/episodic_return"]
 
 
+def test_a_run_of_ppo_ends_with_both_scores(tmp_path, capsys):
+    last = metrics(trained("ppo", tmp_path / "run"))[-1]
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert "by drawn actions" in told and f"{last['sampled/episodic_length']:.1f}" in told
+
+
 def test_a_kind_that_nobody_knows_is_one_sentence():
     assert trainer_class("dqn_memory.train") is trainer_class("q_network")  # as earlier versions called it
     with pytest.raises(UserError, match="unknown kind of run 'dreamer'; known: glam, ppo, pqn, q_network, unizero"):
