@@ -231,19 +231,28 @@ class MemorylessActor:
         self.actor.observe(observation, previous_action, torch.ones_like(reset))
 
 
-class GreedyPolicy:
-    """Act by the highest Q-value in N episodes."""
+def choose(outputs: Tensor, draws: torch.Generator | None) -> Tensor:
+    """Choose actions (N,) by outputs (N, A): those of the largest, or with `draws` drawn ones, by them as logits."""
+    if draws is None:
+        return outputs.argmax(1)
+    return outputs.softmax(1).multinomial(1, generator=draws).squeeze(1)
 
-    def __init__(self, actor: WindowActor | StateActor, network: QNetwork, num_envs: int) -> None:
-        self.actor = actor
+
+class NetworkPolicy:
+    """Act by a network's outputs in N episodes."""
+
+    def __init__(
+        self, actor: WindowActor | StateActor, network: QNetwork, num_envs: int, draws: torch.Generator | None = None
+    ) -> None:
+        self.actor, self.draws = actor, draws
         self.previous_action = torch.full((num_envs,), network.num_actions, device=next(network.parameters()).device)
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose actions (N,) for observations (N, ...), and give their Q-values (N, A)."""
+        """Choose actions (N,) for observations (N, ...), and give the network's outputs (N, A)."""
         self.actor.observe(observation, self.previous_action, reset)
-        q = self.actor.q_values()
-        self.previous_action = q.argmax(1)
-        return self.previous_action, q
+        outputs = self.actor.q_values()
+        self.previous_action = choose(outputs, self.draws)
+        return self.previous_action, outputs
 
 
 def make_actor(
@@ -386,7 +395,8 @@ class EvalSetup:
         environment = config.environment
         return cls(
             environment.env, config.env_kwargs(training=False), environment.observation_key, device,
-            config.acting, config.acting_state, workers=environment.env_workers,
+            config.acting, config.acting_state, sampled=config.stochastic and config.evaluation.policy == "sampled",
+            workers=environment.env_workers,
         )  # fmt: skip
 
     def fleet(self, episodes: int, seed: int) -> tuple[Fleet, int, bool]:
@@ -406,6 +416,10 @@ class EvalSetup:
         fleet = make_fleet(self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers)
         return fleet, math.ceil(episodes / num_envs), False
 
+    def draws(self, seed: int) -> torch.Generator | None:
+        """Make the generator of drawn actions; None where the best ones are taken."""
+        return generator(seed, self.device) if self.sampled else None
+
     def actor(self, network: QNetwork, num_envs: int) -> Actor:
         """Make the actor of a network that plays N episodes at once."""
         actor = make_actor(network, num_envs, self.device, self.acting, self.acting_state)
@@ -414,13 +428,12 @@ class EvalSetup:
 
 @torch.no_grad()
 def evaluate(network: QNetwork, setup: EvalSetup, episodes: int, seed: int) -> Score:
-    """Play episodes without dropout, greedily unless the setup says so; every environment plays as many of them."""
+    """Play episodes without dropout; every environment plays as many of them."""
     training = network.training
     network.eval()
     fleet, quota, exhaustive = setup.fleet(episodes, seed)
-    draws = generator(seed, setup.device) if setup.sampled else None
     with closing(fleet):
-        tally = _play(fleet, setup.actor(network, fleet.num_envs), quota, draws)
+        tally = _play(fleet, setup.actor(network, fleet.num_envs), quota, setup.draws(seed))
     network.train(training)
     return tally.score(None if exhaustive else episodes, exhaustive, fleet.reports_success)
 
@@ -432,8 +445,7 @@ def _play(fleet: Fleet, actor: Actor, quota: int, draws: torch.Generator | None)
     observation, reset = fleet.reset(), torch.ones(fleet.num_envs, dtype=torch.bool, device=fleet.device)
     while tally.open:
         actor.observe(observation, action, reset)
-        outputs = actor.q_values()
-        action = outputs.argmax(1) if draws is None else outputs.softmax(1).multinomial(1, generator=draws).squeeze(1)
+        action = choose(actor.q_values(), draws)
         step = fleet.step(action)
         observation, reset = step.observation, step.done
         tally.count(step)

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from dqn_memory.acting import EvalSetup, GreedyPolicy, GreedyStep, evaluate, make_actor
+from dqn_memory.acting import EvalSetup, GreedyStep, NetworkPolicy, evaluate, make_actor
 from dqn_memory.analysis.episodes import action_names, play_in
 from dqn_memory.analysis.video import Looks, check_target, save_video
 from dqn_memory.config import TrainConfig
@@ -46,7 +46,7 @@ from envs.registry import WORLDS
 from envs.spaces import Decode, Encode, discrete_actions, encoder, integer_ranges
 
 Array = np.ndarray[Any, np.dtype[Any]]
-KINDS_OF_NETWORKS = ("q_network", "pqn", "ppo")  # runs whose agent is the greedy policy of one network
+KINDS_OF_NETWORKS = ("q_network", "pqn", "ppo")  # runs whose agent is one network
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,14 @@ class Interface:
 class Agent:
     """A trained policy, with what it remembers kept between calls.
 
-    A Q-network takes the action of the highest value, UniZero the most visited one of a search without noise, GLAM
-    draws one, as in training.
+    A Q-network takes the action of the highest value, UniZero the most visited one of a search without noise; PPO and
+    GLAM draw one, as in training.
 
     Attributes:
         config: of its training.
         step: environment steps of its training.
-        q: what the newest actions were chosen by, (N, A): Q-values; of UniZero and GLAM the policy's probabilities.
+        q: what the newest actions were chosen by, (N, A): Q-values; of PPO the policy's logits, of UniZero and GLAM its
+            probabilities.
     """
 
     def __init__(self, loaded: LoadedPolicy, interface: Interface, rows: int | None = None) -> None:
@@ -107,7 +108,7 @@ class Agent:
             run: its folder.
             rows: batch size N; None: the first `act` says it. An `act` that resets all may change it.
             device: where its networks are.
-            seed: of what UniZero and GLAM draw.
+            seed: of what PPO, UniZero and GLAM draw.
 
         Raises:
             UserError: there is no run or checkpoint, it is damaged or foreign, or the device is not there.
@@ -174,7 +175,7 @@ class Agent:
         return play_vector(Agent(self._loaded, self.interface, vector.num_envs), vector, episodes, seed)
 
     def export(self, path: Path | str) -> tuple[Path, Path]:
-        """Write what `act` does as two files that need nothing of this package (Q-networks only).
+        """Write what `act` does as two files that need nothing of this package (Q-networks and PPO).
 
             pt2, onnx = agent.export("exported/memory")  # exported/memory.pt2, exported/memory.onnx
 
@@ -184,10 +185,11 @@ class Agent:
 
         `observation` (B, ...) is encoded: whole numbers counted from 0 or real ones, flat (an image as it is).
         `action` (B,) is the one before, `reset` (B,) true where an episode begins, `q` (B, A), and `chosen` (B,) the
-        best action, both of actions counted from 0. The state is that of the memories, or the window and its length.
-        Where `reset` is true neither `action` nor the state counts, so that zeros do for the first step. The JSON text
-        "interface", an extra file of the one and metadata of the other, gives the inputs' types and shapes. It takes
-        seconds, and minutes where a memory with a state is run over windows of 50 (`--acting-state window`).
+        best action, both of actions counted from 0; of PPO `q` are logits to draw one by. The state is that of the
+        memories, or the window and its length. Where `reset` is true neither `action` nor the state counts, so that
+        zeros do for the first step. The JSON text "interface", an extra file of the one and metadata of the other,
+        gives the inputs' types and shapes. It takes seconds, and minutes where a memory with a state is run over
+        windows of 50 (`--acting-state window`).
 
         Args:
             path: of both files, without the ending.
@@ -196,15 +198,17 @@ class Agent:
             The torch.export archive and the ONNX file.
 
         Raises:
-            UserError: a file exists, a package is missing, or the agent is no Q-network.
+            UserError: a file exists, a package is missing, or the agent searches or imagines.
         """
         files = Path(f"{Path(path)}.pt2"), Path(f"{Path(path)}.onnx")
         for file in files:
             if file.exists():
                 raise UserError(f"{file} exists already; choose another name")
         policy = self._loaded.start(2)  # of one row, torch would take the number for a constant
-        if not isinstance(policy, GreedyPolicy):
-            raise UserError("only Q-networks can be exported, as UniZero searches and GLAM draws at every step")
+        if not isinstance(policy, NetworkPolicy):
+            raise UserError(
+                "only agents of one network can be exported, as UniZero searches and GLAM draws at every step"
+            )
         if bag := policy.actor.network.config.bag:
             raise UserError(f"an agent with --bag {bag} cannot be exported, as its bag chooses among candidates")
         if find_spec("onnx") is None or find_spec("onnxscript") is None:
@@ -363,17 +367,18 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
 
 
 def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:
-    """Read the greedy policy of a Q-network, which draws nothing."""
+    """Read the policy of one network; `seed` is of the actions it draws, where it draws them."""
     network, config, step = load_network(run, device)
 
     def start(rows: int) -> Policy:
-        return GreedyPolicy(make_actor(network, rows, device, config.acting, config.acting_state), network, rows)
+        actor = make_actor(network, rows, device, config.acting, config.acting_state)
+        return NetworkPolicy(actor, network, rows, config.eval_setup(device).draws(seed))
 
     return LoadedPolicy(config, config.env_kwargs(training=False), step, device, start)
 
 
 def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
-    """Play episodes with the network of a run's latest checkpoint, and film greedy ones where that is asked for.
+    """Play episodes with the network of a run's latest checkpoint, and film some where that is asked for.
 
     Raises:
         UserError: the checkpoint cannot be loaded, or its network cannot act in another environment.
@@ -383,13 +388,13 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
         check_target(Path(options.video), options.overwrite)
     network, config, step = load_network(run, device)
     setup = _setup(options, config, network, device)
+    both = ("sampled", "greedy") if config.stochastic else ("",)
+    policies = both if options.policy in (None, "both") else (options.policy,)
+    setups = {policy: replace(setup, sampled=policy == "sampled") for policy in policies}
     if options.video is not None:
-        film = play_in(setup, network, options.seed, options.video_episodes, draw=True)
-    both = ("greedy", "sampled") if config.stochastic else ("",)
-    scores = {
-        policy: evaluate(network, replace(setup, sampled=policy == "sampled"), options.episodes or 1_000, options.seed)
-        for policy in (both if options.policy in (None, "both") else (options.policy,))
-    }
+        film = play_in(setups[policies[0]], network, options.seed, options.video_episodes, draw=True)
+    episodes = options.episodes or 1_000
+    scores = {policy: evaluate(network, each, episodes, options.seed) for policy, each in setups.items()}
     if options.video is not None:
         looks = [] if options.reset_memory else [Looks.found(network, each, config.acting) for each in film]
         save_video(Path(options.video), film, action_names(setup), looks)

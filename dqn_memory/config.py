@@ -147,7 +147,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Greedy evaluation while training."""
+    """Evaluation while training; of Q-networks by their best actions."""
 
     evaluate_every: Annotated[int, Bounds(0)] = 10_000
     """Environment steps between evaluations (0: only at the end)."""
@@ -185,7 +185,7 @@ class TrainConfig:
     """
 
     trainer: ClassVar[str] = "q_network"
-    stochastic: ClassVar[bool] = False  # Q-values are no policy to draw actions from
+    stochastic: ClassVar[bool] = False  # whether outputs are logits to draw actions by; Q-values are not
     first_flags: ClassVar[tuple[str, ...]] = (
         "config", "env", "architecture", "prior", "total_steps", "seed", "run", "device",
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """Show what a checkpoint remembers, and how: `python -m dqn_memory.inspect runs/demo-1`.
 
-It plays greedy episodes and writes into RUN/inspect, for an agent of the package ./NAME/inspect:
+It plays episodes and writes into RUN/inspect, for an agent of the package ./NAME/inspect:
 
     attention_layer_*.png  what each decision of one episode attended to, head by head, beside the environment
     states_layer_*.png     what a memory carries over that episode, and how far the gates around it are open
@@ -52,7 +52,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Args(RunArgument):
-    """Draw and measure what a run's latest checkpoint remembers, in greedy episodes.
+    """Draw and measure what a run's latest checkpoint remembers, in episodes that it plays.
 
     What it wrote into RUN/inspect before is replaced.
     """
@@ -144,12 +144,12 @@ def draw(
         for layer, maps in found.attention.items()
     }
     for layer, state in found.states.items():
-        title = f"What layer {layer} carries over one greedy episode:\n{agent}"
+        title = f"What layer {layer} carries over one episode:\n{agent}"
         figures[f"states_layer_{layer}.png"] = plots.carried(state, found.gates.get(layer), title)
     tables, meaning = prior_tables(attention_priors(network), context)
     if tables:
         figures["priors.png"] = plots.prior_tables(tables, "Attention priors", meaning)
-    title = f"Q-values of one greedy episode, return {episode.episode_return:.2f}"
+    title = f"Q-values of one episode, return {episode.episode_return:.2f}"
     figures["q_values.png"] = plots.q_values(episode.q, episode.action, title, names)
     figures["recall.png"] = recall_figure(found, agent)
     if not network.causal:

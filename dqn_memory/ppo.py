@@ -11,8 +11,8 @@ Shapes: N environments, T steps of a rollout, B environments of a minibatch, A a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +62,14 @@ class PPOLearnerConfig:
 
 
 @dataclass(frozen=True)
+class PPOEvaluationConfig(EvaluationConfig):
+    """Evaluation while training."""
+
+    policy: Literal["sampled", "greedy"] = "sampled"
+    """`sampled` draws actions as in training; `greedy` takes the most probable ones, which can walk in circles."""
+
+
+@dataclass(frozen=True)
 class PPOConfig(RolloutConfig):
     """Train one memory agent by recurrent PPO in one environment.
 
@@ -81,7 +89,7 @@ class PPOConfig(RolloutConfig):
     )
     novelty: NoveltyConfig = field(default_factory=NoveltyConfig)
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
-    evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))
+    evaluation: PPOEvaluationConfig = field(default_factory=lambda: PPOEvaluationConfig(evaluate_every=200_000))
     output: OutputConfig = field(default_factory=lambda: OutputConfig(log_every=50_000, checkpoint_every=1_000_000))
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     seed: Annotated[int, Bounds(0)] = 1
@@ -92,6 +100,12 @@ class PPOConfig(RolloutConfig):
     """Trainable parameters to match, such as 100k: sets width and head width (the critic's apart)."""
     plugin: Repeatable = ()
     """Modules imported first, which register blocks, priors, architectures or environments of their own."""
+
+    @classmethod
+    def earlier(cls) -> Self:
+        """Give the values that newer settings had before they existed, for the file of an old run."""
+        now = cls()
+        return replace(now, evaluation=replace(now.evaluation, policy="greedy"))
 
 
 # ---- the network -----------------------------------------------------------------------------------------------------

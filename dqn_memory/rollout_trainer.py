@@ -42,7 +42,7 @@ class RolloutConfig:
     acting: ClassVar[ActingMode] = "prefix"
     acting_state: ClassVar[ActingState] = "episode"
     whole_windows: ClassVar[bool] = False
-    stochastic: ClassVar[bool] = False  # whether the network's outputs are logits of actions to draw
+    stochastic: ClassVar[bool] = False  # whether outputs are logits to draw actions by
     first_flags: ClassVar[tuple[str, ...]] = ("config", "env", "architecture", "total_steps", "seed", "run", "device")
     environment: EnvironmentConfig
     network: NetworkConfig

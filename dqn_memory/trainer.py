@@ -17,7 +17,7 @@ from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.analysis.size import match
 from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.runs.score import Score, summary
-from dqn_memory.runs.trainer import Trainer, named
+from dqn_memory.runs.trainer import Trainer
 from envs.baselines import baseline_summary
 from envs.fleet import make_fleet
 
@@ -32,7 +32,6 @@ class NetworkTrainer(Trainer[C]):
     evaluation_flags: ClassVar[tuple[str, ...]] = ("episodes", "video", "video_episodes", "overwrite")
     network: QNetwork
     evaluated: QNetwork
-    drawn: Score | None = None  # of the final agent, where its policy is one to draw from
 
     def build_networks(self, averaged: bool) -> None:
         """Build the online network, and its average, which evaluations play and a checkpoint offers as the agent."""
@@ -64,15 +63,15 @@ class NetworkTrainer(Trainer[C]):
             for name, layer, way in sorted(found)
         }
 
-    def evaluate(self, final: bool = False, reset_memory: bool = False, sampled: bool = False) -> Score:
-        """Play episodes with the evaluation stream's own seed for this step, greedy ones unless `sampled`."""
+    def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
+        """Play episodes with the evaluation stream's own seed for this step."""
         config = self.config.evaluation
         episodes = config.final_episodes if final else config.episodes
-        setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory, sampled=sampled)
+        setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory)
         return evaluate(self.evaluated, setup, episodes, self.evaluation_seed(final))
 
     def final_scalars(self) -> dict[str, float]:
-        """Measure what acting costs, what learning moved, how far back the agent looks, and what drawn actions win."""
+        """Measure what acting costs, what learning moved, and how far back the agent looks."""
         setup, training = self.config.eval_setup(self.device), self.evaluated.training
         self.evaluated.eval()
         found = acting_cost(self.evaluated, setup) | self.moved()
@@ -80,9 +79,6 @@ class NetworkTrainer(Trainer[C]):
         if self.config.evaluation.memory_ablation and measured:
             found["final/recall_distance"] = float(self.recall(setup).distance)
         self.evaluated.train(training)
-        if self.config.stochastic:
-            self.drawn = self.evaluate(final=True, sampled=True)
-            found |= named("sampled", self.drawn)
         return found
 
     def recall(self, setup: EvalSetup) -> Recall:
@@ -99,8 +95,7 @@ class NetworkTrainer(Trainer[C]):
     def summary(self, score: Score) -> str:
         """Say what the script prints of the last evaluation."""
         environment, options = self.config.environment.env, self.config.env_kwargs(training=False)
-        told = summary(score, baseline_summary(float(score.success.mean()), environment, options))
-        return told if self.drawn is None else f"{told}; by drawn actions {summary(self.drawn)}"
+        return summary(score, baseline_summary(float(score.success.mean()), environment, options))
 
     @classmethod
     def variant(cls, config: C) -> str:

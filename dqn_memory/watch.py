@@ -36,7 +36,7 @@ Watched = Iterator[tuple[Episode, Looks | None]]
 
 @dataclass(frozen=True)
 class Args(RunArgument):
-    """Watch greedy episodes of a Q-network, with what each decision attends to."""
+    """Watch episodes of an agent of one network, with what each decision attends to."""
 
     on: Literal["auto", "window", "terminal"] = "auto"
     """Where they are shown (auto: in a window where there is a display, else in the terminal)."""

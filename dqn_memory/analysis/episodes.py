@@ -1,4 +1,4 @@
-"""Whole greedy episodes of one environment, step by step, and the windows that their decisions were made from."""
+"""Whole episodes of one environment, step by step, and the windows that their decisions were made from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import ActingMode, ActingState, Actor, EvalSetup
+from dqn_memory.acting import ActingMode, ActingState, Actor, EvalSetup, choose
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
 from envs.fleet import Fleet, TensorFleet, make_fleet
@@ -54,28 +54,28 @@ class Episode:
 def play_in(
     setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False
 ) -> list[Episode]:
-    """Play greedy episodes as `play_each` does, all of them at once."""
+    """Play episodes as `play_each` does, all of them at once."""
     return list(play_each(setup, network, seed, episodes, initial, draw))
 
 
 @torch.no_grad()
 def beginning(setup: EvalSetup, network: QNetwork, seed: int, steps: int) -> Episode:
-    """Play the first steps of a greedy episode, or all of it where it has fewer."""
+    """Play the first steps of an episode, or all of it where it has fewer."""
     fleet = single_fleet(setup, seed)
     with closing(fleet):
-        return _play_one(fleet, setup.actor(network, 1), fleet.reset(), False, steps)[0]
+        return _play_one(fleet, setup.actor(network, 1), fleet.reset(), setup.draws(seed), False, steps)[0]
 
 
 @torch.no_grad()
 def play_each(
     setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False
 ) -> Iterator[Episode]:
-    """Play greedy episodes of a network in one fresh environment, each when it is asked for.
+    """Play episodes of a network in one fresh environment, each when it is asked for.
 
     Args:
         setup: where and how.
         network: the one that acts.
-        seed: of the environment.
+        seed: of the environment, and of actions where they are drawn.
         episodes: how many, one after the other.
         initial: number of the initial state, where the environment has finitely many (None: a drawn one).
         draw: keep pictures.
@@ -83,10 +83,10 @@ def play_each(
     Raises:
         UserError: there is no such initial state, or no picture to draw.
     """
-    fleet, actor = single_fleet(setup, seed, initial, draw), setup.actor(network, 1)
+    fleet, actor, draws = single_fleet(setup, seed, initial, draw), setup.actor(network, 1), setup.draws(seed)
     observation = fleet.reset()
     for _ in range(episodes):
-        episode, observation = _play_one(fleet, actor, observation, draw)
+        episode, observation = _play_one(fleet, actor, observation, draws, draw)
         yield episode
 
 
@@ -113,7 +113,7 @@ def action_names(setup: EvalSetup) -> tuple[str, ...]:
 
 
 def _play_one(
-    fleet: Fleet, actor: Actor, observation: Tensor, draw: bool, most: float = math.inf
+    fleet: Fleet, actor: Actor, observation: Tensor, draws: torch.Generator | None, draw: bool, most: float = math.inf
 ) -> tuple[Episode, Tensor]:
     """Play until the episode ends or has `most` steps; also give the observation after the last one."""
     steps: list[tuple[Tensor, ...]] = []
@@ -123,7 +123,7 @@ def _play_one(
     while not steps or (len(steps) < most and not bool(ended)):
         actor.observe(observation, previous, ended)
         q = actor.q_values()  # (1, A)
-        action = q.argmax(1)
+        action = choose(q, draws)
         before = _state_before(fleet) if draw else None
         if draw:
             drawn.append(_drawn(fleet))

@@ -187,7 +187,7 @@ class EvaluationOptions:
     policy: Literal["both", "sampled", "greedy"] | None = None
     """PPO, GLAM: `sampled` draws actions as in training, `greedy` takes the most probable ones (None: both)."""
     video: str | None = None
-    """Q-networks: also write a video of greedy episodes: a path that ends in .gif, or in .png for an animated PNG."""
+    """Q-networks, PPO: also write a video of episodes: a path that ends in .gif, or in .png for an animated PNG."""
     video_episodes: Annotated[int, Bounds(1)] = 1
     """Episodes in the video."""
     overwrite: bool = False

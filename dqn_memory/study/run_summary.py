@@ -32,7 +32,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Curve:
-    """Greedy success (or return) over training: E evaluations at ascending environment steps, and a final one."""
+    """Success (or return) over training: E evaluations at ascending environment steps, and a final one."""
 
     steps: np.ndarray[Any, np.dtype[np.int64]]  # (E,)
     success: Floats  # (E,)

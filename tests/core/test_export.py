@@ -10,7 +10,7 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from run_folders import told
 
-from dqn_memory.acting import GreedyPolicy, make_actor
+from dqn_memory.acting import NetworkPolicy, make_actor
 from dqn_memory.agent import Agent, Interface
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, observation_spec
@@ -43,7 +43,7 @@ def agent(name, space, bag=0, **changes):
         built = network.build(observation_spec(encoded), ACTIONS).eval()
 
     def start(rows):
-        return GreedyPolicy(make_actor(built, rows, CPU, config.acting, state), built, rows)
+        return NetworkPolicy(make_actor(built, rows, CPU, config.acting, state), built, rows)
 
     interface = Interface(space, encode, encoded, ACTIONS, lambda action: action)
     return Agent(LoadedPolicy(config, {}, 0, CPU, start), interface)
@@ -145,7 +145,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, package):
 def test_what_plans_or_draws_is_not_exported(tmp_path):
     actor = agent("dqn-episode", REAL)
     actor._loaded = LoadedPolicy(actor.config, {}, 0, CPU, lambda rows: object())
-    assert "only Q-networks" in refusal(actor, tmp_path / "a")
+    assert "only agents of one network" in refusal(actor, tmp_path / "a")
 
 
 def test_what_keeps_a_bag_is_not_exported(tmp_path):

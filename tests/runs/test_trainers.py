@@ -14,19 +14,23 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import glam_models
+import gymnasium
+import numpy as np
 import pytest
 import torch
 import unizero_models
 from run_folders import assert_same_run, metrics, refused
 from trained import CAR, CARDS, MEMORY, rollout_flags, training_flags
 
+from dqn_memory.agent import Agent
 from dqn_memory.evaluate import main as evaluate
+from dqn_memory.ppo import PPOConfig
 from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind, trainer_class
 from dqn_memory.runs.seeding import Streams
-from dqn_memory.runs.toml import defaults, from_toml, to_toml
+from dqn_memory.runs.toml import defaults, from_record, from_toml, to_toml
 from dqn_memory.runs.trainer import Trainer
 
 SHORT = f"--env {MEMORY} --time-limit 12 --max-episode-steps 12 --evaluate-every 0"
@@ -278,14 +282,27 @@ def test_an_agent_of_ppo_is_judged_by_drawn_actions_too(whole, capsys):
     both, sampled, greedy = found
     assert both["sampled"] == sampled["sampled"] != both["greedy"] == greedy["greedy"]
     assert "greedy" not in sampled and "sampled" not in greedy
-    last = metrics(run)[-1]
-    assert last["sampled/episodic_return"] != last["final/episodic_return"]
 
 
-def test_a_run_of_ppo_ends_with_both_scores(tmp_path, capsys):
-    last = metrics(trained("ppo", tmp_path / "run"))[-1]
-    told = capsys.readouterr().out.splitlines()[-1]
-    assert "by drawn actions" in told and f"{last['sampled/episodic_length']:.1f}" in told
+@pytest.mark.parametrize("policy", ["sampled", "greedy"])
+def test_evaluations_of_ppo_act_as_the_config_says(tmp_path, capsys, policy):
+    run = trained("ppo", tmp_path / "run", "--policy", policy)
+    capsys.readouterr()
+    last, seed = metrics(run)[-1], Streams.spawn(1).evaluation
+    evaluate([str(run), "--episodes", "8", "--seed", str(seed + last["step"]), "--policy", policy, "--format", "json"])
+    assert json.loads(capsys.readouterr().out)[policy]["return"] == pytest.approx(last["final/episodic_return"])
+
+
+def test_an_agent_of_ppo_draws_its_actions(whole):
+    first = np.stack([gymnasium.make(f"envs:{MEMORY}").reset(seed=0)[0]] * 64)
+    once, again, other = (Agent.load(whole("ppo"), seed=seed).act(first, [True] * 64) for seed in (0, 0, 1))
+    assert len(set(once)) > 1 and (once == again).all() and (once != other).any()
+
+
+def test_a_config_of_ppo_from_before_policies_is_greedy(whole):
+    text = "".join(line for line in (whole("ppo") / "config.toml").open() if not line.startswith("policy"))
+    assert from_record(PPOConfig, text, "config.toml").evaluation.policy == "greedy"
+    assert from_toml(PPOConfig, text, "config.toml").evaluation.policy == "sampled"
 
 
 def test_a_kind_that_nobody_knows_is_one_sentence():

@@ -187,7 +187,7 @@ def _played(kind: str, folder: Path) -> Maps | None:
 
 
 def of_q_network(run: Path, seed: int) -> Maps | None:
-    """Play one greedy episode with a run's last checkpoint on the CPU; None where its network has no attention."""
+    """Play one episode with a run's last checkpoint on the CPU; None where its network has no attention."""
     from dqn_memory.agent import load_network
     from dqn_memory.analysis.attention import episode_attention
     from dqn_memory.analysis.episodes import play_in
