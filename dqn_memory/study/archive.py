@@ -45,7 +45,6 @@ from dqn_memory.study.store import (
     write_checksums,
 )
 from envs.files import disk_errors, parse_json, sha256, write_text
-from envs.tables import Table
 
 FORMAT = "dqn-memory archive 1"
 RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
@@ -329,8 +328,15 @@ def shared(configs: Sequence[Tree]) -> Tree:
 
 
 def _csv(rows: Sequence[Tree]) -> str:
-    """Write rows as text, columns in the order of first appearance."""
-    return Table.from_records({name: _cell(value) for name, value in row.items()} for row in rows).csv()
+    """Write rows as text, columns in the order of first appearance; a row ends with its last value."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        end = max(map(columns.index, row)) + 1
+        writer.writerow(_cell(row[name]) if name in row else "" for name in columns[:end])
+    return text.getvalue()
 
 
 def _cell(value: Any) -> str:
