@@ -21,7 +21,7 @@ from dqn_memory.blocks.bag import Bag
 from dqn_memory.network import QNetwork, trimmed_length
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import Score, Tally
-from dqn_memory.runs.seeding import generator
+from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.settings import Bounds
 from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
@@ -418,7 +418,7 @@ class EvalSetup:
 
     def draws(self, seed: int) -> torch.Generator | None:
         """Make the generator of drawn actions; None where the best ones are taken."""
-        return generator(seed, self.device) if self.sampled else None
+        return generator(Streams.spawn(seed).exploration, self.device) if self.sampled else None  # `seed` draws worlds
 
     def actor(self, network: QNetwork, num_envs: int) -> Actor:
         """Make the actor of a network that plays N episodes at once."""

@@ -80,8 +80,8 @@ class Interface:
 class Agent:
     """A trained policy, with what it remembers kept between calls.
 
-    A Q-network takes the action of the highest value, UniZero the most visited one of a search without noise; PPO and
-    GLAM draw one, as in training.
+    A Q-network takes the action of the highest value, UniZero the most visited one of a search without noise; PPO
+    (unless its config has `policy = "greedy"`, as all older runs) and GLAM draw one, as in training.
 
     Attributes:
         config: of its training.
@@ -108,7 +108,7 @@ class Agent:
             run: its folder.
             rows: batch size N; None: the first `act` says it. An `act` that resets all may change it.
             device: where its networks are.
-            seed: of what PPO, UniZero and GLAM draw.
+            seed: of what PPO, UniZero and GLAM draw; a call of `play` begins these draws anew.
 
         Raises:
             UserError: there is no run or checkpoint, it is damaged or foreign, or the device is not there.
@@ -400,8 +400,7 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
         save_video(Path(options.video), film, action_names(setup), looks)
         print(f"wrote {options.video}", file=sys.stderr)
     architecture = config.network.architecture
-    facts = {"architecture": architecture, "exhaustive": next(iter(scores.values())).exhaustive}
-    return Evaluation(step, architecture, setup.env, setup.env_kwargs, scores, facts)
+    return Evaluation(step, architecture, setup.env, setup.env_kwargs, scores, {"architecture": architecture})
 
 
 def _setup(options: EvaluationOptions, config: TrainConfig, network: QNetwork, device: torch.device) -> EvalSetup:

@@ -152,7 +152,7 @@ class EvaluationConfig:
     evaluate_every: Annotated[int, Bounds(0)] = 10_000
     """Environment steps between evaluations (0: only at the end)."""
     episodes: Annotated[int, Bounds(1)] = 100
-    """Episodes of each evaluation, unless every initial state can be tried."""
+    """Episodes of each evaluation, unless every initial state can be tried and no action is drawn."""
     stop_at_success: Annotated[float, Bounds(0, 1)] | None = None
     """End the run as soon as an evaluation reaches this success rate (None: run to --total-steps). The
     environment says what a success is, a Gymnasium one by `success` or `is_success` in the info of an episode's last

@@ -1,9 +1,9 @@
 """How well a checkpoint of any kind does: `python -m dqn_memory.evaluate runs/demo-1`.
 
-Plays episodes and prints success, return and length. A Q-network plays greedily; an environment with finitely many
-initial states is tried from each of them once, which leaves no interval to give. Any other is sampled, and the 95 %
-intervals are Wilson's for the success rate and the normal one for the means. A UniZero agent plays without noise (the
-most visited action), a GLAM agent with drawn actions, as in training, and with the most probable ones. Success
+Plays episodes and prints success, return and length. A Q-network takes its best actions, UniZero the most visited ones
+of a search without noise; agents of PPO and GLAM play twice, with drawn actions, as in training, and with the most
+probable ones. By best actions an environment with finitely many initial states is tried from each of them once, which
+leaves no interval to give. Else episodes are drawn: 95 % intervals, Wilson's of success, normal ones of means. Success
 is what the environment says; where it defines none, the return comes first and no success is printed (JSON:
 success_told is false, and the fields of success hold the share of episodes with a return above 0).
 """
@@ -81,7 +81,12 @@ def as_json(folder: Path, args: Args, found: Evaluation) -> str:
     facts = {"run": str(folder), "step": found.step, "env": found.env, "seed": args.seed}
     facts |= {"reset_memory": args.reset_memory} | found.facts
     parts = {
-        policy: {"episodes": score.episodes, "success_told": score.env_reports_success} | measures(score)
+        policy: {
+            "episodes": score.episodes,
+            "exhaustive": score.exhaustive,
+            "success_told": score.env_reports_success,
+        }
+        | measures(score)
         for policy, score in found.scores.items()
     }
     return json.dumps(facts | parts.pop("", {}) | parts, indent=1)

@@ -60,7 +60,7 @@ class Args(RunArgument):
     state_run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """Run of the same architecture in the same environment, trained with --observe state, to be compared."""
     seed: Annotated[int, Bounds(0)] = 0
-    """Seed of the environments, and of what observations are replaced by."""
+    """Seed of the environments, of drawn actions, and of what observations are replaced by."""
     initial: int | None = None
     """Number of the drawn episode's initial state, in environments that have finitely many."""
     episodes: Annotated[int, Bounds(1)] = 16

@@ -47,7 +47,7 @@ class Args(RunArgument):
     episodes: Annotated[int, Bounds(1)] = 1
     """Episodes, one after the other."""
     seed: Annotated[int, Bounds(0)] = 0
-    """Seed of the environment."""
+    """Seed of the environment and of drawn actions."""
     initial: int | None = None
     """Number of the first episode's initial state, in environments that have finitely many."""
     reset_memory: bool = False

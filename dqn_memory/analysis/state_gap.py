@@ -77,9 +77,10 @@ def observability(
     device: torch.device, seed: int,
 ) -> Gap:  # fmt: skip
     """Play both agents in the same episodes: the same initial states, and the same draws in every step."""
-    seen = evaluate(network, config.eval_setup(device), EPISODES, seed)
-    state = evaluate(state_network, state_config.eval_setup(device), EPISODES, seed)
-    return Gap(seen, state)
+    setups = config.eval_setup(device), state_config.eval_setup(device)
+    sampled = all(setup.sampled for setup in setups)  # else both take their best actions
+    ours, theirs = (replace(setup, sampled=sampled) for setup in setups)
+    return Gap(evaluate(network, ours, EPISODES, seed), evaluate(state_network, theirs, EPISODES, seed))
 
 
 def known(config: TrainConfig) -> Lines | None:

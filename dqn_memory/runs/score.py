@@ -177,7 +177,7 @@ class EvaluationOptions:
     threads: Annotated[int, Bounds(1)] | None = None
     """CPU threads of torch (None: torch's own choice)."""
     episodes: Annotated[int, Bounds(1)] | None = None
-    """Q-networks: episodes, unless every initial state can be tried (None: 1,000)."""
+    """Q-networks, PPO: episodes, unless every initial state is tried (None: 1,000)."""
     num_eval_envs: Annotated[int, Bounds(1)] | None = None
     """World models: environments played in at once (None: 20)."""
     episodes_per_env: Annotated[int, Bounds(1)] | None = None

@@ -393,6 +393,7 @@ class Trainer(ABC, Generic[C]):
             scalars["charts/SPS"] = (self.steps - self.began_at) / clock.seconds
             run.log(self.steps, scalars | clock.scalars())
         if self.updates and self._evaluation_due():
+            self.stats.check_finite()
             score = self.evaluate()
             run.log(self.steps, score.scalars() | clock.scalars())
             self.solved = self.reached_goal(score)

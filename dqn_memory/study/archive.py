@@ -6,7 +6,8 @@ An archive is a folder that git shows well and that needs no checkpoint:
     archive.json     name and axes of the study, what its report shows, SHA-256 of the other files
     config.toml      the settings that all runs share; `--config` of the trainer takes it
     runs.csv         a row a run: axes, state, cost, settings that differ, summary, SHA-256 of all its numbers
-    metrics.csv      a row a log line that `compact` keeps: number of the run in runs.csv, step, metrics
+    metrics.csv      a row a log line that `compact` keeps: number of the run in runs.csv, step, metrics; what a
+                     line lacks is empty, and a row ends with its last value
     machines.json    the distinct machines and versions that runs.csv refers to
     attention.json   attention maps by run, where the report has any
 

@@ -10,6 +10,7 @@ from dqn_memory.acting import ExplorationConfig
 from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
 from dqn_memory.config import LearnerConfig, TrainConfig
 from dqn_memory.network import NetworkConfig, observation_spec
+from dqn_memory.ppo import PPOConfig
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import Score
@@ -63,6 +64,13 @@ def test_both_agents_play_the_same_episodes(monkeypatch):
         np.testing.assert_array_equal(gap.seen.returns, gap.state.returns)
         np.testing.assert_array_equal(gap.seen.lengths, gap.state.lengths)
         assert gap.difference()[0] == 0 and gap.seen.exhaustive == (env == "POMDP/HeavenHell-v0")
+
+
+def test_both_agents_take_their_best_actions_where_one_draws_none():
+    draws = PPOConfig(EnvironmentConfig("POMDP/HeavenHell-v0"), NetworkConfig("gru", width=16))
+    other = config("POMDP/HeavenHell-v0", "state")
+    gap = observability(build(draws), draws, build(other), other, torch.device("cpu"), 5)
+    assert gap.seen.exhaustive and gap.state.exhaustive
 
 
 def score(returns, exhaustive=False):

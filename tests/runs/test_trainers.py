@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,14 +22,15 @@ import unizero_models
 from run_folders import assert_same_run, metrics, refused
 from trained import CAR, CARDS, MEMORY, rollout_flags, training_flags
 
-from dqn_memory.agent import Agent
+from dqn_memory.agent import Agent, load_network
+from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main as evaluate
 from dqn_memory.ppo import PPOConfig
 from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind, trainer_class
-from dqn_memory.runs.seeding import Streams
+from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.toml import defaults, from_record, from_toml, to_toml
 from dqn_memory.runs.trainer import Trainer
 
@@ -281,6 +282,7 @@ def test_an_agent_of_ppo_is_judged_by_drawn_actions_too(whole, capsys):
         found.append(json.loads(capsys.readouterr().out))
     both, sampled, greedy = found
     assert both["sampled"] == sampled["sampled"] != both["greedy"] == greedy["greedy"]
+    assert both["greedy"]["exhaustive"] and not both["sampled"]["exhaustive"]
     assert "greedy" not in sampled and "sampled" not in greedy
 
 
@@ -297,6 +299,25 @@ def test_an_agent_of_ppo_draws_its_actions(whole):
     first = np.stack([gymnasium.make(f"envs:{MEMORY}").reset(seed=0)[0]] * 64)
     once, again, other = (Agent.load(whole("ppo"), seed=seed).act(first, [True] * 64) for seed in (0, 0, 1))
     assert len(set(once)) > 1 and (once == again).all() and (once != other).any()
+
+
+def test_a_policy_decides_how_agents_act_and_what_is_filmed(tmp_path):
+    run = trained("ppo", tmp_path / "run", "--policy", "greedy")
+    agent = Agent.load(run)
+    first = np.stack([gymnasium.make(f"envs:{MEMORY}").reset(seed=0)[0]] * 64)
+    assert (agent.act(first, [True] * 64) == agent.q.argmax(1)).all()
+    network, config, _ = load_network(run)
+    setup = config.eval_setup(torch.device("cpu"))
+    for sampled in (False, True):
+        episode = play_in(replace(setup, sampled=sampled), network, seed=0)[0]
+        assert (episode.action == episode.q.argmax(1)).all() != sampled
+
+
+def test_actions_are_not_drawn_by_the_numbers_that_draw_the_environment(whole):
+    setup = load_network(whole("ppo"))[1].eval_setup(torch.device("cpu"))
+    fleet, draws = setup.fleet(2, 5)[0], setup.draws(5)
+    assert not torch.equal(fleet.generator.get_state(), draws.get_state())
+    assert not torch.equal(generator(5).get_state(), draws.get_state())
 
 
 def test_a_config_of_ppo_from_before_policies_is_greedy(whole):

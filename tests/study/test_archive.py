@@ -100,6 +100,7 @@ def test_what_all_runs_share_stands_once(kept: Path) -> None:
     shared = tomllib.loads((kept / "config.toml").read_text())
     assert shared["network"]["width"] == 16 and "architecture" not in shared["network"]
     assert json.loads((kept / "machines.json").read_text())["1"]["cpu"] == MACHINE["cpu"]
+    assert not any(line.endswith(",") for line in (kept / "metrics.csv").read_text().splitlines())
 
 
 def test_a_lost_report_is_made_again_from_the_tables(finished: Path, tmp_path: Path) -> None:

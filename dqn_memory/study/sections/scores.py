@@ -252,7 +252,7 @@ def memory_section(data: Data) -> Section | None:
 
 
 def without_memory(runs: Sequence[Entry]) -> list[tuple[float, float]]:
-    """Give each evaluated run's greedy final score and that without its memory, in the same measure."""
+    """Give each evaluated run's final score and that without its memory, by the same choice of actions."""
     name = "success_rate" if runs[0].success else "episodic_return"
     return [(run.last(f"final/{name}"), found) for run in runs if (found := run.last(f"{ABLATION}{name}")) is not None]
 
