@@ -5,7 +5,7 @@ It plays episodes and writes into RUN/inspect, for an agent of the package ./NAM
     attention_layer_*.png  what each decision of one episode attended to, head by head, beside the environment
     states_layer_*.png     what a memory carries over that episode, and how far the gates around it are open
     priors.png             learned attention priors by distance
-    q_values.png           Q-values over that episode
+    q_values.png           Q-values, or a policy's logits, over that episode
     recall.png             how far back Q-values depend on observations, by gradient and by occlusion
     discrepancy.png        Q from the whole window against Q from the prefix, where the two can differ
     observability.png      returns beside those of the same architecture given the state (--state-run)
@@ -149,8 +149,9 @@ def draw(
     tables, meaning = prior_tables(attention_priors(network), context)
     if tables:
         figures["priors.png"] = plots.prior_tables(tables, "Attention priors", meaning)
-    title = f"Q-values of one episode, return {episode.episode_return:.2f}"
-    figures["q_values.png"] = plots.q_values(episode.q, episode.action, title, names)
+    values = "Logits of the policy" if config.stochastic else "Q-values"
+    title = f"{values} in one episode, return {episode.episode_return:.2f}"
+    figures["q_values.png"] = plots.q_values(episode.q, episode.action, title, names, values)
     figures["recall.png"] = recall_figure(found, agent)
     if not network.causal:
         title = f"What the future of the window adds to Q: {agent}"

@@ -204,8 +204,8 @@ def learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
 
 
 @styled
-def q_values(q: Array, action: Array, title: str, names: Sequence[str] = ()) -> Figure:
-    """Draw Q-values (T, A) over an episode's first steps, a line an action; a ring marks the action taken, (T,)."""
+def q_values(q: Array, action: Array, title: str, names: Sequence[str] = (), values: str = "Q-values") -> Figure:
+    """Draw Q-values or the like (T, A) over an episode's first steps; a ring marks the action taken, (T,)."""
     title, q, action = first_steps(title, len(q)), q[:MOST], action[:MOST]
     steps = np.arange(len(q))
     figure = new_figure(min(12.0, max(5.6, 0.12 * len(q) + 4.5)), 3.4)
@@ -217,7 +217,7 @@ def q_values(q: Array, action: Array, title: str, names: Sequence[str] = ()) -> 
     ring: Any = {"facecolors": "none", "edgecolors": "#222222", "linewidths": 1.2, "zorder": 5}
     panel.scatter(steps, q[steps, action], s=46, label="action taken", **ring)
     integer_axis(panel)
-    finish_panel(panel, "step of the episode", "Q-value (discounted return)", legend=True)
+    finish_panel(panel, "step of the episode", values, legend=True)
     panel.set_title(title, fontsize=11)
     return figure
 
