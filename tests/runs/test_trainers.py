@@ -320,6 +320,13 @@ def test_actions_are_not_drawn_by_the_numbers_that_draw_the_environment(whole):
     assert not torch.equal(generator(5).get_state(), draws.get_state())
 
 
+def test_a_diverged_run_is_one_sentence_at_its_next_evaluation(tmp_path, capsys):
+    flags = ["--learning-rate", "1e30", "--max-grad-norm", "1e30", "--evaluate-every", "256", "--log-every", "1000000"]
+    with pytest.raises(SystemExit, match="2"):
+        trained("ppo", tmp_path / "run", *flags)
+    assert "error: the loss or its gradient was not finite at step" in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_config_of_ppo_from_before_policies_is_greedy(whole):
     text = "".join(line for line in (whole("ppo") / "config.toml").open() if not line.startswith("policy"))
     assert from_record(PPOConfig, text, "config.toml").evaluation.policy == "greedy"

@@ -257,7 +257,7 @@ class RecurrentStack(Stack):
         for position, token in enumerate(trunk.split(1, 1)):
             real = (position < index)[:, None]
             after = self._branch(token, states)[1]
-            states = [torch.where(real, now, old) for now, old in zip(after, states, strict=True)]
+            states = [torch.where(real, new_state, old) for new_state, old in zip(after, states, strict=True)]
         return self._branch(new, [state.repeat_interleave(new.shape[1], 0) for state in states])
 
     def extend(self, memory: Any, following: Tensor) -> Tensor:
