@@ -2,13 +2,12 @@
 
 import json
 import shutil
-import tkinter
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageTk
+from PIL import Image
 from rich.console import Console
 from run_folders import refused
 from trained import CARDS, MEMORY, contents, trained
@@ -135,6 +134,8 @@ def test_where_nothing_can_be_shown_a_sentence_says_what_can(run, capsys, monkey
 
 
 def test_a_window_plays_holds_and_goes_by_step(run, monkeypatch):
+    tkinter = pytest.importorskip("tkinter", reason="tkinter is not installed (of Debian: python3-tk)")
+    image_tk = pytest.importorskip("PIL.ImageTk")
     keys, later, root = {}, [], Mock()
     root.bind, root.after = keys.__setitem__, lambda *due: later.append(due)
 
@@ -144,7 +145,7 @@ def test_a_window_plays_holds_and_goes_by_step(run, monkeypatch):
         return delay
 
     monkeypatch.setattr(tkinter, "Label", Mock())
-    monkeypatch.setattr(ImageTk, "PhotoImage", lambda picture: picture)
+    monkeypatch.setattr(image_tk, "PhotoImage", lambda picture: picture)
     played, actions = watch.watched(watch.Args(str(run), episodes=2))
     window = watch.Window(root, played, actions, 0.25)
     assert wait() == 250 and (window.number, window.step) == (1, 1)
