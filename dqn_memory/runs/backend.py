@@ -8,7 +8,6 @@ from torch import nn
 
 from dqn_memory.blocks.kernels.select import Choice, Unavailable, choose, mixers, set_scan
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.migration import BACKENDS
 
 __all__ = ["FACT", "Backend", "Choice", "facts", "log_backend", "recorded", "refused", "resolve_backend"]
 
@@ -62,4 +61,4 @@ def facts(choice: Choice | None) -> dict[str, Any]:
 def recorded(environment: Mapping[str, Any]) -> str | None:
     """Read the backend that an environment.json names; None where there was no Mamba."""
     name: str | None = environment.get(FACT)
-    return None if name is None else BACKENDS.get(name, name)
+    return name

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.runs.migration import KINDS
 
 if TYPE_CHECKING:
     from dqn_memory.runs.checkpoint import Checkpoint
@@ -24,7 +23,7 @@ def trainer_class(kind: str) -> type[Trainer[Any]]:
         UserError: there is none, or its package cannot be imported here.
     """
     try:
-        trainer: type[Trainer[Any]] = _entry_point(KINDS.get(kind, kind)).load()
+        trainer: type[Trainer[Any]] = _entry_point(kind).load()
     except ModuleNotFoundError as error:
         raise UserError(f"the trainer {kind} is not installed here: there is no module {error.name}") from None
     return trainer
@@ -50,8 +49,8 @@ def _entry_point(kind: str) -> EntryPoint:
 
 def kind_of(checkpoint: Checkpoint) -> str:
     """Read the kind of run in a checkpoint's header; empty where it says none."""
-    kind = checkpoint.header.get("kind", "")
-    return KINDS.get(kind, kind)
+    kind: str = checkpoint.header.get("kind", "")
+    return kind
 
 
 def check_kind(run: Path, checkpoint: Checkpoint, kind: str) -> None:

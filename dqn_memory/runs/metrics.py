@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.migration import new_metric
 from dqn_memory.runs.trackers import NONE, TRACKERS, Tracker
 from envs.files import disk_errors, parse_json, sha256
 
@@ -123,7 +122,7 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
         parsed = None
     if not isinstance(parsed, dict) or not isinstance(parsed.get("step"), int):
         raise UserError(f"{path} is damaged: line {number} is not a JSON object with a step")
-    return {new_metric(name): value for name, value in parsed.items()}
+    return parsed
 
 
 def _plain(value: Any) -> float | int | None:

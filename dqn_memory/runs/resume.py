@@ -12,9 +12,8 @@ from dqn_memory.runs.common import Engine
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
-from dqn_memory.runs.migration import leaves
 from dqn_memory.runs.settings import Settings, parse
-from dqn_memory.runs.toml import from_record, to_toml
+from dqn_memory.runs.toml import from_record, leaves, to_toml
 from envs.cli import load_plugins
 
 C = TypeVar("C", bound=Any)

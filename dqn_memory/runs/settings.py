@@ -36,8 +36,7 @@ import tyro
 
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.kinds import script_of
-from dqn_memory.runs.migration import SCHEMA
-from dqn_memory.runs.toml import NONE, defaults, field_types, from_toml
+from dqn_memory.runs.toml import NONE, SCHEMA, defaults, field_types, from_toml
 from envs.files import read_text
 
 C = TypeVar("C")

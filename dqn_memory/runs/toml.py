@@ -3,24 +3,25 @@
 None is an absent key (or the word "none" where the default is something else), a nested dataclass is a
 table, a tuple an array.
 
-The config class of a trainer has a class variable `trainer`, its kind: its files say the schema that they are written
-in, and those of an earlier one are migrated (dqn_memory.runs.migration).
+The config class of a trainer has a class variable `trainer`, its kind: what is written of it says `schema`, the version
+of the settings' names. A file that says none is taken to be of this one.
 """
 
 import re
 import tomllib
 import types
 import typing
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import tomli_w
 import tyro
 
-from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.runs.migration import SCHEMA, migrate
+from dqn_memory.runs.errors import UserError, near_names, require
 
 C = TypeVar("C")
+SCHEMA = 2  # of the settings' names
 DEEPEST = 20  # tables and arrays within one another
 DOTTED = re.compile(rf"(?:[\w\"'-]+\s*\.\s*){{{DEEPEST}}}")  # a key that names deeper ones
 NONE = "none"
@@ -41,8 +42,9 @@ def from_toml(config_class: type[C], text: str, source: str, base: C | None = No
     type or a value outside a Literal.
     """
     table = _parse(text, source)
-    if (trainer := getattr(config_class, "trainer", None)) is not None:
-        table = migrate(trainer, table, source)
+    if hasattr(config_class, "trainer"):
+        schema = table.pop("schema", SCHEMA)
+        require(schema == SCHEMA, f"{source}: schema {schema!r} is not known here; this version reads {SCHEMA}")
     config = _read_table(defaults(config_class) if base is None else base, table, source, "")
     missing = [name for name in field_types(config_class) if getattr(config, name) is tyro.MISSING]
     if missing and base is None:
@@ -69,6 +71,15 @@ def to_toml(config: Any) -> str:
     """Write every field of a config, so that `from_toml` gives an equal one; a trainer's with its schema."""
     schema = {"schema": SCHEMA} if hasattr(config, "trainer") else {}
     return tomli_w.dumps(schema | _write_table(config, defaults(type(config))))
+
+
+def leaves(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each setting of nested tables with its path; an empty table is a value."""
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*prefix, key))
+        else:
+            yield (*prefix, key), value
 
 
 def field_types(config_class: type) -> dict[str, Any]:

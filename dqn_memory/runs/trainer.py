@@ -25,7 +25,6 @@ from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
-from dqn_memory.runs.migration import migrate_state
 from dqn_memory.runs.progress import Progress, due
 from dqn_memory.runs.resume import check_unfinished, reopened, resumes
 from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Score
@@ -250,7 +249,7 @@ class Trainer(ABC, Generic[C]):
         """Continue where the checkpoint was made; a UserError where its networks are of another form."""
         for part, network in self.networks().items():
             checkpoint.fill(network, part)
-        state = migrate_state(checkpoint.trainer)
+        state = checkpoint.trainer
         device_bound = ("optimizers", *dropout_state(self.device))  # these are of another form on another device
         check_form(state, {name: own for name, own in self.state_dict().items() if name not in device_bound})
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):

@@ -31,7 +31,6 @@ import tomli_w
 
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.metrics import METRICS, RAW, read_metrics
-from dqn_memory.runs.migration import SCHEMA, migrate
 from dqn_memory.study.definition import Definition, Line, flat, nested, parse_file, read_definition, shipped
 from dqn_memory.study.store import (
     DEFINITION,
@@ -105,7 +104,7 @@ class Source(Facts):
     def record(self, run: RunState) -> RunRecord:
         """Read what is stored of a run; a UserError names what is missing or damaged."""
         if self.recorded is None:
-            return renamed(read_run(run.folder), self.kind)
+            return read_run(run.folder)
         require(run.name in self.recorded, f"{self.folder / RUNS} holds no numbers of the run {run.name}")
         return self.recorded[run.name]
 
@@ -171,11 +170,6 @@ def read_run(folder: Path) -> RunRecord:
         _toml(folder / CONFIG), _json(folder / ENVIRONMENT), read_metrics(folder / METRICS),
         _json(folder / SUMMARY, optional=True), _json(folder / ATTENTION, optional=True),
     )  # fmt: skip
-
-
-def renamed(record: RunRecord, kind: str) -> RunRecord:
-    """Give settings that an earlier version wrote the names of this one, as `read_metrics` does with metrics."""
-    return replace(record, config={"schema": SCHEMA} | migrate(kind, record.config, CONFIG))
 
 
 def unpack(record: RunRecord, folder: Path) -> None:

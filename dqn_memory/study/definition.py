@@ -38,7 +38,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, reduce
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,9 +49,8 @@ import tomli_w
 
 from dqn_memory.runs.errors import UserError, near_names, require
 from dqn_memory.runs.kinds import trainer_class
-from dqn_memory.runs.migration import SCHEMA, leaves, put
 from dqn_memory.runs.settings import Bounds, check_numbers, flag_names, read_config, study_files
-from dqn_memory.runs.toml import defaults, from_toml, to_toml
+from dqn_memory.runs.toml import SCHEMA, defaults, from_toml, leaves, to_toml
 from envs.cli import load_plugins
 from envs.files import read_text
 from envs.registry import WORLDS
@@ -368,5 +367,6 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Invert `flat`."""
     tree: dict[str, Any] = {}
     for path, value in flat.items():
-        put(tree, tuple(path.split(".")), value)
+        *tables, name = path.split(".")
+        reduce(lambda table, key: table.setdefault(key, {}), tables, tree)[name] = value
     return tree

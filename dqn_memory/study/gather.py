@@ -10,8 +10,7 @@ import tomli_w
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import installed_trainers, trainer_class
-from dqn_memory.runs.migration import SCHEMA
-from dqn_memory.runs.toml import defaults, from_record, to_toml
+from dqn_memory.runs.toml import SCHEMA, defaults, from_record, to_toml
 from dqn_memory.study.archive import (
     CONFIG,
     RunRecord,
@@ -20,7 +19,6 @@ from dqn_memory.study.archive import (
     open_source,
     portable,
     read_run,
-    renamed,
     shared,
 )
 from dqn_memory.study.definition import AXES, Label, flat, slug
@@ -73,7 +71,6 @@ def gather(paths: Sequence[Path], name: str, title: str = "") -> Source:
 def _single(path: Path) -> tuple[RunState, RunRecord]:
     """Read a finished run; its series is named after its folder, or the one above where that is named by its seed."""
     record = read_run(path)
-    record = renamed(record, kind_of(record, str(path)))
     last = next((line for line in reversed(record.metrics) if any(key.startswith("final/") for key in line)), None)
     if last is None:
         raise UserError(f"{path} is not finished: it has no final evaluation; continue it with --resume {path}")

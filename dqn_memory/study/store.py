@@ -24,7 +24,6 @@ from typing import Any, Literal, Self
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.lock import lock_holder
 from dqn_memory.runs.metrics import FINAL, METRICS, RAW
-from dqn_memory.runs.migration import KINDS
 from dqn_memory.runs.toml import from_record, to_toml
 from dqn_memory.study.definition import Definition, Label, Planned
 from envs.files import disk_errors, parse_json, read_text, sha256, write_atomic
@@ -112,8 +111,7 @@ class Facts:
 
 def read_facts(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Invert `Facts.plain`; a KeyError where one is missing."""
-    kind = KINDS.get(plain["kind"], plain["kind"])
-    return {field.name: plain[field.name] for field in fields(Facts)} | {"kind": kind, "axes": tuple(plain["axes"])}
+    return {field.name: plain[field.name] for field in fields(Facts)} | {"axes": tuple(plain["axes"])}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from run_folders import told
 
+from dqn_memory.ppo import PPOConfig
 from dqn_memory.runs import settings
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import trainer_class
@@ -279,6 +280,12 @@ def test_wrong_values_are_named(text):
 )
 def test_malformed_toml_names_the_line(text, line):
     assert told(read, text).startswith(f"sample.toml:{line}: not valid TOML: ")
+
+
+def test_names_of_another_version_are_refused():
+    refusal = "a.toml: schema 3 is not known here; this version reads 2"
+    assert told(from_toml, PPOConfig, "schema = 3", "a.toml") == refusal
+    assert from_toml(PPOConfig, "schema = 2\nseed = 7", "a.toml").seed == 7
 
 
 def test_plugins_are_imported_or_refused_in_one_sentence(tmp_path, monkeypatch):

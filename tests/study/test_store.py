@@ -63,9 +63,6 @@ def test_what_was_noted_is_read_again(study, monkeypatch):
     monkeypatch.setattr(run, "FEW", 3)
     assert ("dgfqn" in overview(found), "dgfqn" in overview(found, everything=True)) == (False, True)
     assert (study.folder / "study.toml").read_text() == TEXT
-    with sqlite3.connect(study.folder / "study.sqlite3") as state:  # as an earlier version noted it
-        state.execute("update study set value = ? where key = 'kind'", ('"world_models.glam.train"',))
-    assert Study.open(study.folder).kind == "glam"
 
 
 def test_other_runs_may_be_listed_and_none_is_forgotten(study):
