@@ -9,8 +9,8 @@ Every run has one thread, and its seconds are those of the processor: ours with 
 defaults but for an LSTM of 64 units and 32 environments, and once more with 1,024 steps in a minibatch in place of 128,
 which is four minibatches a rollout, as ours has. All are evaluated greedily on 100 episodes; where an environment has
 few initial states, ours on all of them. In POPGym it gets the processor time of the runs of
-`configs/studies/popgym.toml`, and the score is the mean return. Runs that are recorded already are not done again; the
-page beside this file is made from the table.
+`configs/studies/popgym.toml`; there both draw their actions, and the score is the mean return. Runs that are recorded
+already are not done again; the page beside this file is made from the table.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NOTE = """\
 evaluation from which it does; `at_the_end`: success of each seed at its last evaluation. Ours run to a fixed length,
 RecurrentPPO until three evaluations in a row are at 0.95, or until the first one after 400 seconds, so that `solved`
 may rest on its last one alone."""
-RETURNS = "Mean return at the last evaluation, over seeds; ours are in `../studies/popgym/`."
+RETURNS = "Mean return of drawn actions at the last evaluation, over seeds; ours are in `../studies/popgym/`."
 THEIRS = {"RecurrentPPO": 128, "RecurrentPPO, batch 1,024": 1024}  # steps in a minibatch
 THEIRS_POPGYM = "RecurrentPPO, batch 1,024"
 
@@ -101,17 +101,17 @@ def recurrent_ppo(env: str, seed: int, batch: int) -> Points:
         began = time.process_time()
         model.learn(6 * model.n_steps * 32, reset_num_timesteps=False)
         seconds += time.process_time() - began
-        points.append((model.num_timesteps, seconds, score(model, tried)))
+        points.append((model.num_timesteps, seconds, score(model, tried, greedy=env not in POPGYM)))
     return points
 
 
-def score(model: Any, tried: Any, episodes: int = 100) -> float:
-    """Play greedy episodes in all environments side by side; average success, or return where none is reported."""
+def score(model: Any, tried: Any, greedy: bool, episodes: int = 100) -> float:
+    """Play episodes in all environments side by side; average success, or return where none is reported."""
     import numpy as np
 
     observation, state, start, ends = tried.reset(), None, np.ones(tried.num_envs, bool), []
     while len(ends) < episodes:
-        action, state = model.predict(observation, state, start, deterministic=True)
+        action, state = model.predict(observation, state, start, deterministic=greedy)
         observation, _, start, told = tried.step(action)
         ends += [row.get("success", row["episode"]["r"]) for row, done in zip(told, start, strict=True) if done]
     return sum(ends) / len(ends)
