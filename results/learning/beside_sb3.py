@@ -2,7 +2,7 @@
 
     pip install sb3-contrib==2.9.2        # beside this package, in an environment of its own
     pip install --no-deps popgym==1.0.7
-    python results/learning/beside_sb3.py
+    python results/learning/beside_sb3.py [WORD]    # in environments whose name has the word: popgym
 
 Every run has one thread, and its seconds are those of the processor: ours with evaluations, theirs without. Ours:
 `pqn` and `ppo` with their defaults (256 and 128 environments), `train` with the architecture below. RecurrentPPO: its
@@ -165,7 +165,7 @@ def main() -> None:
         runs.setdefault(key, []).append((int(row["step"]), float(row["seconds"]), float(row["success"])))
     planned = list(product(SEEDS, ENVIRONMENTS, (*BUDGETS, *THEIRS)))
     for seed, env, learner in (*planned, *product(SEEDS_POPGYM, POPGYM, (THEIRS_POPGYM,))):
-        if (env, learner, seed) not in runs:
+        if (env, learner, seed) not in runs and all(word in env for word in sys.argv[1:]):
             points = recurrent_ppo(env, seed, THEIRS[learner]) if learner in THEIRS else ours(learner, env, seed)
             runs[env, learner, seed] = points
             with TABLE.open("a") as file:
