@@ -10,6 +10,8 @@ version, and several names have semicolons between them:
     {{range first_evidence Memory-5x5 dtqn4;drqn}}       lowest and highest mean of several series (*: of all)
     {{p priors Memory-5x5 local causal}}                 Welch's p of two series, not corrected
     {{beats first_evidence dbgfqn dtqn4}}                chance that a run of the first beats one of the second
+    {{won memories HeavenHell;Hallway gru 0.95}}         runs whose final score reaches a level, of how many
+    {{times memories attention gru}}                     how many times the seconds of another series a step takes
     {{iqm first_evidence dtqn4}}                         IQM of normalised scores over all environments
     {{runs every_environment}}                           finished runs of all
     {{table first_evidence Memory-5x5;Hallway *}}        means, environments down and series across
@@ -136,6 +138,20 @@ def beats(archives: Archives, archive: str, series: str, rival: str) -> str:
     found = matrices(archives[archive])[0]
     sides = [found[_known("series", name, found)] for name in (series, rival)]  # type: ignore[arg-type]
     return _estimate(statistics.estimate(statistics.probability_of_improvement, *sides))
+
+
+def won(archives: Archives, archive: str, worlds: str, series: str, level: str) -> str:
+    """Count the runs of a series that reach a score in the end, over several environments."""
+    found = [score for world in worlds.split(";") for score in archives.scores(archive, world, series)]
+    return f"{sum(score >= float(level) for score in found)} of {len(found)}"
+
+
+def times(archives: Archives, archive: str, series: str, rival: str) -> str:
+    """Divide the processor seconds that a step of one series takes by those of another."""
+    ours, theirs = (
+        archives[archive].of(series=_known("series", name, archives[archive].series)) for name in (series, rival)
+    )
+    return f"{_seconds(ours) / _seconds(theirs):.1f}"
 
 
 def iqm(archives: Archives, archive: str, series: str) -> str:
@@ -368,8 +384,8 @@ def _contrast(archives: Archives, question: Question, first: str, second: str) -
 # ---- pages -----------------------------------------------------------------------------------------------------------
 WORDS: Mapping[str, Callable[..., str]] = {
     "mean": mean, "interval": with_interval, "each": each, "range": lowest_to_highest, "p": p_value, "beats": beats,
-    "iqm": iqm, "runs": runs, "table": table, "within": within, "solved": solved_table, "curve": curve,
-    "figure": figure, "choices": choices, "solving": solving, "costs": costs, "used": used,
+    "won": won, "times": times, "iqm": iqm, "runs": runs, "table": table, "within": within, "solved": solved_table,
+    "curve": curve, "figure": figure, "choices": choices, "solving": solving, "costs": costs, "used": used,
     "questions": questions,
 }  # fmt: skip
 

@@ -87,6 +87,9 @@ def test_fields_are_numbers_of_the_archive(kept: Path) -> None:
     assert fill(kept, "{{mean kept Hallway dtqn4 area}}") == f"{np.mean(area):.2f}"
     rows = fill(kept, "{{table kept Memory-5x5;Hallway *}}").splitlines()
     assert rows[2] == f"| Memory 5x5 | {np.mean(theirs):.2f} | {np.mean(ours):.2f} |"
+    both, level = [*ours, *found["POMDP/Hallway-v0", "dgfqn"]], max(ours)
+    reached = f"{sum(score >= level for score in both)} of {len(both)}"
+    assert fill(kept, f"{{{{won kept Memory-5x5;Hallway dgfqn {level}}}}}") == reached
     early = np.mean(evaluated(kept / "studies" / "kept", step=300)["Gridverse/Memory-5x5-v0", "dgfqn"])
     for seconds, shown in (3.5, f"{early:.2f}"), (0.5, "-"):
         assert fill(kept, f"{{{{within kept Memory-5x5 dgfqn {seconds}}}}}").endswith(f"| Memory 5x5 | {shown} |")
@@ -123,6 +126,7 @@ def test_the_choice_is_the_cheapest_of_those_that_are_as_good(
     (row,) = fill(tmp_path, '{{choices kept "Memory-5x5=a cue"}}').splitlines()[2:]
     _, task, _, *cells = (cell.strip() for cell in row.split("|"))
     assert (task, cells) == ("a cue", [*expected, ""])
+    assert fill(tmp_path, "{{times kept best near}}") == "1.5"
     assert fill(tmp_path, "{{used kept}}").splitlines()[2] == "| Memory 5x5 | 0.25 (3) | 0.25 (3) | 0.25 (3) |"
 
 
