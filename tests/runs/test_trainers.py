@@ -334,7 +334,6 @@ def test_a_config_of_ppo_from_before_policies_is_greedy(whole):
 
 
 def test_a_kind_that_nobody_knows_is_one_sentence():
-    assert trainer_class("dqn_memory.train") is trainer_class("q_network")  # as earlier versions called it
     with pytest.raises(UserError, match="unknown kind of run 'dreamer'; known: glam, ppo, pqn, q_network, unizero"):
         trainer_class("dreamer")
     with pytest.raises(UserError, match=r"is foreign: its kind is 'another program', not 'glam'$"):
