@@ -44,14 +44,6 @@ def apart(rate, count, other, others):
     return abs(rate - other) / np.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / count + 1 / others))
 
 
-@pytest.mark.parametrize("id", ["POMDP/HeavenHell-v0", "POMDP/MemoryCards-v0", "Gridverse/Memory-FourRooms-7x7-v0"])
-def test_random_actions_do_as_well_as_in_the_originals(id):
-    world = make_world(id)
-    outcomes = players.play(world, players.random_player(world.num_actions, 1), 1_000, 2)
-    assert apart(float(outcomes.success.double().mean()), 1_000, RANDOM[id], MEASURED) < 4
-    assert outcomes.lengths.max() <= world.time_limit
-
-
 class Coin(World):
     """An episode of 1 or of 9 steps, equally likely; the long ones succeed, and so would who went on after the end."""
 

@@ -36,36 +36,6 @@ def test_check_env_is_clean(id):
         check_env(gymnasium.make(id, **keywords(id)).unwrapped)
 
 
-@pytest.mark.parametrize("id", IDS)
-def test_episodes_end_and_only_the_final_step_tells_success(id):
-    env = gymnasium.make(id, **keywords(id, time_limit=15))
-    assert env.spec.max_episode_steps is None
-    env.action_space.seed(0)
-    env.reset(seed=0)
-    for _ in range(20):
-        ended, length = False, 0
-        while not ended:
-            _, reward, terminated, truncated, info = env.step(env.action_space.sample())
-            ended, length = terminated or truncated, length + 1
-            told = ended and env.unwrapped.world.defines_success
-            assert isinstance(reward, float) and ("success" in info) == told and length <= 15
-        env.reset()
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_a_seed_fixes_the_episodes_and_plain_resets_differ(id):
-    env = WorldEnv(id, **keywords(id))
-
-    def states():
-        for seed in (5, *[None] * 20):
-            env.reset(seed=seed)
-            yield b"".join(np.asarray(value).tobytes() for value in vars(env.state).values())
-
-    first, second = list(states()), list(states())
-    assert first == second
-    assert len(set(first)) > 1
-
-
 @pytest.mark.parametrize("block", [4, 5, 64])
 def test_row_streams_are_the_generators_numbers_in_order(block):
     streams = RowStreams(3, block)

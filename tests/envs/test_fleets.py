@@ -26,10 +26,6 @@ def roll(fleet, steps, seed=0):
     return actions, [fleet.step(action) for action in actions]
 
 
-def equal(ours, theirs):
-    return all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in vars(ours))
-
-
 @pytest.mark.parametrize(("id", "kwargs", "shape", "dtype"), [
     ("CartPole-v1", {"max_episode_steps": 12}, (4,), torch.float32),
     ("FrozenLake-v1", {"max_episode_steps": 9}, (1,), torch.int64),
@@ -172,7 +168,7 @@ def test_a_saved_state_continues_bit_for_bit(id, kwargs):
     fleet.reset()
     early = make_fleet(id, 3, seed=9, env_kwargs=kwargs)
     early.load_state_dict(fleet.state_dict())  # before the first step
-    assert all(map(equal, roll(fleet, 20)[1], roll(early, 20)[1]))
+    assert all(map(same, roll(fleet, 20)[1], roll(early, 20)[1]))
     fleet.reset()  # an extra start of all episodes is kept too
     roll(fleet, 13, seed=1)
     saved, file = fleet.state_dict(), io.BytesIO()
@@ -183,7 +179,7 @@ def test_a_saved_state_continues_bit_for_bit(id, kwargs):
     other.reset()
     roll(other, 5)
     other.load_state_dict(torch.load(file, weights_only=True))
-    assert all(map(equal, steps, roll(other, 30, seed=2)[1]))
+    assert all(map(same, steps, roll(other, 30, seed=2)[1]))
     if "Cart" in id:
         with pytest.raises(UserError, match="'CartPole-v1' is not deterministic: replaying 34 steps"):
             other.load_state_dict({**saved, "observation_hash": 1})
@@ -231,14 +227,15 @@ def test_a_step_reports_the_episode_and_its_observation_before_the_reset(id):
 
 
 def test_initial_draws_cover_every_initial_state_once_and_success_comes_with_the_final_step():
-    world = make_world(SMALL)
+    world = make_world(SMALL, time_limit=2)
     fleet = TensorFleet(world, 26, seed=0, initial=world.initial_draws())
     fleet.reset()
     assert torch.equal(fleet.state.cells[:24], world.reset(world.initial_draws()).cells)
     assert len(torch.unique(fleet.state.cells[:24], dim=0)) == 24
     first, last = fleet.step(torch.zeros(26, dtype=torch.int64)), fleet.step(torch.full((26,), 2))
     assert not first.success.any()
-    assert last.terminated.all() and last.success[:24].sum() == 12
+    assert last.terminated.all() and not last.truncated.any()  # at the time limit, too
+    assert last.success[:24].sum() == 12
     assert torch.equal(last.success, last.episode_return > 0)
 
 

@@ -1,6 +1,5 @@
 """Gridverse YAML files are the registered worlds, step for step, and so the recorded originals."""
 
-import gymnasium
 import pytest
 import torch
 import traces
@@ -60,13 +59,6 @@ def test_encodings_are_those_of_the_objects_that_the_file_lists(encoding):
     u = uniforms(9, ours.reset_draws, seed=0)
     assert ours.observation_space == theirs.observation_space
     assert torch.equal(ours.reset(u).observation, theirs.reset(u).observation)
-
-
-@pytest.mark.parametrize("name", stock_files())
-def test_gymnasium_makes_every_stock_file(name):
-    assert gymnasium.make("Gridverse/Yaml-v0", path=name).action_space.n == (8 if name.startswith("keydoor") else 6)
-    vector = gymnasium.make_vec("Gridverse/Yaml-v0", num_envs=3, path=str(stock_files()[name]))
-    assert vector.reset(seed=0)[0].shape == (3, 49)
 
 
 def test_an_action_space_of_ones_own(tmp_path):

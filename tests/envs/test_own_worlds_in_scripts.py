@@ -110,15 +110,6 @@ def test_a_player_of_ones_own_is_asked_before_that_of_a_base_class(plugin, tmp_p
     assert rows(tmp_path)[ID]["upper"]["success"]["mean"] == 1.0
 
 
-def test_no_shipped_line_is_lost_for_want_of_a_player(tmp_path, monkeypatch):
-    shipped = tmp_path / "lines.json"
-    monkeypatch.setattr("envs.baselines.__main__.SHIPPED", shipped)
-    monkeypatch.setattr(bounds, "BOUNDS", {})
-    baselines(["--env", "POMDP/CarFlag-v0", "--ship", *few(tmp_path)])
-    kept, before = known.read(shipped)["POMDP/CarFlag-v0"], known.lines("POMDP/CarFlag-v0")
-    assert (kept.lower, kept.upper) == (before.lower, before.upper)
-
-
 def test_only_worlds_of_the_package_are_shipped(plugin, tmp_path, monkeypatch):
     for flags in (["--plugin", plugin], ["--env", "POMDP/CarFlag-v0", "--options", "time_limit", "9"]):
         with pytest.raises(UserError, match="leave out --options and --plugin"):

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from envs import WORLDS
+from envs.fleet import advance
 from envs.registry import make_world
 from envs.worlds.tabular import Tables, numbers
 
@@ -29,6 +30,24 @@ def build(id, *args, **kwargs):
 def uniforms(*shape, seed=0, generator=None):
     generator = generator or torch.Generator().manual_seed(seed)
     return torch.rand(*shape, dtype=torch.float64, generator=generator)
+
+
+def play(world, count, steps, engine=advance, device="cpu"):
+    """Random actions: the state and Step after each, as lists."""
+    generator = torch.Generator().manual_seed(0)
+    state, path = world.reset(uniforms(count, world.reset_draws, generator=generator).to(device)), []
+    for _ in range(steps):
+        action = torch.randint(world.num_actions, (count,), generator=generator).to(device)
+        u = uniforms(count, world.step_draws + world.reset_draws, generator=generator).to(device)
+        state, step = engine(world, state, action, u)
+        path.append((state, step))
+    return path
+
+
+def same(ours, theirs, but=()):
+    """Whether two states or steps hold the same numbers, `but` for those of some names."""
+    pairs = [(value, getattr(theirs, name)) for name, value in vars(ours).items() if name not in but]
+    return all(torch.equal(one.cpu(), other.cpu()) for one, other in pairs)
 
 
 def random_model(seed, sizes=(4, 3, 3), resets=0.1, whole=(True, True), prefix=""):
