@@ -18,7 +18,7 @@ import tempfile
 import time
 import tomllib
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 TREE = Path(__file__).resolve().parents[1]
 LONGEST = 900  # seconds after which tests count as failed
@@ -35,35 +35,16 @@ class Fault(NamedTuple):
 
 
 def read(patterns: list[str]) -> list[Fault]:
-    """The faults whose names match, with the places that they have in this checkout."""
+    """The faults whose names match, each of which must have its place in this checkout."""
     table = tomllib.loads((TREE / "tests" / "data" / "mutations.toml").read_text())
-    renamed: dict[str, Any] = table.pop("tests_now")
-    entries = {f"{room}.{name}": entry for room, several in table.items() for name, entry in several.items()}
-    wanted = {name: entry for name, entry in entries.items() if any(fnmatch.fnmatch(name, p) for p in patterns)}
-    names = [name for name in tracked() if name.endswith(".py") and not name.startswith(("tests/", "results/"))]
-    sources = {name: (TREE / name).read_text() for name in names}
-    return [placed(name, entry, sources, renamed) for name, entry in wanted.items()]
-
-
-def placed(name: str, entry: dict[str, Any], sources: dict[str, str], renamed: dict[str, Any]) -> Fault:
-    """Find a fault's file and tests in this checkout."""
-    file, old = entry.get("moved", entry["file"]), entry.get("old_now", entry["old"])
-    found = [file] if old in sources.get(file, "") else [other for other, text in sources.items() if old in text]
-    if len(found) == 1 and sources[found[0]].count(old) == 1:
-        tests = dict.fromkeys(now for before in entry["tests"] for now in here(before, renamed))
-        return Fault(name, found[0], old, entry.get("new_now", entry["new"]), list(tests))
-    places = ", ".join(found) or "nowhere"
-    raise SystemExit(f"{name}: {old.strip()!r} must occur once, but is in: {places}; give moved, old_now and new_now")
-
-
-def here(test: str, renamed: dict[str, Any]) -> list[str]:
-    """Where a test file of revision 070d15f is now: there, in another folder, or as [tests_now] says."""
-    if (TREE / test).exists():
-        return [test]
-    found = renamed.get(test) or [str(path.relative_to(TREE)) for path in (TREE / "tests").rglob(Path(test).name)]
-    if (len(found) != 1 and test not in renamed) or not all((TREE / name).exists() for name in found):
-        raise SystemExit(f"{test} is not here; say in [tests_now] which files hold its tests, as a list")
-    return found
+    faults = [Fault(f"{room}.{name}", **entry) for room, several in table.items() for name, entry in several.items()]
+    wanted = [fault for fault in faults if any(fnmatch.fnmatch(fault.name, pattern) for pattern in patterns)]
+    for fault in wanted:
+        if (count := (TREE / fault.file).read_text().count(fault.old)) != 1:
+            raise SystemExit(f"{fault.name}: {fault.old.strip()!r} must occur once in {fault.file}, not {count} times")
+        if missing := [test for test in fault.tests if not (TREE / test).exists()]:
+            raise SystemExit(f"{fault.name}: there is no {missing[0]}")
+    return wanted
 
 
 def tracked() -> list[str]:

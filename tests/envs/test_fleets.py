@@ -8,7 +8,7 @@ import pytest
 import torch
 from foreign import Corridor
 from gymnasium import spaces
-from world_keywords import IDS, keywords
+from world_keywords import IDS, keywords, same
 
 from envs.errors import UserError
 from envs.fleet import TensorFleet, make_fleet
