@@ -109,17 +109,6 @@ def test_operators_are_what_the_compiler_expects():
         torch.library.opcheck(torch.ops.dqn_memory.selective_scan.default, (*inputs, mask))
 
 
-@pytest.mark.parametrize("core", [scan_torch, scan_simd])
-def test_the_scan_stays_in_float32_under_autocast(core):
-    torch.manual_seed(3)
-    block, x = Mamba(16), torch.randn(2, 6, 16)
-    exact, block.core = block(x), core
-    with torch.autocast("cpu", torch.bfloat16):
-        y, (_, states) = block.sequence(x)
-    assert states.dtype == torch.float32
-    assert torch.allclose(y.float(), exact, atol=0.05)
-
-
 def test_first_values_survive_the_initialisation_of_a_network():
     torch.manual_seed(4)
     network = torch.nn.ModuleList([torch.nn.Linear(16, 16), Mamba(16)])

@@ -1,6 +1,5 @@
 """What every memory of the registry keeps: all its forms agree, nothing crosses a reset, its state goes anywhere."""
 
-import io
 import re
 import subprocess
 import sys
@@ -105,18 +104,6 @@ def test_nothing_crosses_a_reset_or_a_row(name):
     other[row, :at], other[:row] = 1e3, -1e3
     changed, _ = block.sequence(other, tuple(part * 3 for part in begun(block, torch.float64)), reset)
     assert torch.equal(changed[row, at:], y[row, at:])
-
-
-@EACH
-def test_a_state_goes_through_a_checkpoint(name):
-    block, x = made(name), inputs()
-    _, state = block.sequence(x[:, :8], reset=resets()[:, :8])
-    held = io.BytesIO()
-    torch.save(state, held)
-    held.seek(0)
-    restored = torch.load(held, weights_only=True)
-    assert all(part.shape[0] == BATCH for part in state)
-    assert torch.equal(block.sequence(x[:, 8:], restored)[0], block.sequence(x[:, 8:], state)[0])
 
 
 @EACH

@@ -60,20 +60,6 @@ def test_a_lead_is_a_uniform_number_of_random_steps_at_the_start_of_an_episode()
     assert again[10:16].any(0).float().mean() > 0.7 and not again[16:20].any()
 
 
-def test_a_stopped_explorer_goes_on_as_it_would_have():
-    config = constant(0.3, sticky_exponent=2.0, random_start_steps=9)
-    generator = torch.Generator().manual_seed(3)
-    explorer, greedy = Explorer(config, WORLDS, ACTIONS, generator), torch.full((WORLDS,), GREEDY)
-    explorer.choose(greedy, 0.3, torch.ones(WORLDS, dtype=torch.bool))
-    other = Explorer(config, WORLDS, ACTIONS, torch.Generator())
-    other.load_state_dict(explorer.state_dict())
-    other.generator.set_state(generator.get_state())
-    never = torch.zeros(WORLDS, dtype=torch.bool)
-    for _ in range(20):
-        ours, theirs = (each.choose(greedy, 0.3, never)[0] for each in (explorer, other))
-        assert torch.equal(ours, theirs)
-
-
 def test_a_lead_ends_on_time_also_where_actions_are_held():
     random = explore(constant(0.0, random_start_steps=3, sticky_exponent=2.0), 10, length=10) != GREEDY
     assert random.sum(0).max() == 3 and (torch.bincount(random.sum(0)) > 60).all()

@@ -15,7 +15,7 @@ from dqn_memory.runs.common import set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.trainer import restore_optimizer, set_learning_rate
-from dqn_memory.train import QTrainer, make_optimizer, make_update, sample, td_loss, update
+from dqn_memory.train import make_optimizer, make_update, sample, td_loss, update
 from dqn_memory.trainer import average_parameters, averaging
 
 CONFIG = LearnerConfig(batch_size=16, gamma=0.9)
@@ -128,14 +128,6 @@ def test_the_observation_after_the_last_step_is_no_padding():
     net.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[2]))
     td_loss(net, target, windows, replace(CONFIG, loss_positions="all"))
     assert torch.equal(seen[0], (windows.lengths + 1).clamp(max=K)) and (windows.lengths < K).any()
-
-
-@pytest.mark.parametrize("architecture", ["dtqn4", "dgfqn"])
-def test_every_position_row_that_a_target_reads_also_receives_gradient(architecture):
-    net, target = pair(architecture)
-    assert all(each.positions.table.shape[-2] == K for each in (net, target))
-    td_loss(net, target, batches(replace(CONFIG, batch_size=64), trim=False), CONFIG)[0].backward()
-    assert (net.positions.table.grad.reshape(K, -1).abs().sum(1) > 0).all()
 
 
 def test_shifted_targets_forget_the_first_observation_and_full_ones_do_not(monkeypatch):
@@ -311,12 +303,6 @@ def test_the_compiler_sees_the_loss_in_one_piece(architecture):
     batch = batches(CONFIG, CONFIG.contexts_per_window(net), ((9, 7), (4, 12)))
     whole = torch.compile(td_loss, backend="eager", fullgraph=True)  # a break would raise
     assert torch.equal(whole(net, target, batch, CONFIG)[0], td_loss(net, target, batch, CONFIG)[0])
-
-
-def test_training_computes_in_full_float32():
-    torch.backends.cudnn.allow_tf32 = True  # torch's own choice for recurrent layers and convolutions
-    QTrainer.configure(["--env", "POMDP/CarFlag-v0"]).compute.start()
-    assert not torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -15,7 +15,6 @@ from trained import CARDS, MEMORY, contents, trained
 from dqn_memory import inspect, ship, watch
 from dqn_memory.agent import load_network
 from dqn_memory.analysis.terminal import half_blocks, screen
-from dqn_memory.analysis.video import Looks
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import AGENTS, Run, agent_names, find_run
 
@@ -113,11 +112,6 @@ def test_a_screen_fits_into_the_terminal(run, size):
         console = Console(width=size[0], height=size[1], force_terminal=True, color_system="truecolor")
         lines = console.render_lines(screen(episode, step, 1, actions, look, size), pad=False)
         assert len(lines) < size[1] and max(sum(part.cell_length for part in line) for line in lines) <= size[0]
-
-
-def test_attention_is_shown_relative_to_the_strongest():
-    shares, most = Looks(("a", "b"), np.array([[[0.1, 0.0]], [[0.2, 0.0]]])).at(0)
-    assert most == 0.2 and shares.tolist() == [[0.5, 0.0], [1.0, 0.0]]
 
 
 def test_a_video_is_as_long_as_the_delay_says(run, tmp_path, capsys):

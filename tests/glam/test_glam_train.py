@@ -16,7 +16,6 @@ from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.settings import parse, read_config
 from dqn_memory.study.definition import read_definition
 from world_models.glam.config import FORMS, CollectionConfig, LearnerConfig, ModelConfig, TrainConfig
-from world_models.glam.imagination import encode_context, imagine
 from world_models.glam.learner import adam, update
 from world_models.glam.train import GlamTrainer, main
 
@@ -140,18 +139,6 @@ def test_a_broken_loss_names_the_flag_of_its_step_size(tmp_path, capsys):
 
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a CUDA device")
-
-
-def test_eager_execution_is_the_tested_functions():
-    model, agent, _, execution = glam_models.parts()
-    seen, encoding, noise = glam_models.rollout_inputs()
-    begin = encode_context(model, seen.frames, seen.action, seen.first, encoding)
-    wanted, found = imagine(model, agent.policy, begin, noise, "window"), execution.imagine(seen, encoding, noise)
-    assert all(torch.equal(getattr(found, name), value) for name, value in vars(wanted).items())
-    other, _, optimizers, _ = glam_models.parts()
-    said = update(other, optimizers[0], LearnerConfig(learning_rate=1e-3), *glam_models.model_batch())
-    assert execution.learn_model(*glam_models.model_batch()) == said
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
 def test_an_update_moves_what_it_should_and_nothing_else():

@@ -1,10 +1,6 @@
 """Pages and pictures of reports: what they replace, how series look, and that a browser shows all of it."""
 
-import html
-import json
 import re
-import shutil
-import subprocess
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from reported import HALLWAY, MEMORY, make_study, noisy, read
+from reported import HALLWAY, MEMORY, make_study, read
 from run_folders import told
 from trained import contents
 
@@ -22,7 +18,6 @@ from dqn_memory.study import plots
 from dqn_memory.study.definition import AXES, Planned, read_definition, shipped
 from dqn_memory.study.page import HTML, PAGE, Picture, Section, page_text, write_report
 from dqn_memory.study.plots import FEW_SERIES, FIXED, LOOKS, looks
-from dqn_memory.study.report import main
 from dqn_memory.study.sections.learned import priors_section
 from dqn_memory.study.sections.scores import curves_section
 from dqn_memory.study.statistics import Estimate
@@ -164,50 +159,4 @@ def test_curves_begin_where_evaluations_do(first: int, left: float) -> None:
     assert figure.axes[0].get_xlim()[0] == pytest.approx(left)
 
 
-# A real browser: the page renders, says nothing on the console, and fits a window
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-    "--enable-logging=stderr", "--log-level=0", "--window-size=1280,2400", "--virtual-time-budget=5000", "--dump-dom",
-)  # fmt: skip
 # Appended to a copy of the page, which has no script of its own: what only a browser knows goes into the title.
-PROBE = """<script>addEventListener("load", () => {
-  const images = [...document.images];
-  document.title = JSON.stringify({
-    drawn: images.filter(image => image.complete && image.naturalWidth > 200).length,
-    broken: [...document.querySelectorAll("nav a")].filter(a => !document.querySelector(a.hash)).length,
-    wide: document.documentElement.scrollWidth - innerWidth,
-    letters: Math.min(...[...document.querySelectorAll("p, a, td, th, span")]
-      .map(element => parseFloat(getComputedStyle(element).fontSize))),
-    shrunk: Math.min(...images.map(image => image.clientWidth / image.naturalWidth)),
-  });
-});</script>"""
-
-
-def probed(text: str, folder: Path) -> tuple[dict[str, Any], str]:
-    """What the browser knows of a page, and what it said."""
-    (folder / "copy.html").write_text(text.replace("</body>", PROBE + "</body>"))
-    command = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", (folder / "copy.html").resolve().as_uri()]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    (title,) = re.findall(r"<title>(.*?)</title>", said.stdout, re.DOTALL)
-    return json.loads(html.unescape(title)), said.stderr
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not BROWSER, reason="there is no Chromium or Chrome on this machine")
-def test_every_picture_and_table_of_the_page_renders(tmp_path: Path) -> None:
-    three = '["dtqn4", "dgfqn", "dbgfqn"]'
-    make_study(tmp_path / "study", [MEMORY, HALLWAY], three, [1, 2, 3], noisy({"dgfqn": 0.1}))
-    main([str(tmp_path / "study"), "--no-attention", "--published"])
-    page = (tmp_path / "study/report/report.html").read_text()
-    found, said = probed(page, tmp_path)
-    assert found["drawn"] == len(list((tmp_path / "study/report/pictures").glob("*.png")))
-    assert found["broken"] == 0
-    assert found["wide"] <= 0  # wide tables scroll by themselves, the page does not
-    assert found["letters"] >= 11
-    assert found["shrunk"] >= 0.75  # of pictures whose letters have at least 8 points
-    assert "CONSOLE" not in said
-    broken, _ = probed(page.replace("data:image/png;base64,iV", "data:image/png;base64,AA", 1), tmp_path)
-    assert broken["drawn"] == found["drawn"] - 1

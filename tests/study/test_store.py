@@ -112,19 +112,6 @@ def test_who_may_not_write_may_read(study, monkeypatch):
     assert before == {path: path.stat().st_mtime_ns for path in study.folder.rglob("*")}
 
 
-def test_a_kill_inside_a_write_leaves_the_state_before_it(study):
-    code = (
-        "import os, sqlite3, sys; state = sqlite3.connect(sys.argv[1]); "
-        "state.execute('pragma cache_size = 1'); state.execute(\"update runs set state = 'failed'\"); "
-        '[state.execute("update runs set error = hex(zeroblob(20000))") for _ in range(3)]; '
-        "os.kill(os.getpid(), 9)"
-    )
-    path = study.folder / "study.sqlite3"
-    assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == -9
-    assert path.with_name("study.sqlite3-journal").exists()  # the write had begun
-    assert set(states(study).values()) == {"waiting"}
-
-
 def test_a_damaged_or_foreign_state_is_named(tmp_path, study):
     assert "is no study: it has no study.sqlite3" in told(Study.open, tmp_path)
     path = study.folder / "study.sqlite3"

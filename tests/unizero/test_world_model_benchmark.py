@@ -1,8 +1,6 @@
 """The scripts of both world models: they time what training does, and count what papers and closed forms say."""
 
 import json
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -16,8 +14,7 @@ from dqn_memory.analysis.timing import Timer, Timing
 from world_models import benchmark, parameters
 from world_models.benchmark import main, mixing_work, parsed, ways
 from world_models.glam.config import FORMS
-from world_models.glam.model import WorldModel as GlamModel
-from world_models.parameters import parts, sizes, total
+from world_models.parameters import parts, sizes
 from world_models.unizero.config import ModelConfig as UniZeroModel
 
 TIMER = Timer(2, warm_up=0)
@@ -201,23 +198,6 @@ RELEASED = {
     "GMamba projection": 66_048, "LMamba": 438_272, "LMamba projection": 65_536, "reward head": 197_631,
     "termination head": 132_353, "decoder": 4_884_931, "variation head": 263_168, "variation projection": 4_195_328,
 }  # fmt: skip
-
-
-def glam_total(config, actions):
-    return total(partial(GlamModel, config), actions)
-
-
-def test_totals_of_glam_by_closed_form():
-    paper = PRESETS["paper"]
-    for actions in (1, 6, 18):
-        assert glam_total(PRESETS["code"], actions) == 16_158_851 + 256 * actions
-        # without the second head and its random map, with a LayerNorm behind each of two mixers and with two hidden
-        # layers before the first head, each of which has 256 x 256 weights and a LayerNorm
-        added = 2 * 512 + 2 * (65_536 + 512)
-        assert glam_total(paper, actions) == 16_158_851 - 4_458_496 + added + 256 * actions
-        assert glam_total(PRESETS["fast"], actions) == glam_total(paper, actions)
-    layer = 437_760 + 2 * 512  # mixer, two LayerNorms
-    assert glam_total(replace(paper, global_layers=2, local_layers=3), 6) - glam_total(paper, 6) == 3 * layer
 
 
 def test_every_part_of_the_released_model(computed):
