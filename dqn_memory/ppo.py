@@ -12,20 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from dqn_memory.acting import ExplorationConfig
-from dqn_memory.config import ComputeConfig, EvaluationConfig
-from dqn_memory.network import NetworkConfig, QNetwork
+from dqn_memory.config import EvaluationConfig
 from dqn_memory.rollout_trainer import RolloutConfig, RolloutTrainer
-from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, lambda_returns, masked_mean
-from dqn_memory.runs.backend import resolve_backend
-from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
+from dqn_memory.rollouts import Rollout, lambda_returns, masked_mean
+from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.metrics import RunStats
-from dqn_memory.runs.settings import Bounds, Repeatable
+from dqn_memory.runs.settings import Bounds
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -80,64 +78,19 @@ class PPOConfig(RolloutConfig):
     stochastic: ClassVar[bool] = True
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=128))
-    network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
     learner: PPOLearnerConfig = field(default_factory=PPOLearnerConfig)
     exploration: ExplorationConfig = field(
         default_factory=lambda: ExplorationConfig(
             epsilon_start=0.0, epsilon_end=0.0, random_start_steps=60, sticky_exponent=2.0, sticky_max_steps=6
         )
     )
-    novelty: NoveltyConfig = field(default_factory=NoveltyConfig)
-    prediction: PredictionConfig = field(default_factory=PredictionConfig)
     evaluation: PPOEvaluationConfig = field(default_factory=lambda: PPOEvaluationConfig(evaluate_every=200_000))
-    output: OutputConfig = field(default_factory=lambda: OutputConfig(log_every=50_000, checkpoint_every=1_000_000))
-    compute: ComputeConfig = field(default_factory=ComputeConfig)
-    seed: Annotated[int, Bounds(0)] = 1
-    """Seed of every random stream: environments, actions, minibatches, evaluation, network, dropout."""
-    total_steps: Annotated[int, Bounds(1)] = 3_000_000
-    """Environment steps of the run."""
-    match: str | None = None
-    """Trainable parameters to match, such as 100k: sets width and head width (the critic's apart)."""
-    plugin: Repeatable = ()
-    """Modules imported first, which register blocks, priors, architectures or environments of their own."""
 
     @classmethod
     def earlier(cls) -> Self:
         """Give the values that newer settings had before they existed, for the file of an old run."""
         now = cls()
         return replace(now, evaluation=replace(now.evaluation, policy="greedy"))
-
-
-# ---- the network -----------------------------------------------------------------------------------------------------
-class ActorCritic(nn.Module):
-    """A network whose outputs are logits, and a critic that reads the same encoding."""
-
-    def __init__(self, policy: QNetwork) -> None:
-        super().__init__()
-        width = policy.config.width
-        self.policy = policy
-        self.critic = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
-
-    def initial_state(self, batch: int, device: torch.device) -> list[Any]:
-        """Make the carried states for B fresh episodes."""
-        return self.policy.initial_state(batch, device)
-
-    def step(
-        self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
-    ) -> tuple[Tensor, list[Any]]:
-        """Compute logits and the value of one step, (B, A + 1), and the state after it."""
-        x, after = self.policy.encode_step(observation, previous_action, state, reset)
-        return self.read(x), after
-
-    def encode_sequence(
-        self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
-    ) -> tuple[Tensor, list[Any]]:
-        """Compute the encodings of T steps that follow `state`, (B, T, D), and the state after them."""
-        return self.policy.encode_sequence(observation, previous_action, state, reset)
-
-    def read(self, x: Tensor) -> Tensor:
-        """Compute logits and the value of encodings (..., D), (..., A + 1)."""
-        return torch.cat((self.policy.read(x), self.critic(x)), -1)
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
@@ -148,25 +101,24 @@ class PPOTrainer(RolloutTrainer[PPOConfig]):
     evaluation_flags = (*RolloutTrainer.evaluation_flags, "policy")
     config_class = PPOConfig
     shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "entropy": "losses/entropy"}
+    critic: nn.Sequential
 
     def __init__(self, config: PPOConfig) -> None:
         super().__init__(config)
-        learner, streams = config.learner, self.streams
         self.stats = RunStats(self.device, "losses/loss")
-        # networks
-        self.build_networks(learner.ema_decay > 0)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(streams.network + 1)
-            model = ActorCritic(self.network).to(self.device)
-        self.prepare(model)
-        self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
-        self.build_optimizer(model, self.predictor)
-        self.capture()
-        torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
 
-    def networks(self) -> dict[str, Any]:
-        """List the policy, its average, and the critic."""
-        return super().networks() | {"critic": self.model.critic}
+    def build_networks(self, averaged: bool) -> None:
+        """Build the networks, and a critic that reads what the policy reads."""
+        super().build_networks(averaged)
+        width = self.network.config.width
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.streams.network + 1)
+            critic = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+        self.critic = critic.to(self.device)
+
+    def read(self, x: Tensor) -> Tensor:
+        """Compute logits and the value of encodings (..., D), (..., A + 1)."""
+        return torch.cat((super().read(x), self.critic(x)), -1)
 
     # ---- act, targets, loss --------------------------------------------------------------------------------------
     def choose(self, outputs: Tensor) -> Tensor:

@@ -19,13 +19,9 @@ import torch
 from torch import Tensor
 
 from dqn_memory.acting import ExplorationConfig
-from dqn_memory.config import ComputeConfig, EvaluationConfig
-from dqn_memory.network import NetworkConfig
 from dqn_memory.rollout_trainer import RolloutConfig, RolloutTrainer
-from dqn_memory.rollouts import NoveltyConfig, PredictionConfig, Rollout, lambda_returns
-from dqn_memory.runs.backend import resolve_backend
-from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
-from dqn_memory.runs.settings import Bounds, Repeatable
+from dqn_memory.rollouts import Rollout, lambda_returns
+from dqn_memory.runs.settings import Bounds
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -69,27 +65,12 @@ class PQNConfig(RolloutConfig):
 
     trainer: ClassVar[str] = "pqn"
 
-    environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=256))
-    network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
     learner: PQNLearnerConfig = field(default_factory=PQNLearnerConfig)
     exploration: ExplorationConfig = field(
         default_factory=lambda: ExplorationConfig(
             epsilon_steps=1_000_000, random_start_steps=60, sticky_exponent=2.0, sticky_max_steps=30
         )
     )
-    novelty: NoveltyConfig = field(default_factory=NoveltyConfig)
-    prediction: PredictionConfig = field(default_factory=PredictionConfig)
-    evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))
-    output: OutputConfig = field(default_factory=lambda: OutputConfig(log_every=50_000, checkpoint_every=1_000_000))
-    compute: ComputeConfig = field(default_factory=ComputeConfig)
-    seed: Annotated[int, Bounds(0)] = 1
-    """Seed of every random stream: environments, exploration, minibatches, evaluation, network, dropout."""
-    total_steps: Annotated[int, Bounds(1)] = 3_000_000
-    """Environment steps of the run."""
-    match: str | None = None
-    """Trainable parameters to match, such as 100k: sets width and head width."""
-    plugin: Repeatable = ()
-    """Modules imported first, which register blocks, priors, architectures or environments of their own."""
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
@@ -99,17 +80,6 @@ class PQNTrainer(RolloutTrainer[PQNConfig]):
     kind = "pqn"
     config_class = PQNConfig
     shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "loss": "losses/td_loss"}
-
-    def __init__(self, config: PQNConfig) -> None:
-        super().__init__(config)
-        learner, streams = config.learner, self.streams
-        # network
-        self.build_networks(learner.ema_decay > 0)
-        self.prepare(self.network)
-        self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
-        self.build_optimizer(self.network, self.predictor)
-        self.capture()
-        torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
 
     # ---- act, targets, loss --------------------------------------------------------------------------------------
     def choose(self, outputs: Tensor) -> Tensor:

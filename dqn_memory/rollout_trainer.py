@@ -9,24 +9,25 @@ Shapes: N environments, T steps of a rollout, B environments of a minibatch, A o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.acting import ActingMode, ActingState, EvalSetup, Explorer
+from dqn_memory.acting import ActingMode, ActingState, EvalSetup, ExplorationConfig, Explorer
 from dqn_memory.analysis.size import on_meta
-from dqn_memory.config import ComputeConfig
+from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig, ObservationSpec
-from dqn_memory.rollouts import Collector, Novelty, Predictor, Rollout
-from dqn_memory.runs.common import EnvironmentConfig
+from dqn_memory.rollouts import Collector, Novelty, NoveltyConfig, PredictionConfig, Predictor, Rollout
+from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import Ended
 from dqn_memory.runs.seeding import generator
-from dqn_memory.runs.settings import check_numbers, check_parts
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, check_parts
 from dqn_memory.runs.trainer import set_learning_rate
 from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
 from envs.core import Step
@@ -36,18 +37,33 @@ C = TypeVar("C", bound=Any)
 
 
 # ---- config ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
 class RolloutConfig:
-    """The methods of a config whose agent acts from a carried state."""
+    """What the configs of `pqn` and `ppo` have in common: an agent that acts from a carried state."""
 
     acting: ClassVar[ActingMode] = "prefix"
     acting_state: ClassVar[ActingState] = "episode"
     whole_windows: ClassVar[bool] = False
     stochastic: ClassVar[bool] = False  # whether outputs are logits to draw actions by
     first_flags: ClassVar[tuple[str, ...]] = ("config", "env", "architecture", "total_steps", "seed", "run", "device")
-    environment: EnvironmentConfig
-    network: NetworkConfig
-    learner: Any
-    compute: ComputeConfig
+
+    environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=256))
+    network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
+    learner: Any = None  # of the script's own class
+    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+    novelty: NoveltyConfig = field(default_factory=NoveltyConfig)
+    prediction: PredictionConfig = field(default_factory=PredictionConfig)
+    evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))
+    output: OutputConfig = field(default_factory=lambda: OutputConfig(log_every=50_000, checkpoint_every=1_000_000))
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    seed: Annotated[int, Bounds(0)] = 1
+    """Seed of every random stream: environments, exploration, minibatches, evaluation, network, dropout."""
+    total_steps: Annotated[int, Bounds(1)] = 3_000_000
+    """Environment steps of the run."""
+    match: str | None = None
+    """Trainable parameters to match, such as 100k: sets width and head width (a critic's apart)."""
+    plugin: Repeatable = ()
+    """Modules imported first, which register blocks, priors, architectures or environments of their own."""
 
     def check(self) -> None:
         """Raise a UserError for values, or a combination of parts, that cannot work."""
@@ -99,11 +115,6 @@ def ended(steps: Sequence[Step]) -> Ended:
     return Ended(*(torch.stack(each) for each in zip(*columns, strict=True)))
 
 
-def joined(metrics: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Join the metrics of U updates, each (U,)."""
-    return {name: torch.stack([each[name] for each in metrics]) for name in metrics[0]}
-
-
 # ---- the loop --------------------------------------------------------------------------------------------------------
 class RolloutTrainer(NetworkTrainer[C]):
     """A run that learns from each rollout, and then forgets it."""
@@ -111,6 +122,7 @@ class RolloutTrainer(NetworkTrainer[C]):
     collector: Collector
     novelty: Novelty | None = None
     predictor: Predictor | None = None
+    critic: nn.Module | None = None
     optimizer: torch.optim.Optimizer
     exploration: torch.Generator  # of actions
     drawing: torch.Generator  # of minibatches
@@ -119,25 +131,44 @@ class RolloutTrainer(NetworkTrainer[C]):
     stateful: tuple[str, ...] = ("collector", "explorer")
     tensors = ()
 
-    def prepare(self, model: Any) -> None:
-        """Make what collects rollouts by `model`, and what the flags add to it."""
-        self.model: Any = model
-        config, learner = self.config, self.config.learner
-        if config.novelty.novelty_weight:
-            self.novelty = Novelty(self.spec, self.fleet.num_envs, self.device)
-            self.stateful = (*self.stateful, "novelty")
+    def __init__(self, config: C) -> None:
+        super().__init__(config)
+        learner, rows = config.learner, self.fleet.num_envs
+        # networks
+        self.build_networks(learner.ema_decay > 0)
         if weight := config.prediction.prediction_weight:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.streams.network + 2)
                 self.predictor = Predictor(self.spec, config.network.width, self.num_actions, weight).to(self.device)
-        self.collector = Collector(self.fleet, model, learner.rollout_steps, learner.reward_scale, self.novelty)
+        self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
+        # what collects rollouts
+        if config.novelty.novelty_weight:
+            self.novelty = Novelty(self.spec, rows, self.device)
+            self.stateful = (*self.stateful, "novelty")
+        self.collector = Collector(
+            self.fleet, self.network, self.read, learner.rollout_steps, learner.reward_scale, self.novelty
+        )
         self.exploration = generator(self.streams.exploration, self.device)
-        self.explorer = Explorer(config.exploration, self.fleet.num_envs, self.num_actions, self.exploration)
+        self.explorer = Explorer(config.exploration, rows, self.num_actions, self.exploration)
         self.drawing = generator(self.streams.replay)
+        # optimiser; a captured graph reads its rate as a tensor
+        rate, cuda = learner.learning_rate, self.device.type == "cuda"
+        learned = [module for module in (self.network, self.critic, self.predictor) if module is not None]
+        parameters = [parameter for module in learned for parameter in module.parameters()]
+        group = {"params": parameters, "lr": torch.tensor(rate, device=self.device) if cuda else rate, "first_lr": rate}
+        self.optimizer = torch.optim.Adam([group], eps=1e-5, fused=True, capturable=cuda)
+        self.optimizers = [self.optimizer]
+        self.capture()
+        torch.manual_seed(self.streams.dropout)  # dropout draws from the default generator, nothing else does
 
     def networks(self) -> dict[str, Any]:
-        """List the network, its average, and the predictor where there is one."""
-        return super().networks() | ({} if self.predictor is None else {"predictor": self.predictor})
+        """List the network, its average, and what else there is."""
+        others = {"predictor": self.predictor, "critic": self.critic}
+        return super().networks() | {name: module for name, module in others.items() if module is not None}
+
+    def read(self, x: Tensor) -> Tensor:
+        """Compute the outputs of encodings (..., D), (..., A)."""
+        return self.network.read(x)
 
     def begin(self) -> None:
         """Start episodes in all environments, with nothing remembered."""
@@ -173,7 +204,8 @@ class RolloutTrainer(NetworkTrainer[C]):
         before, columns, steps = self.collector.state, [], list[Step]()
         for t in range(self.collector.length):
             with torch.no_grad():
-                outputs, state = self.model.step(*self.collector.inputs)
+                x, state = self.network.encode_step(*self.collector.inputs)
+                outputs = self.read(x)
             last = t + 1 == self.collector.length
             action, random = self.explorer.choose(self.choose(outputs), schedule.epsilon[t], self.collector.reset)
             columns.append(self.collector.take(outputs, state, action, random, last, steps.append, schedule.novelty))
@@ -181,14 +213,15 @@ class RolloutTrainer(NetworkTrainer[C]):
 
         # learn
         targets, found = self.targets(rollout), []
-        for decay, rows in zip(schedule.decay, self.minibatches(schedule), strict=True):
+        minibatches = [rows for order in schedule.order for rows in order.tensor_split(self.config.learner.minibatches)]
+        for decay, rows in zip(schedule.decay, minibatches, strict=True):
             part = rollout.rows(rows)
-            x, _ = self.model.encode_sequence(*part.inputs)
-            loss, metrics = self.losses(x, self.model.read(x), part, [target[rows] for target in targets])
+            x, _ = self.network.encode_sequence(*part.inputs)
+            loss, metrics = self.losses(x, self.read(x), part, [target[rows] for target in targets])
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
             found.append(metrics | self.descend(decay))
-        return ended(steps), joined(found)
+        return ended(steps), {name: torch.stack([each[name] for each in found]) for name in found[0]}
 
     def losses(
         self, x: Tensor, outputs: Tensor, rollout: Rollout, targets: Sequence[Tensor]
@@ -224,11 +257,6 @@ class RolloutTrainer(NetworkTrainer[C]):
         epsilon_t, novelty, decay_t = (each.to(self.device) for each in numbers)
         return Schedule(epsilon_t, novelty, torch.stack(order).to(self.device), decay_t)
 
-    def minibatches(self, schedule: Schedule) -> Iterator[Tensor]:
-        """List the environments (B,) of each update from one rollout."""
-        for order in schedule.order:
-            yield from order.tensor_split(self.config.learner.minibatches)
-
     def count(self, ended: Ended, metrics: dict[str, Tensor]) -> None:
         """Count what an iteration did."""
         self.stats.count_episodes(ended)
@@ -250,12 +278,6 @@ class RolloutTrainer(NetworkTrainer[C]):
         fleet: Any = self.fleet
         fleet.state = replace(fleet.state, **carried["fleet"])
 
-    @property
-    def drawn_from(self) -> tuple[torch.Generator, ...]:
-        """The generators that an iteration draws from on its device."""
-        fleet: Any = self.fleet
-        return self.exploration, fleet.generator
-
     def capture(self) -> None:
         """Make an iteration one CUDA graph, where the config asks for that."""
         if self.config.compute.engine != "cudagraph":
@@ -266,22 +288,15 @@ class RolloutTrainer(NetworkTrainer[C]):
             ended, metrics = self.work(schedule)
             return self.carried(), ended, metrics
 
-        modules = (self.model, *self.networks().values())
-        self.captured = Captured(work, modules, self.optimizers, generators=self.drawn_from)
+        fleet: Any = self.fleet
+        modules, drawn_from = list(self.networks().values()), (self.exploration, fleet.generator)
+        self.captured = Captured(work, modules, self.optimizers, generators=drawn_from)
 
     @property
     def steps_per_iteration(self) -> int:
         """Environment steps of a rollout."""
         steps: int = self.fleet.num_envs * self.config.learner.rollout_steps
         return steps
-
-    def build_optimizer(self, *modules: nn.Module | None) -> None:
-        """Make Adam for the parameters of all modules that there are; a captured graph reads its rate as a tensor."""
-        rate, cuda = self.config.learner.learning_rate, self.device.type == "cuda"
-        parameters = [parameter for module in modules if module is not None for parameter in module.parameters()]
-        group = {"params": parameters, "lr": torch.tensor(rate, device=self.device) if cuda else rate, "first_lr": rate}
-        self.optimizer = torch.optim.Adam([group], eps=1e-5, fused=True, capturable=cuda)
-        self.optimizers = [self.optimizer]
 
     def scalars(self) -> dict[str, float]:
         """Give what a log line says; sums since the last line are cleared."""

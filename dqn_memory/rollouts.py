@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,32 +19,12 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from dqn_memory.acting import Kept
-from dqn_memory.network import ObservationSpec
+from dqn_memory.network import ObservationSpec, QNetwork
 from dqn_memory.runs.settings import Bounds
 from envs.core import Step
 from envs.fleet import Fleet
 
 Column = tuple[Tensor, ...]  # one step of each environment: the parts of a Rollout in their order, but for the state
-
-
-class Streaming(Protocol):
-    """What acts from a carried state, and computes again what it computed."""
-
-    def initial_state(self, batch: int, device: torch.device) -> list[Any]:
-        """Make the state of B fresh episodes."""
-
-    def step(
-        self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
-    ) -> tuple[Tensor, list[Any]]:
-        """Compute the outputs (B, A) of one step, and the state after it."""
-
-    def encode_sequence(
-        self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
-    ) -> tuple[Tensor, list[Any]]:
-        """Compute the encodings (B, T, D) of T steps, and the state after them."""
-
-    def read(self, x: Tensor) -> Tensor:
-        """Compute the outputs (..., A) of encodings (..., D)."""
 
 
 # ---- novelty and prediction ------------------------------------------------------------------------------------------
@@ -183,15 +163,18 @@ class Rollout:
 
 
 class Collector(Kept):
-    """Act in all environments, and carry observations and the network's state from one rollout to the next."""
+    """Act in all environments, and carry observations and the network's state from one rollout to the next.
+
+    `read` turns the network's encodings (N, D) into the outputs (N, A) that are acted on and learned.
+    """
 
     kept = ("observation", "previous_action", "reset", "state", "moments")
 
     def __init__(
-        self, fleet: Fleet, network: Streaming, length: int, reward_scale: float | None = None,
-        novelty: Novelty | None = None,
+        self, fleet: Fleet, network: QNetwork, read: Callable[[Tensor], Tensor], length: int,
+        reward_scale: float | None = None, novelty: Novelty | None = None,
     ) -> None:  # fmt: skip
-        self.fleet, self.network, self.length = fleet, network, length
+        self.fleet, self.network, self.read, self.length = fleet, network, read, length
         self.reward_scale, self.novelty = reward_scale, novelty
         self.device = fleet.device
         self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)  # returns: number, sum, sum of squares
@@ -226,8 +209,8 @@ class Collector(Kept):
         cut = ~step.terminated if last else step.truncated
         if self.device.type != "cpu" or bool(cut.any()):
             goes_on = torch.full_like(self.reset, False)
-            after, _ = self.network.step(step.final_observation, action, state, goes_on)
-            following = torch.where(cut.unsqueeze(1), after, following)
+            x, _ = self.network.encode_step(step.final_observation, action, state, goes_on)
+            following = torch.where(cut.unsqueeze(1), self.read(x), following)
         reward = self._scaled(step)
         if self.novelty is not None:
             reward = reward + bonus * self.novelty.first_sight(observation, step.final_observation, reset)

@@ -8,7 +8,7 @@ from trained import CAR, MEMORY, in_place_of_a_graph, rollout_flags
 
 from dqn_memory import rollout_trainer
 from dqn_memory.network import NetworkConfig, ObservationSpec, observation_spec
-from dqn_memory.ppo import ActorCritic, PPOLearnerConfig, PPOTrainer, ppo_loss
+from dqn_memory.ppo import PPOLearnerConfig, PPOTrainer, ppo_loss
 from dqn_memory.pqn import PQNLearnerConfig, PQNTrainer, q_lambda, td_loss
 from dqn_memory.rollouts import Collector, Novelty, Predictor, Rollout, lambda_returns
 from dqn_memory.runs.metrics import read_metrics
@@ -125,8 +125,10 @@ def collector(length, env=MEMORY, critic=False, scale=None):
     torch.manual_seed(0)
     fleet = make_fleet(env, 4, 7, env_kwargs={"time_limit": 5})
     config = NetworkConfig("gru", width=16, action_embedding=4, initialisation="torch")
-    network = config.build(observation_spec(fleet.observation_space), fleet.num_actions)
-    return Collector(fleet, (ActorCritic(network) if critic else network).double(), length, scale)
+    network = config.build(observation_spec(fleet.observation_space), fleet.num_actions).double()
+    value = torch.nn.Linear(16, 1).double()
+    read = (lambda x: torch.cat((network.read(x), value(x)), -1)) if critic else network.read
+    return Collector(fleet, network, read, length, scale)
 
 
 def act(outputs):
@@ -138,7 +140,8 @@ def collect(each, count=lambda step: None, bonus=0.0):
     before, columns = each.state, []
     for t in range(each.length):
         with torch.no_grad():
-            outputs, state = each.network.step(*each.inputs)
+            x, state = each.network.encode_step(*each.inputs)
+            outputs = each.read(x)
         last = t + 1 == each.length
         action, random = act(outputs), torch.zeros(len(outputs), dtype=torch.bool)
         columns.append(each.take(outputs, state, action, random, last, count, bonus))
@@ -176,10 +179,8 @@ def test_updates_compute_what_acting_computed(critic):
     each = collector(8, critic=critic)
     collect(each)
     steps = collect(each)
-    policy = each.network.policy if critic else each.network
-    x, _ = policy.encode_sequence(steps.observation, steps.previous_action, steps.state, steps.reset)
-    found = each.network.read(x)
-    torch.testing.assert_close(found, steps.outputs, rtol=0, atol=1e-12)
+    x, _ = each.network.encode_sequence(*steps.inputs)
+    torch.testing.assert_close(each.read(x), steps.outputs, rtol=0, atol=1e-12)
     assert steps.reset[:, 1:].any() and torch.equal(steps.reset[:, 1:], steps.done[:, :-1])
     actions = torch.where(steps.done[:, :-1], each.fleet.num_actions, steps.action[:, :-1])  # none where one begins
     assert torch.equal(steps.previous_action[:, 1:], actions)
