@@ -11,7 +11,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 from dqn_memory.blocks.bag import Bag
 from dqn_memory.network import QNetwork, trimmed_length
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.score import Score, Tally
+from dqn_memory.runs.score import Score, play
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.settings import Bounds
 from envs.fleet import Fleet, TensorFleet, make_fleet
@@ -44,22 +44,6 @@ class Kept:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, tree_map(lambda part: part.to(self.device), value))
-
-
-class Actor(Protocol):
-    """Remembers N episodes and values their actions."""
-
-    def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
-        """Take in one observation of each episode.
-
-        Args:
-            observation: (N, ...).
-            previous_action: (N,), the action that led to it; ignored where `reset`.
-            reset: (N,) bool, where an episode begins with this observation.
-        """
-
-    def q_values(self) -> Tensor:
-        """Compute Q of the newest observation, (N, A)."""
 
 
 class WindowActor(Kept):
@@ -220,17 +204,6 @@ class GreedyStep(nn.Module):
         return q, q.argmax(1), *after
 
 
-class MemorylessActor:
-    """Forget everything before each step: the newest observation alone counts (the memory ablation)."""
-
-    def __init__(self, actor: Actor) -> None:
-        self.actor = actor
-        self.q_values = actor.q_values
-
-    def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
-        self.actor.observe(observation, previous_action, torch.ones_like(reset))
-
-
 def choose(outputs: Tensor, draws: torch.Generator | None) -> Tensor:
     """Choose actions (N,) by outputs (N, A): those of the largest, or with `draws` drawn ones, by them as logits."""
     if draws is None:
@@ -239,17 +212,21 @@ def choose(outputs: Tensor, draws: torch.Generator | None) -> Tensor:
 
 
 class NetworkPolicy:
-    """Act by a network's outputs in N episodes."""
+    """Act by a network's outputs in N episodes.
+
+    With `draws` they are logits of drawn actions; with `forgets` the newest observation alone counts.
+    """
 
     def __init__(
-        self, actor: WindowActor | StateActor, network: QNetwork, num_envs: int, draws: torch.Generator | None = None
-    ) -> None:
-        self.actor, self.draws = actor, draws
+        self, actor: WindowActor | StateActor, network: QNetwork, num_envs: int, draws: torch.Generator | None = None,
+        forgets: bool = False,
+    ) -> None:  # fmt: skip
+        self.actor, self.draws, self.forgets = actor, draws, forgets
         self.previous_action = torch.full((num_envs,), network.num_actions, device=next(network.parameters()).device)
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         """Choose actions (N,) for observations (N, ...), and give the network's outputs (N, A)."""
-        self.actor.observe(observation, self.previous_action, reset)
+        self.actor.observe(observation, self.previous_action, reset | self.forgets)
         outputs = self.actor.q_values()
         self.previous_action = choose(outputs, self.draws)
         return self.previous_action, outputs
@@ -416,14 +393,12 @@ class EvalSetup:
         fleet = make_fleet(self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers)
         return fleet, math.ceil(episodes / num_envs), False
 
-    def draws(self, seed: int) -> torch.Generator | None:
-        """Make the generator of drawn actions; None where the best ones are taken."""
-        return generator(Streams.spawn(seed).exploration, self.device) if self.sampled else None  # `seed` draws worlds
-
-    def actor(self, network: QNetwork, num_envs: int) -> Actor:
-        """Make the actor of a network that plays N episodes at once."""
+    def policy(self, network: QNetwork, num_envs: int, seed: int) -> NetworkPolicy:
+        """Make the policy of a network that plays N episodes at once; `seed` is of the actions that it draws."""
         actor = make_actor(network, num_envs, self.device, self.acting, self.acting_state)
-        return MemorylessActor(actor) if self.reset_memory else actor
+        stream = Streams.spawn(seed).exploration  # `seed` itself draws environments
+        draws = generator(stream, self.device) if self.sampled else None
+        return NetworkPolicy(actor, network, num_envs, draws, self.reset_memory)
 
 
 @torch.no_grad()
@@ -433,23 +408,9 @@ def evaluate(network: QNetwork, setup: EvalSetup, episodes: int, seed: int) -> S
     network.eval()
     fleet, quota, exhaustive = setup.fleet(episodes, seed)
     with closing(fleet):
-        tally = _play(fleet, setup.actor(network, fleet.num_envs), quota, setup.draws(seed))
+        tally = play(fleet, setup.policy(network, fleet.num_envs, seed), quota)
     network.train(training)
     return tally.score(None if exhaustive else episodes, exhaustive, fleet.reports_success)
-
-
-def _play(fleet: Fleet, actor: Actor, quota: int, draws: torch.Generator | None) -> Tally:
-    """Play until every environment has ended `quota` episodes; with `draws`, outputs are logits of drawn actions."""
-    tally = Tally(quota, fleet.num_envs)
-    action = torch.zeros(fleet.num_envs, dtype=torch.int64, device=fleet.device)
-    observation, reset = fleet.reset(), torch.ones(fleet.num_envs, dtype=torch.bool, device=fleet.device)
-    while tally.open:
-        actor.observe(observation, action, reset)
-        action = choose(actor.q_values(), draws)
-        step = fleet.step(action)
-        observation, reset = step.observation, step.done
-        tally.count(step)
-    return tally
 
 
 @torch.no_grad()

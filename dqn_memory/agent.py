@@ -37,8 +37,8 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.resume import read_run
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally
-from dqn_memory.runs.trainer import LoadedPolicy, Policy
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Policy, Score, Tally
+from dqn_memory.runs.trainer import LoadedPolicy
 from envs.files import make_folder, write_atomic
 from envs.fleet import make_fleet
 from envs.packages import make_env
@@ -370,11 +370,8 @@ def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:
     """Read the policy of one network; `seed` is of the actions it draws, where it draws them."""
     network, config, step = load_network(run, device)
 
-    def start(rows: int) -> Policy:
-        actor = make_actor(network, rows, device, config.acting, config.acting_state)
-        return NetworkPolicy(actor, network, rows, config.eval_setup(device).draws(seed))
-
-    return LoadedPolicy(config, config.env_kwargs(training=False), step, device, start)
+    setup = config.eval_setup(device)
+    return LoadedPolicy(config, setup.env_kwargs, step, device, lambda rows: setup.policy(network, rows, seed))
 
 
 def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import ActingMode, ActingState, Actor, EvalSetup, choose
+from dqn_memory.acting import ActingMode, ActingState, EvalSetup, NetworkPolicy
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
 from envs.fleet import Fleet, TensorFleet, make_fleet
@@ -63,7 +63,7 @@ def beginning(setup: EvalSetup, network: QNetwork, seed: int, steps: int) -> Epi
     """Play the first steps of an episode, or all of it where it has fewer."""
     fleet = single_fleet(setup, seed)
     with closing(fleet):
-        return _play_one(fleet, setup.actor(network, 1), fleet.reset(), setup.draws(seed), False, steps)[0]
+        return _play_one(fleet, setup.policy(network, 1, seed), fleet.reset(), False, steps)[0]
 
 
 @torch.no_grad()
@@ -83,10 +83,10 @@ def play_each(
     Raises:
         UserError: there is no such initial state, or no picture to draw.
     """
-    fleet, actor, draws = single_fleet(setup, seed, initial, draw), setup.actor(network, 1), setup.draws(seed)
+    fleet, policy = single_fleet(setup, seed, initial, draw), setup.policy(network, 1, seed)
     observation = fleet.reset()
     for _ in range(episodes):
-        episode, observation = _play_one(fleet, actor, observation, draws, draw)
+        episode, observation = _play_one(fleet, policy, observation, draw)
         yield episode
 
 
@@ -113,7 +113,7 @@ def action_names(setup: EvalSetup) -> tuple[str, ...]:
 
 
 def _play_one(
-    fleet: Fleet, actor: Actor, observation: Tensor, draws: torch.Generator | None, draw: bool, most: float = math.inf
+    fleet: Fleet, policy: NetworkPolicy, observation: Tensor, draw: bool, most: float = math.inf
 ) -> tuple[Episode, Tensor]:
     """Play until the episode ends or has `most` steps; also give the observation after the last one."""
     steps: list[tuple[Tensor, ...]] = []
@@ -121,9 +121,7 @@ def _play_one(
     previous = torch.full((1,), fleet.num_actions, device=fleet.device)
     ended = torch.ones(1, dtype=torch.bool, device=fleet.device)
     while not steps or (len(steps) < most and not bool(ended)):
-        actor.observe(observation, previous, ended)
-        q = actor.q_values()  # (1, A)
-        action = choose(q, draws)
+        action, q = policy.act(observation, ended)  # (1,), (1, A)
         before = _state_before(fleet) if draw else None
         if draw:
             drawn.append(_drawn(fleet))

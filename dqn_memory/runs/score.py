@@ -4,13 +4,16 @@ import math
 import sys
 import time
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.settings import Bounds
 from envs.core import Step
+from envs.fleet import Fleet
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
 SUCCESS = "success"
@@ -64,6 +67,16 @@ def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, flo
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+class Policy(Protocol):
+    """Chooses the actions of N episodes and remembers what it saw and did."""
+
+    def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """Take in observations (N, ...), which begin an episode where `reset` (N,) says so.
+
+        Returns the actions (N,) and what they were chosen by, (N, A): Q-values, or probabilities.
+        """
+
+
 class Tally:
     """Counts the first `quota` episodes of each of N rows, so that short ones are not favoured."""
 
@@ -98,6 +111,17 @@ class Tally:
         """Of the first `episodes` by round, then row (None: of all)."""
         success, returns, lengths = self.outcome.reshape(3, -1)[:, :episodes]
         return Score(success.astype(bool), returns, lengths.astype(np.int64), exhaustive, reported)
+
+
+def play(fleet: Fleet, policy: Policy, quota: int) -> Tally:
+    """Play until every environment has ended `quota` episodes; those that are through play on uncounted."""
+    tally = Tally(quota, fleet.num_envs)
+    observation, reset = fleet.reset(), torch.ones(fleet.num_envs, dtype=torch.bool, device=fleet.device)
+    while tally.open:
+        step = fleet.step(policy.act(observation, reset)[0])
+        observation, reset = step.observation, step.done
+        tally.count(step)
+    return tally
 
 
 def summary(score: Score, baselines: str = "") -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
 from dqn_memory.runs.progress import Progress, due
 from dqn_memory.runs.resume import check_unfinished, reopened, resumes
-from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Score
+from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Policy, Score
 from dqn_memory.runs.seeding import Streams, dropout_state, restore_dropout
 from dqn_memory.runs.settings import Settings, parse
 from dqn_memory.runs.toml import to_toml
@@ -39,16 +39,6 @@ from envs.seeding import restore_generator
 
 C = TypeVar("C", bound=Any)
 AFTER_STOP = 1 << 40  # more than any run's steps
-
-
-class Policy(Protocol):
-    """Chooses the actions of N episodes and remembers what it saw and did."""
-
-    def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-        """Take in observations (N, ...), which begin an episode where `reset` (N,) says so.
-
-        Returns the actions (N,) and what they were chosen by, (N, A): Q-values, or probabilities.
-        """
 
 
 @dataclass(frozen=True)

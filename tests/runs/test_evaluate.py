@@ -12,14 +12,14 @@ from PIL import Image
 from run_folders import refused
 from trained import CAR, CARDS, MEMORY, contents, trained
 
-from dqn_memory.acting import EvalSetup, _play, evaluate
+from dqn_memory.acting import EvalSetup, NetworkPolicy, evaluate
 from dqn_memory.agent import load_network
 from dqn_memory.analysis.episodes import _last_drawn, _state_before, play_in, single_fleet
 from dqn_memory.analysis.video import MARGIN
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluate import main
 from dqn_memory.network import observation_spec
-from dqn_memory.runs.score import mean_interval
+from dqn_memory.runs.score import mean_interval, play
 from dqn_memory.runs.settings import parse
 from envs import gymnasium_fleet
 from envs.core import Step
@@ -102,8 +102,9 @@ def test_drawn_actions_are_as_frequent_as_their_logits_say():
 
     fleet = SimpleNamespace(num_envs=rows, device="cpu", reset=lambda: torch.zeros(rows, 1), step=step)
     actor = SimpleNamespace(observe=lambda *seen: None, q_values=lambda: shares.log().expand(rows, 3) + 5)
-    _play(fleet, actor, 1, torch.Generator().manual_seed(0))
-    _play(fleet, actor, 1, None)
+    network = SimpleNamespace(num_actions=3, parameters=lambda: iter((shares,)))
+    for draws in (torch.Generator().manual_seed(0), None):
+        play(fleet, NetworkPolicy(actor, network, rows, draws), 1)
     drawn, greedy = taken
     torch.testing.assert_close(drawn.bincount(minlength=3) / rows, shares, atol=0.02, rtol=0)
     assert (greedy == 2).all()

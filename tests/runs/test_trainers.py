@@ -314,8 +314,9 @@ def test_a_policy_decides_how_agents_act_and_what_is_filmed(tmp_path):
 
 
 def test_actions_are_not_drawn_by_the_numbers_that_draw_the_environment(whole):
-    setup = load_network(whole("ppo"))[1].eval_setup(torch.device("cpu"))
-    fleet, draws = setup.fleet(2, 5)[0], setup.draws(5)
+    network, config, _ = load_network(whole("ppo"))
+    setup = config.eval_setup(torch.device("cpu"))
+    fleet, draws = setup.fleet(2, 5)[0], setup.policy(network, 2, 5).draws
     assert not torch.equal(fleet.generator.get_state(), draws.get_state())
     assert not torch.equal(generator(5).get_state(), draws.get_state())
 

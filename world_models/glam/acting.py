@@ -16,7 +16,7 @@ from dqn_memory.runs import backend as backends
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, play
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.trainer import LoadedPolicy
 from envs.fleet import Fleet
@@ -93,14 +93,19 @@ def make_player(model: WorldModel, agent: Agent, rows: int, act_before_observing
 
 
 class DrawnPolicy:
-    """Draw the actions of N episodes from the policy, as in training."""
+    """Draw the actions of N episodes from the policy, as in training, or take the most probable ones.
 
-    def __init__(self, player: Player, random: torch.Generator) -> None:
-        self.player, self.random = player, random
+    With `forgets` nothing is remembered from one step to the next.
+    """
+
+    def __init__(self, player: Player, random: torch.Generator, greedy: bool = False, forgets: bool = False) -> None:
+        self.player, self.random, self.greedy, self.forgets = player, random, greedy, forgets
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         """Choose actions (N,) for frames (N, 3, S, S) uint8, and give the probabilities of all (N, A)."""
-        action = self.player.act(observation, reset, self.random)
+        if self.forgets:
+            self.player.reset()
+        action = self.player.act(observation, reset, self.random, self.greedy)
         return action, self.player.logits.softmax(-1)
 
 
@@ -131,25 +136,10 @@ def evaluate(
         player = make_player(model, agent, num_envs, config.collection.act_before_observing)
         with closing(setup.fleet(num_envs, streams.worlds)) as fleet:
             numbers = generator(streams.exploration, setup.device)
-            tally = play(fleet, player, episodes, numbers, policy == "greedy", setup.reset_memory)
+            tally = play(fleet, DrawnPolicy(player, numbers, policy == "greedy", setup.reset_memory), episodes)
         scores.append(tally.score(reported=fleet.reports_success))
     first, *other = scores
     return PolicyScore(**vars(first), greedy=other[0] if other else None)
-
-
-def play(
-    fleet: Fleet, player: Player, episodes: int, numbers: torch.Generator, greedy: bool, reset_memory: bool = False
-) -> Tally:
-    """Play until each environment has ended so many episodes; those that are done play on uncounted."""
-    tally = Tally(episodes, fleet.num_envs)
-    observation, first = fleet.reset(), torch.ones(fleet.num_envs, dtype=torch.bool, device=fleet.device)
-    while tally.open:
-        if reset_memory:
-            player.reset()
-        step = fleet.step(player.act(observation, first, numbers, greedy))
-        observation, first = step.observation, step.done
-        tally.count(step)
-    return tally
 
 
 # ---- networks, new and from a checkpoint -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from torch import Tensor
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, play
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.trainer import LoadedPolicy
 from world_models.settings import EvalSetup
@@ -82,14 +82,18 @@ class Planner:
 class SearchPolicy:
     """Act as evaluations do: the most visited action of a search without noise, in N episodes."""
 
-    def __init__(self, model: WorldModel, num_envs: int, config: SearchConfig, random: torch.Generator) -> None:
-        self.planner, self.random = Planner(model, num_envs, config), random
+    def __init__(
+        self, model: WorldModel, num_envs: int, config: SearchConfig, random: torch.Generator,
+        functions: Functions | None = None, forgets: bool = False,
+    ) -> None:  # fmt: skip
+        self.planner, self.random = Planner(model, num_envs, config, functions=functions), random
+        self.forgets = forgets
         self.last: tuple[Tensor, Tensor] | None = None  # latents (N, D) and actions (N,) to be remembered
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         """Choose actions (N,) for observations (N, ...), and give the shares of visits (N, A)."""
         if self.last is not None:
-            self.planner.remember(*self.last, reset)
+            self.planner.remember(*self.last, reset | self.forgets)
         model, planner = self.planner.model, self.planner
         numbers = draw(planner.config, len(observation), model.num_actions, self.random, evaluation=True)
         found, latent = planner.plan(observation, numbers)
@@ -106,17 +110,10 @@ def evaluate(
     `functions` execute the model (None: eagerly).
     """
     training, streams = model.training, Streams.spawn(seed)
-    planner = Planner(model, num_envs, config, functions=functions)
-    random, tally = generator(streams.exploration, setup.device), Tally(episodes_per_env, num_envs)
+    random = generator(streams.exploration, setup.device)
+    policy = SearchPolicy(model, num_envs, config, random, functions, setup.reset_memory)
     with closing(setup.fleet(num_envs, streams.worlds)) as fleet:
-        observation = fleet.reset()
-        while tally.open:
-            numbers = draw(config, num_envs, fleet.num_actions, random, evaluation=True)
-            plan = planner.plan(observation, numbers)
-            step = fleet.step(plan.found.action)
-            planner.remember(plan.latent, plan.found.action, step.done | setup.reset_memory)
-            observation = step.observation
-            tally.count(step)
+        tally = play(fleet, policy, episodes_per_env)
     model.train(training)
     return tally.score(reported=fleet.reports_success)
 
