@@ -20,7 +20,7 @@ import numpy as np
 
 from dqn_memory.agent import Agent
 from dqn_memory.evaluate import Args, evaluate_folder
-from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, check_known
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.score import Evaluation, Score
@@ -67,8 +67,7 @@ def evaluate(run: Path | str, **options: Any) -> Evaluation:
     """
     known = [option.name for option in fields(Args) if option.name not in ("folder", "run", "format")]
     for name in options:
-        if name not in known:
-            raise UserError(near_names("option", name, known))
+        check_known("option", name, known)
     args = Args(**options)
     check_numbers(args)
     return evaluate_folder(Path(run), args)

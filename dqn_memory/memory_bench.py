@@ -32,7 +32,7 @@ from dqn_memory.analysis.timing import Timer, Work
 from dqn_memory.network import ARCHITECTURES, Architecture, NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import set_tf32
-from dqn_memory.runs.errors import UserError, near_names, one_line_errors
+from dqn_memory.runs.errors import UserError, check_known, one_line_errors
 from dqn_memory.runs.lock import held_lock
 from dqn_memory.runs.progress import Progress
 from dqn_memory.runs.seeding import Streams, generator
@@ -95,8 +95,8 @@ class Args(WriteArgs):
         """Refuse in one sentence what cannot work."""
         check_numbers(self)
         for what, given, known in (("task", self.task, TASKS), ("memory", self.memory, streaming())):
-            for name in set(given) - set(known):
-                raise UserError(near_names(f"{what} of --{what}", name, known))
+            for name in given:
+                check_known(f"{what} of --{what}", name, known)
 
     @property
     def sizes(self) -> Sizes:

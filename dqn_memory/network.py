@@ -8,7 +8,6 @@ Shapes: B windows, T positions of a window (T <= K, the context length), D model
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -25,7 +24,7 @@ from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
 from dqn_memory.blocks.memory import BIDIRECTIONAL, build
 from dqn_memory.blocks.priors import PriorConfig
-from dqn_memory.runs.errors import UserError, near_names, require
+from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.settings import Bounds, check_numbers
 
 HEADS = ("mlp", "linear")
@@ -222,7 +221,7 @@ class NetworkConfig:
 
     def row(self) -> Architecture:
         """Give the architecture's row with this config's changes; a UserError names an unknown architecture."""
-        _check_known("architecture", self.architecture, ARCHITECTURES)
+        check_known("architecture", self.architecture, ARCHITECTURES)
         row: object = ARCHITECTURES[self.architecture]
         if not isinstance(row, Architecture):  # a plugin can put anything there
             kind = type(row).__name__
@@ -243,11 +242,11 @@ class NetworkConfig:
         """Raise a UserError for a value or a combination that cannot be built."""
         check_numbers(self)
         row, prior = self.row(), self.prior
-        _check_known("gate", row.gate, GATES)
-        _check_known("position encoding", row.positions, POSITIONS)
-        _check_known("head", row.head, HEADS)
-        _check_known("prior", prior.kind, PRIORS)
-        _check_known("memory", row.memory, [*MEMORY, "none"])
+        check_known("gate", row.gate, GATES)
+        check_known("position encoding", row.positions, POSITIONS)
+        check_known("head", row.head, HEADS)
+        check_known("prior", prior.kind, PRIORS)
+        check_known("memory", row.memory, [*MEMORY, "none"])
         if row.memory == "none" and row.layers and not row.attention:
             raise UserError(f"--layers {row.layers}: {self.architecture} has no memory, so it takes --layers 0 only")
         if row.streamed and self.bag:
@@ -276,11 +275,6 @@ class NetworkConfig:
             return QNetwork(self, spec, num_actions)
         except ValueError as error:  # blocks know no UserError, but their sentence is one
             raise UserError(str(error)) from error
-
-
-def _check_known(what: str, name: str, table: Collection[str]) -> None:
-    if name not in table:
-        raise UserError(near_names(what, name, table))
 
 
 class QNetwork(nn.Module):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from envs.core import Step
-from envs.errors import UserError, near_names, require
+from envs.errors import UserError, check_known, require
 from envs.gymnasium_fleet import ReplayedFleet, spawn_seeds
 from envs.spaces import Array
 
@@ -134,10 +134,7 @@ def rom(game: str) -> str:
         raise UserError("Atari games need ale-py; install it with `pip install ale-py`.") from error
     plain = re.sub(r"-v\d+$", "", game.removeprefix("envs:").removeprefix("ALE/")).removesuffix("NoFrameskip")
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain).lower()
-    known = set(get_all_rom_ids())
-    if name not in known:
-        raise UserError(near_names("Atari game", name, known))
-    return name
+    return check_known("Atari game", name, set(get_all_rom_ids()))
 
 
 def _games(game: str, count: int, config: AtariConfig) -> Any:

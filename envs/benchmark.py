@@ -23,7 +23,7 @@ from torch import Tensor
 
 from envs.cli import MeasureArgs
 from envs.core import Step, World
-from envs.errors import UserError, near_names, one_line_errors
+from envs.errors import UserError, check_known, one_line_errors
 from envs.fleet import advance
 from envs.machine import CLOCKS, benchmark_facts
 from envs.registry import FROM_FILES, WORLDS, make_world
@@ -59,8 +59,7 @@ class Args(MeasureArgs):
         """Refuse in one sentence what cannot work."""
         super().check()
         for id in self.env:
-            if id not in WORLDS:
-                raise UserError(f"--env: {near_names('environment', id, WORLDS)}")
+            check_known("environment", id, WORLDS, "--env: ")
             if id in FROM_FILES:
                 raise UserError(f"--env {id}: its file decides what it is; name an environment that needs none.")
         if self.device == "cuda" and not torch.cuda.is_available():

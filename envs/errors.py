@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -35,6 +35,13 @@ def require(condition: Any, sentence: str) -> None:
     """Raise a UserError with this sentence unless the condition holds."""
     if not condition:
         raise UserError(sentence)
+
+
+def check_known(what: str, name: str, known: Collection[str], where: str = "") -> str:
+    """Give a name that is a known `what`; a UserError, which begins with `where`, says which are near it."""
+    if name not in known:
+        raise UserError(where + near_names(what, name, known))
+    return name
 
 
 def near_names(what: str, name: str, known: Iterable[str]) -> str:

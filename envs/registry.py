@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from envs.errors import UnknownKeyword, UserError, near_names, require, suggestion
+from envs.errors import UnknownKeyword, UserError, check_known, require, suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -86,9 +86,7 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     from envs.contract import check_class, check_members
     from envs.core import OBSERVE, StateObserved
 
-    name = id.removeprefix("envs:")
-    if name not in WORLDS:
-        raise UserError(near_names("environment", name, WORLDS))
+    name = check_known("environment", id.removeprefix("envs:"), WORLDS)
     build = _imported(name, WORLDS[name].entry)
     try:
         torch.empty(0, device=device)

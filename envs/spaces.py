@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike
 
-from envs.errors import UserError, near_names, require
+from envs.errors import UserError, check_known, require
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Encode = Callable[[Any], Array]
@@ -159,8 +159,7 @@ def _entry(space: spaces.Dict, key: str | None) -> gymnasium.Space[Any]:
     keys = ", ".join(map(repr, space))
     if key is None:
         raise UserError(f"The observation is a Dict; choose one of its keys {keys} with observation_key.")
-    if key not in space.spaces:
-        raise UserError(near_names("key of the observation", key, space.spaces))
+    check_known("key of the observation", key, space.spaces)
     nested = isinstance(space[key], spaces.Dict)
     require(not nested, f"The entry {key!r} of the observation is a Dict itself; flatten it with a wrapper.")
     return space[key]

@@ -24,7 +24,7 @@ from dqn_memory.blocks import PRIORS, PriorConfig
 from dqn_memory.blocks.attention import attend
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.common import set_tf32
-from dqn_memory.runs.errors import UserError, near_names, one_line_errors
+from dqn_memory.runs.errors import UserError, check_known, one_line_errors
 from dqn_memory.runs.settings import Repeatable, parse
 from envs.fleet import Fleet, make_fleet
 from envs.machine import benchmark_facts
@@ -74,8 +74,8 @@ class Args(CompareArgs):
         """Raise UserError for what cannot be measured."""
         self.check_tables(CASES[self.model]["tables"])
         engines = {case["engine"] for case, _ in ways(self.model, self.on)}
-        for name in set(self.engine) - engines:
-            raise UserError(near_names("--engine", name, sorted(engines)))
+        for name in self.engine:
+            check_known("--engine", name, engines)
         if self.on == "cuda" and (self.clock == "cpu" or not torch.cuda.is_available()):
             raise UserError("--device cuda needs a CUDA device, which torch does not see here, and --clock wall")
 

@@ -24,7 +24,7 @@ from dqn_memory.blocks.embeddings import ImageEmbedding
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.blocks.positions import Positions
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork, observation_spec
-from dqn_memory.runs.errors import UserError, near_names, require
+from dqn_memory.runs.errors import UserError, check_known, require
 from envs.registry import FROM_FILES, WORLDS, make_world
 
 NO_MATRICES = (nn.Embedding, Positions, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # looked up, added, or counted by their output
@@ -206,9 +206,7 @@ def environment_sizes(env: str) -> EnvironmentSizes:
     """Look up an environment's sizes; a UserError offers near names, or says why it has none."""
     name = env.removeprefix("envs:")
     require(name not in FROM_FILES, f"--env {name} has no size of its own, its file decides; name another environment")
-    if name not in WORLDS:
-        raise UserError(near_names("environment", name, WORLDS))
-    world = make_world(name)
+    world = make_world(check_known("environment", name, WORLDS))
     spec = observation_spec(world.observation_space)
     require(spec.kind != "image", f"--env {name} shows images, which have no sizes here; name another environment")
     return EnvironmentSizes(spec, world.num_actions, WIDTHS.get(name, 64))

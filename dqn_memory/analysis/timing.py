@@ -12,7 +12,7 @@ import torch
 
 from dqn_memory.network import ObservationSpec
 from dqn_memory.replay import Replay
-from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.errors import check_known
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from envs.cli import MeasureArgs
 from envs.machine import CLOCKS, Clock
@@ -94,8 +94,8 @@ class CompareArgs(MeasureArgs):
         """Refuse numbers out of their bounds, and tables that are not known."""
         super().check()
         check_numbers(self)
-        for name in set(self.only) - set(known):
-            raise UserError(near_names("table of --only", name, sorted(known)))
+        for name in self.only:
+            check_known("table of --only", name, known)
 
 
 # ---- what is timed ---------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, check_known
 
 if TYPE_CHECKING:
     from dqn_memory.runs.checkpoint import Checkpoint
@@ -42,9 +42,7 @@ def installed_trainers() -> EntryPoints:
 
 def _entry_point(kind: str) -> EntryPoint:
     found = installed_trainers()
-    if kind not in found.names:
-        raise UserError(near_names("kind of run", kind, found.names))
-    return found[kind]
+    return found[check_known("kind of run", kind, found.names)]
 
 
 def kind_of(checkpoint: Checkpoint) -> str:

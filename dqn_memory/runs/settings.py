@@ -34,7 +34,7 @@ import docstring_parser
 import tomli_w
 import tyro
 
-from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, check_known, near_names
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.toml import NONE, SCHEMA, defaults, field_types, from_toml
 from envs.files import read_text
@@ -118,9 +118,7 @@ def _settings(config: C, settings: Mapping[str, Any], presets: Path) -> C:
     paths = {flag: path for path, flag in flag_names(config).items()}
     table: dict[str, Any] = {"schema": SCHEMA} if hasattr(config, "trainer") else {}
     for flag, value in given.items():
-        if flag not in paths:
-            raise UserError(near_names("setting", flag, ["config", *paths]))
-        *holders, name = paths[flag].split(".")
+        *holders, name = paths[check_known("setting", flag, paths)].split(".")
         place = reduce(lambda inner, holder: inner.setdefault(holder, {}), holders, table)
         place[name] = NONE if value is None else _plain(flag, value)
     return from_toml(type(config), tomli_w.dumps(table), "settings", config)

@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, check_known
 from envs.files import read_text, write_atomic
 
 NONE = "none"
@@ -52,8 +52,7 @@ def check_trackers(names: Sequence[str]) -> None:
     if NONE in names and len(names) > 1:
         raise UserError(f"--track {' '.join(names)}: none goes with no other; leave it out")
     for name in names:
-        if name not in TRACKERS and name != NONE:
-            raise UserError(f"--track: {near_names('tracker', name, [*TRACKERS, NONE])}")
+        check_known("tracker", name, [*TRACKERS, NONE], "--track: ")
     if "wandb" in names and find_spec("wandb") is None:
         raise UserError("--track wandb needs the package of Weights & Biases, which is missing: pip install wandb")
 

@@ -7,7 +7,6 @@ version, and several names have semicolons between them:
     {{mean first_evidence Memory-5x5 dtqn4 area}}        mean over seeds, also of another number, such as area
     {{interval first_evidence Memory-5x5 dtqn4}}         the same with its 95 % bootstrap interval
     {{each priors Memory-5x5 gaussian_adaptive}}         the score of every seed
-    {{range first_evidence Memory-5x5 dtqn4;drqn}}       lowest and highest mean of several series (*: of all)
     {{p priors Memory-5x5 local causal}}                 Welch's p of two series, not corrected
     {{beats first_evidence dbgfqn dtqn4}}                chance that a run of the first beats one of the second
     {{won memories HeavenHell;Hallway gru 0.95}}         runs whose final score reaches a level, of how many
@@ -37,7 +36,7 @@ from pathlib import Path
 import numpy as np
 
 from dqn_memory.analysis.plots import png
-from dqn_memory.runs.errors import UserError, near_names, require
+from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.toml import from_toml
 from dqn_memory.study import statistics
 from dqn_memory.study.archive import open_source
@@ -68,26 +67,23 @@ class Archives:
 
     def __getitem__(self, name: str) -> Data:
         if name not in self.read:
-            if name not in self.places:
-                raise UserError(near_names("archive", name, self.places))
-            self.read[name] = collect(open_source(self.places[name]))
+            self.read[name] = collect(open_source(self.places[check_known("archive", name, self.places)]))
         return self.read[name]
 
     def scores(self, archive: str, world: str, series: str, number: str = PREFERRED) -> list[float]:
         """Give a number of each seed's summary."""
         data = self[archive]
-        label, name = self.world(archive, world), _known("series", series, data.series)
+        label, name = self.world(archive, world), check_known("series", series, data.series)
         runs = data.of(label, name)
         if not runs:
             raise UserError(f"{archive}: {series} has no finished run in {world}")
-        if number not in runs[0].summary:
-            raise UserError(near_names("number", number, runs[0].summary))
+        check_known("number", number, runs[0].summary)
         return [run.number(number) for run in runs]
 
     def world(self, archive: str, word: str) -> str:
         """Give an environment's label by its short name."""
         labels = {short_name(label): label for label in self[archive].source.worlds}
-        return labels[_known("environment", word, labels)]
+        return labels[check_known("environment", word, labels)]
 
     def notes(self, archive: str, words: str) -> dict[str, str]:
         """Give what is said of environments, by their labels: "CarFlag=30;Hallway=60"."""
@@ -97,12 +93,6 @@ class Archives:
     def several(self, archive: str, names: str) -> list[str]:
         """Give the series that words with semicolons between them name; * names all."""
         return self[archive].series if names == "*" else names.split(";")
-
-
-def _known(what: str, name: str, names: Sequence[str] | Mapping[str, str]) -> str:
-    if name not in names:
-        raise UserError(near_names(what, name, names))
-    return name
 
 
 # ---- fields ----------------------------------------------------------------------------------------------------
@@ -121,12 +111,6 @@ def each(archives: Archives, archive: str, world: str, series: str, number: str 
     return ", ".join(f"{score:.2f}" for score in archives.scores(archive, world, series, number))
 
 
-def lowest_to_highest(archives: Archives, archive: str, world: str, names: str, number: str = PREFERRED) -> str:
-    """Give the lowest and the highest mean of several series."""
-    found = [np.mean(archives.scores(archive, world, name, number)) for name in archives.several(archive, names)]
-    return f"{min(found):.2f} to {max(found):.2f}"
-
-
 def p_value(archives: Archives, archive: str, world: str, series: str, rival: str, number: str = PREFERRED) -> str:
     """Test two series by Welch's t-test."""
     ours, theirs = (Moments.of(archives.scores(archive, world, name, number)) for name in (series, rival))
@@ -136,7 +120,7 @@ def p_value(archives: Archives, archive: str, world: str, series: str, rival: st
 def beats(archives: Archives, archive: str, series: str, rival: str) -> str:
     """Estimate the chance that a run of one series beats a run of another, over all environments."""
     found = matrices(archives[archive])[0]
-    sides = [found[_known("series", name, found)] for name in (series, rival)]  # type: ignore[arg-type]
+    sides = [found[check_known("series", name, found)] for name in (series, rival)]
     return _estimate(statistics.estimate(statistics.probability_of_improvement, *sides))
 
 
@@ -149,7 +133,7 @@ def won(archives: Archives, archive: str, worlds: str, series: str, level: str) 
 def times(archives: Archives, archive: str, series: str, rival: str) -> str:
     """Divide the processor seconds that a step of one series takes by those of another."""
     ours, theirs = (
-        archives[archive].of(series=_known("series", name, archives[archive].series)) for name in (series, rival)
+        archives[archive].of(series=check_known("series", name, archives[archive].series)) for name in (series, rival)
     )
     return f"{_seconds(ours) / _seconds(theirs):.1f}"
 
@@ -157,7 +141,7 @@ def times(archives: Archives, archive: str, series: str, rival: str) -> str:
 def iqm(archives: Archives, archive: str, series: str) -> str:
     """Give the IQM of a series over all environments."""
     found = matrices(archives[archive])[0]
-    return f"{statistics.iqm(found[_known('series', series, found)]):.2f}"  # type: ignore[arg-type]
+    return f"{statistics.iqm(found[check_known('series', series, found)]):.2f}"
 
 
 def runs(archives: Archives, archive: str) -> str:
@@ -183,7 +167,7 @@ def within(archives: Archives, archive: str, worlds: str, names: str, seconds: s
 
 def _across(archives: Archives, archive: str, worlds: str, names: str, score: Callable[[Entry], float]) -> str:
     data, rows = archives[archive], []
-    series = [_known("series", name, data.series) for name in archives.several(archive, names)]
+    series = [check_known("series", name, data.series) for name in archives.several(archive, names)]
     for world in worlds.split(";"):
         groups = [data.of(archives.world(archive, world), name) for name in series]
         means = [float(np.mean([score(run) for run in runs])) if runs else None for runs in groups]
@@ -383,7 +367,7 @@ def _contrast(archives: Archives, question: Question, first: str, second: str) -
 
 # ---- pages -----------------------------------------------------------------------------------------------------------
 WORDS: Mapping[str, Callable[..., str]] = {
-    "mean": mean, "interval": with_interval, "each": each, "range": lowest_to_highest, "p": p_value, "beats": beats,
+    "mean": mean, "interval": with_interval, "each": each, "p": p_value, "beats": beats,
     "won": won, "times": times, "iqm": iqm, "runs": runs, "table": table, "within": within, "solved": solved_table,
     "curve": curve, "figure": figure, "choices": choices, "solving": solving, "costs": costs, "used": used,
     "questions": questions,
@@ -410,7 +394,7 @@ def filled_pages(folder: Path) -> dict[Path, bytes]:
 def _fill(archives: Archives, field: str, name: str) -> str:
     try:
         word, *about = shlex.split(field)
-        function = WORDS[_known("word", word, list(WORDS))]
+        function = WORDS[check_known("word", word, list(WORDS))]
         wanted = list(signature(function).parameters.values())[1:]
         if not sum(each.default is Parameter.empty for each in wanted) <= len(about) <= len(wanted):
             raise UserError(f"{word} takes {', '.join(each.name for each in wanted) or 'nothing'}")

@@ -35,7 +35,7 @@ settings of a bundle come after those of the base.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
@@ -47,7 +47,7 @@ import ale_py
 import gymnasium
 import tomli_w
 
-from dqn_memory.runs.errors import UserError, near_names, require
+from dqn_memory.runs.errors import UserError, check_known, near_names, require
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.settings import Bounds, check_numbers, flag_names, read_config, study_files
 from dqn_memory.runs.toml import SCHEMA, defaults, from_toml, leaves, to_toml
@@ -190,10 +190,10 @@ def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> 
             if axis not in whole:
                 raise UserError(f"the axis 'axes.{axis}' is missing; every study has {', '.join(AXES)}")
         for axis in cut:
-            _known(axis, whole, "axis", "smoke: ")
+            check_known("axis", axis, whole, "smoke: ")
         worlds = {str(value.label) for value in (*whole["world"], *cut.get("world", ()))}
         for world in file.lines:  # a misspelt one would scale nothing
-            _known(world, worlds, "world", "lines: ")
+            check_known("world", world, worlds, "lines: ")
         skip = tuple(_rule(rule, whole) for rule in file.skip)
     base, resources = file.base, file.resources
     if smoke:
@@ -217,20 +217,13 @@ def parse_file(text: str, source: str) -> File:
     return file
 
 
-def _known(name: str, names: Iterable[str], what: str, where: str = "") -> str:
-    """Give a name that is one of the known ones; a UserError says which are near it."""
-    if name not in names:
-        raise UserError(where + near_names(what, name, names))
-    return name
-
-
 def _rule(rule: dict[str, Any], axes: Axes) -> dict[str, list[str]]:
     """Read one table of `skip`, by labels as text, of the whole study: a misspelt one would skip nothing."""
     out: dict[str, list[str]] = {}
     for axis, given in rule.items():
-        known = {str(value.label) for value in axes[_known(axis, axes, "axis", "skip: ")]}
+        known = {str(value.label) for value in axes[check_known("axis", axis, axes, "skip: ")]}
         labels = given if isinstance(given, list) else [given]
-        out[axis] = [_known(str(label), known, "value", f"skip.{axis}: ") for label in labels]
+        out[axis] = [check_known("value", str(label), known, f"skip.{axis}: ") for label in labels]
     if not all(out.values()) or not out:
         raise UserError("skip: a table of it must name values of at least one axis, each at least one")
     return out
@@ -341,7 +334,7 @@ def _settings(definition: Definition, chosen: Mapping[str, Value]) -> dict[str, 
         for key, value in table.items():
             if key == PRESETS:
                 continue
-            path = paths[_known(key.replace("-", "_"), paths, "setting")]
+            path = paths[check_known("setting", key.replace("-", "_"), paths)]
             require(path != "output.run", f"the study itself chooses its run folders; take '{key}' out")
             if path in set_by:
                 raise UserError(f"the axes {set_by[path]} and {axis} both set {path}")

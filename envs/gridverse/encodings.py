@@ -7,7 +7,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from envs.errors import UserError, near_names
+from envs.errors import check_known
 from envs.gridverse import objects
 from envs.gridverse.objects import COLOURS, DIRECTIONS, SEEN, Scene, colours, kinds, pack, statuses
 from envs.gridverse.rules import heading_axes
@@ -95,9 +95,7 @@ def encode(name: str, declared: Objects, device: torch.device) -> Encoding:
     Raises:
         UserError: there is no such encoding.
     """
-    if name not in ENCODINGS:
-        raise UserError(near_names("grid encoding", name, ENCODINGS))
-    encoding = ENCODINGS[name](declared)
+    encoding = ENCODINGS[check_known("grid encoding", name, ENCODINGS)](declared)
     numbers = encoding.numbers.clone()
     numbers[objects.PHANTOM | pack(objects.FLOOR)] = numbers[pack(objects.WALL)]
     return Encoding(numbers.to(device), encoding.sizes)

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from dqn_memory.blocks import GATES, PRIORS, PriorConfig
 from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
-from dqn_memory.runs.errors import UserError, near_names, require
+from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, check_parts
 from envs.atari import AtariConfig
 from world_models import settings
@@ -98,8 +98,7 @@ class ModelConfig:
     def check(self) -> None:
         """Raise UserError for a combination that cannot be built."""
         for what, name, table in (("gate", self.gate, GATES), ("prior", self.prior.kind, PRIORS)):
-            if name not in table:
-                raise UserError(near_names(what, name, table))
+            check_known(what, name, table)
         check_numbers(self)
         if self.width % GROUP:
             raise UserError(f"--width {self.width} must be a multiple of {GROUP}, the size of a SimNorm group")

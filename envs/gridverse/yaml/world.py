@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import yaml
 
-from envs.errors import UserError, near_names, require
+from envs.errors import UserError, check_known, require
 from envs.files import read_text
 from envs.gridverse import objects
 from envs.gridverse.encodings import Objects
@@ -113,9 +113,7 @@ def locate(path: str | Path) -> Path:
     """
     if os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
         return Path(path)
-    if str(path) not in stock_files():
-        raise UserError(near_names("gridverse file", str(path), stock_files()))
-    return stock_files()[str(path)]
+    return stock_files()[check_known("gridverse file", str(path), stock_files())]
 
 
 class _Loader(yaml.SafeLoader):
