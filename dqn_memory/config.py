@@ -4,8 +4,8 @@ The parts that stand beside what they configure are `NetworkConfig` (network.py)
 those that every trainer has (runs/common.py).
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
@@ -210,12 +210,6 @@ class TrainConfig:
     """Trainable parameters to match, such as 100k: sets width and head width."""
     plugin: Repeatable = ()
     """Modules imported first, which register blocks, priors, architectures or environments of their own."""
-
-    @classmethod
-    def earlier(cls) -> Self:
-        """Give the values that newer settings had before they existed, for the file of an old run."""
-        now = cls()
-        return replace(now, evaluation=replace(now.evaluation, memory_ablation=False))
 
     def check(self) -> None:
         """Raise a UserError for values, or a combination of parts, that cannot work."""

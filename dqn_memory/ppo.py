@@ -11,8 +11,8 @@ Shapes: N environments, T steps of a rollout, B environments of a minibatch, A a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal, Self
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -85,12 +85,6 @@ class PPOConfig(RolloutConfig):
         )
     )
     evaluation: PPOEvaluationConfig = field(default_factory=lambda: PPOEvaluationConfig(evaluate_every=200_000))
-
-    @classmethod
-    def earlier(cls) -> Self:
-        """Give the values that newer settings had before they existed, for the file of an old run."""
-        now = cls()
-        return replace(now, evaluation=replace(now.evaluation, policy="greedy"))
 
 
 # ---- a run -----------------------------------------------------------------------------------------------------------

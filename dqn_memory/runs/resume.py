@@ -13,7 +13,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.settings import Settings, parse
-from dqn_memory.runs.toml import from_record, leaves, to_toml
+from dqn_memory.runs.toml import from_toml, leaves, to_toml
 from envs.cli import load_plugins
 
 C = TypeVar("C", bound=Any)
@@ -49,7 +49,7 @@ def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
     check_kind(run, checkpoint, config_class.trainer)
     with foreign_state(run):
         text = checkpoint.header["config"]
-    config = from_record(config_class, text, f"the config in the checkpoint of {run}")
+    config = from_toml(config_class, text, f"the config in the checkpoint of {run}")
     load_plugins(config.plugin)
     return checkpoint, config
 
@@ -62,7 +62,7 @@ def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
         checkpoint = run.load(with_replay=False) if run.has_checkpoint else None
         if checkpoint is not None:  # before its config is read, which another kind of run has of its own form
             check_kind(run.path, checkpoint, config_class.trainer)
-        config = from_record(config_class, run.config_toml, str(run.path / "config.toml"))
+        config = from_toml(config_class, run.config_toml, str(run.path / "config.toml"))
         if checkpoint is not None:
             check_unchanged(run.path, config, checkpoint)
         load_plugins(config.plugin)
@@ -80,7 +80,7 @@ def check_unchanged(run: Path, config: Any, checkpoint: Checkpoint) -> None:
         UserError: it says other settings than the checkpoint was made with.
     """
     with foreign_state(run):
-        saved = from_record(type(config), checkpoint.header["config"], f"the config in the checkpoint of {run}")
+        saved = from_toml(type(config), checkpoint.header["config"], f"the config in the checkpoint of {run}")
     ours, theirs = (dict(leaves(tomllib.loads(to_toml(each)))) for each in (config, saved))
     for path in ours.keys() | theirs.keys():
         if path[0] not in ("compute", "output", "total_steps") and ours.get(path) != theirs.get(path):

@@ -52,15 +52,6 @@ def from_toml(config_class: type[C], text: str, source: str, base: C | None = No
     return config
 
 
-def from_record(config_class: type[C], text: str, source: str) -> C:
-    """Read the complete config that a run wrote down, perhaps under an earlier version of this code.
-
-    A class that knows what its newer keys stood for before they existed says so in `earlier()`.
-    """
-    earlier = getattr(config_class, "earlier", None)
-    return from_toml(config_class, text, source, earlier() if earlier else None)
-
-
 def defaults(config_class: Any) -> Any:
     """Instance with the defaults; fields of the top level that have none hold tyro.MISSING."""
     free = [f.name for f in fields(config_class) if f.init and f.default is f.default_factory is MISSING]

@@ -9,7 +9,7 @@ from dqn_memory.analysis.size import count
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
-from dqn_memory.runs.toml import from_record
+from dqn_memory.runs.toml import from_toml
 from dqn_memory.study.archive import CONFIG, ROWS, RunRecord, Source, compact
 from dqn_memory.study.run_summary import MEANINGS, Curve, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, OTHERS, Scale, game, world_scale
@@ -153,7 +153,7 @@ def read_entry(source: Source, run: RunState) -> Entry:
     """Read one finished run; a UserError names what is missing or damaged."""
     record = source.record(run)
     folder, rows = (run.folder, "metrics.jsonl") if source.recorded is None else (source.folder, ROWS)
-    config = from_record(trainer_class(source.kind).config_class, record.config_toml, str(folder / CONFIG))
+    config = from_toml(trainer_class(source.kind).config_class, record.config_toml, str(folder / CONFIG))
     success = not source.shown.get("returns") and counts_success(record, config)
     curve = read_curve(record.metrics, success, str(folder / rows))
     if curve.final is None:

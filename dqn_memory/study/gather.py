@@ -10,17 +10,8 @@ import tomli_w
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import installed_trainers, trainer_class
-from dqn_memory.runs.toml import SCHEMA, defaults, from_record, to_toml
-from dqn_memory.study.archive import (
-    CONFIG,
-    RunRecord,
-    Source,
-    is_archive,
-    open_source,
-    portable,
-    read_run,
-    shared,
-)
+from dqn_memory.runs.toml import SCHEMA, defaults, from_toml, to_toml
+from dqn_memory.study.archive import CONFIG, RunRecord, Source, is_archive, open_source, portable, read_run, shared
 from dqn_memory.study.definition import AXES, Label, flat, slug
 from dqn_memory.study.store import RunState
 
@@ -89,7 +80,7 @@ def kind_of(record: RunRecord, name: str) -> str:
     """Tell the trainer by the config that it can read."""
     for kind in installed_trainers().names:
         try:
-            from_record(trainer_class(kind).config_class, record.config_toml, name)
+            from_toml(trainer_class(kind).config_class, record.config_toml, name)
         except UserError:
             continue
         return kind
@@ -102,7 +93,7 @@ def definition_text(kind: str, title: str, about: str, found: Found) -> str:
     start = flat(tomllib.loads(to_toml(defaults(config_class))))
     configs: dict[str, list[dict[str, Any]]] = {}  # as today's trainer writes them, by series
     for run, record in found:
-        known = flat(tomllib.loads(to_toml(from_record(config_class, record.config_toml, run.name))))
+        known = flat(tomllib.loads(to_toml(from_toml(config_class, record.config_toml, run.name))))
         own = {path: value for path, value in known.items() if not path.startswith(OWN)}
         configs.setdefault(run.architecture, []).append(own)
     base = shared([config for several in configs.values() for config in several])

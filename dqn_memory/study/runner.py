@@ -28,7 +28,7 @@ import tomli_w
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.lock import held_lock
-from dqn_memory.runs.toml import from_record, to_toml
+from dqn_memory.runs.toml import from_toml, to_toml
 from dqn_memory.study import child, store
 from dqn_memory.study.archive import CONFIG, ENVIRONMENT, Source, find_study, open_source, placeless, unpack
 from dqn_memory.study.definition import Planned, Resources
@@ -335,7 +335,7 @@ def offered(folder: Path, kind: str, planned: Sequence[Planned], sources: Sequen
             try:
                 if run.state == "finished" and (source.recorded is not None or finished(run.folder)):
                     text, name = source.record(run).config_toml, str(run.folder / CONFIG)
-                    config: Any = from_record(type(missing[0].config), text, name)
+                    config: Any = from_toml(type(missing[0].config), text, name)
                     held[_alike(replace(config, output=replace(config.output, run=None)))] = run
             except UserError as error:
                 yield run.name, None, source, str(error)

@@ -24,7 +24,7 @@ from typing import Any, Literal, Self
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.lock import lock_holder
 from dqn_memory.runs.metrics import FINAL, METRICS, RAW
-from dqn_memory.runs.toml import from_record, to_toml
+from dqn_memory.runs.toml import from_toml, to_toml
 from dqn_memory.study.definition import Definition, Label, Planned
 from envs.files import disk_errors, parse_json, read_text, sha256, write_atomic
 
@@ -249,7 +249,7 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
         if run.name not in known:
             continue
         path = folder / "configs" / f"{run.name}.toml"
-        made = from_record(type(run.config), read_text(path), str(path))
+        made = from_toml(type(run.config), read_text(path), str(path))
         if made != run.config:
             before = to_toml(made).splitlines()
             new = next((line for line in run.toml.splitlines() if line not in before), "one is gone")

@@ -19,7 +19,7 @@ from dqn_memory.runs import trackers
 from dqn_memory.runs.common import OutputConfig
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
-from dqn_memory.runs.toml import defaults, from_record
+from dqn_memory.runs.toml import defaults
 from dqn_memory.train import main
 
 LINES = [(1, {"a": 1 / 3}), (2, {"a": math.nan, "late": 7}), (2, {"final/a, b": 0.5})]
@@ -137,8 +137,3 @@ def test_a_tracker_that_cannot_be_had_is_refused_by_every_trainer(monkeypatch, k
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     config = replace(defaults(trainer_class(kind).config_class), output=OutputConfig(track=track))
     assert re.search(words, told(config.check))
-
-
-def test_a_run_of_before_there_were_trackers_has_tensorboard():
-    config = from_record(trainer_class("q_network").config_class, "[output]\nlog_every = 7\n", "old.toml")
-    assert config.output.track == ("tensorboard",)

@@ -25,13 +25,12 @@ from trained import CAR, CARDS, MEMORY, rollout_flags, training_flags
 from dqn_memory.agent import Agent, load_network
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main as evaluate
-from dqn_memory.ppo import PPOConfig
 from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind, trainer_class
 from dqn_memory.runs.seeding import Streams, generator
-from dqn_memory.runs.toml import defaults, from_record, from_toml, to_toml
+from dqn_memory.runs.toml import defaults, from_toml, to_toml
 from dqn_memory.runs.trainer import Trainer
 
 SHORT = f"--env {MEMORY} --time-limit 12 --max-episode-steps 12 --evaluate-every 0"
@@ -326,12 +325,6 @@ def test_a_diverged_run_is_one_sentence_at_its_next_evaluation(tmp_path, capsys)
     with pytest.raises(SystemExit, match="2"):
         trained("ppo", tmp_path / "run", *flags)
     assert "error: the loss or its gradient was not finite at step" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_config_of_ppo_from_before_policies_is_greedy(whole):
-    text = "".join(line for line in (whole("ppo") / "config.toml").open() if not line.startswith("policy"))
-    assert from_record(PPOConfig, text, "config.toml").evaluation.policy == "greedy"
-    assert from_toml(PPOConfig, text, "config.toml").evaluation.policy == "sampled"
 
 
 def test_a_kind_that_nobody_knows_is_one_sentence():

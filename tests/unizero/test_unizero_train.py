@@ -16,7 +16,6 @@ from unizero_models import VECTOR, config, flags, model
 from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.runs.score import EvaluationOptions
 from dqn_memory.runs.settings import read_config
-from dqn_memory.runs.toml import from_record, to_toml
 from envs.atari import AtariStep
 from world_models.glam import config as glam_config
 from world_models.settings import EvalSetup, training_signal
@@ -95,14 +94,6 @@ def test_whole_copies_of_the_target():
             assert all(torch.equal(a, b) for a, b in pairs) == (updates % 3 == 0)
             pairs = zip(training.target.parameters(), first, strict=True)
             assert all(torch.equal(a, b) for a, b in pairs) == (updates < 3)
-
-
-def test_the_file_of_an_old_run_means_what_it_meant():
-    now = TrainConfig()
-    text = to_toml(now).replace('activation = "leaky_relu"\n', "").replace("evaluate_from = 20000\n", "")
-    then = from_record(TrainConfig, text, "here")
-    assert then == TrainConfig.earlier() != now and then.model.encoder.activation == "gelu"
-    assert then.evaluation.evaluate_from == 0 and from_record(TrainConfig, to_toml(now), "here") == now
 
 
 @pytest.mark.parametrize("collection", [CollectionConfig(), glam_config.CollectionConfig()], ids=["unizero", "glam"])

@@ -366,13 +366,6 @@ class TrainConfig:
         defaults = TrainConfig()
         return replace(defaults, model=defaults.model.with_prior(self.model.prior.kind))
 
-    @classmethod
-    def earlier(cls) -> TrainConfig:
-        """Give the values that were fixed in the code before a key existed, for config files of old runs."""
-        now = cls()
-        model = replace(now.model, encoder=replace(now.model.encoder, activation="gelu"))
-        return replace(now, model=model, evaluation=replace(now.evaluation, evaluate_from=0))
-
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Give the keywords of the environment's constructor; training and evaluations have their own time limits."""
         return settings.env_kwargs(self, training)
