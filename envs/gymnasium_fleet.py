@@ -189,7 +189,7 @@ class GymnasiumFleet(ReplayedFleet):
         """Draw one environment, if it was made with render_mode="rgb_array", as a picture (height, width, 3)."""
         picture = self.rows.frame(row)
         if picture is None:
-            raise DrawsNothing(f"Environment {self.name!r} draws nothing: it has no render_mode='rgb_array'.")
+            raise DrawsNothing(f"Environment {self.name!r} draws nothing with render_mode='rgb_array'.")
         return picture
 
     def close(self) -> None:

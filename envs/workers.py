@@ -57,8 +57,10 @@ class Rows:
         return Outcome(final, fresh, rewards, terminated, truncated, success)
 
     def frame(self, row: int) -> Array | None:
-        """Draw one environment, if it was made with render_mode="rgb_array"; else None."""
-        picture = self.envs[row].render() if self.envs[row].render_mode == "rgb_array" else None
+        """Draw one environment, if it draws and was made with render_mode="rgb_array"; else None."""
+        env = self.envs[row]
+        draws = env.render_mode == "rgb_array" and type(env.unwrapped).render is not gymnasium.Env.render
+        picture = env.render() if draws else None
         return None if picture is None else np.asarray(picture, np.uint8)
 
     def close(self) -> None:

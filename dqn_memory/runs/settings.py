@@ -118,7 +118,7 @@ def _settings(config: C, settings: Mapping[str, Any], presets: Path) -> C:
     paths = {flag: path for path, flag in flag_names(config).items()}
     table: dict[str, Any] = {"schema": SCHEMA} if hasattr(config, "trainer") else {}
     for flag, value in given.items():
-        *holders, name = paths[check_known("setting", flag, paths)].split(".")
+        *holders, name = paths[check_known("setting", flag, ["config", *paths])].split(".")
         place = reduce(lambda inner, holder: inner.setdefault(holder, {}), holders, table)
         place[name] = NONE if value is None else _plain(flag, value)
     return from_toml(type(config), tomli_w.dumps(table), "settings", config)

@@ -11,6 +11,7 @@ import gymnasium
 import pytest
 import torch
 from foreign import Corridor, Failing
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
 from envs.errors import UserError
 from envs.fleet import make_fleet
@@ -40,7 +41,7 @@ def test_steps_resets_and_saved_states_are_the_same(id, kwargs):
     assert here.state_dict()["observation_hash"] == apart.state_dict()["observation_hash"]
 
 
-def test_pictures_come_from_the_process_of_their_row():
+def test_pictures_come_from_the_process_of_their_row(monkeypatch):
     fleet = make_fleet("FrozenLake-v1", 3, 0, env_kwargs={"render_mode": "rgb_array"}, workers=2)
     single = make_fleet("FrozenLake-v1", 3, 0, env_kwargs={"render_mode": "rgb_array"})
     for each in (fleet, single):
@@ -49,6 +50,9 @@ def test_pictures_come_from_the_process_of_their_row():
     assert all((fleet.frame(row) == single.frame(row)).all() for row in range(3))
     with pytest.raises(UserError, match="draws nothing"):
         make_fleet("FrozenLake-v1", 3, 0, workers=9).frame(2)
+    monkeypatch.setattr(FrozenLakeEnv, "render", gymnasium.Env.render)  # which one that cannot draw inherits
+    with pytest.raises(UserError, match="draws nothing"):
+        single.frame(0)
 
 
 @pytest.mark.usefixtures("own_id")

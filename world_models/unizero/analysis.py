@@ -160,9 +160,7 @@ def _frame(fleet: Fleet, setup: EvalSetup) -> Array:
         return fleet.frame(0)
     except (UserError, gymnasium.error.Error) as error:  # Gymnasium's own says which package drawing needs
         reason = str(error).rstrip(".")
-    except NotImplementedError:  # Gymnasium's base class, without a word
-        reason = "it has no render method"
-    raise UserError(f"{setup.env} cannot be drawn ({reason}); --no-frames does without its pictures")
+        raise UserError(f"{setup.env} cannot be drawn ({reason}); --no-frames does without its pictures") from error
 
 
 @torch.no_grad()
