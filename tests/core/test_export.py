@@ -25,9 +25,10 @@ CARDS, REAL, IMAGE = MultiDiscrete([5, 9]), Box(-1, 1, (3,)), Box(0, 255, (9, 9,
 STREAMED = [  # rows that act from the state of their memories
     name for name, row in ARCHITECTURES.items() if row.positions == "none" and (row.streamed or not row.attention)
 ]
-SHORT = {"gtrxl_memory-episode": CARDS, "dtqn1-window": IMAGE, "dgfqn-window": Discrete(7, start=-3)}
+SHORT = {"gru-episode": CARDS, "dgfqn-window": Discrete(7, start=-3)}
+SPACES = {"gtrxl_memory-episode": CARDS, "dtqn1-window": IMAGE}
 LONG = {
-    name: REAL
+    name: SPACES.get(name, REAL)
     for name in (*(f"{row}-episode" for row in STREAMED), *(f"{row}-window" for row in ARCHITECTURES))
     if name not in SHORT
 }

@@ -16,7 +16,7 @@ from pages import PAGES, Q_BUDGET, ROOT, SHELL, Block, anchors, blocks, code, cu
 
 RUN = ("python", "toml", *SHELL)
 TEXT = ("", "text")  # output, or a formula
-SHORT = ("docs/memories.md", "docs/recipes/prior.md")
+SHORT = ("docs/memories.md",)
 README = (ROOT / "README.md").read_text().splitlines()
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
 FEW = 4  # blocks that nothing can run

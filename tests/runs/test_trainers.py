@@ -148,9 +148,8 @@ def test_defaults_are_written_as_they_are_read(kind):
     assert to_toml(from_toml(trainer_class(kind).config_class, written, "defaults")) == written
 
 
-@pytest.mark.parametrize(("kind", "every", "steps"), [
-    ("q_network", 100, 1200), pytest.param("ppo", 256, 4096, marks=pytest.mark.long),
-])  # fmt: skip
+@pytest.mark.long  # tests/fuzz kills a run at moments of its writing, in the short tests too
+@pytest.mark.parametrize(("kind", "every", "steps"), [("q_network", 100, 1200), ("ppo", 256, 4096)])
 def test_a_run_killed_at_random_moments_ends_as_the_uninterrupted_one(tmp_path, kind, every, steps):
     more = f"--env {MEMORY} --checkpoint-every {every}"
     whole, killed = trained(kind, tmp_path / "whole", *more.split(), steps=steps), tmp_path / "killed"
