@@ -8,6 +8,7 @@ version, and several names have semicolons between them:
     {{interval first_evidence Memory-5x5 dtqn4}}         the same with its 95 % bootstrap interval
     {{each priors Memory-5x5 gaussian_adaptive}}         the score of every seed
     {{p priors Memory-5x5 local causal}}                 Welch's p of two series, not corrected
+    {{lead memories CarFlag;Hallway gru mlp}}            lead of the first over the second, with its 95 % interval
     {{beats first_evidence dbgfqn dtqn4}}                chance that a run of the first beats one of the second
     {{won memories HeavenHell;Hallway gru 0.95}}         runs whose final score reaches a level, of how many
     {{times memories attention gru}}                     how many times the seconds of another series a step takes
@@ -20,8 +21,8 @@ version, and several names have semicolons between them:
     {{figure memories}}                                  a heat map of scores, and their mean over each cost
     {{solving memories}}                                 seconds until each series has solved each environment
     {{costs memories}}                                   size, and time and memory that learning and acting take
-    {{used memories}}                                    scores without the memory, and how far back it reaches
-    {{choices memories "Hallway=no cue;CarFlag=a cue"}}  what to take in each environment, and what it costs
+    {{used memories}}                                    scores with and without the memory, how far back it reaches
+    {{choices memories mlp "Hallway=no cue"}}            what to take in each environment, beside a series without
     {{questions}}                                        verdicts on the comparisons of questions.toml
 """
 
@@ -53,6 +54,7 @@ TEMPLATE, QUESTIONS = ".template.md", "questions.toml"
 FIELD = re.compile(r"\{\{([^{}]+)\}\}")
 NAMED = 2  # environments of a question up to which a table names them
 SHORT = 0.1  # of success, by which what counts as good as the best may fall short of it
+NEVER = "never"  # solved
 NOTE = "<!-- Made from {name} by `make results`: change that file. -->\n"
 
 
@@ -77,6 +79,8 @@ class Archives:
         runs = data.of(label, name)
         if not runs:
             raise UserError(f"{archive}: {series} has no finished run in {world}")
+        if "/" in number:  # a metric, at its last evaluation
+            return [math.nan if (found := run.last(number)) is None else found for run in runs]
         check_known("number", number, runs[0].summary)
         return [run.number(number) for run in runs]
 
@@ -115,6 +119,12 @@ def p_value(archives: Archives, archive: str, world: str, series: str, rival: st
     """Test two series by Welch's t-test."""
     ours, theirs = (Moments.of(archives.scores(archive, world, name, number)) for name in (series, rival))
     return _p(welch(ours, theirs))
+
+
+def lead(archives: Archives, archive: str, worlds: str, series: str, rival: str, number: str = PREFERRED) -> str:
+    """Give the lead of one series over another, averaged over environments."""
+    asked = Question(archive=archive, worlds=tuple(worlds.split(";")), number=number)
+    return _lead(_contrast(archives, asked, series, rival))
 
 
 def beats(archives: Archives, archive: str, series: str, rival: str) -> str:
@@ -184,7 +194,7 @@ def solved_table(archives: Archives, archive: str, aims: str = "") -> str:
         row |= {"seeds": str(len(found)), "final": str(score)}
         row["best known"] = "" if scale is None else f"{scale.one:.2f}"
         mark = solved(data, world, found)
-        row |= mark.cells() if mark else {"steps": "not", "processor seconds": "not"}
+        row |= mark.cells() if mark else {"steps": NEVER, "processor seconds": NEVER}
         rows.append(row | ({"aimed at": aimed.get(world, "")} if aims else {}))
     return Table.from_records(rows).markdown()
 
@@ -218,37 +228,67 @@ def curve(archives: Archives, archive: str, world: str) -> str:
     return f"![Success over steps in {plain_name(world)}.]({name})"
 
 
-def choices(archives: Archives, archive: str, tasks: str = "") -> str:
-    """Tabulate what to take in each environment: the soonest solved, else cheapest, of all as good as the best.
+def choices(archives: Archives, archive: str, control: str, tasks: str = "") -> str:
+    """Tabulate what to take in each environment: of all as good as the best, what remembers the fewest bytes.
 
-    `tasks` says what each environment is an example of. As good is what falls short of the best mean by less than
-    `SHORT`, the whole interval of the shortfall; what may be as good, or not, is listed apart. Where the best has such
-    rivals alone, nothing is chosen. Only series with two seeds count.
+    `control` is the series without a memory; `tasks` says what each environment is an example of, and orders them.
+    Where the best has only rivals that may be as good, nothing is chosen. What takes longer beyond chance to solve the
+    environment is not taken. Only series with two seeds count.
     """
     data, rows, examples = archives[archive], [], archives.notes(archive, tasks)
-    for world in data.worlds:
+    check_known("series", control, data.series)
+    for world in examples or data.worlds:
         found = {name: list(data.scores(world, name).values()) for name in data.series}
         scores = {name: values for name, values in found.items() if len(values) > 1}
         if not scores:
             continue
-        best = max(scores, key=lambda name: float(np.mean(scores[name])))
-        short = {name: contrast([(scores[best], scores[name])]) for name in scores if name != best}
-        good = [best, *(name for name, lack in short.items() if lack.effect + lack.margin(len(short)) < SHORT)]
-        corrected = dict(zip(short, holm([lack.p for lack in short.values()]), strict=True))
-        maybe = [name for name in short if name not in good and corrected[name] >= 1 - statistics.LEVEL]
-        costs = {name: _seconds(data.of(world, name)) for name in good}
-        marks = {name: solved(data, world, data.of(world, name)) for name in good}
-        soonest = {name: mark.seconds if mark else math.inf for name, mark in marks.items()}
-        take = min(good, key=lambda name: (soonest[name], costs[name]))
+        good, maybe, worse = _ranked(scores)
+        marks = {name: mark for name in good if (mark := solved(data, world, data.of(world, name)))}
+        soonest = _soonest(data, world, list(marks) or good)
+        take = min(soonest, key=lambda name: COSTS[REMEMBERED](data.of(world, name)))
+        unknown, scale = len(good) == 1 and maybe, data.scale(world)  # unknown: who is the best
         row = {"a task with": examples.get(world, "")} if tasks else {}
-        unknown = len(good) == 1 and maybe  # who is the best
-        row |= {"environment": plain_name(world), "take": f"undecided (highest: {take})" if unknown else take}
-        row |= {"success": _estimate(interval(scores[take]))}
-        when = "not" if math.isinf(soonest[take]) else f"{soonest[take]:,.0f}"
-        row |= {"seconds until solved": when, "seconds a million steps": f"{costs[take]:.0f}"}
-        row |= {"as good": ", ".join(name for name in good if name != take), "undecided": ", ".join(maybe)}
-        rows.append(row)
+        row |= {"environment": plain_name(world), "random play": f"{scale.zero:.2f}" if scale else ""}
+        row |= {f"{control} wins": f"{np.mean(scores[control]):.2f}" if control in scores else ""}
+        row |= {"take": f"undecided (highest: {take})" if unknown else take}
+        row |= {"it wins": _estimate(interval(scores[take]))}
+        row |= {"solved after": f"{marks[take].seconds:,.0f} s" if take in marks else NEVER}
+        row |= {"as good": ", ".join(name for name in good if name != take)}
+        rows.append(row | {"undecided": ", ".join(maybe), "worse": ", ".join(worse)})
     return Table.from_records(rows).markdown()
+
+
+def _ranked(scores: Mapping[str, Sequence[float]]) -> tuple[list[str], list[str], list[str]]:
+    """Name what is as good as the best mean, which comes first, what may be, and what is worse beyond chance.
+
+    As good is what falls short by less than `SHORT`, the whole interval of the shortfall.
+    """
+    best = max(scores, key=lambda name: float(np.mean(scores[name])))
+    short = {name: contrast([(scores[best], scores[name])]) for name in scores if name != best}
+    good = [best, *(name for name, lack in short.items() if lack.effect + lack.margin(len(short)) < SHORT)]
+    maybe = [name for name in _within_chance(short) if name not in good]
+    return good, maybe, [name for name in scores if name not in (*good, *maybe)]
+
+
+def _within_chance(leads: Mapping[str, Contrast]) -> list[str]:
+    """Name the series whose difference is not beyond chance, with Holm's correction."""
+    corrected = holm([lead.p for lead in leads.values()])
+    return [name for name, p in zip(leads, corrected, strict=True) if p >= 1 - statistics.LEVEL]
+
+
+def _soonest(data: Data, world: str, names: Sequence[str]) -> list[str]:
+    """Name the series that solve an environment soonest, and those that take no longer beyond chance.
+
+    A seed that never solves it counts with all its seconds.
+    """
+    seconds = {}
+    for name in names:
+        marks = [(solved(data, world, [run]), run.last("time/processor") or math.nan) for run in data.of(world, name)]
+        seconds[name] = [mark.seconds if mark else whole for mark, whole in marks]
+    if np.isnan(np.concatenate(list(seconds.values()))).any():
+        return list(names)
+    first = min(seconds, key=lambda name: float(np.mean(seconds[name])))
+    return [first, *_within_chance({n: contrast([(seconds[n], seconds[first])]) for n in names if n != first})]
 
 
 def costs(archives: Archives, archive: str) -> str:
@@ -267,21 +307,25 @@ def solving(archives: Archives, archive: str) -> str:
     data, rows = archives[archive], []
     for world in data.worlds:
         marks = {name: solved(data, world, data.of(world, name)) for name in data.series}
-        seconds = {name: f"{mark.seconds:,.0f}" if mark else "not" for name, mark in marks.items()}
+        seconds = {name: f"{mark.seconds:,.0f}" if mark else NEVER for name, mark in marks.items()}
         rows.append({"": plain_name(world)} | seconds)
     return Table.from_records(rows).markdown()
 
 
 def used(archives: Archives, archive: str) -> str:
-    """Tabulate scores without the memory and, in brackets, how many past steps half of its influence comes from."""
+    """Tabulate scores with and without the memory.
+
+    Where more than `SHORT` is lost, how many past steps half of its influence comes from stands in brackets.
+    """
     data, rows = archives[archive], []
     for world in data.worlds:
         row = {"": plain_name(world)}
         for name in data.series:
             runs = data.of(world, name)
             pairs, distances = (without_memory(runs), recall_distances(runs)) if runs else ([], [])
-            row[name] = f"{np.mean([after for _, after in pairs]):.2f}" if pairs else ""
-            row[name] += f" ({np.mean(distances):.0f})" if distances else ""
+            before, after = np.mean(pairs, axis=0) if pairs else (math.nan, math.nan)
+            row[name] = f"{before:.2f} → {after:.2f}" if pairs else ""
+            row[name] += f" ({np.mean(distances):.0f})" if distances and before - after > SHORT else ""
         rows.append(row)
     return Table.from_records(rows).markdown()
 
@@ -296,15 +340,20 @@ def _median(metric: str) -> Callable[[Sequence[Entry]], float]:
     return lambda runs: float(np.median([math.nan if (x := run.last(metric)) is None else x for run in runs]))
 
 
+REMEMBERED = "bytes remembered"
 COSTS: Mapping[str, Callable[[Sequence[Entry]], float]] = {
     "processor seconds for a million steps": _seconds,
     "microseconds to act": _median("time/acting_us"),
-    "bytes remembered": _median("final/remembered_bytes"),
+    REMEMBERED: _median("final/remembered_bytes"),
 }
 
 
 def _estimate(found: statistics.Estimate) -> str:
     return f"{found.point:.2f}" + ("" if np.isnan(found.low) else f" [{found.low:.2f}, {found.high:.2f}]")
+
+
+def _lead(found: Contrast) -> str:
+    return f"{found.effect:+.2f} [{found.effect - found.margin():+.2f}, {found.effect + found.margin():+.2f}]"
 
 
 def _p(value: float) -> str:
@@ -337,17 +386,17 @@ def questions(archives: Archives) -> str:
     rows: list[dict[str, str]] = []
     for question in from_toml(Questions, read_text(path, "the questions in "), str(path)).question:
         found = [_contrast(archives, question, *claim) for claim in question.claims]
-        corrected = holm([lead.p for lead in found])
+        corrected = holm([gain.p for gain in found])
         asked = [question.asks, *[""] * len(found)]
-        for (first, second), lead, p, words in zip(question.claims, found, corrected, asked, strict=False):
+        for (first, second), gain, p, words in zip(question.claims, found, corrected, asked, strict=False):
             claims, worlds = len(found), question.worlds
             place = ", ".join(worlds) if len(worlds) <= NAMED else counted(len(worlds), "environment")
-            margin, least = lead.margin(), lead.detectable(claims)
+            least = gain.detectable(claims)
             rows.append({
                 "question": words, "claim": f"{first} above {second}", "by": question.number,
                 "in": place,
-                "lead": f"{lead.effect:+.2f} [{lead.effect - margin:+.2f}, {lead.effect + margin:+.2f}]", "p": _p(p),
-                "detectable": f"{least:.2f}" if least else "-", "verdict": lead.verdict(p, question.least, claims),
+                "lead": _lead(gain), "p": _p(p),
+                "detectable": f"{least:.2f}" if least else "-", "verdict": gain.verdict(p, question.least, claims),
             })  # fmt: skip
     return Table.from_records(rows).markdown()
 
@@ -367,7 +416,7 @@ def _contrast(archives: Archives, question: Question, first: str, second: str) -
 
 # ---- pages -----------------------------------------------------------------------------------------------------------
 WORDS: Mapping[str, Callable[..., str]] = {
-    "mean": mean, "interval": with_interval, "each": each, "p": p_value, "beats": beats,
+    "mean": mean, "interval": with_interval, "each": each, "p": p_value, "lead": lead, "beats": beats,
     "won": won, "times": times, "iqm": iqm, "runs": runs, "table": table, "within": within, "solved": solved_table,
     "curve": curve, "figure": figure, "choices": choices, "solving": solving, "costs": costs, "used": used,
     "questions": questions,

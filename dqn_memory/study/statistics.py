@@ -8,11 +8,12 @@ import csv
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 
 from envs import baselines
 
@@ -205,8 +206,15 @@ class Contrast(NamedTuple):
         return float(2 * stats.t.sf(abs(self.effect) / self.error, self.freedom))
 
     def detectable(self, claims: int = 1) -> float:
-        """Estimate the true lead that such samples would show in 80 of 100 studies of so many claims."""
-        return self.margin(claims) + self._quantile(POWER)
+        """Compute the true lead that such samples would show in 80 of 100 studies of so many claims."""
+        if not self.error:
+            return 0.0
+        critical = self.margin(claims) / self.error
+        return float(optimize.brentq(partial(self._missing, critical), 0, 10 * critical)) * self.error
+
+    def _missing(self, critical: float, lead: float) -> float:
+        """Give what a true lead of so many errors lacks in power (noncentral t)."""
+        return POWER - float(stats.nct.sf(critical, self.freedom, lead))
 
     def verdict(self, p: float, least: float, claims: int = 1) -> str:
         """Judge the claim of a lead by a corrected p value, and by the smallest lead that would matter."""

@@ -81,7 +81,7 @@ def solved_section(data: Data) -> Section | None:
 
 
 def solved(data: Data, world: str, runs: Sequence[Entry]) -> Solved | None:
-    """Find from when on the runs of a series solve an environment; None where they do not."""
+    """Find from when on the runs of a series solve an environment, in two evaluations at least; None: never."""
     scale = data.scale(world)
     level = SOLVED * (1.0 if scale is None else scale.one)
     marks = [success_and_seconds(run) for run in runs if run.success]
@@ -89,7 +89,7 @@ def solved(data: Data, world: str, runs: Sequence[Entry]) -> Solved | None:
     means = np.array([np.mean([mark[step] for mark in marks], axis=0) for step in steps]).reshape(-1, 2)
     below = np.flatnonzero(means[:, 0] < level)
     first = below[-1] + 1 if len(below) else 0
-    return Solved(level, steps[first], float(means[first, 1])) if first < len(steps) else None
+    return Solved(level, steps[first], float(means[first, 1])) if first < len(steps) - 1 else None
 
 
 def success_and_seconds(run: Entry) -> dict[int, tuple[float, float]]:
