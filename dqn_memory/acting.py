@@ -162,7 +162,7 @@ class StateActor(Kept):
     def __init__(self, network: QNetwork, num_envs: int, device: torch.device) -> None:
         if not network.stateful:
             raise UserError(
-                f"--acting-state episode needs a recurrent network without attention, not "
+                f"--acting-state episode needs a memory that streams, such as gru or attention, not "
                 f"{network.config.architecture}; use window"
             )
         self.network, self.device = network, device
@@ -269,7 +269,7 @@ class ExplorationConfig:
     random_start_share: Annotated[float, Bounds(0, 1)] = 1.0
     """Share of the environments in which they do."""
     prepopulate: Annotated[int, Bounds(0)] = 0
-    """Environment steps of uniform random actions before learning and the schedule begin."""
+    """Environment steps of uniform random actions before learning and the schedule begin (`train` alone)."""
 
     def check(self) -> None:
         """Raise a UserError for values that cannot work."""
@@ -425,5 +425,6 @@ def acting_cost(network: QNetwork, setup: EvalSetup, steps: int = 20) -> dict[st
         actor.observe(observation, action, reset)
         int(actor.q_values().argmax())  # waits for the device
         times.append(time.perf_counter() - began)
-    carried = sum(part.nbytes for part in actor.memory)
+    bag = getattr(actor, "bag", None)
+    carried = sum(part.nbytes for part in (*actor.memory, *(vars(bag).values() if bag else ())))
     return {"time/acting_us": 1e6 * min(times[-steps:]), "final/remembered_bytes": float(carried)}

@@ -33,7 +33,7 @@ from dqn_memory.analysis.video import Looks, check_target, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.common import ComputeConfig
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.resume import read_run
@@ -81,7 +81,7 @@ class Agent:
     """A trained policy, with what it remembers kept between calls.
 
     A Q-network takes the action of the highest value, UniZero the most visited one of a search without noise; PPO
-    (unless its config has `policy = "greedy"`, as all older runs) and GLAM draw one, as in training.
+    (unless its config has `policy = "greedy"`) and GLAM draw one, as in training.
 
     Attributes:
         config: of its training.
@@ -111,8 +111,9 @@ class Agent:
             seed: of what PPO, UniZero and GLAM draw; a call of `play` begins these draws anew.
 
         Raises:
-            UserError: there is no run or checkpoint, it is damaged or foreign, or the device is not there.
+            UserError: there is no run or checkpoint, it is damaged or foreign, or the device or the seed is none.
         """
+        require(seed >= 0, f"seed {seed} must be 0 or more")
         kind = kind_of(Run.open(run).load(with_replay=False))
         loaded = trainer_class(kind).load_policy(Path(run), usable_device(device), seed)
         environment = loaded.config.environment

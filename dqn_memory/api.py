@@ -24,7 +24,7 @@ from dqn_memory.runs.errors import UserError, check_known
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.score import Evaluation, Score
-from dqn_memory.runs.settings import check_numbers
+from dqn_memory.runs.settings import check_numbers, parse
 
 __all__ = ["Agent", "RunData", "Series", "UserError", "evaluate", "load_run", "train"]
 
@@ -35,7 +35,7 @@ def train(kind: str = "q_network", **settings: Any) -> tuple[Path, Score]:
     """Train an agent to the end of its run, or go on with a run.
 
     Args:
-        kind: which trainer: "q_network", "unizero", "glam", or one that another package brings.
+        kind: which trainer: "q_network", "pqn", "ppo", "unizero", "glam", or one that another package brings.
         settings: the trainer's flags by name, with underscores: `total_steps=5_000`, `prior="local"`. `config` names
             presets or TOML files, one or a list, over which the others lie. `resume="runs/mine"` goes on with a run,
             and takes what `--resume` takes.
@@ -68,7 +68,7 @@ def evaluate(run: Path | str, **options: Any) -> Evaluation:
     known = [option.name for option in fields(Args) if option.name not in ("folder", "run", "format")]
     for name in options:
         check_known("option", name, known)
-    args = Args(**options)
+    args = parse(Args, options)
     check_numbers(args)
     return evaluate_folder(Path(run), args)
 

@@ -220,7 +220,10 @@ class TrainConfig:
         if self.acting == "padded" and self.acting_state == "episode":
             raise UserError("--acting padded has no meaning with --acting-state episode, which feeds no window")
         if self.acting_state == "episode" and self.network.row().positions != "none":
-            raise UserError("--acting-state episode has no place in a window to encode; use --position-encoding none")
+            raise UserError(
+                "--acting-state episode has no place in a window to encode; use a memory that streams, such as gru, "
+                "and --position-encoding none"
+            )
         bag, context = self.network.bag, self.network.context
         if self.acting_state == "episode" and bag:
             raise UserError(f"--bag {bag} keeps what leaves a window, which --acting-state episode has not; use window")

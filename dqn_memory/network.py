@@ -194,7 +194,7 @@ class NetworkConfig:
     layers: Annotated[int, Bounds(0)] | None = None
     """Encoder layers (None, here and below: as the architecture has it)."""
     context: Annotated[int, Bounds(1)] = 50
-    """Context length K: the network never sees more than K observations."""
+    """Context length K: windows, and attention, hold no more than K observations; a carried state knows no bound."""
     bag: Annotated[int, Bounds(0)] = 0
     """Steps that have left the window and that the Q head still reads: DTQN's persistent bag (0: off)."""
     form: Literal["paper", "paper_equations"] = "paper"

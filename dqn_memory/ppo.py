@@ -2,7 +2,7 @@
 
 Proximal policy optimisation (Schulman et al. 2017) with a memory, on the same rollouts as `pqn`: an actor and a critic
 read the same memory, advantages are those of GAE, and an update computes whole rollouts from the state before them.
-From top to bottom: the config, the network, a run, the loss; the loop is `RolloutTrainer.iterate`. `--resume RUN`
+From top to bottom: the config, a run, the loss; the loop is `RolloutTrainer.iterate`. `--resume RUN`
 continues a run.
 
 Shapes: N environments, T steps of a rollout, B environments of a minibatch, A actions.

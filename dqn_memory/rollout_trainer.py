@@ -68,7 +68,7 @@ class RolloutConfig:
     def check(self) -> None:
         """Raise a UserError for values, or a combination of parts, that cannot work."""
         check_numbers(self)
-        check_parts(self, "network", "output", "compute")
+        check_parts(self, "network", "exploration", "output", "compute")
         name, minibatches, num_envs = self.network.architecture, self.learner.minibatches, self.environment.num_envs
         if self.compute.engine == "compile":
             raise UserError("--engine compile is for the window learner; rollouts take eager, or cudagraph on CUDA")
@@ -76,10 +76,18 @@ class RolloutConfig:
             raise UserError(f"--engine cudagraph needs an environment of tensors, which {self.environment.env} is not")
         if bag := self.network.bag:
             raise UserError(f"--bag {bag} keeps what leaves a window, and rollouts have none; use --bag 0")
-        if self.network.row().positions != "none":
+        if steps := self.exploration.prepopulate:
+            raise UserError(f"--prepopulate {steps} fills a replay, and rollouts have none; use --random-start-steps")
+        if dropout := self.network.dropout:
             raise UserError(
-                f"--architecture {name} encodes places in a window, which a carried state has not; use a memory that "
-                "streams, such as gru"
+                f"--dropout {dropout} would let an update see other outputs than its rollout was drawn by; use "
+                "--dropout 0"
+            )
+        if self.network.row().positions != "none":
+            own = self.network.position_encoding
+            raise UserError(
+                (f"--position-encoding {own}" if own else f"--architecture {name}") + " encodes places in a window, "
+                "which a carried state has not; use a memory that streams, such as gru, and --position-encoding none"
             )
         if not on_meta(self.network, ObservationSpec("continuous", (1,)), 2).stateful:
             raise UserError(

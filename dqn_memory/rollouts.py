@@ -1,7 +1,7 @@
 """Rollouts: T steps of N environments by a network that acts from a carried state, and the returns that follow them.
 
 What `pqn` and `ppo` share. An episode goes on from one rollout to the next, with the state that the network carries; an
-update computes the whole rollout by `QNetwork.sequence`, from the state that stood before its first step.
+update computes the whole rollout by `QNetwork.encode_sequence`, from the state that stood before its first step.
 
 Shapes: N environments, T steps of a rollout, A outputs of the network for a step.
 """

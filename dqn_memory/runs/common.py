@@ -27,7 +27,7 @@ class EnvironmentConfig:
     """An environment of this suite, or any Gymnasium id with discrete actions; ids of MiniGrid, POPGym and Memory Gym
     need no more than their package."""
     num_envs: Annotated[int, Bounds(1)] = 16
-    """Parallel copies N; one iteration of training is N environment steps."""
+    """Parallel copies N; a step of all is N environment steps."""
     time_limit: Annotated[int, Bounds(1)] | None = None
     """Steps after which a training episode is truncated (None: the environment's own limit, which evaluations keep)."""
     path: str | None = None

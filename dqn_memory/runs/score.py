@@ -59,12 +59,13 @@ class Score:
         }
 
 
-def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson(successes: int, trials: int) -> tuple[float, float]:
     """Wilson's score interval of a proportion (Wilson 1927)."""
-    rate = successes / trials
+    rate, z = successes / trials, 1.959964
     centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # at both ends the interval holds the rate itself, which rounding would leave out
+    return (max(0.0, centre - half) if successes else 0.0), (min(1.0, centre + half) if successes < trials else 1.0)
 
 
 class Policy(Protocol):

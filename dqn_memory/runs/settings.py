@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, make_dataclass, replace
 from functools import cache, reduce
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args
 
 import docstring_parser
@@ -36,7 +37,7 @@ import tyro
 
 from dqn_memory.runs.errors import UserError, check_known, near_names
 from dqn_memory.runs.kinds import script_of
-from dqn_memory.runs.toml import NONE, SCHEMA, defaults, field_types, from_toml
+from dqn_memory.runs.toml import SCHEMA, defaults, field_types, from_toml, members
 from envs.files import read_text
 
 C = TypeVar("C")
@@ -111,17 +112,29 @@ def _trainer(config_class: type) -> str | None:
 
 def _settings(config: C, settings: Mapping[str, Any], presets: Path) -> C:
     """Lay presets and then settings over a config: {"config": "demo", "total_steps": 5_000, "prior": "local"}."""
-    given = dict(settings)
-    presets_given = given.pop("config", ()) if "config" not in field_types(type(config)) else ()
+    given, presets_known = dict(settings), ["config"] if _trainer(type(config)) else []
+    presets_given = (given.pop("config", None) or ()) if presets_known else ()
     for name in [presets_given] if isinstance(presets_given, str | Path) else presets_given:
         config = read_config(type(config), str(name), presets, config)
     paths = {flag: path for path, flag in flag_names(config).items()}
     table: dict[str, Any] = {"schema": SCHEMA} if hasattr(config, "trainer") else {}
+    nothing = set[str]()  # paths that are to hold None, for which TOML has no word that no string has
     for flag, value in given.items():
-        *holders, name = paths[check_known("setting", flag, ["config", *paths])].split(".")
-        place = reduce(lambda inner, holder: inner.setdefault(holder, {}), holders, table)
-        place[name] = NONE if value is None else _plain(flag, value)
-    return from_toml(type(config), tomli_w.dumps(table), "settings", config)
+        path = paths[check_known("setting", flag, [*presets_known, *paths])]
+        *holders, name = path.split(".")
+        if value is None:
+            _check_optional(flag, reduce(getattr, holders, config), name)
+            nothing.add(path)
+        else:
+            reduce(lambda inner, holder: inner.setdefault(holder, {}), holders, table)[name] = _plain(flag, value)
+    config = from_toml(type(config), tomli_w.dumps(table), "settings", config)
+    values = {path: reduce(getattr, path.split("."), config) for path in paths.values()}
+    return _rebuild(config, values | dict.fromkeys(nothing), "")
+
+
+def _check_optional(flag: str, holder: Any, name: str) -> None:
+    if NoneType not in members(field_types(type(holder))[name]):
+        raise UserError(f"settings: {flag} cannot be None; leave it out for its default")
 
 
 def _plain(flag: str, value: Any) -> Any:
@@ -184,8 +197,8 @@ def parse_flags(
         told = tyro.conf.arg(help=CONFIG_HELP.format(", ".join(presets) or "none"), metavar="NAME|PATH")
         entries["config"] = ("config", Annotated[Repeatable, told], field(default=()))
     top: list[Any] = []
-    for heading, (about, members) in _groups(default, flags, presets is not None).items():
-        group = make_dataclass("Group", [entries[flag] for flag in members], frozen=True)
+    for heading, (about, shown) in _groups(default, flags, presets is not None).items():
+        group = make_dataclass("Group", [entries[flag] for flag in shown], frozen=True)
         told = tyro.conf.arg(name=heading, help=about)
         top += [(heading.replace(" ", "_") or "all", Annotated[group, told], field(default=group()))]
     parsed: Any = tyro.cli(

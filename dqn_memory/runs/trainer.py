@@ -395,7 +395,8 @@ class Trainer(ABC, Generic[C]):
 
     def finish(self, run: Run, clock: Clock) -> Score:
         """Save, and play the final episodes."""
-        self.shorten_log()
+        if self.steps > self.began_at:  # else the newest column of the replay is saved already, uncut
+            self.shorten_log()
         self.save(run)  # the final evaluation may take minutes
         score = self.evaluate(final=True)
         final = named("final", score)
@@ -464,12 +465,18 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, final_fraction: float, p
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load a `state_dict` that was read onto a CPU; learning rates that are tensors go where a captured graph looks."""
+    """Load a `state_dict` that was read onto a CPU, perhaps written on another device.
+
+    Whether a graph can capture the steps, and whether learning rates are tensors, where the graph looks, stay its own.
+    """
+    groups = []
     for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
         for name in ("lr", "first_lr"):
             if name in own and not isinstance(saved.get(name), float | Tensor):
                 raise TypeError(f"the optimizer's {name} is no number")
-    optimizer.load_state_dict(state)
+        lr = torch.tensor(float(saved["lr"])) if isinstance(own["lr"], Tensor) else float(saved["lr"])
+        groups.append(saved | {"lr": lr} | {name: own[name] for name in ("capturable",) if name in own})
+    optimizer.load_state_dict(state | {"param_groups": groups})
     names = {name for held in optimizer.state.values() for name in held}
     for parameter, held in optimizer.state.items():
         for name in names:

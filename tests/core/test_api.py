@@ -128,7 +128,11 @@ def test_world_models_act_alike(made, kind):
 def test_options_of_an_evaluation_are_those_of_the_script(made):
     run = made("q_network")
     assert evaluate(run).score.exhaustive and evaluate(run, reset_memory=True).score.episodes == 24
-    for options, words in (({"episode": 3}, "unknown option 'episode'"), ({"simulations": 3}, "--simulations is not")):
+    wrong = [
+        ({"episode": 3}, "unknown option 'episode'"), ({"simulations": 3}, "--simulations is not"),
+        ({"policy": "Sampled"}, "did you mean 'sampled'"), ({"episodes": 5.5}, "episodes must be an integer"),
+    ]  # fmt: skip
+    for options, words in wrong:
         with pytest.raises(UserError, match=words):
             evaluate(run, **options)
 

@@ -262,15 +262,16 @@ def test_padding_that_is_trained_has_nothing_to_expect():
     assert padding.any() and not goal[padding].any() and goal[~padding].ne(0).any()
 
 
-def test_loaded_step_sizes_are_where_a_graph_reads_them():
+@pytest.mark.parametrize("on_cuda", [True, False])
+def test_loaded_step_sizes_are_where_a_graph_reads_them(on_cuda):
     """A checkpoint is read onto a CPU; a graph captures the address of the step size beside the parameters."""
     net = network("dtqn1", 0)
-    saved = make_optimizer(net, CONFIG, capturable=True).state_dict()
+    saved = make_optimizer(net, CONFIG, capturable=on_cuda).state_dict()
     optimizer = make_optimizer(net, CONFIG, capturable=True)
     for group in optimizer.param_groups:
         group["params"] = [torch.nn.Parameter(each.detach().to("meta")) for each in group["params"]]
     restore_optimizer(optimizer, saved)
-    assert {group["lr"].device.type for group in optimizer.param_groups} == {"meta"}
+    assert {(group["lr"].device.type, group["capturable"]) for group in optimizer.param_groups} == {("meta", True)}
 
 
 def steps(engine, architecture, device="cpu", updates=3, **changes):

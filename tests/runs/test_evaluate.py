@@ -19,7 +19,7 @@ from dqn_memory.analysis.video import MARGIN
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluate import main
 from dqn_memory.network import observation_spec
-from dqn_memory.runs.score import mean_interval, play
+from dqn_memory.runs.score import mean_interval, play, wilson
 from dqn_memory.runs.settings import parse
 from envs import gymnasium_fleet
 from envs.core import Step
@@ -41,6 +41,13 @@ def printed(capsys, *argv):
     capsys.readouterr()
     main([str(word) for word in argv])
     return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("trials", [1, 24, 1000])
+def test_the_interval_of_a_rate_holds_the_rate(trials):
+    for successes in (0, trials // 3, trials):
+        low, high = wilson(successes, trials)
+        assert 0 <= low <= successes / trials <= high <= 1 and low < high
 
 
 def test_a_world_with_finitely_many_starts_is_tried_from_each(memory, capsys):

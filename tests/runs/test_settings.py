@@ -110,6 +110,13 @@ def test_flags_of_every_type(presets):
     assert parse(Sample, argv.split(), presets) == wanted
 
 
+def test_none_is_none_by_name_too():
+    given = {"position_encoding": None, "run": None, "config": None}
+    assert parse(PPOConfig, given) == PPOConfig()
+    with pytest.raises(UserError, match="settings: total_steps cannot be None"):
+        parse(PPOConfig, {"total_steps": None})
+
+
 @pytest.mark.parametrize("argv", [["--stepz", "3"], ["--steps", "3.5"], ["--norm", "pre"], ["--config"]])
 def test_wrong_flags_end_with_code_two(argv, presets, capsys):
     with pytest.raises(SystemExit) as end:

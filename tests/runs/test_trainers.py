@@ -346,6 +346,26 @@ def test_a_checkpoint_that_would_repeat_too_many_actions_starts_new_episodes(tmp
     assert Run.open(whole).load().trainer["fleet"]["actions"].numel() == 400
 
 
+def test_what_a_checkpoint_holds_of_the_replay_is_not_cut_later(tmp_path, monkeypatch):
+    trainer_kind = trainer_class("q_network")
+    plain = trainer_kind.iterate
+
+    def interrupted(self):
+        plain(self)
+        if not self.unfinished:
+            signal.raise_signal(signal.SIGINT)
+
+    more = ("--env", "CartPole-v1", "--checkpoint-every", "0", "--max-repeated-actions", "1")
+    with monkeypatch.context() as patched, pytest.raises(SystemExit):
+        patched.setattr(trainer_kind, "iterate", interrupted)
+        trained("q_network", tmp_path / "run", *more)
+    trainer, run = trainer_kind.start({"resume": tmp_path / "run"})
+    with run:
+        trainer.train(run)
+    held, saved = trainer.replay, run.load().replay
+    assert torch.equal(held.columns(0, held.written)["done"], saved.data["done"])
+
+
 @pytest.mark.parametrize(("kind", "number"), SIGNALS)
 def test_a_signal_saves_first_and_the_resumed_run_ends_as_any_other(tmp_path, monkeypatch, capsys, whole, kind, number):
     trainer, before = trainer_class(kind), signal.default_int_handler
