@@ -265,7 +265,8 @@ class ExplorationConfig:
     """Longest time a random action is held, in steps."""
     random_start_steps: Annotated[int, Bounds(0)] = 0
     """Training episodes begin with 0 to this many random steps, drawn uniformly. They show states that a policy which
-    ends its episodes early would never visit."""
+    ends its episodes early would never visit. What is logged of training episodes has them in it, an evaluation has
+    not."""
     random_start_share: Annotated[float, Bounds(0, 1)] = 1.0
     """Share of the environments in which they do."""
     prepopulate: Annotated[int, Bounds(0)] = 0
@@ -365,6 +366,7 @@ class EvalSetup:
     reset_memory: bool = False  # before each step
     sampled: bool = False  # actions are drawn by the network's outputs, which are logits; else the largest is taken
     workers: int | None = None  # processes that step the environments
+    values: str = "Q-values"  # what the network's outputs are
 
     @classmethod
     def of(cls, config: Any, device: torch.device) -> EvalSetup:
@@ -373,7 +375,7 @@ class EvalSetup:
         return cls(
             environment.env, config.env_kwargs(training=False), environment.observation_key, device,
             config.acting, config.acting_state, sampled=config.stochastic and config.evaluation.policy == "sampled",
-            workers=environment.env_workers,
+            workers=environment.env_workers, values="Logits of the policy" if config.stochastic else "Q-values",
         )  # fmt: skip
 
     def fleet(self, episodes: int, seed: int) -> tuple[Fleet, int, bool]:

@@ -2,7 +2,7 @@
 
     from dqn_memory.api import Agent, evaluate, load_run, train
 
-    run, score = train(config="demo", seed=1)
+    run, score = train(config="demo", seed=1)  # or train("ppo", env="POMDP/CarFlag-v0", total_steps=600_000)
     print(score.success.mean(), evaluate(run).score.returns.mean())
     step, success = load_run(run).metrics["eval/success_rate"]
     score = Agent.load(run).play(gymnasium.make("Gridverse/Memory-5x5-v0"), episodes=50)
@@ -80,6 +80,14 @@ class Series(NamedTuple):
     value: Array  # (L,) float64
 
 
+class Metrics(dict[str, Series]):
+    """Scalars by name; one that was not recorded is a UserError that says which are near."""
+
+    def __missing__(self, name: str) -> Series:
+        check_known("metric", name, self)
+        raise KeyError(name)  # not reached
+
+
 @dataclass(frozen=True)
 class RunData:
     """What a run folder says.
@@ -120,7 +128,8 @@ def load_run(path: Path | str) -> RunData:
     run = Run.open(path)
     lines = run.metrics()
     names = dict.fromkeys(name for line in lines for name in line if name != "step")
-    return RunData(run.path, tomllib.loads(run.config_toml), run.environment, {n: _series(lines, n) for n in names})
+    metrics = Metrics({name: _series(lines, name) for name in names})
+    return RunData(run.path, tomllib.loads(run.config_toml), run.environment, metrics)
 
 
 def _series(lines: Sequence[dict[str, Any]], name: str) -> Series:

@@ -149,9 +149,8 @@ def draw(
     tables, meaning = prior_tables(attention_priors(network), context)
     if tables:
         figures["priors.png"] = plots.prior_tables(tables, "Attention priors", meaning)
-    values = "Logits of the policy" if config.stochastic else "Q-values"
-    title = f"{values} in one episode, return {episode.episode_return:.2f}"
-    figures["q_values.png"] = plots.q_values(episode.q, episode.action, title, names, values)
+    title = f"{episode.values} in one episode, return {episode.episode_return:.2f}"
+    figures["q_values.png"] = plots.q_values(episode.q, episode.action, title, names, episode.values)
     figures["recall.png"] = recall_figure(found, agent)
     if not network.causal:
         title = f"What the future of the window adds to Q: {agent}"

@@ -186,7 +186,7 @@ class NetworkConfig:
     """A named architecture, its sizes, and changes of its row. None means: as the row says."""
 
     architecture: str = "dgfqn"
-    """Named architecture, such as dtqn4, dgfqn, dbgfqn or drqn."""
+    """Named architecture, such as dtqn4, dgfqn, dbgfqn or drqn; of `ppo` and `pqn` gru, lstm, lru or attention."""
     width: Annotated[int, Bounds(1)] = 64
     """Model width D."""
     heads: Annotated[int, Bounds(1)] = 8
@@ -257,6 +257,8 @@ class NetworkConfig:
             raise UserError(f"--width {self.width} is odd, but {row.memory} needs half of it for each direction")
         if row.action_embedding >= self.width:
             raise UserError(f"--action-embedding {row.action_embedding} leaves no room in --width {self.width}")
+        if prior.kind != "causal" and not row.attention:
+            raise UserError(f"--prior {prior.kind} changes nothing: {self.architecture} has no attention that takes it")
         weight = prior.regulariser_weight
         require(weight >= 0, f"--regulariser-weight {weight} of the prior's penalty must not be negative")
         learns = (*getattr(PRIORS[prior.kind], "learns", ()), "local-window" if prior.kind == "local" else "")

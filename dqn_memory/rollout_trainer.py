@@ -59,7 +59,7 @@ class RolloutConfig:
     seed: Annotated[int, Bounds(0)] = 1
     """Seed of every random stream: environments, exploration, minibatches, evaluation, network, dropout."""
     total_steps: Annotated[int, Bounds(1)] = 3_000_000
-    """Environment steps of the run."""
+    """Environment steps of the run, rounded up to whole rollouts of all environments."""
     match: str | None = None
     """Trainable parameters to match, such as 100k: sets width and head width (a critic's apart)."""
     plugin: Repeatable = ()

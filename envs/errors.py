@@ -17,6 +17,7 @@ SIZE = re.compile(r"to allocate (\d[\d.]* ?\w+)")
 LONG_WORD = re.compile(r"\S{400,}")  # a path or a value that nobody would read to its end
 PIPE_CLOSED = 141  # the exit code of a program that a closed pipe ended
 MOST_LISTED = 40  # of more known names only the nearest are said
+REGISTERED = ("architecture", "environment")  # what users' own modules bring
 
 
 class UserError(ValueError):
@@ -47,7 +48,10 @@ def check_known(what: str, name: str, known: Collection[str], where: str = "") -
 def near_names(what: str, name: str, known: Iterable[str]) -> str:
     """Say that `name` is no known `what`, and what `suggestion` says of the known names."""
     hint = suggestion(name, known)
-    return f"unknown {what} '{name}'{':' if hint.startswith('none of') else ';'} {hint}"
+    if not hint.startswith("none of"):
+        return f"unknown {what} '{name}'; {hint}"
+    own = "; one of your own needs --plugin MODULE, which registers it" if what in REGISTERED else ""
+    return f"unknown {what} '{name}': {hint}{own}"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -40,7 +40,12 @@ class Rows:
 
     def first(self, seeds: list[int | None]) -> Array:
         """Start all episodes, with seeds (N,) or None for each; gives the observations (N, ...)."""
-        return np.stack([self._encode(env.reset(seed=seed)[0]) for env, seed in zip(self.envs, seeds, strict=True)])
+        found = [self._encode(env.reset(seed=seed)[0]) for env, seed in zip(self.envs, seeds, strict=True)]
+        promised = self.observation_space.shape
+        if wrong := [shape for shape in map(np.shape, found) if shape != promised]:
+            name = spec.id if (spec := self.envs[0].spec) else type(self.envs[0].unwrapped).__name__
+            raise UserError(f"{name}: reset gives an observation of shape {wrong[0]}, its space is of shape {promised}")
+        return np.stack(found)
 
     def step(self, actions: list[int]) -> Outcome:
         """Take one action in each environment and start finished ones over."""

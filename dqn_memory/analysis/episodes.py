@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ class Episode:
     success: bool
     env_reports_success: bool = True  # whether it said so; else a return above 0 is a success
     texts: tuple[str, ...] = ()  # T + 1, the same as `frames` in characters, where the environment has them
+    values: str = "Q-values"  # what `q` holds
 
     def __len__(self) -> int:
         return len(self.action)
@@ -63,7 +64,8 @@ def beginning(setup: EvalSetup, network: QNetwork, seed: int, steps: int) -> Epi
     """Play the first steps of an episode, or all of it where it has fewer."""
     fleet = single_fleet(setup, seed)
     with closing(fleet):
-        return _play_one(fleet, setup.policy(network, 1, seed), fleet.reset(), False, steps)[0]
+        found, _ = _play_one(fleet, setup.policy(network, 1, seed), fleet.reset(), False, steps)
+    return replace(found, values=setup.values)
 
 
 @torch.no_grad()
@@ -87,7 +89,7 @@ def play_each(
     observation = fleet.reset()
     for _ in range(episodes):
         episode, observation = _play_one(fleet, policy, observation, draw)
-        yield episode
+        yield replace(episode, values=setup.values)
 
 
 def single_fleet(setup: EvalSetup, seed: int, initial: int | None = None, draw: bool = False) -> Fleet:

@@ -50,7 +50,9 @@ def lines(episode: Episode, step: int, number: int, actions: Sequence[str], look
     names = named(episode, actions)
     said = [", ".join(text for text, *_ in moment(episode, step, number, names)[: 5 if step == len(episode) else 4])]
     if step < len(episode):
-        said.append("Q-values: " + ", ".join(f"{name} {q:.2f}" for name, q in zip(names, episode.q[step], strict=True)))
+        said.append(
+            f"{episode.values}: " + ", ".join(f"{name} {q:.2f}" for name, q in zip(names, episode.q[step], strict=True))
+        )
     if look is not None and step < len(episode):
         for name, weights in zip(look.names, look.weights[:, step], strict=True):
             most = np.argsort(-weights, kind="stable")[: min(3, step + 1)]

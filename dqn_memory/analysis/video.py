@@ -146,7 +146,7 @@ def moment(episode: Episode, step: int, number: int, names: Sequence[str]) -> li
         (f"takes {names[episode.action[step]]}", CHOSEN, TEXT),
         (f"its reward: {episode.reward[step]:+.2f}", INK, TEXT),
         (f"return so far: {episode.reward[:step].sum():.2f}", FAINT, TEXT),
-        ("Q-values", FAINT, TEXT),
+        (episode.values, FAINT, TEXT),
     ]
 
 

@@ -215,7 +215,9 @@ def _checked(path: Path, absent: str = "") -> Path:
         return path
     hint = "" if path.exists() else absent
     if path.is_dir() and not _strange(path):
-        hint = "; nothing was written there yet: start the run without --resume"
+        hint = "; nothing was written there yet"
+    elif path.is_dir() and (below := next(path.rglob("config.toml"), None)):
+        hint = f"; a run below it is {below.parent}"
     raise UserError(f"{path} is no run folder: it has no config.toml{hint}")
 
 
@@ -246,7 +248,8 @@ def check_empty(path: Path) -> None:
     holder = lock_holder(path / LOCK)
     if holder is not None:
         raise UserError(f"the run {path} is being trained, {held_by(holder)}: choose another --run")
-    require("config.toml" not in found, f"the run folder {path} is not empty: choose another, or use --resume {path}")
+    own = f"the run folder {path} is not empty: choose another --run, or go on with its own by --resume {path}"
+    require("config.toml" not in found, own)
     raise UserError(f"the run folder {path} is not empty, and holds no run ({found[0]} is in it): choose another --run")
 
 

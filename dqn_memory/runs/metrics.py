@@ -193,7 +193,7 @@ class RunStats:
         if int(self.broken_at) >= 0:
             raise UserError(
                 f"the loss or its gradient was not finite at step {int(self.broken_at)}; the last checkpoint is "
-                f"kept: try a smaller {self.rate} in a new run"
+                f"kept: look for observations or rewards that are not finite, or try a smaller {self.rate} in a new run"
             )
 
     def state_dict(self) -> dict[str, Any]:

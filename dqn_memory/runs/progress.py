@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
-FIRST = {"success": 0, "return": 0, "loss": 1}  # the rest follows in the order of its first mention
+FIRST = {"success": 0, "return": 0, "evaluated": 1, "loss": 2}  # the rest follows in the order of its first mention
 
 
 class Progress:
-    """Shows the phase, steps, steps/s in this phase, success rate, loss and the time left.
+    """Shows the phase, steps, steps/s in this phase, success while training and at the last evaluation, time left.
 
     with Progress(total=config.steps, start=step) as progress:
         progress.update(step, "training", success=0.5, loss=0.01)

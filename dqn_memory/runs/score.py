@@ -17,10 +17,11 @@ from envs.fleet import Fleet
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
 SUCCESS = "success"
+SUCCESS_TOLD = "final/success_told"  # 1 where the environment said what a success is, else 0
 SILENCE = 5.0  # seconds after which an evaluation says how far it is
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Score:
     """Outcomes of complete episodes, one entry each. `exhaustive`: every initial state exactly once.
 
@@ -37,6 +38,9 @@ class Score:
     def __str__(self) -> str:
         """Say in one line how well it went."""
         return summary(self)
+
+    def __repr__(self) -> str:
+        return f"Score({self.episodes} episodes: {self})"
 
     @property
     def episodes(self) -> int:

@@ -120,6 +120,11 @@ def _read_table(base: Any, table: dict[str, Any], source: str, prefix: str) -> A
     values = {}
     for key, value in table.items():
         if key not in known:
+            holders = (
+                name for name in known if is_dataclass(part := getattr(base, name)) and key in field_types(type(part))
+            )
+            if holder := next(holders, ""):
+                raise UserError(f"{source}: unknown key '{prefix}{key}'; it belongs into the table [{prefix}{holder}]")
             raise UserError(f"{source}: {near_names('key', f'{prefix}{key}', (prefix + name for name in known))}")
         values[key] = _read(value, known[key], getattr(base, key), source, f"{prefix}{key}")
     return replace(base, **values)

@@ -27,7 +27,7 @@ from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
 from dqn_memory.runs.progress import Progress, due
 from dqn_memory.runs.resume import check_unfinished, reopened, resumes
-from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Policy, Score
+from dqn_memory.runs.score import SUCCESS, SUCCESS_TOLD, Evaluation, EvaluationOptions, Policy, Score
 from dqn_memory.runs.seeding import Streams, dropout_state, restore_dropout
 from dqn_memory.runs.settings import Settings, parse
 from dqn_memory.runs.toml import to_toml
@@ -386,6 +386,7 @@ class Trainer(ABC, Generic[C]):
             score = self.evaluate()
             run.log(self.steps, score.scalars() | clock.scalars())
             self.solved = self.reached_goal(score)
+            scalars = scalars | score.scalars()
         if self._due(config.output.checkpoint_every):
             self.shorten_log()
             self.save(run)
@@ -399,7 +400,7 @@ class Trainer(ABC, Generic[C]):
             self.shorten_log()
         self.save(run)  # the final evaluation may take minutes
         score = self.evaluate(final=True)
-        final = named("final", score)
+        final = named("final", score) | {SUCCESS_TOLD: float(score.env_reports_success)}
         if self.config.evaluation.memory_ablation:
             final |= named("memory_ablation", self.evaluate(final=True, reset_memory=True))
         run.log(self.steps, final | self.final_scalars() | clock.scalars())
@@ -439,8 +440,9 @@ class Trainer(ABC, Generic[C]):
 
     def shown_scalars(self, scalars: Mapping[str, float]) -> dict[str, float]:
         """Choose what the progress line shows, by the words that it shows them under."""
-        shown = dict(self.shown)
-        if not self.fleet.reports_success and SUCCESS in shown:
+        told = self.fleet.reports_success
+        shown = dict(self.shown) | {"evaluated": "eval/success_rate" if told else "eval/episodic_return"}
+        if not told and SUCCESS in shown:
             del shown[SUCCESS]
             shown["return"] = "charts/episodic_return"
         return {word: scalars[name] for word, name in shown.items() if name in scalars}

@@ -9,6 +9,7 @@ from dqn_memory.analysis.size import count
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
+from dqn_memory.runs.score import SUCCESS_TOLD
 from dqn_memory.runs.toml import from_toml
 from dqn_memory.study.archive import CONFIG, ROWS, RunRecord, Source, compact
 from dqn_memory.study.run_summary import MEANINGS, Curve, read_curve, summarise
@@ -166,7 +167,10 @@ def counts_success(record: RunRecord, config: Any) -> bool:
     """Tell whether a run's environment reports success; elsewhere returns are read. An archive holds what was read."""
     if record.summary is not None:
         return bool(record.summary["measure"] == "success")
-    load_plugins(getattr(config, "plugin", ()))
+    told = [line[SUCCESS_TOLD] for line in record.metrics if line.get(SUCCESS_TOLD) is not None]
+    if told:
+        return bool(told[-1])
+    load_plugins(getattr(config, "plugin", ()))  # runs of older versions
     environment = config.environment
     ours = environment.env.removeprefix("envs:") in WORLDS
     return ours and make_world(environment.env, **environment.kwargs()).defines_success

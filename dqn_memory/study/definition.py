@@ -2,7 +2,7 @@
 
     schema = 2                                # of the settings' names
     title = "Which memory remembers?"
-    kind = "q_network"                        # the trainer: q_network, unizero or glam
+    kind = "q_network"                        # the trainer: q_network, pqn, ppo, unizero or glam
 
     [base]                                    # settings of every run, by the names of the trainer's flags
     config = "demo"                           # presets: a name, a file, or several

@@ -125,6 +125,13 @@ def test_world_models_act_alike(made, kind):
     assert evaluate(run, num_eval_envs=2, episodes_per_env=1).score.episodes == 2
 
 
+def test_a_metric_that_was_not_recorded_is_one_sentence(made):
+    data = load_run(made("q_network"))
+    with pytest.raises(UserError, match="unknown metric 'eval/succes'; did you mean"):
+        data.metrics["eval/succes"]
+    assert data.metrics.get("eval/succes") is None
+
+
 def test_options_of_an_evaluation_are_those_of_the_script(made):
     run = made("q_network")
     assert evaluate(run).score.exhaustive and evaluate(run, reset_memory=True).score.episodes == 24

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -168,3 +169,10 @@ def test_the_table_of_the_readme_is_that_of_the_results():
     section = "\n".join(README).partition("## Which memory when")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("|")]
     assert len(rows) > 2 and set(rows) <= set((ROOT / "results/README.md").read_text().splitlines())
+
+
+def test_the_suite_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_module("dqn_memory", run_name="__main__")
+    listed = capsys.readouterr().out
+    for name in ("dqn_memory.ppo", "dqn_memory.study.run", "envs.memoryless", "world_models.glam.train"):
+        assert f"python -m {name} " in listed

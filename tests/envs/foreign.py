@@ -69,3 +69,12 @@ class Failing(gymnasium.Env):
         if action < 3:
             bad(action)
         return 0, 0.0, False, False, {}
+
+
+class Promising(gymnasium.Env):
+    """Give observations of another shape than its space promises."""
+
+    observation_space, action_space = spaces.Box(0, 1, (6,), np.float32), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(5, np.float32), {}

@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from foreign import Corridor
+from foreign import Corridor, Promising
 from gymnasium import spaces
 from world_keywords import IDS, keywords, same
 
@@ -152,6 +152,7 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     (lambda world: make_fleet(CAR, 2, -1), "seed must not be negative, not -1"),
     (lambda world: make_fleet("CartPole-v1", 0, 0), "num_envs"),
     (lambda world: make_fleet("CartPole-v1", 1, 0).frame(0), "render_mode"),
+    (lambda world: GymnasiumFleet(Promising, 1, 0).reset(), r"of shape \(5,\), its space is of shape \(6,\)"),
 ])  # fmt: skip
 def test_misuse_is_one_clear_sentence(make, words):
     with pytest.raises(UserError, match=words) as error:

@@ -96,12 +96,14 @@ def test_a_new_run_needs_an_empty_folder_and_an_old_one_its_own(run, tmp_path):
         with pytest.raises(UserError, match=f"is being trained, by process {os.getpid()} on .* since 20"):
             writer()
     run.close()
-    assert "is not empty: choose another, or use --resume" in told(Run.create, run.path, "other = 1")
+    assert "is not empty: choose another --run, or go on with its own by --resume" in told(
+        Run.create, run.path, "other = 1"
+    )
     assert run.config_toml == before
     (tmp_path / "file").write_text("x")
     told(Run.create, tmp_path / "file", CONFIG)
     (tmp_path / "empty").mkdir()
-    assert "nothing was written there yet: start the run without --resume" in told(Run.open, tmp_path / "empty")
+    assert "nothing was written there yet" in told(Run.open, tmp_path / "empty")
     (tmp_path / "empty" / ".config.toml.0123abcd.tmp").write_text("half of a con")  # its writer was killed
     Run.create(tmp_path / "empty", CONFIG).close()
     assert {path.name for path in (tmp_path / "empty").iterdir()} == {".lock", "config.toml", "environment.json"}

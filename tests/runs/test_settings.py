@@ -110,6 +110,12 @@ def test_flags_of_every_type(presets):
     assert parse(Sample, argv.split(), presets) == wanted
 
 
+def test_a_key_outside_its_table_is_told_where_it_belongs():
+    assert told(from_toml, PPOConfig, 'schema = 2\nenv = "CartPole-v1"', "f.toml") == (
+        "f.toml: unknown key 'env'; it belongs into the table [environment]"
+    )
+
+
 def test_none_is_none_by_name_too():
     given = {"position_encoding": None, "run": None, "config": None}
     assert parse(PPOConfig, given) == PPOConfig()

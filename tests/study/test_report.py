@@ -13,6 +13,7 @@ from trained import CARDS, contents, trained
 
 from dqn_memory.analysis.size import count
 from dqn_memory.network import observation_spec
+from dqn_memory.runs.score import SUCCESS_TOLD
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import meaning
 from dqn_memory.study.definition import Planned, expand, parse_definition, read_definition
@@ -253,6 +254,8 @@ def test_a_reading_is_of_success_or_of_returns(tmp_path: Path, finished: Path) -
     archive(data, tmp_path / "kept")
     assert [entry.success for entry in read(tmp_path / "kept").entries] == [False, False]
     assert [meaning(each, "final").split()[0] for each in (read(finished), data)] == ["success", "return"]
+    told = make_study(tmp_path / "told", ["CartPole-v1"], '["dtqn4"]', [1], more=lambda run, step: {SUCCESS_TOLD: 1.0})
+    assert [entry.success for entry in read(told.folder).entries] == [True]
 
 
 def test_agents_that_see_the_state_have_no_scale_of_those_that_do_not(tmp_path: Path) -> None:

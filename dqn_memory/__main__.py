@@ -1,0 +1,33 @@
+"""List the commands of the suite: `python -m dqn_memory`."""
+
+import ast
+from pathlib import Path
+
+from envs.errors import one_line_errors
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("dqn_memory", "dqn_memory/study", "envs", "world_models", "world_models/unizero", "world_models/glam")
+OTHERS = ("__main__.py", "child.py")  # this one, and what commands start themselves
+
+
+def commands() -> dict[str, str]:
+    """Give every module that is a command, with the first line of what it says of itself."""
+    found = {}
+    for path in (path for package in PACKAGES for path in sorted((ROOT / package).glob("*.py"))):
+        text = path.read_text(encoding="utf-8")
+        if '\nif __name__ == "__main__":' in text and path.name not in OTHERS:
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            found[name] = (
+                (ast.get_docstring(ast.parse(text)) or "").split("\n")[0].partition(": `python")[0].rstrip(".:")
+            )
+    return found
+
+
+@one_line_errors
+def main() -> None:
+    """Print a line for each."""
+    print("\n".join(f"python -m {name:32} {about}" for name, about in commands().items()))
+
+
+if __name__ == "__main__":
+    main()
