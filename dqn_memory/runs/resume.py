@@ -12,8 +12,8 @@ from dqn_memory.runs.common import Engine
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
-from dqn_memory.runs.settings import Settings, parse
-from dqn_memory.runs.toml import from_toml, leaves, to_toml
+from dqn_memory.runs.settings import Settings, flag_names, parse
+from dqn_memory.runs.toml import defaults, from_toml, leaves, to_toml
 from envs.cli import load_plugins
 
 C = TypeVar("C", bound=Any)
@@ -56,6 +56,7 @@ def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
 
 def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
     """Open a run of any trainer; give it and its config as the flags change it."""
+    _check_changes(argv, config_class)
     flags = parse(ResumeConfig, argv)
     run = Run.take_up(Path(flags.resume))
     try:
@@ -71,6 +72,17 @@ def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
     except BaseException:
         run.close()
         raise
+
+
+def _check_changes(argv: Settings, config_class: type[Any]) -> None:
+    """Raise a UserError for a flag that is the trainer's, but not one of a resume."""
+    words = argv if isinstance(argv, Mapping) else [word[2:].split("=")[0] for word in argv if word[:2] == "--"]
+    named = [word.replace("-", "_").removeprefix("no_") for word in words]
+    may, known = flag_names(ResumeConfig("")).values(), {"config", *flag_names(defaults(config_class)).values()}
+    for name in named:
+        if name in known and name not in may:
+            listed = ", ".join(f"--{flag.replace('_', '-')}" for flag in may if flag != "resume")
+            raise UserError(f"--{name.replace('_', '-')} cannot change in a run that goes on; --resume takes {listed}")
 
 
 def check_unchanged(run: Path, config: Any, checkpoint: Checkpoint) -> None:

@@ -71,14 +71,12 @@ KINDS = {
     "pqn": Kind(
         resumed=(
             f"--env {MEMORY} --evaluate-every 256 --novelty-weight 0.1 --prediction-weight 1",
-            f"--env {CARDS} --architecture mlstm --dropout 0.2 --ema-decay 0",
+            f"--env {CARDS} --architecture mlstm --ema-decay 0",
             "--env CartPole-v1 --architecture gtrxl_memory --checkpoint-every 256 --max-repeated-actions 150",
         ),
         **ROLLOUTS,
     ),
-    "ppo": Kind(
-        resumed=(f"--env {MEMORY} --evaluate-every 256", f"--env {CARDS} --novelty-weight 1 --dropout 0.2"), **ROLLOUTS
-    ),
+    "ppo": Kind(resumed=(f"--env {MEMORY} --evaluate-every 256", f"--env {CARDS} --novelty-weight 1"), **ROLLOUTS),
     "unizero": Kind(
         unizero_models.flags,
         (100, 200),
@@ -215,6 +213,8 @@ def test_a_run_that_is_there_is_refused_in_one_sentence_and_stays_as_it_is(tmp_p
     width = KINDS[kind].width
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace(f"\n{width}\n", "\nwidth = 64\n"))
+    fixed = refused(capsys, ["--resume", str(run), "--seed", "3"], main(kind))
+    assert fixed.startswith("error: --seed cannot change in a run that goes on; --resume takes --total-steps")
     misfit = refused(capsys, ["--resume", str(run), "--total-steps", str(last)], main(kind))
     assert "width = 64, but the checkpoint was made with " in misfit and "put that back, or train it anew" in misfit
     assert (run / "metrics.jsonl").read_bytes() == before
