@@ -22,7 +22,7 @@ version, and several names have semicolons between them:
     {{solving memories}}                                 seconds until each series has solved each environment
     {{costs memories}}                                   size, and time and memory that learning and acting take
     {{used memories}}                                    scores with and without the memory, how far back it reaches
-    {{choices memories mlp "Hallway=no cue"}}            what to take in each environment, beside a series without
+    {{choices memories "Hallway=no cue" mlp}}            what to take in each environment, beside a series without
     {{questions}}                                        verdicts on the comparisons of questions.toml
 """
 
@@ -228,15 +228,16 @@ def curve(archives: Archives, archive: str, world: str) -> str:
     return f"![Success over steps in {plain_name(world)}.]({name})"
 
 
-def choices(archives: Archives, archive: str, control: str, tasks: str = "") -> str:
+def choices(archives: Archives, archive: str, tasks: str = "", control: str = "") -> str:
     """Tabulate what to take in each environment: of all as good as the best, what remembers the fewest bytes.
 
-    `control` is the series without a memory; `tasks` says what each environment is an example of, and orders them.
+    `tasks` says what each environment is an example of, and orders them; `control` is the series without a memory.
     Where the best has only rivals that may be as good, nothing is chosen. What takes longer beyond chance to solve the
     environment is not taken. Only series with two seeds count.
     """
     data, rows, examples = archives[archive], [], archives.notes(archive, tasks)
-    check_known("series", control, data.series)
+    if control:
+        check_known("series", control, data.series)
     for world in examples or data.worlds:
         found = {name: list(data.scores(world, name).values()) for name in data.series}
         scores = {name: values for name, values in found.items() if len(values) > 1}
@@ -244,15 +245,17 @@ def choices(archives: Archives, archive: str, control: str, tasks: str = "") -> 
             continue
         good, maybe, worse = _ranked(scores)
         marks = {name: mark for name in good if (mark := solved(data, world, data.of(world, name)))}
-        soonest = _soonest(data, world, list(marks) or good)
+        soonest = _soonest(data, world, list(marks)) if marks else good
         take = min(soonest, key=lambda name: COSTS[REMEMBERED](data.of(world, name)))
         unknown, scale = len(good) == 1 and maybe, data.scale(world)  # unknown: who is the best
         row = {"a task with": examples.get(world, "")} if tasks else {}
         row |= {"environment": plain_name(world), "random play": f"{scale.zero:.2f}" if scale else ""}
-        row |= {f"{control} wins": f"{np.mean(scores[control]):.2f}" if control in scores else ""}
+        if control:
+            row |= {control: f"{np.mean(scores[control]):.2f}" if control in scores else ""}
         row |= {"take": f"undecided (highest: {take})" if unknown else take}
-        row |= {"it wins": _estimate(interval(scores[take]))}
-        row |= {"solved after": f"{marks[take].seconds:,.0f} s" if take in marks else NEVER}
+        row |= {"score": _estimate(interval(scores[take]))}
+        if any(run.success for run in data.of(world)):
+            row |= {"solved after": f"{marks[take].seconds:,.0f} s" if take in marks else NEVER}
         row |= {"as good": ", ".join(name for name in good if name != take)}
         rows.append(row | {"undecided": ", ".join(maybe), "worse": ", ".join(worse)})
     return Table.from_records(rows).markdown()

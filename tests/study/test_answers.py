@@ -130,7 +130,7 @@ def test_the_choice_remembers_least_of_those_that_are_as_good_and_as_soon(
     named = ", ".join(f'{{ name = "{name}", architecture = "{kind}" }}' for name, kind in kinds)
     study = make_study(tmp_path / "study", [MEMORY], f"[{named}]", [1, 2, 3, 4], success, more)
     archive(read(study.folder), tmp_path / "kept")
-    (row,) = fill(tmp_path, '{{choices kept far "Memory-5x5=a cue"}}').splitlines()[2:]
+    (row,) = fill(tmp_path, '{{choices kept "Memory-5x5=a cue" far}}').splitlines()[2:]
     _, task, _, random, without, *cells = (cell.strip() for cell in row.split("|"))
     assert (task, random, cells) == ("a cue", "0.44", [*expected, ""])
     assert without == f"{0.45 - scatter * 1.25:.2f}"
