@@ -215,6 +215,7 @@ class TrainConfig:
         """Raise a UserError for values, or a combination of parts, that cannot work."""
         check_numbers(self)
         check_parts(self, "network", "exploration", "output", "compute")
+        self.network.check_prior()
         if self.acting == "padded" and self.learner.lengths:
             raise UserError("--acting padded needs --no-lengths: training must see padding as acting does")
         if self.acting == "padded" and self.acting_state == "episode":

@@ -257,8 +257,6 @@ class NetworkConfig:
             raise UserError(f"--width {self.width} is odd, but {row.memory} needs half of it for each direction")
         if row.action_embedding >= self.width:
             raise UserError(f"--action-embedding {row.action_embedding} leaves no room in --width {self.width}")
-        if prior.kind != "causal" and not row.attention:
-            raise UserError(f"--prior {prior.kind} changes nothing: {self.architecture} has no attention that takes it")
         weight = prior.regulariser_weight
         require(weight >= 0, f"--regulariser-weight {weight} of the prior's penalty must not be negative")
         learns = (*getattr(PRIORS[prior.kind], "learns", ()), "local-window" if prior.kind == "local" else "")
@@ -269,6 +267,11 @@ class NetworkConfig:
                     f"--{name} {value} of the {prior.kind} prior does not fit: it must be below --context "
                     f"{self.context}"
                 )
+
+    def check_prior(self) -> None:
+        """Raise a UserError for a prior of an architecture that takes none, which a report of many lets pass."""
+        if self.prior.kind != "causal" and not self.row().attention:
+            raise UserError(f"--prior {self.prior.kind} changes nothing: {self.architecture} has no attention of it")
 
     def build(self, spec: ObservationSpec, num_actions: int) -> QNetwork:
         """Make the network, initialised from torch's global generator (fork and seed it outside)."""

@@ -69,6 +69,7 @@ class RolloutConfig:
         """Raise a UserError for values, or a combination of parts, that cannot work."""
         check_numbers(self)
         check_parts(self, "network", "exploration", "output", "compute")
+        self.network.check_prior()
         name, minibatches, num_envs = self.network.architecture, self.learner.minibatches, self.environment.num_envs
         if self.compute.engine == "compile":
             raise UserError("--engine compile is for the window learner; rollouts take eager, or cudagraph on CUDA")

@@ -104,6 +104,7 @@ def test_where_no_success_is_told_the_score_says_so(tmp_path):
         agent.play(gymnasium.make("CartPole-v1"), 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["unizero", "glam"])
 def test_world_models_act_alike(made, kind):
     run = made(kind)

@@ -88,6 +88,7 @@ def test_heaven_hell_takes_fifteen_steps():
     assert search.every_start(world, search.solve(search.explore(world), 250)).success.all()
 
 
+@pytest.mark.long
 def test_the_bounds_of_hallway_enclose_what_its_policy_gets():
     world = make_world("POMDP/Hallway-v0")
     described = tabular.Model.of(world.tables)

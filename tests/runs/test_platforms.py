@@ -38,6 +38,7 @@ evaluate.main([sys.argv[1], "--episodes", "4"])
 """
 
 
+@pytest.mark.long
 def test_nothing_needs_a_module_of_posix(tmp_path):
     run = tmp_path / "run"
     command = [sys.executable, "-c", WITHOUT_POSIX, str(run), *training_flags(run, "--env", CARDS, steps=80)]

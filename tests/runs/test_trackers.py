@@ -88,6 +88,7 @@ def wandb_records(path: Path) -> list:
     return found
 
 
+@pytest.mark.long
 def test_wandb_goes_on_with_its_run_over_environment_steps(tmp_path):
     code = "import sys; from test_trackers import *; write(Path(sys.argv[1]), ('wandb',), 2)"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}

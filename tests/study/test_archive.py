@@ -103,6 +103,7 @@ def test_what_all_runs_share_stands_once(kept: Path) -> None:
     assert not any(line.endswith(",") for line in (kept / "metrics.csv").read_text().splitlines())
 
 
+@pytest.mark.long
 def test_a_lost_report_is_made_again_from_the_tables(finished: Path, tmp_path: Path) -> None:
     place = tmp_path / "results/studies/kept"
     report(finished, "--archive", str(place))
