@@ -1,13 +1,23 @@
 """List the commands of the suite: `python -m dqn_memory`."""
 
+import argparse
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 from envs.errors import one_line_errors
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("dqn_memory", "dqn_memory/study", "envs", "world_models", "world_models/unizero", "world_models/glam")
-OTHERS = ("__main__.py", "child.py")  # this one, and what commands start themselves
+PACKAGES = (
+    "dqn_memory",
+    "dqn_memory/study",
+    "envs",
+    "envs/baselines",
+    "world_models",
+    "world_models/unizero",
+    "world_models/glam",
+)
+OTHERS = (Path(__file__), ROOT / "dqn_memory" / "study" / "child.py")  # this one, and what commands start themselves
 
 
 def commands() -> dict[str, str]:
@@ -15,8 +25,8 @@ def commands() -> dict[str, str]:
     found = {}
     for path in (path for package in PACKAGES for path in sorted((ROOT / package).glob("*.py"))):
         text = path.read_text(encoding="utf-8")
-        if '\nif __name__ == "__main__":' in text and path.name not in OTHERS:
-            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if '\nif __name__ == "__main__":' in text and path not in OTHERS:
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
             found[name] = (
                 (ast.get_docstring(ast.parse(text)) or "").split("\n")[0].partition(": `python")[0].rstrip(".:")
             )
@@ -24,8 +34,9 @@ def commands() -> dict[str, str]:
 
 
 @one_line_errors
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print a line for each."""
+    argparse.ArgumentParser("python -m dqn_memory", description="List the commands of the suite.").parse_args(argv)
     print("\n".join(f"python -m {name:32} {about}" for name, about in commands().items()))
 
 

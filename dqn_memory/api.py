@@ -20,7 +20,7 @@ import numpy as np
 
 from dqn_memory.agent import Agent
 from dqn_memory.evaluate import Args, evaluate_folder
-from dqn_memory.runs.errors import UserError, check_known
+from dqn_memory.runs.errors import UserError, check_known, near_names
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.score import Evaluation, Score
@@ -84,8 +84,7 @@ class Metrics(dict[str, Series]):
     """Scalars by name; one that was not recorded is a UserError that says which are near."""
 
     def __missing__(self, name: str) -> Series:
-        check_known("metric", name, self)
-        raise KeyError(name)  # not reached
+        raise UserError(near_names("metric", name, self))
 
 
 @dataclass(frozen=True)

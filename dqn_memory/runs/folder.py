@@ -216,8 +216,8 @@ def _checked(path: Path, absent: str = "") -> Path:
     hint = "" if path.exists() else absent
     if path.is_dir() and not _strange(path):
         hint = "; nothing was written there yet"
-    elif path.is_dir() and (below := next(path.rglob("config.toml"), None)):
-        hint = f"; a run below it is {below.parent}"
+    elif below := sorted(found for depth in ("*", "*/*") for found in path.glob(f"{depth}/config.toml")):
+        hint = f"; a run below it is {below[0].parent}"
     raise UserError(f"{path} is no run folder: it has no config.toml{hint}")
 
 

@@ -13,7 +13,7 @@ FIRST = {"success": 0, "return": 0, "evaluated": 1, "loss": 2}  # the rest follo
 
 
 class Progress:
-    """Shows the phase, steps, steps/s in this phase, success while training and at the last evaluation, time left.
+    """Shows the phase, steps, steps/s in this phase, success in training and evaluated, loss and time left.
 
     with Progress(total=config.steps, start=step) as progress:
         progress.update(step, "training", success=0.5, loss=0.01)

@@ -155,6 +155,8 @@ def read_entry(source: Source, run: RunState) -> Entry:
     record = source.record(run)
     folder, rows = (run.folder, "metrics.jsonl") if source.recorded is None else (source.folder, ROWS)
     config = from_toml(trainer_class(source.kind).config_class, record.config_toml, str(folder / CONFIG))
+    if record.summary is None:  # an archive says what its runs' modules would be asked
+        load_plugins(getattr(config, "plugin", ()))
     success = not source.shown.get("returns") and counts_success(record, config)
     curve = read_curve(record.metrics, success, str(folder / rows))
     if curve.final is None:
@@ -170,8 +172,7 @@ def counts_success(record: RunRecord, config: Any) -> bool:
     told = [line[SUCCESS_TOLD] for line in record.metrics if line.get(SUCCESS_TOLD) is not None]
     if told:
         return bool(told[-1])
-    load_plugins(getattr(config, "plugin", ()))  # runs of older versions
-    environment = config.environment
+    environment = config.environment  # a run of an older version
     ours = environment.env.removeprefix("envs:") in WORLDS
     return ours and make_world(environment.env, **environment.kwargs()).defines_success
 

@@ -171,8 +171,9 @@ def test_the_table_of_the_readme_is_that_of_the_results():
     assert len(rows) > 2 and set(rows) <= set((ROOT / "results/README.md").read_text().splitlines())
 
 
-def test_the_suite_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_suite_lists_its_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["dqn_memory"])
     runpy.run_module("dqn_memory", run_name="__main__")
     listed = capsys.readouterr().out
-    for name in ("dqn_memory.ppo", "dqn_memory.study.run", "envs.memoryless", "world_models.glam.train"):
+    for name in ("dqn_memory.ppo", "dqn_memory.study.run", "envs.baselines", "world_models.glam.train"):
         assert f"python -m {name} " in listed

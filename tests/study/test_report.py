@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -256,6 +257,17 @@ def test_a_reading_is_of_success_or_of_returns(tmp_path: Path, finished: Path) -
     assert [meaning(each, "final").split()[0] for each in (read(finished), data)] == ["success", "return"]
     told = make_study(tmp_path / "told", ["CartPole-v1"], '["dtqn4"]', [1], more=lambda run, step: {SUCCESS_TOLD: 1.0})
     assert [entry.success for entry in read(told.folder).entries] == [True]
+
+
+def test_what_a_runs_own_module_registers_is_known_where_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "registering.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = '[{ name = "own", architecture = "dtqn4", plugin = ["registering"] }]'
+    study = make_study(tmp_path / "study", [MEMORY], own, [1], more=lambda run, step: {SUCCESS_TOLD: 1.0})
+    del sys.modules["registering"]  # another process has not read the study's definition
+    assert read(study.folder).entries and "registering" in sys.modules
 
 
 def test_agents_that_see_the_state_have_no_scale_of_those_that_do_not(tmp_path: Path) -> None:
