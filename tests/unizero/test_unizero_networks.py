@@ -212,6 +212,15 @@ def test_batch_normalisation_is_the_only_thing_that_mixes_rows(norm):
     torch.testing.assert_close(encoder(pixels[:1]), encoder(pixels)[:1])
 
 
+def test_a_model_with_channels_last_computes_the_same_and_loads_weights_of_either_layout():
+    plain, last = (ENCODERS["image"](IMAGE, 16, EncoderConfig(channels=4)) for _ in range(2))
+    last.to(memory_format=torch.channels_last)  # what `place` does on a GPU
+    last.load_state_dict(plain.state_dict())
+    assert last.convolutions[0].weight.is_contiguous(memory_format=torch.channels_last)
+    pixels = torch.randint(256, (3, *IMAGE.shape), dtype=torch.uint8)
+    torch.testing.assert_close(last(pixels), plain(pixels))
+
+
 @pytest.mark.parametrize(("spec", "layers"), [(IMAGE, 11), (TOKENS, 1), (VECTOR, 1)])
 def test_the_activation_of_the_paper_and_of_the_code(spec, layers):
     for name, kind in (("leaky_relu", torch.nn.LeakyReLU), ("gelu", Gelu)):

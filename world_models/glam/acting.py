@@ -25,7 +25,7 @@ from world_models.glam.config import ComputeConfig, TrainConfig
 from world_models.glam.encoder import uniforms
 from world_models.glam.imagination import Memory, Policy, choose, make_memory
 from world_models.glam.model import WorldModel
-from world_models.settings import EvalSetup
+from world_models.settings import EvalSetup, place
 
 
 class Player:
@@ -161,7 +161,7 @@ def build(config: TrainConfig, actions: int, seed: int, device: torch.device) ->
         torch.manual_seed(seed)
         model = WorldModel(config.model, actions)
         agent = Agent(config.agent, config.model.latent + config.model.width, actions)
-    return model.to(device), agent.to(device)
+    return place(model, device), agent.to(device)
 
 
 def check_frames(fleet: Fleet, config: TrainConfig) -> None:

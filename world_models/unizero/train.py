@@ -25,7 +25,7 @@ from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import Trainer
 from world_models.distributions import cross_entropy, entropy, group_kl
-from world_models.settings import EvalSetup, training_signal
+from world_models.settings import EvalSetup, place, training_signal
 from world_models.unizero.acting import Planner, evaluate, evaluate_run, load_policy
 from world_models.unizero.analysis import report_maps
 from world_models.unizero.config import GROUP, LearnerConfig, LossConfig, SearchConfig, TrainConfig
@@ -68,7 +68,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(streams.network)
-            self.model = build(config.model, self.spec, self.num_actions).to(self.device)
+            self.model = place(build(config.model, self.spec, self.num_actions), self.device)
         self.target = make_target(self.model)
         engine = config.compute.engine
         self.optimizer = make_optimizer(self.model, config.learner, capturable=engine == "cudagraph")
