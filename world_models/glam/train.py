@@ -210,10 +210,7 @@ class GlamTrainer(Trainer[TrainConfig]):
     load_policy = staticmethod(load_policy)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Start or resume a run and train it to its end."""
-    GlamTrainer.main(argv)
-
+main = GlamTrainer.main  # starts or resumes a run and trains it to its end
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,7 @@ graph-captured runs share them. Shapes: N environments, B sequences of T steps, 
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -390,10 +390,7 @@ def target_values(target: WorldModel, observation: Tensor, action: Tensor, lengt
     return target.values(target.encode(observation), action, lengths)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Start or resume a run and train it to its end."""
-    UniZeroTrainer.main(argv)
-
+main = UniZeroTrainer.main  # starts or resumes a run and trains it to its end
 
 if __name__ == "__main__":
     main()
