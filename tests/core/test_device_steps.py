@@ -91,9 +91,9 @@ def test_acting_of_unizero(prior, root):
     numbers = moved(draw(planner.config, 3, unizero_models.ACTIONS, torch.Generator()))
     observation = torch.zeros(3, 4, dtype=torch.float64, device=NOWHERE)
     for _ in range(2):
-        plan = planner.plan(observation, numbers)
-        planner.remember(plan.latent, plan.found.action, torch.zeros(3, dtype=torch.bool, device=NOWHERE))
-    assert play(plan.found, numbers, planner.config, 0.25).device == NOWHERE
+        found, latent = planner.plan(observation, numbers)
+        planner.remember(latent, found.action, torch.zeros(3, dtype=torch.bool, device=NOWHERE))
+    assert play(found, numbers, planner.config, 0.25).device == NOWHERE
 
 
 @pytest.mark.parametrize("imagination", ["window", "carried"])

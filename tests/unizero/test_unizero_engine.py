@@ -54,9 +54,9 @@ def searches(engine, kind="gaussian", device="cpu", steps=3, walker="auto", laye
     for step in range(steps):
         numbers = draw(config, ROWS, unizero_models.ACTIONS, draws).to(torch.device(device))
         observation = torch.randn(ROWS, 4, generator=draws, dtype=torch.float64).to(device)
-        plan = planner.plan(observation, numbers)
-        planner.remember(plan.latent, plan.found.action, torch.tensor([step == 1, False, False], device=device))
-        results.append([plan.found.visits, plan.found.value, plan.found.predicted, plan.found.latent])
+        found, latent = planner.plan(observation, numbers)
+        planner.remember(latent, found.action, torch.tensor([step == 1, False, False], device=device))
+        results.append([found.visits, found.value, found.predicted, found.latent])
     return [[value.cpu() for value in result] for result in results]
 
 
@@ -128,8 +128,8 @@ def test_compiling_takes_each_shape_once():
         planner = Planner(model, rows, config, functions=functions)
         draws = torch.Generator().manual_seed(0)
         for _ in range(6):
-            plan = planner.plan(torch.ones(rows, 4), draw(config, rows, unizero_models.ACTIONS, draws))
-            planner.remember(plan.latent, plan.found.action, torch.zeros(rows, dtype=torch.bool))
+            found, latent = planner.plan(torch.ones(rows, 4), draw(config, rows, unizero_models.ACTIONS, draws))
+            planner.remember(latent, found.action, torch.zeros(rows, dtype=torch.bool))
     assert len(compiled) == 2 * 3  # encode, root, outcome
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,13 +19,6 @@ from world_models.settings import EvalSetup
 from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import Window, WorldModel, build
 from world_models.unizero.search import Functions, SearchNumbers, SearchResult, draw, make_functions, search
-
-
-class Plan(NamedTuple):
-    """The result of a search at N observations, and the latents that `Planner.remember` needs."""
-
-    found: SearchResult
-    latent: Tensor  # (N, D) of the current observations
 
 
 class Planner:
@@ -51,10 +44,10 @@ class Planner:
         return self.functions.encode(observation)
 
     @torch.no_grad()
-    def plan(self, observation: Tensor, numbers: SearchNumbers) -> Plan:
-        """Search from observations (N, ...) with one row of numbers each; sets the model's evaluation mode."""
+    def plan(self, observation: Tensor, numbers: SearchNumbers) -> tuple[SearchResult, Tensor]:
+        """Search from observations (N, ...) with one row of numbers each; gives also the latents (N, D) to remember."""
         latent = self.encode(observation)
-        return Plan(search(self.functions, self.window, latent, numbers, self.config), latent)
+        return search(self.functions, self.window, latent, numbers, self.config), latent
 
     def remember(self, latent: Tensor, action: Tensor, done: Tensor) -> None:
         """Append latents (N, D) and actions (N,) to the histories; empty those whose episode ended, done (N,)."""

@@ -169,20 +169,20 @@ def _moment(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Take one step; returns what a trajectory keeps of it, a row each, and the next observation (1, ...)."""
     model, history = planner.model, planner.window
-    plan = planner.plan(observation, numbers)
-    action = plan.found.action
-    logits, value = model.root(history, plan.latent)
-    expected = model.expand(history, plan.latent, action)
+    found, latent = planner.plan(observation, numbers)
+    action = found.action
+    logits, value = model.root(history, latent)
+    expected = model.expand(history, latent, action)
     step = fleet.step(action)
     seen = model.encode(step.final_observation).double()
-    planner.remember(plan.latent, action, step.done)
+    planner.remember(latent, action, step.done)
     reward, ended = training_signal(step, collection)
     return {
-        "latent": plan.latent, "action": action, "reward": reward, "ended": ended, "done": step.done,
+        "latent": latent, "action": action, "reward": reward, "ended": ended, "done": step.done,
         "episode_return": step.episode_return, "predicted_reward": expected.reward, "value": value,
-        "prior": logits.double().softmax(-1), "searched": plan.found.policy,
+        "prior": logits.double().softmax(-1), "searched": found.policy,
         "latent_error": group_kl(expected.latent.double(), seen, GROUP),
-        "latent_change": group_kl(plan.latent.double(), seen, GROUP),
+        "latent_change": group_kl(latent.double(), seen, GROUP),
     }, step.observation  # fmt: skip
 
 

@@ -125,9 +125,8 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         """Search for actions (N,); returns them with the search's policy (N, A) and the latents (N, D)."""
         search, rows = self.config.search, self.config.environment.num_envs
         numbers = draw(search, rows, self.num_actions, self.numbers)
-        plan = self.planner.plan(self.observation, numbers)
-        action = play(plan.found, numbers, search, self.config.collection.temperature)
-        return action, plan.found.policy, plan.latent
+        found, latent = self.planner.plan(self.observation, numbers)
+        return play(found, numbers, search, self.config.collection.temperature), found.policy, latent
 
     def _random(self) -> tuple[Tensor, Tensor, Tensor]:
         """Draw actions uniformly, without a search; returns the same as `plan`."""
