@@ -52,7 +52,7 @@ def searches(engine, kind="gaussian", device="cpu", steps=3, walker="auto", laye
     planner = Planner(model, ROWS, config, functions=make_functions(engine, model, **options))
     draws, results = torch.Generator().manual_seed(0), []
     for step in range(steps):
-        numbers = draw(config, ROWS, unizero_models.ACTIONS, draws).to(torch.device(device))
+        numbers = moved(draw(config, ROWS, unizero_models.ACTIONS, draws), device)
         observation = torch.randn(ROWS, 4, generator=draws, dtype=torch.float64).to(device)
         found, latent = planner.plan(observation, numbers)
         planner.remember(latent, found.action, torch.tensor([step == 1, False, False], device=device))

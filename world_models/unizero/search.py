@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.runs.common import Engine
-from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.cuda_graph import Captured, mapped
 from world_models.unizero import compiled_tree, tree
 from world_models.unizero.config import SearchConfig, TreeConfig
 from world_models.unizero.gumbel import Halving
@@ -34,11 +34,6 @@ class SearchNumbers:
     ties: Tensor  # (B, S, S) uniforms in [0, 1) that break ties, by simulation and depth
     noise: Tensor | None  # (B, A) Dirichlet for pUCT roots, Gumbel for Gumbel roots; None in evaluation
     action: Tensor  # (B,) uniforms that choose the played action
-
-    def to(self, device: torch.device) -> SearchNumbers:
-        """Copy the numbers to another device."""
-        noise = None if self.noise is None else self.noise.to(device)
-        return SearchNumbers(self.ties.to(device), noise, self.action.to(device))
 
 
 @dataclass(frozen=True)
@@ -88,7 +83,7 @@ def search(
     if numbers.noise is not None and config.root == "puct":
         prior = (1.0 - config.dirichlet_fraction) * prior + config.dirichlet_fraction * numbers.noise
     grown = init_tree(prior.to(device), config.simulations, history.action.to(device), history.count.to(device))
-    numbers = numbers.to(device)
+    numbers = mapped(lambda each: each.to(device), numbers)
     halving = None if config.root == "puct" else Halving(grown, logits.to(device), numbers.noise, config)
     work = Simulations(grown, config.tree, numbers.ties, halving, history.latent, latent)
     if on_host:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.common import Engine
-from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.cuda_graph import Captured, mapped
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import generator
@@ -150,9 +150,10 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         if not reanalyse:
             return sequences
         contexts, search = self.replay.contexts(drawn), self.config.search
-        numbers = draw(search, contexts.count.numel(), self.num_actions, self.drawing).to(self.device)
+        numbers = draw(search, contexts.count.numel(), self.num_actions, self.drawing)
         self.model.eval()
-        policy = search_again(self.functions, contexts, numbers, search)  # (B, T, A)
+        there = mapped(lambda each: each.to(self.device), numbers)
+        policy = search_again(self.functions, contexts, there, search)  # (B, T, A)
         return replace(sequences, policy=policy.to(sequences.policy.dtype))
 
     def scalars(self) -> dict[str, float]:
