@@ -96,6 +96,11 @@ def symlog_code(bins: int = 255) -> TwoHotCode:
     return TwoHotCode(-20.0, 20.0, bins, symlog, symexp)
 
 
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Average x over the positions of a mask of the same shape; 0 where it has none."""
+    return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
+
+
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """-sum target log softmax(logits) over the last dimension: (..., K), (..., K) -> (...)."""
     return -(target * upcast(logits).log_softmax(-1)).sum(-1)

@@ -10,9 +10,9 @@ from glam_models import PRESETS, TOLERANCE, batch, close, config, loss, model, s
 from torch.nn import functional as F
 
 from dqn_memory.runs.errors import UserError
-from world_models.distributions import cross_entropy, symlog_code, unimix
+from world_models.distributions import cross_entropy, masked_mean, symlog_code, unimix
 from world_models.glam.config import FORMS, LearnerConfig, LossConfig, ModelConfig
-from world_models.glam.learner import adam, floored_kl, kl, mean, reconstruction, trained_positions, update
+from world_models.glam.learner import adam, floored_kl, kl, reconstruction, trained_positions, update
 from world_models.parameters import unreached
 
 GOLDEN = np.load(Path(__file__).parent.parent / "data" / "glam" / "glam_losses.npz")
@@ -49,7 +49,7 @@ def test_the_floor_is_under_the_mean_and_stops_its_gradient():
 
 def test_mean_takes_masked_positions_alone():
     x, mask = torch.tensor([[1.0, float("nan"), 5.0]]), torch.tensor([[True, False, True]])
-    assert mean(x, mask) == 3 and mean(x, torch.zeros_like(mask)) == 0
+    assert masked_mean(x, mask) == 3 and masked_mean(x, torch.zeros_like(mask)) == 0
 
 
 def test_which_positions_train():

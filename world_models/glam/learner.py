@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from world_models.distributions import cross_entropy, symlog_code, upcast
+from world_models.distributions import cross_entropy, masked_mean, symlog_code, upcast
 from world_models.glam.config import AgentConfig, LearnerConfig, ModelConfig
 from world_models.glam.model import Predictions, WorldModel
 from world_models.glam.replay import Batch
@@ -43,8 +43,8 @@ def losses(predicted: Predictions, batch: Batch, config: ModelConfig) -> tuple[T
     posterior, prior = predicted.posterior[:, 1:], predicted.prior[:, :-1]  # h_t predicts the latent of o_{t+1}
     parts = {
         "reconstruction": reconstruction(predicted.images, predicted.targets, weights.reconstruction).mean(),
-        "reward": mean(cross_entropy(predicted.reward, code.encode(batch.reward)), positions),
-        "termination": mean(F.binary_cross_entropy_with_logits(logit, ended, reduction="none"), positions),
+        "reward": masked_mean(cross_entropy(predicted.reward, code.encode(batch.reward)), positions),
+        "termination": masked_mean(F.binary_cross_entropy_with_logits(logit, ended, reduction="none"), positions),
         "dynamics": floored_kl(posterior.detach(), prior, pairs, weights.free_bits),
         "representation": floored_kl(posterior, prior.detach(), pairs, weights.free_bits),
     }
@@ -53,7 +53,7 @@ def losses(predicted: Predictions, batch: Batch, config: ModelConfig) -> tuple[T
         parts["variation"] = floored_kl(predicted.variation_target, variation, pairs, weights.variation_free_bits)
     total = torch.stack([getattr(weights, f"{name}_weight") * part for name, part in parts.items()]).sum()
     metrics = {f"losses/{name}": part.detach() for name, part in parts.items()}
-    metrics["losses/kl"] = mean(kl(posterior.detach(), prior.detach()), pairs)
+    metrics["losses/kl"] = masked_mean(kl(posterior.detach(), prior.detach()), pairs)
     return total, metrics | {"losses/total": total.detach()}
 
 
@@ -84,12 +84,7 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
 
 def floored_kl(p: Tensor, q: Tensor, mask: Tensor, floor: float) -> Tensor:
     """Compute max(floor, mean KL): the maximum of the mean, as released, not of each position."""
-    return mean(kl(p, q), mask).clamp(min=floor)
-
-
-def mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Average x (B, T) over the positions in the mask; 0 where it has none."""
-    return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
+    return masked_mean(kl(p, q), mask).clamp(min=floor)
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:

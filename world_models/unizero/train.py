@@ -24,7 +24,7 @@ from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import Trainer
-from world_models.distributions import cross_entropy, entropy, group_kl
+from world_models.distributions import cross_entropy, entropy, group_kl, masked_mean
 from world_models.settings import EvalSetup, place, training_signal
 from world_models.unizero.acting import Planner, evaluate, evaluate_run, load_policy
 from world_models.unizero.analysis import report_maps
@@ -270,11 +270,11 @@ def losses(model: WorldModel, batch: Batch, target_latent: Tensor, config: LossC
     predicted = model(latent, batch.action, batch.mask.sum(-1))
     code, real = model.code, batch.mask
     parts = {  # the last step has no next latent to be compared with
-        "latent": _mean(group_kl(predicted.next_latent[:, :-1], target_latent[:, 1:], GROUP), real[:, 1:]),
-        "reward": _mean(cross_entropy(predicted.reward, code.encode(batch.reward)), real),
-        "value": _mean(cross_entropy(predicted.value, code.encode(batch.value)), real),
-        "policy": _mean(cross_entropy(predicted.policy, batch.policy), real),
-        "entropy": _mean(entropy(predicted.policy), real),
+        "latent": masked_mean(group_kl(predicted.next_latent[:, :-1], target_latent[:, 1:], GROUP), real[:, 1:]),
+        "reward": masked_mean(cross_entropy(predicted.reward, code.encode(batch.reward)), real),
+        "value": masked_mean(cross_entropy(predicted.value, code.encode(batch.value)), real),
+        "policy": masked_mean(cross_entropy(predicted.policy, batch.policy), real),
+        "entropy": masked_mean(entropy(predicted.policy), real),
     }
     total = (
         config.latent_weight * parts["latent"]
@@ -285,11 +285,6 @@ def losses(model: WorldModel, batch: Batch, target_latent: Tensor, config: LossC
     )
     metrics = {f"losses/{name}": part.detach() for name, part in parts.items()}
     return total, metrics | {"losses/total": total.detach()}
-
-
-def _mean(x: Tensor, real: Tensor) -> Tensor:
-    """Average x (B, T) over the real steps; 0 where there are none."""
-    return torch.where(real, x, 0.0).sum() / real.sum().clamp(min=1)
 
 
 # ---- the update ------------------------------------------------------------------------------------------------------
