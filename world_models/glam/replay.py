@@ -66,11 +66,9 @@ class Replay(Ring):
         """Gather the windows (B, T) that begin at the drawn steps."""
         column, env = self._cell(drawn)
         columns = column.unsqueeze(1) + torch.arange(length, device=self.device)  # (B, T)
-        index = columns % self.num_columns * self.num_envs + env.unsqueeze(1)
-        gathered = {name: cells.flatten(0, 1)[index] for name, cells in self.cells.items()}
+        gathered = {name: self._at(name, columns, env.unsqueeze(1)) for name in self.cells}
         return Batch(**gathered | {"action": gathered["action"].long()})
 
     def _starts(self, length: int) -> tuple[int, int]:
         """Return the columns [first, stop) at which a window can begin."""
-        oldest = max(self.written - self.num_columns, 0)
-        return oldest, max(self.written - length + 1, oldest)
+        return self.oldest, max(self.written - length + 1, self.oldest)

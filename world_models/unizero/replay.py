@@ -156,8 +156,7 @@ class Replay(Ring):
         )
 
     def _drawable_columns(self) -> tuple[int, int]:
-        oldest = max(self.written - self.num_columns, 0)
-        first = oldest + (self.history if oldest else 0)
+        first = self.oldest + (self.history if self.oldest else 0)
         return first, max(self.written - self.reach + 1, first)
 
     def _observations(self, columns: Tensor, env: Tensor, left: Tensor, cut: Tensor) -> Tensor:
