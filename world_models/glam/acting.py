@@ -164,12 +164,12 @@ def build(config: TrainConfig, actions: int, seed: int, device: torch.device) ->
     return place(model, device), agent.to(device)
 
 
-def check_frames(fleet: Fleet, config: TrainConfig) -> None:
+def check_frames(fleet: Fleet, env: str, screen: int) -> None:
     """Refuse an environment that does not show square frames of three colours, as large as the model's screen."""
-    space, shape = fleet.observation_space, (3, config.model.screen, config.model.screen)
+    space, shape = fleet.observation_space, (3, screen, screen)
     if isinstance(space, gymnasium.spaces.Box) and space.shape == shape and space.dtype == np.uint8:
         return
-    raise UserError(f"--env {config.environment.env} shows {space}, but GLAM needs frames Box(0, 255, {shape}, uint8)")
+    raise UserError(f"--env {env} shows {space}, but GLAM needs frames Box(0, 255, {shape}, uint8)")
 
 
 def load(path: Path, device: torch.device) -> Trained:
@@ -203,11 +203,9 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
     found = load(run, device)
     policy = options.policy or "both"
     config = replace(found.config, evaluation=replace(found.config.evaluation, policy=policy))
-    if options.env is not None:
-        config = replace(config, environment=replace(config.environment, env=options.env, path=None))
-    setup = EvalSetup.of(config, device, options.reset_memory)
+    setup = EvalSetup.of(config, device, options.reset_memory, options.env)
     fleet = setup.fleet(1, 0)
-    check_frames(fleet, config)
+    check_frames(fleet, setup.env, config.model.screen)
     if fleet.num_actions != found.model.actions:
         raise UserError(
             f"--env {setup.env} has {fleet.num_actions} actions, but the agent was trained with {found.model.actions}"

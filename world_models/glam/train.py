@@ -103,7 +103,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         super().__init__(config)
         self.stats = ModelStats(self.device)
         streams, num_envs = self.streams, config.environment.num_envs
-        check_frames(self.fleet, config)
+        check_frames(self.fleet, config.environment.env, config.model.screen)
         self.model, self.agent = build(config, self.fleet.num_actions, streams.network, self.device)
         self.backend = resolve_backend([self.model], config.compute.backend, self.device)
         engine, start = config.compute.engine, config.imagination.start_from

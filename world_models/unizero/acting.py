@@ -157,10 +157,7 @@ def with_simulations(config: TrainConfig, simulations: int | None) -> TrainConfi
 
 def make_setup(options: EvaluationOptions, config: TrainConfig, model: WorldModel, device: torch.device) -> EvalSetup:
     """Decide where to evaluate; raise UserError where the model cannot act in the environment asked for."""
-    env = config.environment.env
-    if options.env is not None:
-        config = replace(config, environment=replace(config.environment, env=options.env, path=None))
-    setup = EvalSetup.of(config, device, options.reset_memory)
+    setup = EvalSetup.of(config, device, options.reset_memory, options.env)
     if options.env is None:
         return setup
     other = setup.fleet(1, 0)
@@ -168,6 +165,7 @@ def make_setup(options: EvaluationOptions, config: TrainConfig, model: WorldMode
     if (spec, actions) != (model.spec, model.num_actions):
         raise UserError(
             f"--env {options.env} has {spec.kind} observations of shape {spec.shape} and {actions} actions, but the "
-            f"model was trained in {env} with {model.spec.kind} ones of {model.spec.shape} and {model.num_actions}"
+            f"model was trained in {config.environment.env} with {model.spec.kind} ones of {model.spec.shape} and "
+            f"{model.num_actions}"
         )
     return setup
