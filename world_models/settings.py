@@ -69,7 +69,7 @@ class EvalSetup:
     def of(cls, config: Any, device: torch.device, reset_memory: bool = False, env: str | None = None) -> Self:
         """Take a run's own environment, or another one, with the time limit of evaluations."""
         if env is not None:
-            config = replace(config, environment=replace(config.environment, env=env, path=None))
+            config = replace(config, environment=replace(config.environment, env=env, path=None, env_workers=None))
         environment, kwargs = config.environment, config.env_kwargs(training=False)
         return cls(environment.env, kwargs, environment.observation_key, device, reset_memory, environment.env_workers)
 

@@ -190,6 +190,8 @@ def test_an_evaluation_elsewhere_keeps_the_runs_settings():
     training = UniZeroTrainer(config)
     same = make_setup(EvaluationOptions(env="CartPole-v1"), config, training.model, training.device)
     assert same.env_kwargs == EvalSetup.of(config, torch.device("cpu")).env_kwargs == {"max_episode_steps": 7}
+    shared = replace(config, environment=replace(config.environment, env_workers=2))  # not every environment can be
+    assert EvalSetup.of(shared, torch.device("cpu"), env="POMDP/CarFlag-v0").workers is None
 
 
 # acting: histories apart, quotas of evaluations
