@@ -201,31 +201,23 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what environments print must not fall among the replies
-    served = Served()
+    rows: Any = None
     with suppress(EOFError, BrokenPipeError):
         while True:
-            _send(replies, served.answer(*pickle.load(requests)))
+            method, argument = pickle.load(requests)
+            try:
+                if method == "build":
+                    registered, *job = cloudpickle.loads(argument)
+                    gymnasium.registry.update(registered)
+                    rows, reply = Rows(*job), None
+                else:
+                    reply = getattr(rows, method)(argument)
+            except Exception as error:
+                reply = _failure(error)
+            _send(replies, reply)
     with suppress(Exception):  # nobody is left to be told
-        served.rows.close()
+        rows.close()
     os._exit(0)  # without a word about the replies that nobody took
-
-
-class Served:
-    """The environments of one process."""
-
-    rows: Rows
-
-    def answer(self, method: str, argument: Any) -> Any:
-        """Call a method; an exception is a reply, too."""
-        try:
-            return self._build(argument) if method == "build" else getattr(self.rows, method)(argument)
-        except Exception as error:
-            return _failure(error)
-
-    def _build(self, job: bytes) -> None:
-        registered, make, count, key = cloudpickle.loads(job)
-        gymnasium.registry.update(registered)
-        self.rows = Rows(make, count, key)
 
 
 def _failure(error: Exception) -> Failure:
