@@ -8,6 +8,7 @@ import csv
 import dataclasses
 import json
 import math
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,7 @@ from envs.errors import UserError
 from envs.files import parse_json
 from envs.tables import Table, Value
 
+TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 SHIPPED, PUBLISHED_SCORES = (Path(__file__).parent / name for name in ("lines.json", "published.csv"))
 Scores = Mapping[str, float | None]  # by architecture; None where the text has no value
 LEVELS = ("random", "lower", "upper")
@@ -138,43 +140,6 @@ def plain(lines: Lines) -> dict[str, Any]:
 # The files
 
 
-HEAD = """# How good is good?
-
-A score says little before it stands between two lines: what uniformly random actions reach, and the best that is
-known. `x ± e` is a mean with its standard error; a number without one was computed and not sampled, or came out the
-same in every episode. Where the best is not known exactly, two numbers enclose it, and the kinds say what they are.
-The best success and the best return need not be one player's. Success is the environment's own verdict; returns are
-undiscounted.
-
-- exact: the optimum over all policies. Car Flag: the signpost player wins from all of 4,002 starts on a grid that holds
-  both ends of the line and both sides of heaven, and no return is above 1. Memory Cards: a dynamic program over what
-  a player with a perfect memory can know.
-- belief-optimal: the optimum over all policies, by search among sets of states that fit what was seen.
-- lower by scripted player: a player who gets the registered observation and knows the map, nothing else.
-- lower by random actions: no player is known for such options, and the best is no worse than chance.
-- lower by point-based player: the policy of the discounted lower bound below, played with exact beliefs.
-- upper by full-state player: what could be reached by seeing everything.
-
-The program of Memory Cards, the players of rooms and Keydoor, and Keydoor's full-state player were part of the suite up
-to revision 3f04b31. What they found is kept as recorded.
-"""
-
-PUBLISHED = f"""
-## Published scores beside random actions
-
-Table 1 of "Bi-directional Recurrence Improves Transformer in POMDPs": mean over training of the greedy policy's
-success. **Bold with ▼**: below the success of random actions by more than {DOUBT:g} of its standard errors; ≈: not told
-apart from it. Rows with three values have lost one in the text; it is assumed to be DRQN's. The construction of the
-hallucinated environment was not published; its row stands beside ours.
-"""
-
-DISCOUNTED = """
-## Discounted value of the tabular environments
-
-Bounds on the best expected discounted return without a time limit, by heuristic search value iteration.
-"""
-
-
 def read(path: Path) -> dict[str, Lines]:
     """Read all lines; none where there is no file yet.
 
@@ -220,15 +185,15 @@ def markdown(by_id: Mapping[str, Lines]) -> str:
     """Write the whole page."""
     all_lines = list(by_id.values())
     columns = ("environment", "random success", "best success", "random return", "best return", "kind", "time limit")
-    parts = [HEAD, Table(columns, [_level_row(lines) for lines in all_lines]).markdown()]
-    parts += [PUBLISHED, published_table(all_lines).markdown()]
+    parts = [TEXTS["head"], Table(columns, [_level_row(lines) for lines in all_lines]).markdown()]
+    parts += [TEXTS["published"].format(DOUBT), published_table(all_lines).markdown()]
     discounted = [
         (lines.id, f"{found['discount']:g}", f"{found['lower']:.4f}", f"{found['upper']:.4f}")
         for lines in all_lines
         if (found := lines.discounted)
     ]
     if discounted:
-        parts += [DISCOUNTED, Table(("environment", "discount", "lower", "upper"), discounted).markdown()]
+        parts += [TEXTS["discounted"], Table(("environment", "discount", "lower", "upper"), discounted).markdown()]
     return "\n".join([*parts, *_origin(all_lines)]) + "\n"
 
 
