@@ -39,7 +39,6 @@ class AtariConfig:
     "Learning to Focus" counts 108,000 actions, 432,000 frames)."""
 
     def check(self) -> None:
-        """Refuse in one sentence every value that cannot work."""
         require(0 <= self.sticky < 1, f"sticky {self.sticky} must be at least 0 and below 1.")
         for name in ("size", "frame_skip", "most_frames"):
             require(getattr(self, name) >= 1, f"{name} {getattr(self, name)} must be at least 1.")

@@ -56,7 +56,6 @@ class Args(MeasureArgs):
     """Ids to measure; none given: all (on `cuda`: the two that have a bar)."""
 
     def check(self) -> None:
-        """Refuse in one sentence what cannot work."""
         super().check()
         for id in self.env:
             check_known("environment", id, WORLDS, "--env: ")
@@ -66,7 +65,6 @@ class Args(MeasureArgs):
             raise UserError("--device cuda: torch sees no CUDA device here; leave it out, or run where there is one.")
 
     def ids(self) -> list[str]:
-        """List what is to be measured."""
         every = list(GRAPH_IDS) if self.device == "cuda" else [id for id in WORLDS if id not in FROM_FILES]
         return list(self.env) or every
 
@@ -130,7 +128,6 @@ class RandomPlay:
         self.finished = torch.zeros((), dtype=torch.int64, device=world.device)
 
     def step(self) -> Step:
-        """Take one random action in every world."""
         u = self._uniforms(1 + self.world.step_draws + self.world.reset_draws)
         action = (u[:, 0] * self.world.num_actions).long()
         after, step = advance(self.world, self.state, action, u[:, 1:])

@@ -40,7 +40,6 @@ class MeasureArgs(WriteArgs):
     """Few repetitions of tiny sizes: shows that everything runs; its numbers mean nothing."""
 
     def check(self) -> None:
-        """Refuse in one sentence what cannot work."""
         require(self.threads >= 1, f"--threads {self.threads} must be at least 1")
 
 

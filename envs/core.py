@@ -169,11 +169,9 @@ class StateObserved(World[Any]):
         self.runs_on_numpy = world.runs_on_numpy
 
     def reset(self, u: Tensor) -> State:
-        """Do as the world does."""
         return self._observed(self.world.reset(u))
 
     def step(self, state: State, action: Tensor, u: Tensor) -> tuple[State, Tensor, Tensor, Tensor, Tensor]:
-        """Do as the world does, but for the observation."""
         after, _, reward, terminated, success = self.world.step(state, action, u)
         after = self._observed(after)
         return after, after.observation, reward, terminated, success

@@ -76,7 +76,6 @@ class Args(WriteArgs):
     """Seed of the searches."""
 
     def check(self) -> None:
-        """Refuse in one sentence what cannot work."""
         check_id(self.env, self.plugin)
         keywords(self.options)
         for name in ("restarts", "sweeps", "patience", "updates", "episodes", "fresh", "seed"):

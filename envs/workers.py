@@ -121,16 +121,13 @@ class WorkerRows:
         self._ask("build", dict(enumerate(jobs)))
 
     def first(self, seeds: list[int | None]) -> Array:
-        """Do as `Rows`."""
         return np.concatenate(self._ask("first", self._shares(seeds)))
 
     def step(self, actions: list[int]) -> Outcome:
-        """Do as `Rows`."""
         parts = zip(*self._ask("step", self._shares(actions)), strict=True)
         return Outcome(*map(np.concatenate, parts))
 
     def frame(self, row: int) -> Array | None:
-        """Do as `Rows`."""
         worker = bisect(self._bounds, row) - 1
         return self._ask("frame", {worker: row - self._bounds[worker]})[0]
 

@@ -74,7 +74,6 @@ class EvalSetup:
         return cls(environment.env, kwargs, environment.observation_key, device, reset_memory, environment.env_workers)
 
     def fleet(self, num_envs: int, seed: int) -> Fleet:
-        """Make N environments."""
         return make_fleet(self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers)
 
 

@@ -24,17 +24,14 @@ class Objects:
 
     @property
     def types(self) -> list[int]:
-        """List all types in their order."""
         return sorted({objects.NONE, objects.HIDDEN, *self.kinds})
 
     @property
     def hues(self) -> list[int]:
-        """List all colours in their order, none first."""
         return sorted({0, *self.colours})
 
     @property
     def statuses(self) -> list[tuple[int, int]]:
-        """List all pairs of a type and its status in their order."""
         return [(kind, status) for kind in self.types for status in range(_states(kind))]
 
 

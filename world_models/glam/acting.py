@@ -81,7 +81,6 @@ class Player:
         return {"h": self.h, "new": self.new, "memory": vars(self.state).copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
         saved = mapped(lambda x: x.to(self.h.device), dict(state))
         self.h, self.new, self.state = saved["h"], saved["new"], type(self.state)(**saved["memory"])
 

@@ -89,7 +89,6 @@ class CarriedMemory:
         self.start, self.push = self.core.initial_state, self.core.step
 
     def prefill(self, sample: Tensor, action: Tensor, first: Tensor) -> tuple[Tensor, Any]:
-        """Do as WindowMemory."""
         features, state = self.core(sample, action, first)
         return features.h[:, -1], state
 

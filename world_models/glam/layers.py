@@ -163,11 +163,9 @@ class TransformerLayer(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(config.width, eps=EPSILON) for _ in range(2))
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Do as EpisodeAttention."""
         return self.attention.initial_state(batch, like)
 
     def forward(self, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-        """Do as EpisodeAttention."""
         mixed, state = self.attention(x, age, state)
         x = self.norms[0](x + self.dropout(mixed))
         return self.norms[1](x + self.feed_forward(x)), state

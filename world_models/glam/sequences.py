@@ -63,11 +63,9 @@ class Direct(nn.Module):
         self.stack, self.project = stack, project
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Return the stack's initial state."""
         return self.stack.initial_state(batch, like)
 
     def forward(self, e: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute outputs (B, T, D)."""
         y, state = self.stack(e, age, state)
         return self.project(y), state
 
@@ -89,7 +87,6 @@ class GlobalMamba(Direct):
         return like.new_zeros(batch, self.width), *super().initial_state(batch, like)
 
     def forward(self, e: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute outputs (B, T, D)."""
         before = torch.cat([state[0].to(e.dtype)[:, None], e[:, :-1]], 1)
         difference = torch.where((age > 0)[..., None], e - before, 0)
         y, stack = super().forward(difference, (age - 1).clamp(min=0), state[1:])
@@ -115,7 +112,6 @@ class LocalMamba(nn.Module):
         return (like.new_zeros(batch, self.window - 1, self.width if inner else outer.mixer.inner),)
 
     def forward(self, e: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-        """Compute outputs (B, T, D)."""
         outer, inner = self._split()
         zero = self.project.weight.new_zeros(self.width)
         rows, blank = (e, zero) if inner else (outer.enter(e), outer.enter(zero))

@@ -120,14 +120,12 @@ class GlamTrainer(Trainer[TrainConfig]):
         self.begin()
 
     def begin(self) -> None:
-        """Start episodes in all environments, with nothing remembered."""
         num_envs = self.fleet.num_envs
         self.observation = self.fleet.reset()  # (N, 3, S, S)
         self.first = torch.ones(num_envs, dtype=torch.bool, device=self.device)  # (N,), first frame of an episode
         self.player = make_player(self.model, self.agent, num_envs, self.config.collection.act_before_observing)
 
     def iterate(self) -> None:
-        """Take one step in every environment, then this iteration's updates."""
         collection, num_envs = self.config.collection, self.fleet.num_envs
         # act
         if self.steps < collection.learning_starts:
@@ -182,7 +180,6 @@ class GlamTrainer(Trainer[TrainConfig]):
         self.stats.agent.count_update(self.execution.learn_agent(rollouts), self.steps)
 
     def scalars(self) -> dict[str, float]:
-        """Return what a log line says; sums since the last line are cleared."""
         return super().scalars() | {"charts/horizon": float(self.config.horizon.at(self.steps))}
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> PolicyScore:
@@ -194,7 +191,6 @@ class GlamTrainer(Trainer[TrainConfig]):
         return evaluate(self.model, self.agent, setup, self.config, config.num_eval_envs, episodes, seed)
 
     def networks(self) -> dict[str, nn.Module]:
-        """Return the world model, and the agent with actor and critic."""
         return {"model": self.model, "agent": self.agent}
 
     def state_dict(self) -> dict[str, Any]:
@@ -203,7 +199,6 @@ class GlamTrainer(Trainer[TrainConfig]):
 
     @classmethod
     def variant(cls, config: TrainConfig) -> str:
-        """Name the run's folder between environment and seed."""
         return f"glam-{config.model.sequence}"
 
     evaluate_run = staticmethod(evaluate_run)

@@ -62,11 +62,9 @@ class Planner:
         return done | ended.any()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Give what an exact continuation needs."""
         return {**vars(self.window), "ended": self.ended}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a `state_dict`."""
         device = self.ended.device
         self.window = Window(**{name: state[name].to(device) for name in ("latent", "action", "count")})
         self.ended = state["ended"].to(device)

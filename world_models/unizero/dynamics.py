@@ -139,7 +139,6 @@ class MarkovDynamics(Dynamics):
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None) -> Features:
-        """Unroll the recurrence over time."""
         z = latent[:, 0]
         at_latents, at_actions = [], []
         for taken in action.unbind(1):
@@ -154,11 +153,9 @@ class MarkovDynamics(Dynamics):
         return self._at_latent(latent)
 
     def root(self, window: Window, latent: Tensor) -> Tensor:
-        """Normalise the latent."""
         return self._at_latent(latent)
 
     def imagine(self, window: Window, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
-        """Take one step of the recurrence."""
         at_action = self._at_action(latent[:, None], action)
         following = predict(at_action)
         return at_action, following, self._at_latent(following)

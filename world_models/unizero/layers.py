@@ -135,7 +135,6 @@ class AttentionLayer(Layer):
         self.dropout = nn.Dropout(config.dropout)  # of the attention's output; the feed-forward block has its own
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Encode x (B, S, D)."""
         return self._leave(x, self.dropout(self.attention(self.norms[0](x), lengths)))
 
     def last(self, x: Tensor, lengths: Tensor) -> Tensor:
@@ -158,7 +157,6 @@ class RecurrentLayer(Layer):
         super().__init__(config, memory=Recurrence("gru", config.width, config.dropout))
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Encode x (B, S, D)."""
         return self._leave(x, self.memory(self.norms[0](x)))
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -202,7 +200,6 @@ class AttentionStack(Stack):
         self.causal = all(layer.attention.causal for layer in self.attention_layers())
 
     def attention_layers(self) -> list[AttentionLayer]:
-        """List the layers, with their type."""
         return cast(list[AttentionLayer], list(self.layers))
 
     def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:

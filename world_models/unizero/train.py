@@ -93,7 +93,6 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         self.planner = Planner(self.model, num_envs, config.search, reset_history, self.functions)
 
     def iterate(self) -> None:
-        """Take one step in every environment, then this iteration's updates."""
         # plan and act
         self.stopwatch.begin(SEARCH)
         action, policy, latent = self._random() if self.steps < self.config.collection.prepopulate else self.plan()
@@ -171,12 +170,10 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         return score
 
     def networks(self) -> dict[str, WorldModel]:
-        """List the model and its target."""
         return {"model": self.model, "target": self.target}
 
     @classmethod
     def variant(cls, config: TrainConfig) -> str:
-        """Name the run's folder between environment and seed."""
         return f"unizero-{config.model.dynamics}-{config.model.prior.kind}"
 
     evaluate_run = staticmethod(evaluate_run)

@@ -80,7 +80,6 @@ class Empty(Layout):
         return Scene(grids, self.interior[agent], heading, nothing, nothing)
 
     def initial_draws(self) -> Tensor | None:
-        """Return one row where nothing is drawn."""
         return None if self.draws else torch.zeros(1, 0, dtype=torch.float64, device=self.grid.device)
 
 

@@ -54,7 +54,6 @@ class Location:
         return Location(self.file, self.key + step)
 
     def error(self, text: str) -> LocatedError:
-        """Make the error that says what is wrong here."""
         return LocatedError(f"{self.file}: {self.key}: {text}" if self.key else f"{self.file}: {text}")
 
 
