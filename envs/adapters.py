@@ -232,9 +232,7 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
 class Engine:
     """How an adapter runs a world, arrays in and arrays out; states are never changed in place.
 
-    Args:
-        world: the world.
-        on_arrays: whether numpy arrays stand for its tensors, which is faster; where the world can if not given.
+    `on_arrays`: whether numpy arrays stand for its tensors, which is faster; where the world can if not given.
     """
 
     def __init__(self, world: World[Any], on_arrays: bool | None = None) -> None:

@@ -56,9 +56,6 @@ class AtariFleet(ReplayedFleet):
     """N copies of one game, each started over when it ends; frames (N, C, size, size) uint8, rewards unclipped.
 
     Success is a positive return: Atari reports none of its own.
-
-    Raises:
-        UserError: ale-py is missing, the game is unknown, or a setting cannot work.
     """
 
     reports_success = False
@@ -122,11 +119,7 @@ class AtariFleet(ReplayedFleet):
 
 
 def rom(game: str) -> str:
-    """Spell a game's name as ale-py does, from "Pong", "MsPacman", "ms_pacman" or "ALE/Pong-v5".
-
-    Raises:
-        UserError: ale-py is missing, or has no such game.
-    """
+    """Spell a game's name as ale-py does, from "Pong", "MsPacman", "ms_pacman" or "ALE/Pong-v5"."""
     try:
         from ale_py.roms import get_all_rom_ids
     except ImportError as error:

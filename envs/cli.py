@@ -58,9 +58,6 @@ def keywords(options: Sequence[str]) -> dict[str, Any]:
     """Read KEY VALUE KEY VALUE ... as keywords of a world, which checks them itself.
 
     A value is read as TOML, so 5, 0.5, true and [3,3] are what they look like, and anything else is a string.
-
-    Raises:
-        UserError: a key without a value, or twice.
     """
     keys, values = options[::2], options[1::2]
     if len(keys) > len(values):
@@ -88,9 +85,6 @@ def load_plugins(names: Iterable[str]) -> None:
 
     They are looked for in the working directory, too. An error inside a plugin keeps its traceback, which is for the
     plugin's author.
-
-    Raises:
-        UserError: a module is missing, or a name is not a module's.
     """
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))

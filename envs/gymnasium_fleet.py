@@ -81,11 +81,7 @@ class ReplayedFleet(ABC):
         return {"seeds": torch.tensor(self.seeds), "actions": log, "observation_hash": digest(self._current())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Start anew from the saved seeds and replay the saved actions.
-
-        Raises:
-            UserError: the number of environments differs, or the replay ends in other observations.
-        """
+        """Start anew from the saved seeds and replay the saved actions."""
         fits = "actions" in state and state["actions"].shape[1:] == (self.num_envs,)
         advice = "resume with the environment and the number that the run was started with"
         require(fits, f"The saved state does not fit {self.num_envs} environments {self.name!r}; {advice}.")

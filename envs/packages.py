@@ -69,11 +69,7 @@ class Unclosed(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def _import(package: Package, id: str) -> None:
-    """Import the package, so that it registers the id.
-
-    Raises:
-        UserError: it is not installed, or cannot be imported.
-    """
+    """Import the package, so that it registers the id."""
     try:
         importlib.import_module(package.module)
     except Exception as error:  # whatever a package of another age ends on

@@ -106,9 +106,6 @@ def encoder(space: gymnasium.Space[Any], key: str | None = None) -> tuple[gymnas
     Discrete, MultiDiscrete and MultiBinary become flat int64 vectors counted from 0 (MultiDiscrete; Discrete
     has length 1). A Box of three axes (an image) stays as it is; any other Box becomes a flat float32 vector.
     Of a Dict the entry `key` is used.
-
-    Raises:
-        UserError: a key is missing, wrong or unused, or the space has another form.
     """
     if isinstance(space, spaces.Dict):
         inner, encode = encoder(_entry(space, key))
@@ -130,9 +127,6 @@ def discrete_actions(space: gymnasium.Space[Any]) -> tuple[int, Decode]:
 
     Several integers (MultiDiscrete) are one action: all their combinations are numbered, the last one fastest. The
     function takes one number, or an array of them.
-
-    Raises:
-        UserError: the actions have another form, or are too many.
     """
     ranges = integer_ranges(space) if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else None
     if ranges is None:

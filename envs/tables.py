@@ -34,21 +34,13 @@ def show(value: Value, spec: str | None = None) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values under named columns.
-
-    Args:
-        columns: a name for each column.
-        rows: a value for each column; ready-made text stays as it is, numbers are formatted by `show`.
-        title: heading of the table on a page.
-        note: what the columns mean, between heading and table.
-        formats: format of the numbers of a column, such as ".3f", where `show` is not wanted.
-    """
+    """Rows of values under named columns."""
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[Value]]
-    title: str = ""
-    note: str = ""
-    formats: Mapping[str, str] = field(default_factory=dict)
+    rows: Sequence[Sequence[Value]]  # ready-made text stays as it is, numbers are formatted by `show`
+    title: str = ""  # heading of the table on a page
+    note: str = ""  # what the columns mean, between heading and table
+    formats: Mapping[str, str] = field(default_factory=dict)  # of numbers by column, such as ".3f"; else as `show` does
 
     @classmethod
     def from_records(
@@ -126,18 +118,9 @@ def page(title: str, facts: Mapping[str, Value], tables: Iterable[Table]) -> str
 def write_page(
     folder: Path, name: str, title: str, facts: Mapping[str, Value], tables: Sequence[Table], section: str = ""
 ) -> None:
-    """Write `name`.md for readers and `name`.json with the unrounded numbers.
+    """Write `name`.md for readers and `name`.json with the unrounded numbers; `facts` are what they rest on (`origin`).
 
-    Args:
-        folder: where both files lie.
-        name: their name.
-        title: heading of the page.
-        facts: what the numbers rest on, see `origin`.
-        tables: what was measured.
-        section: replace this section alone and keep the others, each with its own facts; empty: the page is one.
-
-    Raises:
-        UserError: the system refuses, or there are other files of that name.
+    With a `section` it replaces that section of the page alone and keeps the others, each with its own facts.
     """
     measured: Section = {"machine": dict(facts), "tables": [_plain(table) for table in tables]}
     path = folder / f"{name}.json"

@@ -42,11 +42,6 @@ class Args(Budget, WriteArgs):
     beside their scores."""
 
     def check(self) -> None:
-        """Refuse what cannot work.
-
-        Raises:
-            UserError: one sentence that names the flag.
-        """
         for name, least in (("episodes", 2), ("seed", 0), ("size", 1)):  # 2 for an error
             if getattr(self, name) < least:
                 raise UserError(f"--{name} {getattr(self, name)} must be at least {least}.")

@@ -46,11 +46,7 @@ class Best:
 
 
 def best(world: World[Any], budget: Budget) -> Best:
-    """Find the best that is known of a world by its class: see `BOUNDS`, to which a module may add.
-
-    Raises:
-        UserError: nobody has written a player for such a world.
-    """
+    """Find the best that is known of a world by its class: see `BOUNDS`, to which a module may add."""
     for kind in type(world).__mro__:  # the nearest class first, so that a subclass may have a player of its own
         if kind in BOUNDS:
             return BOUNDS[kind](world, budget)
@@ -93,11 +89,7 @@ def tabular_bounds(world: Tabular, budget: Budget) -> Best:
 
 
 def grid_bounds(world: GridWorld, budget: Budget) -> Best:
-    """Search exactly where there are few initial states; of memory rooms the player who sees the state is known.
-
-    Raises:
-        UserError: they are other rooms.
-    """
+    """Search exactly where there are few initial states; of memory rooms the player who sees the state is known."""
     if not isinstance(world.task.layout, Scattered | LockedRoom):
         return searched_bounds(world)
     if not isinstance(world, MemoryRooms):

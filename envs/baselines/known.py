@@ -141,11 +141,7 @@ def plain(lines: Lines) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Lines]:
-    """Read all lines; none where there is no file yet.
-
-    Raises:
-        UserError: the file is something else.
-    """
+    """Read all lines; none where there is no file yet."""
     if not path.exists():
         return {}
     try:

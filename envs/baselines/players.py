@@ -59,13 +59,9 @@ def play(world: World[Any], player: Player, episodes: int, seed: int) -> Outcome
 
 
 def finish(world: World[Any], state: State, player: Player, chance: Callable[[], Tensor] | None = None) -> Outcomes:
-    """Play all rows of a state to their ends.
+    """Play all N rows of a state to their ends.
 
-    Args:
-        world: the world.
-        state: N rows of it.
-        player: chooses the actions.
-        chance: gives the uniforms (N, step_draws) of the next step; none: the world's steps must be deterministic.
+    `chance` gives the uniforms (N, step_draws) of the next step; without it the world's steps must be deterministic.
     """
     rows = len(state.steps)
     running = torch.ones(rows, dtype=torch.bool, device=world.device)

@@ -87,11 +87,7 @@ ENCODINGS: dict[str, Callable[[Objects], Encoding]] = {
 
 
 def encode(name: str, declared: Objects, device: torch.device) -> Encoding:
-    """Make an encoding by name, in which a floor on a phantom line looks like a wall.
-
-    Raises:
-        UserError: there is no such encoding.
-    """
+    """Make an encoding by name, in which a floor on a phantom line looks like a wall."""
     encoding = ENCODINGS[check_known("grid encoding", name, ENCODINGS)](declared)
     numbers = encoding.numbers.clone()
     numbers[objects.PHANTOM | pack(objects.FLOOR)] = numbers[pack(objects.WALL)]

@@ -18,9 +18,6 @@ class Corridor(Layout):
 
     Both beacons have the good exit's colour. The agent stands in the middle and faces north. Ordered pair of
     colours (good, bad) from u[:, 0], good exit on the left or the right from u[:, 1].
-
-    Raises:
-        UserError: the grid is smaller than 5 x 5 or has no middle column.
     """
 
     draws = 2
@@ -62,9 +59,6 @@ class Scattered(Layout):
         device: where all tables are.
         colours: those of the exits.
         walls: without them the ground is open, and everything starts off the lines that would cut it into rooms.
-
-    Raises:
-        UserError: the rooms, or what is put into them, do not fit, or there are more exits than colours.
     """
 
     def __init__(
@@ -132,9 +126,6 @@ class LockedRoom(Layout):
 
     Draws: column of the wall, row of the door, row and column of the key, row and column of the agent (who may
     stand on the key), heading.
-
-    Raises:
-        UserError: the grid is smaller than 4 x 5.
     """
 
     draws = 7
@@ -213,11 +204,7 @@ def _segments(height: int, width: int, plan: Sequence[int]) -> list[tuple[int, i
 
 
 def splits(shape: tuple[int, int], rooms: Sequence[int]) -> tuple[list[int], list[int]]:
-    """List the wall lines (ys, xs) that cut a grid (height, width) into rooms (down, across), its border included.
-
-    Raises:
-        UserError: `rooms` is not two positive numbers, or a room would have no floor.
-    """
+    """List the wall lines (ys, xs) that cut a grid (height, width) into rooms (down, across), its border included."""
     if not isinstance(rooms, Sequence) or len(rooms) != 2 or min(rooms) < 1:
         raise UserError(f"rooms must be two positive numbers (down, across), not {rooms!r}.")
     cuts = [

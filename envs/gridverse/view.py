@@ -53,9 +53,6 @@ class View:
     Args:
         area: rows and columns that are seen, relative to the agent; negative rows lie ahead of it.
         visibility: says which cells of the window are lit, once it knows the window.
-
-    Raises:
-        UserError: the area does not hold the agent.
     """
 
     def __init__(
@@ -107,11 +104,7 @@ class View:
 
 
 def window(size: Sequence[int]) -> Area:
-    """Make the area of a window of size = (rows, columns) with the agent in the middle of the last row.
-
-    Raises:
-        UserError: it has no middle column or no row.
-    """
+    """Make the area of a window of size = (rows, columns) with the agent in the middle of the last row."""
     if not isinstance(size, Sequence) or len(size) != 2:
         raise UserError(f"A view is two numbers (rows, columns), not {size!r}.")
     rows, columns = size

@@ -99,12 +99,7 @@ class MemoryCards(World[CardState]):
         return write(table, state.current, where(empty, self.gap, value))
 
     def turn_up(self, removed: Tensor, u: Tensor) -> Tensor:
-        """Choose a card (N,) uniformly among those that remain, by u (N,); 0 if none is left.
-
-        Args:
-            removed: the removed cards as the bits of one integer, (N,).
-            u: uniforms (N,) from [0, 1).
-        """
+        """Choose a card (N,) uniformly by u (N,) among those that are not bits of `removed` (N,); 0 if none is left."""
         if not self.tabled:
             return self._turn_up(removed, u)
         rank = integers(u * take(self.left, removed))

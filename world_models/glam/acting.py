@@ -172,11 +172,7 @@ def check_frames(fleet: Fleet, env: str, screen: int) -> None:
 
 
 def load(path: Path, device: torch.device) -> Trained:
-    """Load model and agent of a run's latest checkpoint; nothing is written.
-
-    Raises:
-        UserError: there is no run or no checkpoint, it is damaged or of another kind, or its weights do not fit.
-    """
+    """Load model and agent of a run's latest checkpoint; nothing is written."""
     checkpoint, config = read_run(path, TrainConfig)
     model, agent = build(config, checkpoint.trainer["actions"], 0, device)
     backend = backends.resolve_backend([model], "auto", device)

@@ -82,13 +82,7 @@ def play_episode(found: Trained, seed: int, max_steps: int, greedy: bool) -> Epi
 
 @torch.no_grad()
 def imagine_episode(found: Trained, episode: Episode, start: int, horizon: int, seed: int) -> EpisodeRollout:
-    """Imagine the `horizon` steps after step `start`, from the model's context of frames up to it.
-
-    The actions are the real ones.
-
-    Raises:
-        UserError: the episode is too short.
-    """
+    """Imagine the `horizon` steps after step `start`, under the real actions, from the model's context up to it."""
     if start + horizon > len(episode):
         last = f"the last start is {len(episode) - horizon}" if horizon <= len(episode) else "imagine fewer"
         raise UserError(

@@ -110,13 +110,7 @@ def evaluate(
 
 
 def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[WorldModel, TrainConfig, int]:
-    """Load the model of the latest checkpoint in evaluation mode, the run's config, and the checkpoint's step.
-
-    Nothing is written.
-
-    Raises:
-        UserError: the folder has no run or checkpoint, it is damaged or foreign, or its weights do not fit the config.
-    """
+    """Load the model of the latest checkpoint in evaluation mode, the run's config, and the checkpoint's step."""
     checkpoint, config = read_run(Path(run), TrainConfig)
     fleet = EvalSetup.of(config, torch.device("cpu")).fleet(1, 0)
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once

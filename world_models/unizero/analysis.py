@@ -133,12 +133,8 @@ def play(
 ) -> Trajectory:
     """Play one episode without noise, or its first `max_steps` steps; sets the model's evaluation mode.
 
-    Searches are as `config` says, and so is what counts as reward and end.
-
-    With the seed of an evaluation in one environment it is that evaluation's first episode.
-
-    Raises:
-        UserError: pictures are asked for and the environment draws none.
+    Searches are as `config` says, and so is what counts as reward and end. With the seed of an evaluation in one
+    environment it is that evaluation's first episode.
     """
     streams = Streams.spawn(seed)
     fleet = setup.fleet(1, streams.worlds)

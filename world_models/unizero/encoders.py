@@ -59,11 +59,7 @@ class Encoder(nn.Module, ABC):
 
 
 class ImageEncoder(Encoder):
-    """Encodes images (64, 64, C) or (C, 64, 64), integers of 0 .. 255 or floats: 3,461,152 parameters as published.
-
-    Raises:
-        UserError: images have another size.
-    """
+    """Encodes images (64, 64, C) or (C, 64, 64), integers of 0 .. 255 or floats: 3,461,152 parameters as published."""
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
         super().__init__(spec)

@@ -167,11 +167,7 @@ def _head(width: int, outputs: int) -> nn.Sequential:
 
 
 def build(config: ModelConfig, spec: ObservationSpec, num_actions: int) -> WorldModel:
-    """Build the model for one environment, drawn from the global generator: the caller forks and seeds it.
-
-    Raises:
-        UserError: the config cannot be built.
-    """
+    """Build the model for one environment, drawn from the global generator: the caller forks and seeds it."""
     config.check()
     try:
         return WorldModel(config, spec, num_actions)

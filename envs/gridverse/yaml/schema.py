@@ -169,9 +169,6 @@ def build(table: Mapping[str, Callable[..., T]], value: Any, location: Location,
 
     The row is called with `context` and then the checked parameters by name; what it objects to is reported with
     the function's location.
-
-    Raises:
-        UserError: the name is unknown, or a parameter is unknown, missing or not what it should be.
     """
     if not isinstance(value, dict) or "name" not in value:
         raise location.error(f"must be a function, a mapping with the key 'name', not {_shown(value)}.")

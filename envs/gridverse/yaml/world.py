@@ -106,11 +106,7 @@ def stock_files() -> dict[str, Path]:
 
 
 def locate(path: str | Path) -> Path:
-    """Return the file at this path, or the stock file of this name.
-
-    Raises:
-        UserError: there is neither.
-    """
+    """Return the file at this path, or the stock file of this name."""
     if os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
         return Path(path)
     return stock_files()[check_known("gridverse file", str(path), stock_files())]
@@ -130,11 +126,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read(path: str | Path) -> Any:
-    """Read what a YAML file, or a stock file by its name, holds.
-
-    Raises:
-        UserError: there is no such file, or it cannot be read as YAML.
-    """
+    """Read what a YAML file, or a stock file by its name, holds."""
     text = read_text(locate(path))
     try:
         return yaml.load(text, _Loader)
@@ -166,11 +158,7 @@ class Ground:
         return self.layout.width
 
     def one(self, kind: int) -> int:
-        """Return a kind of which there is always exactly one object in the grid.
-
-        Raises:
-            UserError: the reset function makes none or several, or the agent can take it out of the grid.
-        """
+        """Return a kind once it is known that there is always exactly one object of it in the grid."""
         made = "many" if kind in (FLOOR, WALL) else self.layout.makes.get(kind, 0)
         if made != 1:
             raise UserError(f"there must be exactly one {KIND_NAMES[kind]}, and the reset function makes {made}.")
