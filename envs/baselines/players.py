@@ -14,6 +14,7 @@ from torch import Tensor
 from envs.baselines.known import Level, Measure
 from envs.core import State, World, where
 from envs.gridverse.objects import EXIT, blocks_movement, colours, kinds
+from envs.gridverse.tasks import BAD_EXIT, GOOD_EXIT, LIVING
 from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
 
 PUSH_LEFT, PUSH_RIGHT = 0, 2  # actions of Car Flag
@@ -138,9 +139,6 @@ def catcher(world: BlinkingCatch) -> Player:
     return act
 
 
-GOOD, BAD, LIVING = 5.0, -5.0, -0.05  # rewards of the memory task
-
-
 def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
     """Find the shortest ways to the good exit around the bad ones in freshly drawn memory worlds.
 
@@ -157,9 +155,9 @@ def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
     to_good, to_bad = walk(free & ~bad, start, good), walk(free & ~good, start, bad)
     reached = (to_good >= 0) & (to_good <= world.time_limit)
     in_time = (to_bad >= 0) & (to_bad <= world.time_limit)
-    leaving = in_time & (BAD + LIVING * to_bad > LIVING * world.time_limit)
+    leaving = in_time & (BAD_EXIT + LIVING * to_bad > LIVING * world.time_limit)
     lengths = torch.where(reached, to_good, torch.where(leaving, to_bad, world.time_limit))
-    returns = LIVING * lengths + GOOD * reached + BAD * (leaving & ~reached)
+    returns = LIVING * lengths + GOOD_EXIT * reached + BAD_EXIT * (leaving & ~reached)
     return Outcomes(reached & (returns > 0.0), returns, lengths)
 
 

@@ -13,9 +13,7 @@ from envs.gridverse.encodings import Objects
 from envs.gridverse.objects import BEACON, COLOURS, DOOR, EXIT, FLOOR, KEY, WALL, YELLOW, Layout
 from envs.gridverse.rewards import Closer, MemoryPay, OpenDoor, PickDrop, living, on_kind, standing
 from envs.gridverse.rules import ActuateDoor, Motion, PickAndDrop
-from envs.gridverse.world import GridState, GridWorld, Task
-
-__all__ = ["GridState", "Keydoor", "Memory", "MemoryEmpty", "MemoryRooms"]
+from envs.gridverse.world import GridWorld, Task
 
 GOOD_EXIT, BAD_EXIT, LIVING = 5.0, -5.0, -0.05
 MEMORY = Objects((FLOOR, WALL, EXIT, BEACON), COLOURS)

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -189,16 +190,8 @@ class Rays(Visibility):
 class Raytracing(Rays):
     """Cells that enough rays reach: at least `threshold` of them, or that share of all rays through the cell."""
 
-    def __init__(
-        self,
-        rows: int,
-        columns: int,
-        agent: Cell,
-        device: str | torch.device = "cpu",
-        absolute_counts: bool = True,
-        threshold: float = 1,
-    ) -> None:
-        super().__init__(rows, columns, agent, device)
+    def __init__(self, *window: Any, absolute_counts: bool = True, threshold: float = 1) -> None:
+        super().__init__(*window)
         self.measure, self.threshold = self.counts if absolute_counts else self.shares, threshold
 
     def __call__(self, clear: Tensor, u: Tensor) -> Tensor:
