@@ -53,9 +53,9 @@ def form(name="glam", layers=1, preset="paper", **changes):
 
 
 def stepped(core, sample, action, first, state=None):
-    state, said = core.initial_state(len(sample)) if state is None else state, []
+    state, said = core.start(len(sample)) if state is None else state, []
     for t in range(sample.shape[1]):
-        one, state = core.step(sample[:, t], action[:, t], first[:, t], state)
+        one, state = core.push(sample[:, t], action[:, t], first[:, t], state)
         said.append(one)
     return torch.stack(said, 1), state
 

@@ -16,6 +16,7 @@ from world_models.distributions import upcast
 from world_models.glam.config import MemoryKind
 from world_models.glam.encoder import gumbel, uniforms
 from world_models.glam.model import WorldModel
+from world_models.glam.sequences import SequenceModel
 
 Policy = Callable[[Tensor], Tensor]  # features (B, Z + D) -> action logits (B, A)
 StartFrom = Literal["posterior", "prior"]
@@ -81,24 +82,15 @@ class WindowMemory:
         return self.model.sequence(window.sample, window.action, window.first).h[:, -1]
 
 
-class CarriedMemory:
-    """The recurrent state, which knows everything since the episode, or the context, began; used as a WindowMemory."""
-
-    def __init__(self, model: WorldModel) -> None:
-        self.core = model.sequence_model
-        self.start, self.push = self.core.initial_state, self.core.step
-
-    def prefill(self, sample: Tensor, action: Tensor, first: Tensor) -> tuple[Tensor, Any]:
-        features, state = self.core(sample, action, first)
-        return features.h[:, -1], state
-
-
-Memory = WindowMemory | CarriedMemory
+Memory = WindowMemory | SequenceModel
 
 
 def make_memory(model: WorldModel, kind: MemoryKind, length: int) -> Memory:
-    """Make a memory of that kind; `length` is the window's K."""
-    return WindowMemory(model, length) if kind == "window" else CarriedMemory(model)
+    """Make a memory: a window of K = `length` steps, or the state that the sequence model carries from step to step.
+
+    The latter knows everything since the episode, or the context, began.
+    """
+    return WindowMemory(model, length) if kind == "window" else model.sequence_model
 
 
 def _appended(old: Tensor, new: Tensor) -> Tensor:

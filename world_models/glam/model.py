@@ -81,6 +81,7 @@ class WorldModel(nn.Module):
         posterior = self.posterior_head(embedded)
         sample = self.sample(posterior, noise)
         features = self.sequence(sample, batch.action, batch.first)
+        head = self.prior_head if self.variation_head is None else self.variation_head
         return Predictions(
             images=self.decoder(sample),
             targets=targets,
@@ -88,15 +89,9 @@ class WorldModel(nn.Module):
             prior=self.prior_head(features.h),
             reward=self.reward_head(features.h),
             termination=self.termination(features.h),
-            variation=self._variation(features),
+            variation=head(features.variation) if self.varies and features.variation is not None else None,
             variation_target=self._variation_target(embedded, posterior),
         )
-
-    def _variation(self, features: Features) -> Tensor | None:
-        if not self.varies or features.variation is None:
-            return None
-        head = self.prior_head if self.variation_head is None else self.variation_head
-        return head(features.variation)
 
     @torch.no_grad()
     def _variation_target(self, embedded: Tensor, posterior: Tensor) -> Tensor:

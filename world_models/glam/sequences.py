@@ -203,7 +203,7 @@ class SequenceModel(nn.Module):
 
         Goes on from `state`, or from nothing, and returns the state after the last position too.
         """
-        state = self.initial_state(len(sample)) if state is None else state
+        state = self.start(len(sample)) if state is None else state
         e, age = self.stem(sample, action), self._age(first, state.age)
         outputs, after = [], []
         variation = None
@@ -214,12 +214,17 @@ class SequenceModel(nn.Module):
             variation = y if isinstance(branch, GlobalMamba) else variation
         return Features(sum(outputs[1:], outputs[0]), variation), SequenceState(age[:, -1] + 1, tuple(after))
 
-    def step(self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState) -> tuple[Tensor, SequenceState]:
+    def prefill(self, sample: Tensor, action: Tensor, first: Tensor) -> tuple[Tensor, SequenceState]:
+        """Read positions (B, T): the features (B, D) and the state after the last one."""
+        features, state = self(sample, action, first)
+        return features.h[:, -1], state
+
+    def push(self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState) -> tuple[Tensor, SequenceState]:
         """Read one position: sample (B, Z), action (B,), first (B,) -> features (B, D) and the state after it."""
         features, state = self(sample[:, None], action[:, None], first[:, None], state)
         return features.h[:, 0], state
 
-    def initial_state(self, batch: int) -> SequenceState:
+    def start(self, batch: int) -> SequenceState:
         """Return the state of B rows in which nothing has been seen yet, on the model's device."""
         like = self.stem.enter.weight.detach()
         age = torch.zeros(batch, dtype=torch.int64, device=like.device)
