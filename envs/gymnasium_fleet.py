@@ -136,16 +136,12 @@ class ReplayedFleet(ABC):
 class GymnasiumFleet(ReplayedFleet):
     """N environments of one kind, stepped one after the other, each started over when its episode ends.
 
-    Every environment is seeded once, at the first reset, with a seed spawned from `seed`.
-
-    An episode's success is what the info of its last step says as "success" or "is_success"; where it says neither,
-    a return above 0 counts, and `reports_success` is False from then on.
+    Every environment is seeded once, at the first reset, with a seed spawned from `seed`. An episode's success is what
+    the info of its last step says as "success" or "is_success"; where it says neither, a return above 0 counts, and
+    `reports_success` is False from then on.
 
     Args:
         env: a Gymnasium id, which takes the remaining keywords, or a function that makes one environment.
-        num_envs: N.
-        seed: what the environments' seeds are spawned from.
-        device: where the tensors of a step are put.
         observation_key: the entry to use of a Dict observation.
         workers: processes that share the environments; None: they are in this one. The steps are the same.
 

@@ -239,10 +239,7 @@ def identifier(world: World[Any], generator: torch.Generator) -> tuple[Identify,
     """Assign numbers to a world's observations; the last number is for all that random play did not meet.
 
     Whole numbers and pictures count as they are, fractions by the cells of a grid: BINS over each component, and one
-    more for 0 alone.
-
-    Returns:
-        The function that gives the numbers, and what each number shows, in -1 .. 1 (O, d).
+    more for 0 alone. Also returns what each number shows, in -1 .. 1 (O, d).
     """
     space: Any = world.observation_space
     continuous = isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind == "f"
@@ -323,11 +320,7 @@ def as_policy(table: Tensor, actions: int) -> Tensor:
 
 
 def search_policy(game: Game, measure: int, table: Tensor, updates: int, rate: float = 0.05) -> Tensor:
-    """Improve action probabilities (O, A) by Adam, beginning at a table.
-
-    Returns:
-        The best ones met where scores are exact, else the last ones.
-    """
+    """Improve action probabilities (O, A) by Adam from a table on: the best met if scores are exact, or the last."""
     logits = (SURE * as_policy(table, game.actions)).requires_grad_()
     optimizer = torch.optim.Adam([logits], lr=rate)
     best, best_value = logits.detach().softmax(1), -float("inf")
@@ -345,10 +338,8 @@ def search_policy(game: Game, measure: int, table: Tensor, updates: int, rate: f
 def search(game: Game, args: Args, measures: Sequence[str] = MEASURES) -> list[Row]:
     """Search for success, then for return; the second search goes on from the tables of the first.
 
-    Where `measures` leaves success out, it is neither searched for nor reported.
-
-    Returns:
-        A row for each search: the success and the return of the best table and of the best stochastic policy.
+    Returns a row for each: success and return of the best table and of the best stochastic policy. Where `measures`
+    leaves success out, it is neither searched for nor reported.
     """
     rows: list[Row] = []
     found: Found | None = None

@@ -17,8 +17,8 @@ from torch import Tensor
 from envs.baselines.players import Outcomes, Player, finish, no_chance
 from envs.core import State, World
 from envs.errors import UserError
+from envs.spaces import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Belief = tuple[int, ...]  # sorted numbers of states, all equally likely
 COUNTERS = ("steps", "returns")  # fields that are no part of where the world stands
 MOST_STATES = 200_000

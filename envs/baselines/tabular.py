@@ -7,7 +7,6 @@ value functions are linear in it and an ended episode simply drops out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +14,8 @@ from torch import Tensor
 
 from envs.baselines.players import Player
 from envs.errors import require
-from envs.worlds.tabular import Tables
+from envs.worlds.tabular import Floats, Integers, Tables
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Integers = np.ndarray[Any, np.dtype[np.int64]]
 SETTLED = 1e-9  # change of a sweep, as a share of the largest value, at which a bound is taken as settled
 TINY = 1e-12  # a joint belief with less mass is taken as impossible
 PRUNED_EVERY = 1.3  # growth after which bounds are pruned

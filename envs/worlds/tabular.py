@@ -314,13 +314,9 @@ class Draw:
 
 
 def piece(cuts: tuple[Values, ...], row: Values, u: Values, column: int) -> Values:
-    """Find the piece (N,) int64 that u[:, column] falls into.
+    """Find the piece (N,) int64 of each row (N,) that u[:, column] falls into, which is not read if nothing is drawn.
 
-    Args:
-        cuts: slots, first and cuts of a `Draw`.
-        row: (N,) int64, row of the table of probabilities.
-        u: (N, D) float64 from [0, 1).
-        column: the uniform to use; none is used where nothing is drawn.
+    `cuts` are slots, first and cuts of a `Draw`; u (N, D) float64 from [0, 1).
     """
     slots, first, cut_at = cuts
     if len(cut_at) == 0:
@@ -355,10 +351,8 @@ def pair(mass: Integers) -> tuple[Integers, Integers]:
     """Share out K slots: slot k holds kept[k] units of outcome k, and outcome other[k] fills it up.
 
     Lights, which have less than a slot, take their own slot, filled up by the current heavy one. When that has
-    less than a slot left, it takes its own too, and the next heavy one fills it up.
-
-    Args:
-        mass: (R, K), ascending in each row, summing to 2**53.
+    less than a slot left, it takes its own too, and the next heavy one fills it up. `mass` (R, K) ascends in each row
+    and sums to 2**53.
     """
     slots, every = mass.shape[1], np.arange(len(mass))
     share = UNITS // slots

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dqn_memory.analysis.attention import Array
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.seeding import Streams, generator
 from envs.tables import Table
@@ -18,8 +19,6 @@ from world_models.glam.imagination import Context, make_memory
 from world_models.glam.learner import kl
 from world_models.glam.model import WorldModel
 from world_models.settings import EvalSetup, training_signal
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)

@@ -63,10 +63,8 @@ class Link:
 def strongest_link(maps: Array, causal: bool, layer: int | None = None, head: int | None = None) -> Link | None:
     """Find the link between two different steps with the largest lift, in all maps or those of a layer or head.
 
-    Early queries see few keys and give each much weight, so the weight itself would always choose those.
-
-    Returns:
-        None where no head looks beyond its own step.
+    Early queries see few keys and give each much weight, so the weight itself would always choose those. None where no
+    head looks beyond its own step.
     """
     layers, heads, tokens, _ = maps.shape
     for name, number, count in (("layer", layer, layers), ("head", head, heads)):

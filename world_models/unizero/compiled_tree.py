@@ -49,9 +49,8 @@ class Runner:
     def advance(self, begin: int, forced: Tensor) -> Tensor | None:
         """Run the simulations from `begin` on for which `forced` (B, n) is the root's action, or -1.
 
-        Returns:
-            The order (B, 2 W + 3) of the nodes and actions to query, or None when all of these simulations are done.
-            Its latents are given by their numbers; rows of trees that are done mean nothing.
+        Returns the order (B, 2 W + 3) of the nodes and actions to query, or None when all of these simulations are
+        done. Its latents are given by their numbers; rows of trees that are done mean nothing.
         """
         until = begin + forced.shape[1]
         self.forced[:, begin:until] = forced.numpy()

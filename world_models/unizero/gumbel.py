@@ -13,10 +13,8 @@ from world_models.unizero.tree import Tree, normalise, root_children
 def schedule(considered: int, simulations: int) -> list[list[int]]:
     """Plan sequential halving of m actions by n simulations: each phase tries each action n / (log2 m * m_i) times.
 
-    The number of actions halves from phase to phase, down to two, which share what is left.
-
-    Returns:
-        For each phase the ranks, best first, of the actions that its simulations try, of the m_i still considered.
+    The number of actions halves from phase to phase, down to two, which share what is left. A phase is the list of the
+    ranks, best first, of the actions that its simulations try, of the m_i still considered.
     """
     halvings = max((considered - 1).bit_length(), 1)
     phases: list[list[int]] = []

@@ -166,9 +166,8 @@ def make_functions(engine: Engine, model: WorldModel, backend: str = "inductor")
 def outcome(model: WorldModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Answer an order (B, 2 W + 3), see `read_order`, whose windows are indices into `latents` (B, W + 1 + N, D).
 
-    Returns:
-        Reward, value and policy of the action (B,) as (B, 2 + A) float64, and the new latent (B, D); of K alternative
-        actions (B, K) it is (B, K, 2 + A) and (B, K, D).
+    Returns reward, value and policy of the action (B,) as (B, 2 + A) float64, and the new latent (B, D); of K
+    alternative actions (B, K) it is (B, K, 2 + A) and (B, K, D).
     """
     window, node, _ = read_order(order)
     pairs = window.action.shape[1]
