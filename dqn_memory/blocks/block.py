@@ -2,7 +2,7 @@
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -61,12 +61,9 @@ class Block(nn.Module, ABC):
         """
         if not self.stateful:
             raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
-        state, outputs = self.initial_state(len(x), x.device, x.dtype) if state is None else state, []
-        resets = (torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device) if reset is None else reset).unbind(1)
-        for position, begins in zip(x.unbind(1), resets, strict=True):
-            y, state = self.step(position, state, begins)
-            outputs.append(y)
-        return torch.stack(outputs, 1), state
+        before = self.initial_state(len(x), x.device, x.dtype) if state is None else state
+        begins = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device) if reset is None else reset
+        return step_by_step(self.step, x, before, begins)
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """Encode one position x (B, D); rows where `reset` (B,) is true start from the initial state."""
@@ -99,11 +96,7 @@ class Memory(Block):
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         """Compute `sequence`, whose arguments are known to fit."""
-        outputs, resets = [], [None] * x.shape[1] if reset is None else reset.unbind(1)
-        for position, begins in zip(x.unbind(1), resets, strict=True):
-            y, state = self.advance(position, state, begins)
-            outputs.append(y)
-        return torch.stack(outputs, 1), state
+        return step_by_step(self.advance, x, state, reset)
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         """Compute `step`, whose arguments are known to fit."""
@@ -114,11 +107,8 @@ class Memory(Block):
         """Run over x (B, T, D); padding comes last, so no real position can see it."""
         if not torch.compiler.is_exporting() or type(self).advance is Memory.advance:
             return self.sequence(x)[0]
-        state, outputs = self.initial_state(x.shape[0], x.device, x.dtype), []
-        for position in x.unbind(1):  # beside an `advance`, `run` may have operators of ours, which no file can hold
-            y, state = self.advance(position, state, None)
-            outputs.append(y)
-        return torch.stack(outputs, 1)
+        # beside an `advance`, `run` may have operators of ours, which no file can hold
+        return step_by_step(self.advance, x, self.initial_state(x.shape[0], x.device, x.dtype), None)[0]
 
     def sequence(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """As `Block`; ValueError where the state or the resets are of other shapes."""
@@ -149,16 +139,22 @@ class Memory(Block):
         return [(batch, *part) for part in self._form]
 
 
-def fresh(state: State, reset: Tensor | None, initial: State | None = None) -> State:
-    """Put rows where `reset` (B,) is true back to the initial state (None: zeros)."""
+def step_by_step(
+    step: Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]], x: Tensor, state: State, reset: Tensor | None
+) -> tuple[Tensor, State]:
+    """Encode x (B, T, D) one position after the other: the outputs (B, T, D) and the state after them."""
+    outputs, resets = [], [None] * x.shape[1] if reset is None else reset.unbind(1)
+    for position, begins in zip(x.unbind(1), resets, strict=True):
+        y, state = step(position, state, begins)
+        outputs.append(y)
+    return torch.stack(outputs, 1), state
+
+
+def fresh(state: State, reset: Tensor | None) -> State:
+    """Put rows where `reset` (B,) is true back to zeros."""
     if reset is None:
         return state
-    first: Sequence[Tensor | None] = [None] * len(state) if initial is None else initial
-    masks = (reset.view(-1, *[1] * (part.dim() - 1)) for part in state)
-    return tuple(
-        part.masked_fill(mask, 0) if start is None else torch.where(mask, start, part)
-        for part, start, mask in zip(state, first, masks, strict=True)
-    )
+    return tuple(part.masked_fill(reset.view(-1, *[1] * (part.dim() - 1)), 0) for part in state)
 
 
 class Tail(nn.Module):

@@ -147,21 +147,18 @@ class EncoderLayer(Block):
 
     def sequence(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """As `Block`."""
-        parts = self._stateful()
-        after: list[Tensor] = []
-        for part, before in zip(parts, self._split(state), strict=True):
-            y, own = part.block.sequence(part.enter(x), before, reset)
-            x = part.leave(x, y)
-            after.extend(own)
-        return x, tuple(after)
+        return self._go_on("sequence", x, state, reset)
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """As `Block`."""
-        parts = self._stateful()
+        return self._go_on("step", x, state, reset)
+
+    def _go_on(
+        self, form: Literal["sequence", "step"], x: Tensor, state: State | None, reset: Tensor | None
+    ) -> tuple[Tensor, State]:
         after: list[Tensor] = []
-        for part, before in zip(parts, self._split(state), strict=True):
-            assert before is not None
-            y, own = part.block.step(part.enter(x), before, reset)
+        for part, before in zip(self._stateful(), self._split(state), strict=True):
+            y, own = getattr(part.block, form)(part.enter(x), before, reset)
             x = part.leave(x, y)
             after.extend(own)
         return x, tuple(after)
