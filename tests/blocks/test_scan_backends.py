@@ -106,7 +106,7 @@ def test_a_backend_with_other_numbers_or_with_none_is_refused(wrong, monkeypatch
         return (1.01 * y if wrong == "y" else y), (1.01 * last if wrong == "last" else last)
 
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setitem(select.LOADERS, "triton", lambda: bent)
+    monkeypatch.setitem(sys.modules, "dqn_memory.blocks.kernels.triton", types.SimpleNamespace(scan_triton=bent))
     words = r"trial on cpu failed: RuntimeError: no kernel image$" if wrong == "broken" else "is off by"
     with pytest.raises(Unavailable, match=words):
         load("triton", CPU)

@@ -8,7 +8,6 @@ A constant decay is one that moves by no number from position to position; where
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.simd import COUNT
@@ -20,7 +19,7 @@ def forward(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) 
     inputs = [_filled(x, pairs) for x in (decay, drive, initial)]
     states = torch.empty_like(inputs[1])
     sizes = (drive.shape[1], states.shape[2], int(varies), int(pairs))
-    v.run_in_threads(_forward, len(drive), 0, sizes, (*inputs, states, _mask(keep)))
+    v.run_in_threads(_forward, len(drive), 0, sizes, (*inputs, states, v.plain(keep)))
     return _cut(states, drive, pairs)
 
 
@@ -33,7 +32,7 @@ def backward(
     to_drive, to_initial = torch.empty_like(inputs[0]), torch.empty_like(inputs[3])
     to_decay = torch.empty_like(inputs[0]) if varies else torch.empty_like(inputs[3])
     sizes = (grad.shape[1], to_drive.shape[2], int(varies), int(pairs))
-    v.run_in_threads(_backward, len(grad), 0, sizes, (*inputs, to_decay, to_drive, to_initial, _mask(keep)))
+    v.run_in_threads(_backward, len(grad), 0, sizes, (*inputs, to_decay, to_drive, to_initial, v.plain(keep)))
     found = (to_decay if varies else to_decay.sum(0), to_drive, to_initial)
     of_decay, of_drive, of_initial = (
         _cut(x, like, pairs) for x, like in zip(found, (decay, grad, initial), strict=True)
@@ -43,19 +42,13 @@ def backward(
 
 def _filled(x: Tensor, pairs: bool) -> Tensor:
     """(..., F) or (..., F, 2) as (..., n), n a multiple of eight."""
-    flat = x.detach().flatten(-2) if pairs else x.detach()
-    missing = -flat.shape[-1] % COUNT
-    return F.pad(flat, (0, missing)) if missing else flat.contiguous()
+    return v.filled(x.flatten(-2) if pairs else x)
 
 
 def _cut(flat: Tensor, like: Tensor, pairs: bool) -> Tensor:
     """Undo `_filled`."""
     numbers = 2 * like.shape[-2] if pairs else like.shape[-1]
     return flat[..., :numbers].contiguous().view(like.shape)
-
-
-def _mask(keep: Tensor | None) -> Tensor | int:
-    return 0 if keep is None else keep.detach().float().contiguous()
 
 
 @v.compiled

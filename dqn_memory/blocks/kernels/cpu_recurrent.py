@@ -76,8 +76,7 @@ def _packed(weight: Tensor) -> Tensor:
 
 def _run(kernel: object, states: Tensor, *arrays: Tensor | None) -> None:
     time, batch, width = states.shape
-    held = [None if each is None else each.detach().contiguous() for each in arrays]
-    v.run_in_threads(kernel, batch, 0, (time, batch, width), states, *(0 if each is None else each for each in held))
+    v.run_in_threads(kernel, batch, 0, (time, batch, width), states, *map(v.plain, arrays))
 
 
 # ---- kernels: rows `first` .. `last` - 1, eight at a time ------------------------------------------------------------

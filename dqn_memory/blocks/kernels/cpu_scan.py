@@ -30,10 +30,11 @@ def forward(
     if u.dtype != torch.float32:
         raise ValueError(f"the simd backend of mamba computes in float32 alone, not in {u.dtype}; use torch")
     (batch, time, channels), states = u.shape, decay.shape[1]
-    inputs = [_filled(u), _filled(delta), _exponent(decay), *(x.detach().contiguous() for x in (enter, leave, initial))]
+    inputs = [v.filled(u), v.filled(delta), _exponent(decay)]
+    inputs += [x.detach().contiguous() for x in (enter, leave, initial)]
     y, last = torch.empty_like(inputs[0]), torch.empty_like(inputs[5])
     sizes = (time, channels, y.shape[2], states)
-    v.run_in_threads(_forward, batch, states * COUNT, sizes, (*inputs, y, last, _mask(keep)))
+    v.run_in_threads(_forward, batch, states * COUNT, sizes, (*inputs, y, last, v.plain(keep)))
     return y[..., :channels].contiguous(), last
 
 
@@ -43,7 +44,7 @@ def backward(
 ) -> Gradients:  # fmt: skip
     """Gradients of all six inputs from those of y (B, T, E) and of the last state (B, E, N)."""
     (batch, time, channels), states = u.shape, decay.shape[1]
-    inputs = [_filled(grad), _filled(u), _filled(delta), _exponent(decay)]
+    inputs = [v.filled(grad), v.filled(u), v.filled(delta), _exponent(decay)]
     inputs += [x.detach().contiguous() for x in (enter, leave, initial, grad_last)]
     padded, groups = inputs[0].shape[2], -(-batch // ROWS)
     to_u, to_delta, to_initial = torch.empty_like(inputs[1]), torch.empty_like(inputs[2]), torch.empty_like(inputs[6])
@@ -51,20 +52,10 @@ def backward(
     to_enter, to_leave = (u.new_empty(batch, time, states) for _ in range(2))
     outputs = (to_u, to_delta, to_decay, to_enter, to_leave, to_initial)
     sizes, scratch = (batch, time, channels, padded, states), (4 * time + 2) * states * COUNT
-    v.run_in_threads(_backward, groups, scratch, sizes, (*inputs, *outputs, _mask(keep)))
+    v.run_in_threads(_backward, groups, scratch, sizes, (*inputs, *outputs, v.plain(keep)))
     whole = to_decay.sum(0).transpose(1, 2).flatten(0, 1)[:channels]
     to_u, to_delta = (x[..., :channels].contiguous() for x in (to_u, to_delta))
     return to_u, to_delta, whole, to_enter, to_leave, to_initial
-
-
-def _filled(x: Tensor) -> Tensor:
-    """(B, T, E) with zero channels up to a multiple of eight."""
-    missing = -x.shape[2] % COUNT
-    return F.pad(x.detach(), (0, missing)) if missing else x.detach().contiguous()
-
-
-def _mask(keep: Tensor | None) -> Tensor | int:
-    return 0 if keep is None else keep.detach().contiguous()
 
 
 def _exponent(decay: Tensor) -> Tensor:

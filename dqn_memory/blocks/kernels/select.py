@@ -7,8 +7,8 @@ set_scan(network, choice.scan)
 """
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 from torch import Tensor, nn
@@ -16,27 +16,8 @@ from torch import Tensor, nn
 from dqn_memory.blocks.kernels.scan import Scan, scan_torch
 from dqn_memory.blocks.mamba import Mamba
 
-
-def _simd() -> Scan:
-    from dqn_memory.blocks.kernels.cpu_scan import scan_simd
-
-    return scan_simd
-
-
-def _triton() -> Scan:
-    from dqn_memory.blocks.kernels.triton import scan_triton
-
-    return scan_triton
-
-
-def _mamba_ssm() -> Scan:
-    from dqn_memory.blocks.kernels.mamba_ssm import scan_mamba_ssm
-
-    return scan_mamba_ssm
-
-
-# Imported when they are chosen: they need numba, triton or a CUDA extension.
-LOADERS: dict[str, Callable[[], Scan]] = {"simd": _simd, "triton": _triton, "mamba_ssm": _mamba_ssm}
+# Modules of this package, imported when they are chosen: they need numba, triton or a CUDA extension.
+MODULES = {"simd": "cpu_scan", "triton": "triton", "mamba_ssm": "mamba_ssm"}
 BACKENDS = ("torch", "simd", "triton", "mamba_ssm")
 DEVICES = {"simd": "cpu", "triton": "cuda", "mamba_ssm": "cuda"}  # of those that do not run everywhere
 CANDIDATES = {"cpu": ("simd",), "cuda": ("triton", "mamba_ssm")}  # for "auto", best first
@@ -84,7 +65,7 @@ def load(name: str, device: torch.device) -> Scan:
         where = "a CPU" if DEVICES[name] == "cpu" else "CUDA"
         raise Unavailable(f"its kernels run on {where} alone and the device is {device}")
     try:
-        scan = LOADERS[name]()
+        scan = getattr(import_module(f"dqn_memory.blocks.kernels.{MODULES[name]}"), f"scan_{name}")
     except Exception as error:  # a broken extension fails in ways of its own
         raise Unavailable(f"it cannot be imported: {_first_line(error)}") from error
     try:

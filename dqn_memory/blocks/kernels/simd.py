@@ -24,6 +24,7 @@ from numba.core import cgutils
 from numba.core.datamodel import models
 from numba.core.typing.templates import ConcreteTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, register_model
+from torch.nn import functional as F
 
 COUNT = 8
 NUMBER = ir.FloatType()
@@ -218,7 +219,7 @@ def compiled(function: Any) -> Any:
 def run_in_threads(kernel: Any, batch: int, scratch: int, *arguments: Any) -> None:
     """Run a kernel over all sequences, a part of them on each of torch's threads with `scratch` numbers of its own.
 
-    Tensors among the arguments, and in tuples among them, become their addresses.
+    Tensors among the arguments, and in tuples among them, become their addresses, and None becomes 0.
     """
     given = [_addresses(each) for each in arguments]
     parts = min(torch.get_num_threads(), batch)
@@ -233,7 +234,20 @@ def run_in_threads(kernel: Any, batch: int, scratch: int, *arguments: Any) -> No
 def _addresses(argument: Any) -> Any:
     if isinstance(argument, tuple):
         return tuple(map(_addresses, argument))
+    if argument is None:
+        return 0
     return argument.data_ptr() if isinstance(argument, torch.Tensor) else argument
+
+
+def plain(x: torch.Tensor | None) -> torch.Tensor | None:
+    """Give the numbers alone, in order, where there are any."""
+    return None if x is None else x.detach().contiguous()
+
+
+def filled(x: torch.Tensor) -> torch.Tensor:
+    """Give (..., n) with zeros up to a multiple of eight."""
+    missing = -x.shape[-1] % COUNT
+    return F.pad(x.detach(), (0, missing)) if missing else x.detach().contiguous()
 
 
 @cache

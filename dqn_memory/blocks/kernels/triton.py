@@ -108,9 +108,9 @@ def _sizes(u: Tensor, decay: Tensor, keep: Tensor | None) -> tuple[tuple[int, in
     return (len(u), triton.cdiv(u.shape[2], BLOCK)), constants
 
 
-def _masks(u: Tensor, keep: Tensor | None) -> Tensor:
-    """Give the address of the masks (B, T), or one that no kernel reads."""
-    return u if keep is None else keep.to(u.dtype).contiguous()
+def masks(like: Tensor, keep: Tensor | None) -> Tensor:
+    """Give the masks (B, T), or what no kernel reads."""
+    return like if keep is None else keep.to(like.dtype).contiguous()
 
 
 def forward(
@@ -119,8 +119,8 @@ def forward(
     """Compute outputs y (B, T, E) and the last state (B, E, N)."""
     inputs = [x.contiguous() for x in (u, delta, decay, enter, leave, initial)]
     grid, constants = _sizes(u, decay, keep)
-    y, last, masks = torch.empty_like(inputs[0]), torch.empty_like(inputs[5]), _masks(u, keep)
-    forward_kernel[grid](*inputs, masks, y, last, last, u.shape[1], u.shape[2], **constants, RECORD=False)
+    y, last = torch.empty_like(inputs[0]), torch.empty_like(inputs[5])
+    forward_kernel[grid](*inputs, masks(u, keep), y, last, last, u.shape[1], u.shape[2], **constants, RECORD=False)
     return y, last
 
 
@@ -132,13 +132,13 @@ def backward(
     inputs = [x.contiguous() for x in (u, delta, decay, enter, leave, initial)]
     (rows, parts), constants = _sizes(u, decay, keep)
     time, channels = u.shape[1:]
-    tape, masks = u.new_empty(rows, time + 1, *decay.shape), _masks(u, keep)
-    forward_kernel[rows, parts](*inputs, masks, tape, tape, tape, time, channels, **constants, RECORD=True)
+    tape, begins = u.new_empty(rows, time + 1, *decay.shape), masks(u, keep)
+    forward_kernel[rows, parts](*inputs, begins, tape, tape, tape, time, channels, **constants, RECORD=True)
     to_u, to_delta, to_initial = (torch.empty_like(inputs[index]) for index in (0, 1, 5))
     to_decay = u.new_empty(rows, *decay.shape)
     to_enter, to_leave = u.new_empty(2, parts, *enter.shape)
     backward_kernel[rows, parts](
-        grad, grad_last, *inputs[:5], masks, tape, to_u, to_delta, to_decay, to_enter, to_leave, to_initial, time,
+        grad, grad_last, *inputs[:5], begins, tape, to_u, to_delta, to_decay, to_enter, to_leave, to_initial, time,
         channels, rows, **constants,
     )  # fmt: skip
     return to_u, to_delta, to_decay.sum(0), to_enter.sum(0), to_leave.sum(0), to_initial

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.triton import compiled
+from dqn_memory.blocks.kernels.triton import compiled, masks
 
 BLOCK = 64  # numbers of a program
 
@@ -108,16 +108,11 @@ def _sizes(decay: Tensor, drive: Tensor, keep: Tensor | None) -> tuple[tuple[int
     return (len(drive), triton.cdiv(drive.shape[2], BLOCK)), constants | {"BLOCK": BLOCK}
 
 
-def _masks(like: Tensor, keep: Tensor | None) -> Tensor:
-    """Give the masks (B, T), or what no kernel reads."""
-    return like if keep is None else keep.to(like.dtype).contiguous()
-
-
 def forward(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
     """As `linear_scan`."""
     grid, constants = _sizes(decay, drive, keep)
     states = torch.empty_like(drive)
-    forward_kernel[grid](decay, drive, initial, _masks(drive, keep), states, *drive.shape[1:3], **constants)
+    forward_kernel[grid](decay, drive, initial, masks(drive, keep), states, *drive.shape[1:3], **constants)
     return states
 
 
@@ -129,6 +124,6 @@ def backward(
     to_drive, to_initial = torch.empty_like(grad), torch.empty_like(initial)
     to_decay = torch.empty_like(grad if constants["VARIES"] else initial)
     backward_kernel[grid](
-        grad, states, decay, initial, _masks(grad, keep), to_decay, to_drive, to_initial, *grad.shape[1:3], **constants
+        grad, states, decay, initial, masks(grad, keep), to_decay, to_drive, to_initial, *grad.shape[1:3], **constants
     )
     return to_decay if constants["VARIES"] else to_decay.sum(0), to_drive, to_initial
