@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select
+from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, wide
 from dqn_memory.blocks.kernels.operator import NUMBA
 from dqn_memory.blocks.positions import rotate
 from dqn_memory.blocks.priors import Prior, PriorConfig
@@ -97,17 +97,17 @@ def attend(
     if scale is None and bias is None and not future_logit_zero:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout)
     with torch.autocast(query.device.type, enabled=False):
-        kind = torch.promote_types(query.dtype, torch.float32)
-        upcast = (query.to(kind), key.to(kind), value.to(kind))
+        dtype = value.dtype
+        query, key, value = wide(query, key, value)
         if window is not None and is_local_faster(query.shape[-2], window):
-            mixed = local_attention(*upcast, window, dropout)
+            mixed = local_attention(query, key, value, window, dropout)
         elif scale is None and bias is not None and not future_logit_zero:
-            mask = toeplitz(bias.to(kind), -math.inf)
-            mixed = F.scaled_dot_product_attention(*upcast, attn_mask=mask, dropout_p=dropout)
+            mask = toeplitz(bias.to(query.dtype), -math.inf)
+            mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
         else:
-            weights = logits(*upcast[:2], scale, bias, lengths, future_logit_zero).softmax(-1)
-            mixed = F.dropout(weights, dropout) @ upcast[2]
-        return mixed.to(value.dtype)
+            weights = logits(query, key, scale, bias, lengths, future_logit_zero).softmax(-1)
+            mixed = F.dropout(weights, dropout) @ value
+        return mixed.to(dtype)
 
 
 class Attention(Block):
@@ -156,9 +156,8 @@ class Attention(Block):
         if self.rotary:
             key, query = rotate(key), rotate(query[:, :, None], index[:, None, None])[:, :, 0]
         with torch.autocast(query.device.type, enabled=False):
-            kind = torch.promote_types(query.dtype, torch.float32)
-            key, value, tables = key.to(kind), value.to(kind), self.prior.tables(x.shape[1])
-            scores = logits_at(index, query.to(kind), key, *tables, lengths, self.prior.future_logit_zero)
+            asked, key, value = wide(query, key, value)
+            scores = logits_at(index, asked, key, *self.prior.tables(x.shape[1]), lengths, self.prior.future_logit_zero)
             weights = F.dropout(scores.softmax(-1), self.dropout, self.training)  # (B, H, T)
             mixed = (weights[:, :, None] @ value).flatten(1).to(query.dtype)
         return self.project_out(mixed)
@@ -238,17 +237,16 @@ class StreamedAttention(Memory):
         distance = time[held:, None] - time  # (C, K - 1 + C)
         seen = (distance >= 0) & (distance <= held) & (time >= first[..., None])  # (B, C, K - 1 + C)
         with torch.autocast(inputs.device.type, enabled=False):
-            kind = torch.promote_types(query.dtype, torch.float32)
-            query, key, value = query.to(kind), key.to(kind), value.to(kind)
+            query, key, value = wide(query, key, value)
             mask = query.new_zeros(()).masked_fill(~seen, -math.inf)[:, None]  # (B, 1, C, K - 1 + C)
             scale, preferred = attention.prior.tables(self.context)
             if preferred is not None:
-                mask = mask + preferred.to(kind)[:, distance.clamp(0, held)]
+                mask = mask + preferred.to(query.dtype)[:, distance.clamp(0, held)]
             dropout = attention.dropout if self.training else 0.0
             if scale is None:
                 mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
             else:
-                scores = query @ key.mT / math.sqrt(query.shape[-1]) * scale.to(kind)[:, distance.clamp(0, held)]
+                scores = query @ key.mT / math.sqrt(query.shape[-1]) * scale.to(query.dtype)[:, distance.clamp(0, held)]
                 mixed = F.dropout((scores + mask).softmax(-1), dropout) @ value
         return attention.project_out(mixed.to(inputs.dtype).transpose(1, 2).flatten(2))
 

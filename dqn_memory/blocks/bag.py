@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dqn_memory.blocks.block import wide
+
 
 @dataclass(frozen=True)
 class Bag:
@@ -56,9 +58,9 @@ class BagAttention(nn.Module):
         query = self.project_query(x.reshape(len(x), -1, x.shape[-1])).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         key, value = self.project_entries(entries).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         with torch.autocast(x.device.type, enabled=False):
-            kind = torch.promote_types(query.dtype, torch.float32)
+            asked, key, value = wide(query, key, value)
             mixed = F.scaled_dot_product_attention(
-                query.to(kind), key.to(kind), value.to(kind),
+                asked, key, value,
                 attn_mask=(seen | ~some).unsqueeze(1),  # a row that sees none would be not a number
                 dropout_p=self.dropout if self.training else 0.0,
             )  # fmt: skip

@@ -157,6 +157,16 @@ def fresh(state: State, reset: Tensor | None) -> State:
     return tuple(part.masked_fill(reset.view(-1, *[1] * (part.dim() - 1)), 0) for part in state)
 
 
+def wide_dtype(dtype: torch.dtype | None) -> torch.dtype:
+    """Give the dtype of a state that is carried over a sequence, and of sums over one: float32 at least."""
+    return torch.promote_types(dtype or torch.float32, torch.float32)
+
+
+def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Convert tensors to their `wide_dtype`."""
+    return tuple(tensor.to(wide_dtype(tensor.dtype)) for tensor in tensors)
+
+
 class Tail(nn.Module):
     """What may follow a memory: a projection (DBGFQN Eq. 20; its Algorithm 1 has none), dropout."""
 

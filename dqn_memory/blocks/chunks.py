@@ -30,11 +30,6 @@ def head_width(width: int, heads: int) -> int:
     return width // heads
 
 
-def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Convert to float32 where they are narrower: a state that is carried over a sequence needs it."""
-    return tuple(tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in tensors)
-
-
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """Separate the heads, before time and contiguous: (B, T, n) -> (B, H, T, n / H)."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2).contiguous()

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import chunks
-from dqn_memory.blocks.block import Device, Memory, State, Tail
-from dqn_memory.blocks.chunks import join_heads, split_heads, wide
+from dqn_memory.blocks.block import Device, Memory, State, Tail, wide, wide_dtype
+from dqn_memory.blocks.chunks import join_heads, split_heads
 
 CHUNK = 32  # positions whose writes are solved for at once
 SMALLEST = 1e-6  # added to a key's squared length, which can be 0
@@ -41,8 +41,7 @@ class DeltaNet(Memory):
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         """Zeros (B, H, d, d) in float32 or wider: S^T."""
-        dtype = torch.promote_types(dtype or torch.float32, torch.float32)
-        return (torch.zeros(batch, self.heads, self.head, self.head, device=device, dtype=dtype),)
+        return (torch.zeros(batch, self.heads, self.head, self.head, device=device, dtype=wide_dtype(dtype)),)
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         packed, numbers = self.project_in(x).tensor_split((3 * self.width,), -1)

@@ -54,7 +54,7 @@ class FeedForward(Pointwise):
 class LinearMap(Pointwise):
     """One Linear(D, D): D^2 + D parameters (the ablation of the DBGFQN paper's first research question)."""
 
-    def __init__(self, width: int, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, dropout: float = 0.0, projection: bool = False) -> None:
         super().__init__(nn.Linear(width, width), nn.Dropout(dropout))
 
 

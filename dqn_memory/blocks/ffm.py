@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Tail
-from dqn_memory.blocks.minimal import Linear, wide
+from dqn_memory.blocks.block import Tail, wide
+from dqn_memory.blocks.minimal import Linear
 
 FORGOTTEN = 0.01  # what is left of an input at the end of a trace's span
 
@@ -49,8 +49,8 @@ class FFM(Linear):
     def recurrence(self, x: Tensor) -> tuple[Tensor, Tensor]:
         size = torch.exp(-torch.exp(self.alpha))[:, None]  # (m, 1)
         decay = torch.stack((size * self.omega.cos(), size * self.omega.sin()), -1).flatten(0, 1)  # (m c, 2)
-        outputs = self.enter(x)
-        value, gate = outputs.to(wide(outputs.dtype)).chunk(2, -1)
+        (outputs,) = wide(self.enter(x))
+        value, gate = outputs.chunk(2, -1)
         given = (value * gate.sigmoid()).repeat_interleave(self.context, -1)  # (..., m c)
         return decay, torch.stack((given, torch.zeros_like(given)), -1)
 

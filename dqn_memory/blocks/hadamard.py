@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh
+from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, wide, wide_dtype
 from dqn_memory.blocks.kernels.linear_scan import linear_scan, mask
-from dqn_memory.blocks.minimal import wide
 
 PERIOD = 1024  # positions after which the order of the drawn rows begins again
 
@@ -46,7 +45,7 @@ class StableHadamard(Memory):
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         """Zeros: M (B, H, H) and the position in the order of draws (B,)."""
-        matrix = torch.zeros(batch, self.size, self.size, device=device, dtype=wide(dtype))
+        matrix = torch.zeros(batch, self.size, self.size, device=device, dtype=wide_dtype(dtype))
         return matrix, torch.zeros(batch, device=device, dtype=torch.int64)
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
@@ -74,8 +73,8 @@ class StableHadamard(Memory):
 
     def _matrices(self, x: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Compute C and U (..., H, H) and q (..., H), in float32 or wider."""
-        outputs, size = self.into(x), self.size
-        query, key, value, calibration, gate = outputs.to(wide(outputs.dtype)).split((size, size, size, size, 1), -1)
+        (outputs,), size = wide(self.into(x)), self.size
+        query, key, value, calibration, gate = outputs.split((size, size, size, size, 1), -1)
         assert isinstance(self.order, Tensor)
         theta = self.theta(self.order[position % PERIOD]).to(query.dtype)
         decay = 1 + torch.tanh(theta[..., :, None] * calibration[..., None, :])

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import chunks
-from dqn_memory.blocks.block import Device, Memory, State, Tail
-from dqn_memory.blocks.chunks import join_heads, split_heads, wide
+from dqn_memory.blocks.block import Device, Memory, State, Tail, wide, wide_dtype
+from dqn_memory.blocks.chunks import join_heads, split_heads
 
 CHUNK = 32  # positions whose scores are computed at once
 SMALLEST = 1e-6  # added to the normaliser, which can round to 0
@@ -33,8 +33,7 @@ class LinearAttention(Memory):
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         """Zeros (B, H, d, d + 1) in float32 or wider: S, and z in the last column."""
-        dtype = torch.promote_types(dtype or torch.float32, torch.float32)
-        return (torch.zeros(batch, self.heads, self.head, self.head + 1, device=device, dtype=dtype),)
+        return (torch.zeros(batch, self.heads, self.head, self.head + 1, device=device, dtype=wide_dtype(dtype)),)
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         packed = self.project_in(x)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Device, Memory, State, fresh
+from dqn_memory.blocks.block import Device, Memory, State, fresh, wide, wide_dtype
 from dqn_memory.blocks.kernels.scan import Scan, scan_torch, selective_scan
 
 SLOWEST, FASTEST, FLOOR = 1e-3, 1e-1, 1e-4  # range of the first step sizes
@@ -24,7 +24,7 @@ class Mamba(Memory):
 
     d B, as the public implementation has it, stands for the zero-order hold of equation 4. With E = `expand` D, N, W =
     `taps` and R = `rank`: E (3 D + W + 3 N + 2 R + 3) parameters, about E (3 D + W + 6 N + 2 R) multiply-adds a token,
-    a state of O(E (W + N)). Stable at any length: A < 0.
+    a state of O(E (W + N)). Stable at any length: A < 0. It ends on a projection of its own, with `projection` too.
 
     `core` computes the recurrence: torch's, which runs everywhere, until `kernels.select.set_scan` gives another.
     """
@@ -32,14 +32,9 @@ class Mamba(Memory):
     initialises_itself = True
 
     def __init__(
-        self,
-        width: int,
-        states: int = 16,
-        taps: int = 4,
-        expand: int = 2,
-        rank: int | None = None,
-        dropout: float = 0.0,
-    ) -> None:
+        self, width: int, dropout: float = 0.0, projection: bool = False, *, states: int = 16, taps: int = 4,
+        expand: int = 2, rank: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.width, self.states, self.taps = width, states, taps
         self.inner = expand * width
@@ -66,9 +61,8 @@ class Mamba(Memory):
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         """Zeros (B, E, W) and (B, E, N)."""
-        state_dtype = torch.promote_types(dtype or torch.float32, torch.float32)
         inputs = torch.zeros(batch, self.inner, self.taps, device=device, dtype=dtype)
-        return inputs, torch.zeros(batch, self.inner, self.states, device=device, dtype=state_dtype)
+        return inputs, torch.zeros(batch, self.inner, self.states, device=device, dtype=wide_dtype(dtype))
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, E)
@@ -77,7 +71,7 @@ class Mamba(Memory):
             keep, after = None, inputs[..., -self.taps :]
             u = F.silu(self.conv1d(inputs[..., 1:])).mT  # (B, T, E)
         else:
-            keep = (~reset).to(torch.promote_types(u.dtype, torch.float32))
+            keep = (~reset).to(wide_dtype(u.dtype))
             episode = F.pad(reset.cumsum(1), (self.taps, 0))  # (B, W + T): 0 before the first reset
             after = inputs[..., -self.taps :] * (episode[:, None, -self.taps :] == episode[:, None, -1:])
             u = F.silu(self._convolve(inputs[..., 1:], episode[:, 1:])).mT
@@ -95,14 +89,14 @@ class Mamba(Memory):
         with torch.autocast(x.device.type, enabled=False):
             kind = decay.dtype
             step = F.softplus(delta.to(kind) + self.dt_proj.bias.to(kind))[..., None]  # (B, E, 1)
-            wide = u.to(kind)
-            held = torch.exp(step * decay) * held.to(kind) + step * wide[..., None] * enter.to(kind)[:, None]
-            y = (held @ leave.to(kind)[..., None])[..., 0] + self.D.to(kind) * wide
+            driven = u.to(kind)
+            held = torch.exp(step * decay) * held.to(kind) + step * driven[..., None] * enter.to(kind)[:, None]
+            y = (held @ leave.to(kind)[..., None])[..., 0] + self.D.to(kind) * driven
             y = (y * F.silu(gate.to(kind))).to(u.dtype)
         return self.dropout(self.out_proj(y)), (inputs, held)
 
     def _decay(self) -> Tensor:
-        return -torch.exp(self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)))  # (E, N)
+        return -torch.exp(*wide(self.A_log))  # (E, N)
 
     def _convolve(self, inputs: Tensor, episode: Tensor) -> Tensor:
         """Convolve inputs (B, E, W - 1 + T) within each episode, whose numbers (B, W - 1 + T) are given: (B, E, T)."""

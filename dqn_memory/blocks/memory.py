@@ -35,17 +35,6 @@ def _mlp(width: int, dropout: float = 0.0, projection: bool = False, *, multiple
     return FeedForward(width, multiple, dropout)
 
 
-def _linear(width: int, dropout: float = 0.0, projection: bool = False) -> Block:
-    return LinearMap(width, dropout)
-
-
-def _mamba(
-    width: int, dropout: float = 0.0, projection: bool = False, *, states: int = 16, taps: int = 4, expand: int = 2,
-    rank: int | None = None,
-) -> Block:  # fmt: skip
-    return Mamba(width, states, taps, expand, rank, dropout)
-
-
 BIDIRECTIONAL = ("birnn", "bilstm", "bigru")  # half of the width for each direction
 
 MEMORY: dict[str, Builder] = {
@@ -53,7 +42,7 @@ MEMORY: dict[str, Builder] = {
     "feedforward_x2": partial(_feed_forward, 2),
     "feedforward_x3": partial(_feed_forward, 3),
     "feedforward_x4": partial(_feed_forward, 4),
-    "linear": _linear,
+    "linear": LinearMap,
     "rnn": partial(Recurrence, "rnn"),
     "lstm": partial(Recurrence, "lstm"),
     "gru": partial(Recurrence, "gru"),
@@ -62,7 +51,7 @@ MEMORY: dict[str, Builder] = {
     "bigru": partial(Bidirectional, "gru"),
     "darqn": partial(DarqnLSTM, False),
     "darqn_released": partial(DarqnLSTM, True),
-    "mamba": _mamba,
+    "mamba": Mamba,
     "mingru": MinGRU,
     "minlstm": MinLSTM,
     "lru": LRU,

@@ -5,7 +5,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh
+from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, wide, wide_dtype
 from dqn_memory.blocks.kernels.linear_scan import linear_scan, mask, multiply
 
 
@@ -28,7 +28,7 @@ class Linear(Memory):
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         """Zeros (B, *shape)."""
-        return (torch.zeros(batch, *self.shape, device=device, dtype=wide(dtype)),)
+        return (torch.zeros(batch, *self.shape, device=device, dtype=wide_dtype(dtype)),)
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         decay, drive = self.recurrence(x)
@@ -40,11 +40,6 @@ class Linear(Memory):
         before = fresh(state, reset)[0].to(drive.dtype)
         after = (multiply(decay, before) if len(self.shape) == 2 else decay * before) + drive
         return self.tail(self.read(after, x)), (after,)
-
-
-def wide(dtype: torch.dtype | None) -> torch.dtype:
-    """Give the dtype of a state that is carried over a sequence: float32 at least."""
-    return torch.promote_types(dtype or torch.float32, torch.float32)
 
 
 class MinGRU(Linear):
@@ -64,8 +59,8 @@ class MinGRU(Linear):
         self.tail = Tail(width, projection, dropout)
 
     def recurrence(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        outputs = self.linear(x)
-        gate, candidate = outputs.to(wide(outputs.dtype)).chunk(2, -1)
+        (outputs,) = wide(self.linear(x))
+        gate, candidate = outputs.chunk(2, -1)
         update = gate.sigmoid()
         return 1 - update, update * candidate
 
@@ -92,8 +87,8 @@ class MinLSTM(Linear):
 
     def recurrence(self, x: Tensor) -> tuple[Tensor, Tensor]:
         width = self.shape[0]
-        outputs = self.linear(x)
-        gates, candidate = outputs.to(wide(outputs.dtype)).split((2 * width, width), -1)
+        (outputs,) = wide(self.linear(x))
+        gates, candidate = outputs.split((2 * width, width), -1)
         forget, enter = gates.sigmoid().chunk(2, -1)
         kept = forget / (forget + enter)
         return kept, (1 - kept) * candidate

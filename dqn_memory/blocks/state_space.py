@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Tail
+from dqn_memory.blocks.block import Tail, wide
 from dqn_memory.blocks.kernels.linear_scan import multiply
-from dqn_memory.blocks.minimal import Linear, wide
+from dqn_memory.blocks.minimal import Linear
 
 
 class StateSpace(Linear):
@@ -39,8 +39,8 @@ class StateSpace(Linear):
         decay, scale = self.diagonal()
         enter = self.enter.view(*self.shape, -1).mT  # (N, D, 2)
         scaled = multiply(scale[:, None], enter) if scale.shape[-1] == 2 else scale[:, None] * enter
-        drive = F.linear(x, scaled.mT.flatten(0, 1))
-        return decay, drive.to(wide(drive.dtype)).unflatten(-1, self.shape)
+        (drive,) = wide(F.linear(x, scaled.mT.flatten(0, 1)))
+        return decay, drive.unflatten(-1, self.shape)
 
     def read(self, states: Tensor, x: Tensor) -> Tensor:
         return F.linear(states.flatten(-2), self.times * self.leave) + self.skip * x

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import chunks
-from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh
-from dqn_memory.blocks.chunks import join_heads, split_heads, wide
+from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, wide, wide_dtype
+from dqn_memory.blocks.chunks import join_heads, split_heads
 
 CHUNK = 32  # positions whose scores are computed at once
 NOTHING = -1e30  # stands for the logarithm of 0, without its infinite differences
@@ -48,7 +48,7 @@ class SLSTM(Memory):
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         """Make h, c / n and log n, (B, H, d) in float32 or wider: zeros, but -1e30 for the logarithm of 0."""
-        dtype, shape = torch.promote_types(dtype or torch.float32, torch.float32), (batch, self.heads, self.head)
+        dtype, shape = wide_dtype(dtype), (batch, self.heads, self.head)
         return tuple(torch.full(shape, value, device=device, dtype=dtype) for value in (0.0, 0.0, NOTHING))
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
@@ -97,7 +97,7 @@ class MLSTM(Memory):
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         """Zeros in float32 or wider: (B, H, d, d + 1), C^T and n in the last column, and m (B, H)."""
-        dtype, shape = torch.promote_types(dtype or torch.float32, torch.float32), (batch, self.heads)
+        dtype, shape = wide_dtype(dtype), (batch, self.heads)
         memory = torch.zeros(*shape, self.head, self.head + 1, device=device, dtype=dtype)
         return memory, torch.zeros(shape, device=device, dtype=dtype)
 

@@ -32,8 +32,8 @@ def whole(data):
 
 def mixer(data, dtype):
     parameters = {key[6:]: torch.tensor(value, dtype=dtype) for key, value in whole(data).items() if "param." in key}
-    sizes = [int(data[key]) for key in ("d_model", "d_state", "d_conv", "expand")]
-    block = Mamba(*sizes).to(dtype)
+    width, states, taps, expand = (int(data[key]) for key in ("d_model", "d_state", "d_conv", "expand"))
+    block = Mamba(width, states=states, taps=taps, expand=expand).to(dtype)
     block.load_state_dict(parameters, strict=True)
     return block
 
