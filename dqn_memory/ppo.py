@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dqn_memory.acting import ExplorationConfig
 from dqn_memory.config import EvaluationConfig
-from dqn_memory.rollout_trainer import RolloutConfig, RolloutTrainer
+from dqn_memory.rollout_trainer import RolloutConfig, RolloutLearnerConfig, RolloutTrainer
 from dqn_memory.rollouts import Rollout, lambda_returns, masked_mean
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.metrics import RunStats
@@ -28,35 +28,20 @@ from dqn_memory.runs.settings import Bounds
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class PPOLearnerConfig:
+class PPOLearnerConfig(RolloutLearnerConfig):
     """Rollouts and the update from them."""
 
     rollout_steps: Annotated[int, Bounds(2)] = 128
-    """Steps T of a rollout, in every environment; gradients go back that far."""
     epochs: Annotated[int, Bounds(1)] = 4
-    """Passes over each rollout."""
-    minibatches: Annotated[int, Bounds(1)] = 4
-    """Updates of a pass, each from its share of the environments."""
-    gamma: Annotated[float, Bounds(0, 1)] = 0.99
-    """Discount per environment step."""
     trace_decay: Annotated[float, Bounds(0, 1)] = 0.95
-    """Lambda of GAE: 0 looks one step ahead, 1 to the end of the rollout."""
+    final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.1
+    max_grad_norm: Annotated[float, Bounds(above=0)] = 0.5
     clip: Annotated[float, Bounds(above=0)] = 0.2
     """How far the ratio of new to old probability may leave 1 before it earns nothing more."""
     entropy_weight: Annotated[float, Bounds(0)] = 0.03
     """Weight of the policy's entropy; it falls as the learning rate does."""
     value_weight: Annotated[float, Bounds(0)] = 0.5
     """Weight of the critic's squared error."""
-    learning_rate: Annotated[float, Bounds(above=0)] = 1e-3
-    """Adam's learning rate."""
-    final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.1
-    """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
-    max_grad_norm: Annotated[float, Bounds(above=0)] = 0.5
-    """Largest global L2 norm of the gradient."""
-    reward_scale: Annotated[float, Bounds(above=0)] | None = 1.0
-    """Factor on rewards in what is learned (None: one over the standard deviation of all episodes' returns so far)."""
-    ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
-    """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""
 
 
 @dataclass(frozen=True)

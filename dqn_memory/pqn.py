@@ -19,41 +19,21 @@ import torch
 from torch import Tensor
 
 from dqn_memory.acting import ExplorationConfig
-from dqn_memory.rollout_trainer import RolloutConfig, RolloutTrainer
+from dqn_memory.rollout_trainer import RolloutConfig, RolloutLearnerConfig, RolloutTrainer
 from dqn_memory.rollouts import Rollout, lambda_returns
 from dqn_memory.runs.settings import Bounds
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class PQNLearnerConfig:
+class PQNLearnerConfig(RolloutLearnerConfig):
     """Rollouts and the update from them."""
 
-    rollout_steps: Annotated[int, Bounds(2)] = 64
-    """Steps T of a rollout, in every environment; gradients go back that far."""
-    epochs: Annotated[int, Bounds(1)] = 2
-    """Passes over each rollout."""
-    minibatches: Annotated[int, Bounds(1)] = 4
-    """Updates of a pass, each from its share of the environments."""
-    gamma: Annotated[float, Bounds(0, 1)] = 0.99
-    """Discount per environment step."""
-    trace_decay: Annotated[float, Bounds(0, 1)] = 0.9
-    """Lambda of Q(lambda): 0 looks one step ahead, 1 to the end of the rollout."""
     cut: Literal["none", "watkins"] = "none"
     """Where returns stop besides at ends of episodes: nowhere, or at actions that were not greedy (Watkins 1989)."""
     action_gap: Annotated[float, Bounds(0, below=1)] = 0.0
     """Alpha of advantage learning (Bellemare et al. 2016): the gap between Q of the best action and of another grows by
     1 / (1 - alpha), which matters where an action lasts a small part of an episode."""
-    learning_rate: Annotated[float, Bounds(above=0)] = 1e-3
-    """Adam's learning rate."""
-    final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.05
-    """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
-    max_grad_norm: Annotated[float, Bounds(above=0)] = 1.0
-    """Largest global L2 norm of the gradient."""
-    reward_scale: Annotated[float, Bounds(above=0)] | None = 1.0
-    """Factor on rewards in what is learned (None: one over the standard deviation of all episodes' returns so far)."""
-    ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
-    """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""
 
 
 @dataclass(frozen=True)

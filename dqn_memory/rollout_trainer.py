@@ -38,6 +38,32 @@ C = TypeVar("C", bound=Any)
 
 # ---- config ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
+class RolloutLearnerConfig:
+    """Rollouts and the update from them, as `pqn` and `ppo` have them in common."""
+
+    rollout_steps: Annotated[int, Bounds(2)] = 64
+    """Steps T of a rollout, in every environment; gradients go back that far."""
+    epochs: Annotated[int, Bounds(1)] = 2
+    """Passes over each rollout."""
+    minibatches: Annotated[int, Bounds(1)] = 4
+    """Updates of a pass, each from its share of the environments."""
+    gamma: Annotated[float, Bounds(0, 1)] = 0.99
+    """Discount per environment step."""
+    trace_decay: Annotated[float, Bounds(0, 1)] = 0.9
+    """Lambda of Q(lambda) and of GAE: 0 looks one step ahead, 1 to the end of the rollout."""
+    learning_rate: Annotated[float, Bounds(above=0)] = 1e-3
+    """Adam's learning rate."""
+    final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.05
+    """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
+    max_grad_norm: Annotated[float, Bounds(above=0)] = 1.0
+    """Largest global L2 norm of the gradient."""
+    reward_scale: Annotated[float, Bounds(above=0)] | None = 1.0
+    """Factor on rewards in what is learned (None: one over the standard deviation of all episodes' returns so far)."""
+    ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
+    """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""
+
+
+@dataclass(frozen=True)
 class RolloutConfig:
     """What the configs of `pqn` and `ppo` have in common: an agent that acts from a carried state."""
 
@@ -49,7 +75,7 @@ class RolloutConfig:
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=256))
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
-    learner: Any = None  # of the script's own class
+    learner: RolloutLearnerConfig = field(default_factory=RolloutLearnerConfig)
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
     novelty: NoveltyConfig = field(default_factory=NoveltyConfig)
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
