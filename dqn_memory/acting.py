@@ -191,10 +191,13 @@ class StateActor(Kept):
         return q, tuple(part for layer in after for part in layer)
 
 
+Actor = WindowActor | StateActor
+
+
 class GreedyStep(nn.Module):
     """One step of an actor as a function: what it remembers goes in and comes out, as an exported file needs it."""
 
-    def __init__(self, actor: WindowActor | StateActor) -> None:
+    def __init__(self, actor: Actor) -> None:
         super().__init__()
         self.actor, self.network = actor, actor.network
 
@@ -218,11 +221,10 @@ class NetworkPolicy:
     """
 
     def __init__(
-        self, actor: WindowActor | StateActor, network: QNetwork, num_envs: int, draws: torch.Generator | None = None,
-        forgets: bool = False,
-    ) -> None:  # fmt: skip
+        self, actor: Actor, num_envs: int, draws: torch.Generator | None = None, forgets: bool = False
+    ) -> None:
         self.actor, self.draws, self.forgets = actor, draws, forgets
-        self.previous_action = torch.full((num_envs,), network.num_actions, device=next(network.parameters()).device)
+        self.previous_action = torch.full((num_envs,), actor.network.num_actions, device=actor.device)
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         """Choose actions (N,) for observations (N, ...), and give the network's outputs (N, A)."""
@@ -232,9 +234,7 @@ class NetworkPolicy:
         return self.previous_action, outputs
 
 
-def make_actor(
-    network: QNetwork, num_envs: int, device: torch.device, acting: ActingMode, state: ActingState
-) -> WindowActor | StateActor:
+def make_actor(network: QNetwork, num_envs: int, device: torch.device, acting: ActingMode, state: ActingState) -> Actor:
     """Make the actor that the flags `--acting` and `--acting-state` ask for."""
     if state == "episode":
         return StateActor(network, num_envs, device)
@@ -400,7 +400,7 @@ class EvalSetup:
         actor = make_actor(network, num_envs, self.device, self.acting, self.acting_state)
         stream = Streams.spawn(seed).exploration  # `seed` itself draws environments
         draws = generator(stream, self.device) if self.sampled else None
-        return NetworkPolicy(actor, network, num_envs, draws, self.reset_memory)
+        return NetworkPolicy(actor, num_envs, draws, self.reset_memory)
 
 
 @torch.no_grad()

@@ -44,7 +44,7 @@ def agent(name, space, bag=0, **changes):
         built = network.build(observation_spec(encoded), ACTIONS).eval()
 
     def start(rows):
-        return NetworkPolicy(make_actor(built, rows, CPU, config.acting, state), built, rows)
+        return NetworkPolicy(make_actor(built, rows, CPU, config.acting, state), rows)
 
     interface = Interface(space, encode, encoded, ACTIONS, lambda action: action)
     return Agent(LoadedPolicy(config, {}, 0, CPU, start), interface)

@@ -108,10 +108,12 @@ def test_drawn_actions_are_as_frequent_as_their_logits_say():
         return Step(torch.zeros(rows, 1), torch.zeros(rows, 1), *(ended,) * 4, torch.zeros(rows), torch.ones(rows))
 
     fleet = SimpleNamespace(num_envs=rows, device="cpu", reset=lambda: torch.zeros(rows, 1), step=step)
-    actor = SimpleNamespace(observe=lambda *seen: None, q_values=lambda: shares.log().expand(rows, 3) + 5)
-    network = SimpleNamespace(num_actions=3, parameters=lambda: iter((shares,)))
+    actor = SimpleNamespace(
+        observe=lambda *seen: None, q_values=lambda: shares.log().expand(rows, 3) + 5, device="cpu",
+        network=SimpleNamespace(num_actions=3),
+    )  # fmt: skip
     for draws in (torch.Generator().manual_seed(0), None):
-        play(fleet, NetworkPolicy(actor, network, rows, draws), 1)
+        play(fleet, NetworkPolicy(actor, rows, draws), 1)
     drawn, greedy = taken
     torch.testing.assert_close(drawn.bincount(minlength=3) / rows, shares, atol=0.02, rtol=0)
     assert (greedy == 2).all()
