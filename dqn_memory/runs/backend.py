@@ -1,6 +1,6 @@
 """The Mamba backend of a process: chosen once, said once, written down, and the same after a run's resume."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Literal, TextIO
 
 import torch
@@ -9,10 +9,10 @@ from torch import nn
 from dqn_memory.blocks.kernels.select import Choice, Unavailable, choose, mixers, set_scan
 from dqn_memory.runs.errors import UserError
 
-__all__ = ["FACT", "Backend", "Choice", "facts", "log_backend", "recorded", "refused", "resolve_backend"]
+__all__ = ["FACT", "Backend", "Choice", "facts", "log_backend", "refused", "resolve_backend"]
 
 Backend = Literal["auto", "torch", "simd", "triton", "mamba_ssm"]
-FACT = "mamba_backend"  # its name in environment.json
+FACT = "mamba_backend"  # its name in environment.json, which says null where there was no Mamba
 
 
 def resolve_backend(networks: Iterable[nn.Module], asked: str, device: torch.device) -> Choice | None:
@@ -56,9 +56,3 @@ def log_backend(
 def facts(choice: Choice | None) -> dict[str, Any]:
     """Give what environment.json, and what a script writes of a run, keep of it."""
     return {FACT: None if choice is None else choice.name}
-
-
-def recorded(environment: Mapping[str, Any]) -> str | None:
-    """Read the backend that an environment.json names; None where there was no Mamba."""
-    name: str | None = environment.get(FACT)
-    return name

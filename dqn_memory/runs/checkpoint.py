@@ -7,7 +7,6 @@ says which files are valid, with their sizes and hashes. What it does not name i
 import io
 import json
 import re
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from dqn_memory.runs.errors import SHORT_OF_MEMORY, UserError
+from dqn_memory.runs.errors import SHORT_OF_MEMORY, UserError, train_anew
 from dqn_memory.runs.ring import Ring
 from envs.files import disk_errors, parse_json, sha256, write_atomic
 
@@ -78,11 +77,6 @@ def foreign_state(run: Path) -> Iterator[None]:
         raise UserError(
             f"the checkpoint of {run} is foreign: its state does not fit here ({reason}); {train_anew(run)}"
         ) from None
-
-
-def train_anew(run: Path) -> str:
-    """Name the way out of a run that cannot be continued."""
-    return f"train it anew with --config {shlex.quote(str(run / 'config.toml'))} and another --run"
 
 
 def check_form(found: Any, own: Any, path: str = "") -> None:
@@ -296,7 +290,8 @@ def unpack_tensors(data: bytes, kind: str, path: Path) -> tuple[dict[str, Tensor
     """Read what `pack_tensors` wrote; raises UserError naming `path` for anything else."""
     wanted = TENSORS.format(kind)
     try:
-        tensors, header = load(data), _header(data)
+        size = int.from_bytes(data[:8], "little")
+        tensors, header = load(data), parse_json(data[8 : 8 + size]).get("__metadata__", {})
     except (SafetensorError, ValueError, KeyError) as error:
         raise UserError(f"{path} is no safetensors file: {' '.join(str(error).split())}") from None
     found = header.pop(FORMAT_KEY, None)
@@ -322,11 +317,6 @@ def unpack_trainer(data: bytes, path: Path) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise UserError(f"{path} is foreign: it holds a {type(state).__name__}, not a trainer's state")
     return state
-
-
-def _header(data: bytes) -> dict[str, str]:
-    size = int.from_bytes(data[:8], "little")
-    return parse_json(data[8 : 8 + size]).get("__metadata__", {})
 
 
 def next_span(

@@ -1,5 +1,13 @@
 """Errors that a user can cause: one sentence, no traceback."""
 
+import shlex
+from pathlib import Path
+
 from envs.errors import SHORT_OF_MEMORY, UserError, check_known, near_names, one_line_errors, require
 
-__all__ = ["SHORT_OF_MEMORY", "UserError", "check_known", "near_names", "one_line_errors", "require"]
+__all__ = ["SHORT_OF_MEMORY", "UserError", "check_known", "near_names", "one_line_errors", "require", "train_anew"]
+
+
+def train_anew(run: Path) -> str:
+    """Name the way out of a run that cannot be continued."""
+    return f"train it anew with --config {shlex.quote(str(run / 'config.toml'))} and another --run"

@@ -20,7 +20,6 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, BinaryIO, Self
 
 import tomli_w
@@ -29,7 +28,7 @@ import tyro
 from torch import Tensor
 
 from dqn_memory.runs.checkpoint import Checkpoint, CheckpointFolder
-from dqn_memory.runs.errors import UserError, require
+from dqn_memory.runs.errors import UserError, require, train_anew
 from dqn_memory.runs.lock import held_by, lock_holder, take_lock
 from dqn_memory.runs.metrics import FINAL, Metrics, read_metrics
 from dqn_memory.runs.ring import Ring
@@ -188,8 +187,8 @@ class Run:
     def _check_unfinished(self) -> None:
         if any(name.startswith(FINAL) for line in self.metrics() for name in line):
             raise UserError(
-                f"{self.path} is a finished run that was kept without its checkpoint, so it cannot be continued; train "
-                f"it anew with --config {self.path / 'config.toml'} and another --run"
+                f"{self.path} is a finished run that was kept without its checkpoint, so it cannot be continued; "
+                f"{train_anew(self.path)}"
             )
 
     def close(self) -> None:
@@ -203,9 +202,7 @@ class Run:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

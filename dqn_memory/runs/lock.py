@@ -37,7 +37,7 @@ def take_lock(path: Path, busy: str, patience: float = PATIENCE) -> BinaryIO:
         file = path.open("a+b", buffering=0)
     until = time.monotonic() + patience
     with disk_errors(path):
-        while not _lock(file):
+        while not lock_descriptor(file.fileno(), blocking=False):
             if time.monotonic() > until:
                 file.close()
                 raise UserError(f"{busy}, {held_by(lock_holder(path) or {})}")
@@ -63,7 +63,7 @@ def lock_holder(path: Path) -> dict[str, Any] | None:
     try:
         with path.open("r+b" if os.access(path, os.W_OK) else "rb", buffering=0) as file:
             for probe in range(PROBES):
-                if _lock(file):
+                if lock_descriptor(file.fileno(), blocking=False):
                     return None
                 time.sleep(0.01 * (probe + 1 < PROBES))
             file.seek(1)
@@ -77,7 +77,3 @@ def lock_holder(path: Path) -> dict[str, Any] | None:
 def held_by(holder: dict[str, Any]) -> str:
     """Name a lock's holder in a sentence."""
     return f"by process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}"
-
-
-def _lock(file: BinaryIO) -> bool:
-    return lock_descriptor(file.fileno(), blocking=False)

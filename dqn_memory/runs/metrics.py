@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, train_anew
 from dqn_memory.runs.trackers import NONE, TRACKERS, Tracker
 from envs.files import disk_errors, parse_json, sha256
 
@@ -73,8 +72,7 @@ class Metrics:
         """
         self.close()
         present = self.flush()
-        folder = shlex.quote(str(self.path.parent / "config.toml"))
-        way_out = f"train it anew with --config {folder} and another --run"
+        way_out = train_anew(self.path.parent)
         if len(present) < length:
             raise UserError(
                 f"{self.path} is damaged: it has {len(present)} bytes, fewer than the saved {length}; {way_out}"
@@ -97,7 +95,8 @@ class Metrics:
 
 def metrics_line(step: int, scalars: Mapping[str, float]) -> bytes:
     """One JSON object on a line of its own."""
-    values = {name: _plain(value) for name, value in scalars.items()}
+    numbers = {name: _number(value) for name, value in scalars.items()}
+    values = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
     return json.dumps({"step": step, **values}, allow_nan=False).encode() + b"\n"
 
 
@@ -123,11 +122,6 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if not isinstance(parsed, dict) or not isinstance(parsed.get("step"), int):
         raise UserError(f"{path} is damaged: line {number} is not a JSON object with a step")
     return parsed
-
-
-def _plain(value: Any) -> float | int | None:
-    number = _number(value)
-    return number if math.isfinite(number) else None
 
 
 def _number(value: Any) -> float | int:

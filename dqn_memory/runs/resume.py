@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from dqn_memory.runs.backend import Backend, recorded, refused
-from dqn_memory.runs.checkpoint import Checkpoint, foreign_state, train_anew
+from dqn_memory.runs.backend import FACT, Backend, refused
+from dqn_memory.runs.checkpoint import Checkpoint, foreign_state
 from dqn_memory.runs.common import Engine
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, train_anew
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.settings import Settings, flag_names, parse
@@ -125,7 +125,7 @@ def with_backend(config: C, run: Run) -> C:
 
     Raises UserError where that one cannot run on the config's device.
     """
-    began = recorded(run.environment)
+    began = run.environment.get(FACT)
     if began is None:
         return config
     refusal = refused(began, config.compute.torch_device())

@@ -123,18 +123,15 @@ def _settings(config: C, settings: Mapping[str, Any], presets: Path) -> C:
         path = paths[check_known("setting", flag, [*presets_known, *paths])]
         *holders, name = path.split(".")
         if value is None:
-            _check_optional(flag, reduce(getattr, holders, config), name)
+            holder = reduce(getattr, holders, config)
+            if NoneType not in members(field_types(type(holder))[name]):
+                raise UserError(f"settings: {flag} cannot be None; leave it out for its default")
             nothing.add(path)
         else:
-            reduce(lambda inner, holder: inner.setdefault(holder, {}), holders, table)[name] = _plain(flag, value)
+            reduce(lambda inner, key: inner.setdefault(key, {}), holders, table)[name] = _plain(flag, value)
     config = from_toml(type(config), tomli_w.dumps(table), "settings", config)
     values = {path: reduce(getattr, path.split("."), config) for path in paths.values()}
     return _rebuild(config, values | dict.fromkeys(nothing), "")
-
-
-def _check_optional(flag: str, holder: Any, name: str) -> None:
-    if NoneType not in members(field_types(type(holder))[name]):
-        raise UserError(f"settings: {flag} cannot be None; leave it out for its default")
 
 
 def _plain(flag: str, value: Any) -> Any:

@@ -340,7 +340,7 @@ class Trainer(ABC, Generic[C]):
                     lost = "without its replay: the continued run is not exact, episodes start anew"
                     print(f"resuming {run.path} {lost}", flush=True)
             run.lengthen(config.total_steps)
-            backend.log_backend(trainer.backend, trainer.device, backend.recorded(run.environment))
+            backend.log_backend(trainer.backend, trainer.device, run.environment.get(backend.FACT))
         except BaseException:
             run.close()
             raise
@@ -348,7 +348,9 @@ class Trainer(ABC, Generic[C]):
 
     def train(self, run: Run) -> Score:
         """Iterate to the end of the run; log, evaluate and save on the way."""
-        clock, total, env = self.begin_log(run), self.config.total_steps, self.config.environment.env
+        self.began_at = self.steps
+        clock, total, env = Clock(run.metrics()), self.config.total_steps, self.config.environment.env
+        run.track(self.config.output.track)
         with Interrupts() as interrupts, Progress(total, self.steps, env) as progress:
             while self.unfinished:
                 with interrupts.held():
@@ -366,13 +368,6 @@ class Trainer(ABC, Generic[C]):
         """Whether there is anything left to learn."""
         return self.steps < self.config.total_steps and not self.solved
 
-    def begin_log(self, run: Run) -> Clock:
-        """Open what the run is logged to, and start its clock."""
-        self.began_at = self.steps
-        clock = Clock(run.metrics())
-        run.track(self.config.output.track)
-        return clock
-
     def record(self, run: Run, clock: Clock, stopping: bool) -> dict[str, float]:
         """Log, evaluate and save as far as due, save at once where `stopping`; gives what was logged."""
         config = self.config
@@ -381,7 +376,8 @@ class Trainer(ABC, Generic[C]):
             scalars = self.scalars()
             scalars["charts/SPS"] = (self.steps - self.began_at) / clock.seconds
             run.log(self.steps, scalars | clock.scalars())
-        if self.updates and self._evaluation_due():
+        first = getattr(config.evaluation, "evaluate_from", 0)  # not every trainer's config puts evaluations off
+        if self.updates and self.steps >= first and self._due(config.evaluation.evaluate_every):
             self.stats.check_finite()
             score = self.evaluate()
             run.log(self.steps, score.scalars() | clock.scalars())
@@ -432,11 +428,6 @@ class Trainer(ABC, Generic[C]):
 
     def _due(self, every: int) -> bool:
         return due(self.steps, every, self.steps_per_iteration)
-
-    def _evaluation_due(self) -> bool:
-        """Whether an evaluation is due; not every trainer's config puts the first one off."""
-        evaluation = self.config.evaluation
-        return self.steps >= getattr(evaluation, "evaluate_from", 0) and self._due(evaluation.evaluate_every)
 
     def shown_scalars(self, scalars: Mapping[str, float]) -> dict[str, float]:
         """Choose what the progress line shows, by the words that it shows them under."""
