@@ -63,7 +63,6 @@ class PQNTrainer(RolloutTrainer[PQNConfig]):
 
     # ---- act, targets, loss --------------------------------------------------------------------------------------
     def choose(self, outputs: Tensor) -> Tensor:
-        """Act greedily."""
         return outputs.argmax(1)
 
     def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
@@ -73,7 +72,6 @@ class PQNTrainer(RolloutTrainer[PQNConfig]):
         return (q_lambda(rollout, q, self.config.learner),)
 
     def loss(self, outputs: Tensor, rollout: Rollout, *targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the error of Q."""
         return td_loss(outputs, rollout.action, *targets)
 
 

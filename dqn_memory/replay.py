@@ -78,18 +78,15 @@ class Replay(Ring):
         self.host: dict[str, np.ndarray] = {name: np.zeros((columns, num_envs), kind) for name, kind in kinds.items()}
 
     def add(self, **cells: Tensor) -> None:
-        """Append one column of every kind of cell, (N, ...) each, under the names of `cells`."""
         column = self.written % self.num_columns
         super().add(**cells)
         self._copy_to_host(np.array([column]), {name: value.unsqueeze(0) for name, value in cells.items()})
 
     def cut(self) -> None:
-        """Let the episodes of the newest column end there, as a time limit would end them."""
         super().cut()
         self.host["done"][(self.written - 1) % self.num_columns] = True
 
     def restore(self, start: int, cells: dict[str, Tensor]) -> None:
-        """Put back columns that began at `start`, the newest ones of the run."""
         super().restore(start, cells)
         if cells:
             self._copy_to_host(np.arange(start, self.written) % self.num_columns, cells)

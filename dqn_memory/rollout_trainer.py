@@ -206,7 +206,6 @@ class RolloutTrainer(NetworkTrainer[C]):
         return self.network.read(x)
 
     def begin(self) -> None:
-        """Start episodes in all environments, with nothing remembered."""
         self.collector.begin()
 
     # ---- the algorithm: what a script provides -------------------------------------------------------------------
@@ -334,6 +333,5 @@ class RolloutTrainer(NetworkTrainer[C]):
         return steps
 
     def scalars(self) -> dict[str, float]:
-        """Give what a log line says; sums since the last line are cleared."""
         told = {"charts/epsilon": self.explorer.epsilon(self.steps)} | self.network.memory_scalars()
         return super().scalars() | told

@@ -77,7 +77,6 @@ class QTrainer(NetworkTrainer[TrainConfig]):
             )
 
     def begin(self) -> None:
-        """Start episodes in all environments, with nothing remembered."""
         num_envs = self.config.environment.num_envs
         self.observation = self.fleet.reset()  # (N, ...)
         self.previous_action = torch.full((num_envs,), self.num_actions, device=self.device)  # A: none yet
@@ -86,7 +85,6 @@ class QTrainer(NetworkTrainer[TrainConfig]):
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
     def iterate(self) -> None:
-        """Take one step in every environment, then this iteration's updates."""
         # act
         all_random = self.explorer.epsilon(self.steps) == 1.0
         greedy = torch.zeros_like(self.previous_action) if all_random else self.actor.q_values().argmax(1)
@@ -136,7 +134,6 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         return {"network": self.network, "target": self.target} | super().networks()
 
     def scalars(self) -> dict[str, float]:
-        """Give what a log line says; sums since the last line are cleared."""
         epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}
         return super().scalars() | epsilon | self.network.memory_scalars()
 

@@ -93,13 +93,11 @@ class NetworkTrainer(Trainer[C]):
         return goal is not None and float(score.success.mean()) >= goal
 
     def summary(self, score: Score) -> str:
-        """Say what the script prints of the last evaluation."""
         environment, options = self.config.environment.env, self.config.env_kwargs(training=False)
         return summary(score, baseline_summary(float(score.success.mean()), environment, options))
 
     @classmethod
     def variant(cls, config: C) -> str:
-        """Name the run's folder between environment and seed."""
         name: str = config.network.architecture
         return name
 

@@ -27,7 +27,6 @@ class Pointwise(Memory):
         return self.layers(select(x, index))
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Nothing."""
         return ()
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:

@@ -53,8 +53,7 @@ def rotate(x: Tensor, position: Tensor | None = None) -> Tensor:
     """Turn feature j of the first half with feature j of the second by position * 10000^(-2j / hd).
 
     Rotary positions of Su et al. (2021): x is (..., T, hd) with hd even; `position` broadcasts to (..., T) and is
-    0 .. T-1 where None. Products of
-    turned queries and keys depend on the difference of their positions alone.
+    0 .. T-1 where None. Products of turned queries and keys depend on the difference of their positions alone.
     """
     half = x.shape[-1] // 2
     if position is None:
