@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, wide
+from dqn_memory.blocks.chunks import head_width
 from dqn_memory.blocks.kernels.operator import NUMBA
 from dqn_memory.blocks.positions import rotate
 from dqn_memory.blocks.priors import Prior, PriorConfig
@@ -120,10 +121,9 @@ class Attention(Block):
 
     def __init__(self, width: int, heads: int, prior: Prior, dropout: float = 0.0, rotary: bool = False) -> None:
         super().__init__()
-        if heads < 1 or width % heads:
-            raise ValueError(f"heads is {heads}, which does not divide the width {width}")
-        if rotary and width // heads % 2:
-            raise ValueError(f"heads of width {width // heads} cannot be rotary, which pairs their features up")
+        head = head_width(width, heads)
+        if rotary and head % 2:
+            raise ValueError(f"heads of width {head} cannot be rotary, which pairs their features up")
         self.heads = heads
         self.rotary = rotary
         self.dropout = dropout

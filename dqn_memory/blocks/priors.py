@@ -89,8 +89,7 @@ class Prior(nn.Module, ABC):
 
     def learned(self) -> dict[str, Tensor]:
         """Effective values by name (among mu, sigma, span), each (H,)."""
-        values = {"mu": self.mu, "sigma": self.sigma, "span": self.span}
-        return {name: values[name]() for name in self.learns}
+        return {name: getattr(self, name)() for name in self.learns}
 
     def mu(self) -> Tensor:
         """Distance of the preferred key."""  # (H,)
