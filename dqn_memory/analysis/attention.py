@@ -57,10 +57,8 @@ def carried_states(
     Returns by layer number its state, all numbers of it in a row, (T, numbers), and how far its GRU gates are open on
     average, 0 to 1, (T, gates).
     """
-    state, reset = (
-        network.initial_state(1, observation.device),
-        torch.ones(1, dtype=torch.bool, device=observation.device),
-    )
+    state = network.initial_state(1, observation.device)
+    reset = torch.ones(1, dtype=torch.bool, device=observation.device)
     gates = {layer: [gate for gate in module.modules() if isinstance(gate, GruGate)]
              for layer, module in enumerate(network.layers)}  # fmt: skip
     opened: dict[GruGate, list[float]] = {gate: [] for each in gates.values() for gate in each}

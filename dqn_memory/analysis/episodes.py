@@ -72,18 +72,11 @@ def beginning(setup: EvalSetup, network: QNetwork, seed: int, steps: int) -> Epi
 def play_each(
     setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False
 ) -> Iterator[Episode]:
-    """Play episodes of a network in one fresh environment, each when it is asked for.
+    """Play episodes of a network in one fresh environment, one after the other, each when it is asked for.
 
-    Args:
-        setup: where and how.
-        network: the one that acts.
-        seed: of the environment, and of actions where they are drawn.
-        episodes: how many, one after the other.
-        initial: number of the initial state, where the environment has finitely many (None: a drawn one).
-        draw: keep pictures.
-
-    Raises:
-        UserError: there is no such initial state, or no picture to draw.
+    `seed` is that of the environment, and of actions where they are drawn. They start from the initial state number
+    `initial`, where there are finitely many, or from drawn ones. `draw` keeps pictures. A UserError where there is no
+    such initial state, or no picture.
     """
     fleet, policy = single_fleet(setup, seed, initial, draw), setup.policy(network, 1, seed)
     observation = fleet.reset()

@@ -8,17 +8,15 @@ numbers are the same.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dqn_memory.acting import ActingMode
-from dqn_memory.analysis.episodes import q_values, windows
+from dqn_memory.analysis.episodes import Array, q_values, windows
 from dqn_memory.network import QNetwork
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)

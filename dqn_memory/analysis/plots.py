@@ -344,12 +344,7 @@ def recall(
 def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title: str) -> Figure:
     """Draw Q of the greedy action by window and by prefix, and their mean |difference|, over an episode's first steps.
 
-    Args:
-        inside: Q of the whole window, (T, A).
-        alone: Q of the prefix that acting sees, (T, A).
-        flips: steps at which the greedy action differs, (T,).
-        future: steps of the window that lie ahead, (T,); where there are none a window ends.
-        title: of the picture.
+    The other arrays are those of a `Discrepancy`; where no step lies ahead a window ends.
     """
     title = first_steps(title, len(alone))
     inside, alone, flips, future = (each[:MOST] for each in (inside, alone, flips, future))

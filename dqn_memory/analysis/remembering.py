@@ -49,10 +49,8 @@ class Places:
 
     def moments(self, number: int) -> Tensor:
         """Draw different offsets below delay + number for each episode, in the order of time (B, T, number)."""
-        share = self.of_episode(
-            torch.rand(*self.drawn, number, generator=self.draws, dtype=torch.float64).sort(-1).values
-        )
-        return (share * (self.delay + 1)[..., None]).long() + torch.arange(number)
+        drawn = torch.rand(*self.drawn, number, generator=self.draws, dtype=torch.float64).sort(-1).values
+        return (self.of_episode(drawn) * (self.delay + 1)[..., None]).long() + torch.arange(number)
 
     def of_episode(self, drawn: Tensor) -> Tensor:
         """Bring what was drawn for episodes (B, E, n) to their positions (B, T, n)."""
@@ -130,10 +128,8 @@ def draw(task: str, delays: Tensor, length: int, draws: torch.Generator) -> Batc
     time = torch.arange(length).expand(len(delays), -1).contiguous()  # (B, T)
     episode = torch.searchsorted(ends, time, right=True)
     offset = time - F.pad(ends, (1, 0)).gather(1, episode)
-    tokens, targets, asked = make(
-        Places(episode, offset, delays.gather(1, episode), (delays.shape[0], delays.shape[1]), draws)
-    )
-    return Batch(tokens, targets, asked, offset == 0)
+    places = Places(episode, offset, delays.gather(1, episode), (delays.shape[0], delays.shape[1]), draws)
+    return Batch(*make(places), reset=offset == 0)
 
 
 def mixed(task: str, longest: int, rows: int, length: int, draws: torch.Generator) -> Batch:

@@ -4,7 +4,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import matplotlib
 import numpy as np
@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from dqn_memory.acting import ActingMode
 from dqn_memory.analysis.attention import episode_attention
-from dqn_memory.analysis.episodes import Episode
+from dqn_memory.analysis.episodes import Array, Episode
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError, require
 from envs.files import disk_errors, write_atomic
@@ -26,7 +26,6 @@ NAME, NUMBER = 88, 52  # room for an action's name and its Q-value
 INK, FAINT, PAPER, BAR, CHOSEN = "#222222", "#666666", "#ffffff", "#b9cbe0", "#e08a1e"
 GOOD, BAD = "#2d7d46", "#b3362e"
 ROW, NAMES, AHEAD = 19, 118, (236, 236, 236)  # of the attention's rows: height, room for names, colour of the future
-Array = np.ndarray[Any, np.dtype[Any]]
 Words = tuple[str, str, int]  # of one line: text, colour, size
 
 
