@@ -8,7 +8,6 @@ import csv
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -82,11 +81,8 @@ def bootstrap(
 ) -> tuple[Floats, Floats, Floats]:
     """Compute a statistic of samples, and both ends of its percentile interval; NaN where a sample is one run.
 
-    Args:
-        statistic: (..., R, M) of each sample -> (...) or (..., S).
-        samples: scores (R, M), resampled independently of each other.
-        repetitions: of resamples that are drawn.
-        indices: the resamples (repetitions, R, M) of each sample; without them they are drawn.
+    Samples are scores (R, M), resampled independently of each other. `indices` are the resamples (repetitions, R, M)
+    of each; without them they are drawn.
     """
     point = np.asarray(statistic(*samples))
     if min(map(len, samples)) < 2:
@@ -116,9 +112,9 @@ def estimate(
     return Estimate(*map(float, bootstrap(statistic, *samples, repetitions=repetitions, indices=indices)))
 
 
-def aggregates(scores: Floats, repetitions: int = REPETITIONS) -> dict[str, Estimate]:
+def aggregates(scores: Floats) -> dict[str, Estimate]:
     """Compute all of AGGREGATES of scores (R, M), each from the same resamples."""
-    indices = [resample_indices(scores.shape, repetitions)]
+    indices = [resample_indices(scores.shape)]
     return {name: estimate(statistic, scores, indices=indices) for name, statistic in AGGREGATES.items()}
 
 
@@ -138,7 +134,7 @@ def interval(values: Sequence[float], repetitions: int = PAIRS) -> Estimate:
     return estimate(AGGREGATES["mean"], np.array(values, np.float64)[:, None], repetitions=repetitions)
 
 
-def difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], repetitions: int = PAIRS) -> Estimate:
+def difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Estimate:
     """Average the first's mean less the second's over pairs, with an interval by resampling the runs of every side.
 
     A sample that is a side of several pairs (the same object) is drawn once for all of them: its noise is shared, and
@@ -149,7 +145,7 @@ def difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], repetit
         return Estimate(point, math.nan, math.nan)
     generator = np.random.default_rng(0)
     samples = {id(side): side for pair in pairs for side in pair}
-    drawn = {name: resampled_means(side, repetitions, generator) for name, side in samples.items()}
+    drawn = {name: resampled_means(side, PAIRS, generator) for name, side in samples.items()}
     low, high = percentiles(np.mean([drawn[id(first)] - drawn[id(second)] for first, second in pairs], 0))
     return Estimate(point, float(low), float(high))
 
@@ -193,10 +189,8 @@ class Contrast(NamedTuple):
 
     def margin(self, claims: int = 1) -> float:
         """Half of the interval that holds 95 % of so many claims at once (Bonferroni)."""
-        return self._quantile(1 - (1 - LEVEL) / (2 * claims))
-
-    def _quantile(self, share: float) -> float:
-        return float(stats.t.ppf(share, self.freedom)) * self.error if self.error else 0.0
+        quantile = float(stats.t.ppf(1 - (1 - LEVEL) / (2 * claims), self.freedom))
+        return quantile * self.error if self.error else 0.0
 
     @property
     def p(self) -> float:
@@ -210,11 +204,11 @@ class Contrast(NamedTuple):
         if not self.error:
             return 0.0
         critical = self.margin(claims) / self.error
-        return float(optimize.brentq(partial(self._missing, critical), 0, 10 * critical)) * self.error
 
-    def _missing(self, critical: float, lead: float) -> float:
-        """Give what a true lead of so many errors lacks in power (noncentral t)."""
-        return POWER - float(stats.nct.sf(critical, self.freedom, lead))
+        def lacking(lead: float) -> float:  # in power, of a true lead of so many errors (noncentral t)
+            return POWER - float(stats.nct.sf(critical, self.freedom, lead))
+
+        return float(optimize.brentq(lacking, 0, 10 * critical)) * self.error
 
     def verdict(self, p: float, least: float, claims: int = 1) -> str:
         """Judge the claim of a lead by a corrected p value, and by the smallest lead that would matter."""
