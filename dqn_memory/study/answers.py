@@ -41,7 +41,7 @@ from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.toml import from_toml
 from dqn_memory.study import statistics
 from dqn_memory.study.archive import open_source
-from dqn_memory.study.collect import PREFERRED, Data, Entry, collect
+from dqn_memory.study.collect import ACTING, PREFERRED, REMEMBERED, Data, Entry, collect, sizes_of
 from dqn_memory.study.page import counted, slug
 from dqn_memory.study.plots import answer_figure, curves_figure, looks
 from dqn_memory.study.sections.scores import matrices, recall_distances, solved, success_and_seconds, without_memory
@@ -94,10 +94,6 @@ class Archives:
         pairs = (word.partition("=") for word in words.split(";") if word)
         return {self.world(archive, name): note for name, _, note in pairs}
 
-    def several(self, archive: str, names: str) -> list[str]:
-        """Give the series that words with semicolons between them name; * names all."""
-        return self[archive].series if names == "*" else names.split(";")
-
 
 # ---- fields ----------------------------------------------------------------------------------------------------
 def mean(archives: Archives, archive: str, world: str, series: str, number: str = PREFERRED) -> str:
@@ -142,9 +138,8 @@ def won(archives: Archives, archive: str, worlds: str, series: str, level: str) 
 
 def times(archives: Archives, archive: str, series: str, rival: str) -> str:
     """Divide the processor seconds that a step of one series takes by those of another."""
-    ours, theirs = (
-        archives[archive].of(series=check_known("series", name, archives[archive].series)) for name in (series, rival)
-    )
+    data = archives[archive]
+    ours, theirs = (data.of(series=check_known("series", name, data.series)) for name in (series, rival))
     return f"{_seconds(ours) / _seconds(theirs):.1f}"
 
 
@@ -177,7 +172,7 @@ def within(archives: Archives, archive: str, worlds: str, names: str, seconds: s
 
 def _across(archives: Archives, archive: str, worlds: str, names: str, score: Callable[[Entry], float]) -> str:
     data, rows = archives[archive], []
-    series = [check_known("series", name, data.series) for name in archives.several(archive, names)]
+    series = data.series if names == "*" else [check_known("series", name, data.series) for name in names.split(";")]
     for world in worlds.split(";"):
         groups = [data.of(archives.world(archive, world), name) for name in series]
         means = [float(np.mean([score(run) for run in runs])) if runs else None for runs in groups]
@@ -299,8 +294,7 @@ def costs(archives: Archives, archive: str) -> str:
     data, rows = archives[archive], []
     for name in data.series:
         if runs := data.of(series=name):
-            sizes = sorted({run.parameters for run in runs if run.parameters is not None})
-            row = {"": name, "parameters": " to ".join(f"{size:,}" for size in dict.fromkeys(sizes[:1] + sizes[-1:]))}
+            row = {"": name, "parameters": sizes_of(runs)}
             rows.append(row | {label: show(cost(runs), ",.0f") for label, cost in COSTS.items()})
     return Table.from_records(rows).markdown()
 
@@ -343,11 +337,9 @@ def _median(metric: str) -> Callable[[Sequence[Entry]], float]:
     return lambda runs: float(np.median([math.nan if (x := run.last(metric)) is None else x for run in runs]))
 
 
-REMEMBERED = "bytes remembered"
 COSTS: Mapping[str, Callable[[Sequence[Entry]], float]] = {
     "processor seconds for a million steps": _seconds,
-    "microseconds to act": _median("time/acting_us"),
-    REMEMBERED: _median("final/remembered_bytes"),
+    **{label: _median(metric) for label, metric in ACTING.items()},
 }
 
 
@@ -429,17 +421,15 @@ WORDS: Mapping[str, Callable[..., str]] = {
 def filled_pages(folder: Path) -> dict[Path, bytes]:
     """Fill every template in a folder; give the pages, and the pictures that they show, by their paths.
 
-    Raises:
-        UserError: a field names what is not there; it says in which template.
+    A UserError where a field names what is not there says in which template.
     """
     archives, pages = Archives(folder), {}
     for path in sorted(folder.glob(f"*{TEMPLATE}")):
         text = read_text(path, "the template ")
         parts = FIELD.split(text)  # text and fields in turn
         parts[1::2] = [_fill(archives, field, path.name) for field in parts[1::2]]
-        pages[path.with_name(path.name.replace(TEMPLATE, ".md"))] = (
-            NOTE.format(name=path.name) + "".join(parts)
-        ).encode()
+        page = NOTE.format(name=path.name) + "".join(parts)
+        pages[path.with_name(path.name.replace(TEMPLATE, ".md"))] = page.encode()
     return pages | {folder / name: picture for name, picture in archives.pictures.items()}
 
 

@@ -1,11 +1,13 @@
 """Collect the finished runs of a study as one table of runs, and say of each other run why it is not there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dqn_memory.analysis.size import count
+from dqn_memory.agent import KINDS_OF_NETWORKS, Interface
+from dqn_memory.analysis.size import count, on_meta
+from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
@@ -19,6 +21,8 @@ from envs.cli import load_plugins
 from envs.registry import WORLDS, make_world
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of normalisation layers
+REMEMBERED = "bytes remembered"
+ACTING = {"microseconds to act": "time/acting_us", REMEMBERED: "final/remembered_bytes"}  # metrics of what acting takes
 PREFERRED = "final"  # the number of a summary that aggregates, gains and pictures use
 
 
@@ -96,8 +100,7 @@ class Data:
     def scale(self, world: str) -> Scale | None:
         """Give the scores that count as 0 and as 1 in an environment, None where they are not known.
 
-        Raises:
-            UserError: the scale of the study's definition is none of what the runs are read by.
+        A UserError where the scale of the study's definition is none of what the runs are read by.
         """
         runs, line = self.of(world), self.source.lines.get(world)
         if line is None:
@@ -121,6 +124,12 @@ def series_of(source: Source, run: RunState) -> str:
     """Name what a run is compared as: its architecture, and every other axis but environment and seed."""
     others = [f"{axis} {run.axes[axis]}" for axis in source.axes if axis not in ("world", "architecture", "seed")]
     return ", ".join([run.architecture, *others])
+
+
+def sizes_of(runs: Sequence[Entry]) -> str:
+    """Say how many parameters runs have: 1,200, or 1,200 to 3,400; nothing where that is not known."""
+    sizes = [run.parameters for run in runs if run.parameters is not None]
+    return " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)})) if sizes else ""
 
 
 def scale_of(entry: Entry) -> Scale | None:
@@ -181,11 +190,7 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
     """Count trainable parameters: of the config's network (a critic apart), or, of a world model, in its checkpoint."""
     if record.summary is not None:
         return record.summary.get("parameters")
-    if source.kind in ("q_network", "pqn", "ppo"):
-        from dqn_memory.agent import Interface
-        from dqn_memory.analysis.size import on_meta
-        from dqn_memory.network import observation_spec
-
+    if source.kind in KINDS_OF_NETWORKS:
         world = config.environment
         interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
         return count(on_meta(config.network, observation_spec(interface.encoded), interface.num_actions)).trainable

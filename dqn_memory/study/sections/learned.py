@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from dqn_memory.agent import load_network
 from dqn_memory.analysis import plots
-from dqn_memory.analysis.attention import Maps
+from dqn_memory.analysis.attention import Maps, episode_attention
+from dqn_memory.analysis.episodes import play_in
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import script_of, trainer_class
 from dqn_memory.study.collect import Data, Entry
@@ -188,10 +190,6 @@ def _played(kind: str, folder: Path) -> Maps | None:
 
 def of_q_network(run: Path, seed: int) -> Maps | None:
     """Play one episode with a run's last checkpoint on the CPU; None where its network has no attention."""
-    from dqn_memory.agent import load_network
-    from dqn_memory.analysis.attention import episode_attention
-    from dqn_memory.analysis.episodes import play_in
-
     network, config, _ = load_network(run)
     episode = play_in(config.eval_setup(next(network.parameters()).device), network, seed)[0]
     shown = slice(STEPS)

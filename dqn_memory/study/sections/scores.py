@@ -15,7 +15,7 @@ import numpy as np
 from dqn_memory.runs.backend import FACT as BACKEND
 from dqn_memory.runs.settings import flag_names
 from dqn_memory.study import statistics
-from dqn_memory.study.collect import Data, Entry, meaning
+from dqn_memory.study.collect import ACTING, Data, Entry, meaning, sizes_of
 from dqn_memory.study.page import WORDS, Picture, Section, counted, section, slug
 from dqn_memory.study.papers.tables import scores as published_scores
 from dqn_memory.study.plots import curves_figure, looks, parameters_figure, profile_figure
@@ -28,10 +28,6 @@ PUBLISHED = READ[:3]  # that a paper's number may be
 SOLVED = 0.95  # of the best known player's success, at which an environment counts as solved
 ABLATION = "memory_ablation/"  # how the names of metrics begin that were evaluated without the memory
 RECALLED = "final/recall_distance"
-ACTING = {
-    "microseconds to act": ("time/acting_us", ",.0f"),
-    "bytes remembered": ("final/remembered_bytes", ",.0f"),
-}
 THRESHOLDS = 101  # of a performance profile
 LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
 WINDOW = 11  # log lines of a moving average
@@ -221,18 +217,14 @@ def improvement_section(data: Data) -> Section | None:
 
 def parameters_section(data: Data) -> Section | None:
     """Draw sizes beside scores, and tabulate them."""
-    points, sizes = [], dict[str, set[int]]()
+    points = []
     for world, name, runs in data.groups():
         if (size := runs[0].parameters) is not None and data.scale(world):
             points.append((world, name, size, interval(list(data.normalised(world, name).values()))))
-        sizes.setdefault(name, set()).update(run.parameters for run in runs if run.parameters is not None)
     if not points:
         return section("parameters")
-    rows = [
-        {"series": name, "parameters": " to ".join(f"{size:,}" for size in sorted({min(found), max(found)}))}
-        for name in data.series
-        if (found := sizes.get(name))
-    ]
+    sizes = {name: sizes_of(data.of(series=name)) for name in data.series}
+    rows = [{"series": name, "parameters": size} for name, size in sizes.items() if size]
     picture = Picture("parameters", parameters_figure(points, looks(data.series)), WORDS["parameters"]["caption"])
     return section("parameters", picture, WORDS["parameters"]["sizes"], rows)
 
@@ -358,9 +350,9 @@ def cost_section(data: Data) -> Section | None:
             row["steps of all"] = f"{sum(run.curve.trained for run in runs):,}"
             row["minutes of a run"] = _minutes([run.run.seconds for run in runs])
             row["processor minutes of a run"] = _minutes([run.last("time/processor") for run in runs])
-            for column, (metric, form) in ACTING.items():
+            for column, metric in ACTING.items():
                 if known := [found for run in runs if (found := run.last(metric)) is not None]:
-                    row[column] = format(float(np.median(known)), form)
+                    row[column] = f"{np.median(known):,.0f}"
             rows.append(row | {"starts": str(sum(run.run.attempts for run in runs))})
     machines = sorted({_machine(entry.record.environment) for entry in data.entries})
     return section("cost", rows, machines="; ".join(machines))
