@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter, StrMethodFormatter
 
-from dqn_memory.analysis.plots import COLOURS, STYLE
+from dqn_memory.analysis.plots import COLOURS, FAINT, STYLE, finish_panel, grid_panels, lowest, new_figure
 from dqn_memory.network import ARCHITECTURES
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import Entry
@@ -25,8 +25,6 @@ SHORT = 24  # letters of a panel's title
 FEW_HEADS = 2  # up to which lines have bands
 SPAN_COLUMNS = 3  # of panels of spans
 BINS = 30  # of their histograms
-GRID: Any = {"color": "#e6e6e6", "linewidth": 0.7}
-FAINT = "#666666"
 GREY = "#c4c4c4"
 FEW_SERIES = 6  # up to which one panel holds all
 MANY_SERIES = 16  # up to which a panel shows the others, too
@@ -93,14 +91,11 @@ def looks(series: Sequence[str]) -> dict[str, Look]:
 
 def grid(down: int, across: int, size: tuple[float, float], count: int = 0, **shared: Any) -> tuple[Figure, Any]:
     """Make panels (down, across) with common axes; of less than fill the last row `count` are shown."""
-    figure, count = Figure(figsize=size, layout="constrained"), count or down * across
-    panels = figure.subplots(down, across, squeeze=False, **{"sharex": True, "sharey": True, **shared})
-    for place, panel in enumerate(panels.flat):
-        panel.grid(**GRID)
-        panel.set_axisbelow(True)
-        panel.set_visible(place < count)
-        if shared.get("sharex") != "col":  # show numbers at the lowest of a column, also above an empty place
-            panel.tick_params(labelbottom=count - across <= place < count)
+    figure, shared = new_figure(*size), {"sharex": True, "sharey": True, **shared}
+    _, panels = grid_panels(figure.add_gridspec(down, across), count or down * across, **shared)
+    for panel in panels.flat:
+        finish_panel(panel, grid="both")
+    lowest(panels)
     return figure, panels
 
 
@@ -121,12 +116,7 @@ def series_figure(
 ) -> tuple[Figure, list[Axes]]:  # fmt: skip
     """Draw all series in one panel; where there are many, in a panel each, the others in grey (no look).
 
-    Args:
-        names: the series.
-        styles: their looks.
-        draw: draws one of them.
-        words: what stands across and up.
-        title: heading.
+    `draw` draws one of them; `words` stand across and up.
     """
     small, grey = len(names) > FEW_SERIES, len(names) <= MANY_SERIES
     figure, panels = panels_of(len(names) if small else 1)
@@ -274,11 +264,8 @@ def answer_figure(
 ) -> Figure:  # fmt: skip
     """Draw which series is good where: a heat map of scores, and beside it the mean score over each cost.
 
-    Args:
-        cells: score, and the same normalised, of each series and environment; the lighter, the lower.
-        scores: normalised score over all environments, by series.
-        costs: of each series, by what they are costs of.
-        scales: of the environments.
+    `cells` hold the score, and the same normalised, of a series in an environment: the lighter, the lower. `scores` are
+    normalised over all environments; `costs` stand by what they are costs of, then by series.
     """
     series = list(scores)
     pairs = zip(cycle(PALETTE), cycle(APART_MARKERS), strict=False)
@@ -293,7 +280,7 @@ def answer_figure(
             score, cost, look = scores[name], values[name], styles[name]
             panel.plot([cost, cost], [score.low, score.high], color=look.colour, linewidth=1.4, alpha=0.5)
             panel.plot(cost, score.point, look.marker, color=look.colour, markersize=6)
-        panel.grid(**GRID)
+        finish_panel(panel, grid="both")
         panel.margins(x=0.1, y=0.15)
         if max(values.values()) > WIDE * min(values.values()):
             panel.set_xscale("symlog", linthresh=100)  # some are 0
