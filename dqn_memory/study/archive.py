@@ -115,12 +115,9 @@ def is_archive(folder: Path) -> bool:
 
 
 def open_source(folder: Path) -> Source:
-    """Open the study or the archive in a folder.
+    """Open the study or the archive in a folder; a UserError where there is neither.
 
     Damaged files are no error but are named in `damage`.
-
-    Raises:
-        UserError: there is neither.
     """
     if is_archive(folder):
         return _open_archive(folder)
@@ -189,13 +186,8 @@ def unpack(record: RunRecord, folder: Path) -> None:
 def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path) -> None:
     """Put tables of a study's runs into a folder, where an earlier archive of the same study is replaced.
 
-    Args:
-        source: the study.
-        records: the runs to be kept by name, with summaries and, where the report shows them, attention maps.
-        folder: where the archive goes.
-
-    Raises:
-        UserError: the folder holds something else, or runs that the study lacks.
+    `records` are the runs to be kept by name, with summaries and, where the report shows them, attention maps. A
+    UserError where the folder holds something else, or runs that the study lacks.
     """
     records = {run.name: records[run.name] for run in source.runs if run.name in records}
     earlier = _earlier(source, records, folder)
@@ -373,8 +365,7 @@ def _open_archive(folder: Path) -> Source:
                 metrics=metrics[row["run"]], summary=_part(row, "summary.") or None, attention=maps.get(name),
             )  # fmt: skip
             if checksum(record) != row["sha256"]:
-                problem = f"{folder} was changed: settings, facts or metrics of {name} have another SHA-256"
-                damage[name] = [problem]
+                damage[name] = [f"{folder} was changed: settings, facts or metrics of {name} have another SHA-256"]
     except (KeyError, TypeError) as error:
         raise UserError(f"{folder / RUNS} is damaged: {error!r}") from None
     return _source(index["study"], folder, tuple(runs), damage, recorded=recorded, shown=index["report"])

@@ -15,10 +15,8 @@ STORE = 80 * 1024 * 1024  # bytes of Ray's object store: orders and outcomes are
 class Cluster:
     """One task a run; Ray places it by its CPUs and its share of a GPU, on any node that has room.
 
-    A task whose worker or node dies is handed back as killed: who submits it again continues it elsewhere.
-
-    Raises:
-        UserError: there is no cluster at the address, or no node that could ever take a run.
+    A task whose worker or node dies is handed back as killed: who submits it again continues it elsewhere. A UserError
+    where there is no cluster at the address, or no node that could ever take a run.
     """
 
     def __init__(self, address: str | None, workers: int | None, cpus: int, gpus: float) -> None:

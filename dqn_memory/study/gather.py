@@ -26,15 +26,10 @@ def is_run(folder: Path) -> bool:
 
 
 def gather(paths: Sequence[Path], name: str, title: str = "") -> Source:
-    """Make a study of run folders and archives.
+    """Make a study of folders of finished runs, and of archives whose other runs are taken along.
 
-    Args:
-        paths: folders of finished runs, and archives whose other runs are taken along.
-        name: what the study is called.
-        title: heading of its report; empty: that of the first archive, or the environments' names.
-
-    Raises:
-        UserError: a run is unfinished, or runs do not belong together.
+    Without a title it has that of the first archive, or the environments' names. A UserError where a run is unfinished,
+    or runs do not belong together.
     """
     archives = [open_source(path) for path in paths if is_archive(path)]
     single = [_single(path) for path in paths if not is_archive(path)]

@@ -54,12 +54,10 @@ class Section:
 
 
 def section(name: str, *parts: Part | Sequence[Part] | Sequence[Row], **facts: object) -> Section | None:
-    """Put parts below a section's heading and words; where there are none it says why, or there is no section.
+    """Put parts below the heading and words that words.toml has of a section, which may name `facts`.
 
-    Args:
-        name: the section's in words.toml.
-        parts: single parts, lists of them, and rows, which are one table.
-        facts: what its words name.
+    Parts are single ones, lists of them, and rows, which are one table. Where there are none a sentence says why, or
+    there is no section.
     """
     words, found = WORDS[name], list[Part]()
     for part in parts:
@@ -86,15 +84,9 @@ def write_report(
 ) -> list[Path]:
     """Write report.md, its pictures and, where it has all of them, report.html; return the pages.
 
-    Args:
-        folder: where they go; pages and pictures of an earlier report there are replaced, and nothing else.
-        title: heading of the report.
-        lead: paragraphs below it.
-        sections: its parts.
-        few: how many pictures it may have (None: all), the first of every section before others; those are named.
-
-    Raises:
-        UserError: a page or a picture would replace a file that is of no report.
+    An earlier report in the folder is replaced, and nothing else: a UserError where a page or a picture would replace
+    another file. Of more pictures than `few` (None: all are written) the first of every section come before others, and
+    the rest is only named. `lead` are paragraphs below the title.
     """
     sections = _with_own_names(sections)
     pictures = {name: figure for section in sections for name, figure in section.pictures.items()}

@@ -143,11 +143,7 @@ def carry_out(
 
 
 def chosen(runs: Sequence[Planned], patterns: Sequence[str]) -> list[Planned]:
-    """Choose the runs that a pattern matches, all where there is none.
-
-    Raises:
-        UserError: a pattern matches no run.
-    """
+    """Choose the runs that a pattern matches, all where there is none; a UserError names one that matches no run."""
     for pattern in patterns:
         if not any(fnmatchcase(run.name, pattern) for run in runs):
             raise UserError(f"--only {pattern} matches no run; --dry-run shows their names, such as {runs[0].name}")

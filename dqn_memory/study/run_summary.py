@@ -43,8 +43,7 @@ class Curve:
 def read_curve(lines: Sequence[Mapping[str, Any]], success: bool, source: str) -> Curve:
     """Read the evaluation curve from a run's log lines: of success, or of returns where nothing counts as success.
 
-    Raises:
-        UserError: the lines hold no evaluation, or one that is no such number; `source` names them.
+    A UserError, which calls the lines `source`, where they hold no evaluation, or one that is no such number.
     """
     name = "success_rate" if success else "episodic_return"
     names = [f"{kind}/{name}" for kind in FINALS]

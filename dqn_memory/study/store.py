@@ -42,8 +42,6 @@ create table if not exists runs (
     steps integer not null, state text not null, attempts integer not null, seconds real, error text not null
 );
 """
-
-
 DAMAGE = re.compile("not a database|malformed|no such (table|column)")  # what SQLite says of a damaged file
 
 

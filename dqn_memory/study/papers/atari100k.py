@@ -73,10 +73,8 @@ def normalised(tables: Tables) -> dict[str, Floats]:
     found = {method: (each - zero) / (one - zero) for method, each in scores.items()}
     found |= {method: human_normalised(tables[name], column)[:1] for method, (name, column) in MEANS.items()}
     for method, each in found.items():
-        require(
-            each.shape[1] == len(HUMAN),
-            f"{tables.folder}: {method} has scores in {each.shape[1]} of {len(HUMAN)} games",
-        )
+        games = each.shape[1]
+        require(games == len(HUMAN), f"{tables.folder}: {method} has scores in {games} of {len(HUMAN)} games")
     return found
 
 

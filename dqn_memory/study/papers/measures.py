@@ -221,12 +221,8 @@ def relative_gains(
 ) -> dict[str, float]:
     """Compute gains of the last model over another by environment, where both were printed and the other is not 0.
 
-    Args:
-        rows: the table.
-        models: its columns.
-        other: the one that is divided by.
-        missing: the model that rows lack which are one cell short.
-        shift: half units by which the last model's scores are moved up, and the other's down.
+    Rows that are one cell short lack the model `missing`. The last model's scores are moved up by `shift` half units of
+    the last printed digit, and the other's down.
     """
     gains = {}
     for row in rows:

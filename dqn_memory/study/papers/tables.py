@@ -36,12 +36,10 @@ class Tables:
 
     def __getitem__(self, name: str) -> list[Row]:
         """Read one table; a UserError names a file that is not there or has lines of unequal length."""
-        path, what = self.folder / f"{name}.csv", "the published table "
+        folder, what = self.folder, "the published table "
         if name == SIZES:
-            path, what = (
-                self.folder.parent / f"{name}.csv",
-                "what `python -m dqn_memory.parameters --write FOLDER` makes, ",
-            )
+            folder, what = self.folder.parent, "what `python -m dqn_memory.parameters --write FOLDER` makes, "
+        path = folder / f"{name}.csv"
         lines = (line for line in read_text(path, what).splitlines() if not line.startswith("#"))
         header, *rows = list(csv.reader(lines)) or [[]]
         if not header:
