@@ -103,7 +103,7 @@ def mean(archives: Archives, archive: str, world: str, series: str, number: str 
 
 def with_interval(archives: Archives, archive: str, world: str, series: str, number: str = PREFERRED) -> str:
     """Average over seeds, with the bootstrap interval."""
-    return _estimate(interval(archives.scores(archive, world, series, number)))
+    return f"{interval(archives.scores(archive, world, series, number)):.2f}"
 
 
 def each(archives: Archives, archive: str, world: str, series: str, number: str = PREFERRED) -> str:
@@ -127,7 +127,7 @@ def beats(archives: Archives, archive: str, series: str, rival: str) -> str:
     """Estimate the chance that a run of one series beats a run of another, over all environments."""
     found = matrices(archives[archive])[0]
     sides = [found[check_known("series", name, found)] for name in (series, rival)]
-    return _estimate(statistics.estimate(statistics.probability_of_improvement, *sides))
+    return f"{statistics.estimate(statistics.probability_of_improvement, *sides):.2f}"
 
 
 def won(archives: Archives, archive: str, worlds: str, series: str, level: str) -> str:
@@ -248,7 +248,7 @@ def choices(archives: Archives, archive: str, tasks: str = "", control: str = ""
         if control:
             row |= {control: f"{np.mean(scores[control]):.2f}" if control in scores else ""}
         row |= {"take": f"undecided (highest: {take})" if unknown else take}
-        row |= {"score": _estimate(interval(scores[take]))}
+        row |= {"score": f"{interval(scores[take]):.2f}"}
         if any(run.success for run in data.of(world)):
             row |= {"solved after": f"{marks[take].seconds:,.0f} s" if take in marks else NEVER}
         row |= {"as good": ", ".join(name for name in good if name != take)}
@@ -341,10 +341,6 @@ COSTS: Mapping[str, Callable[[Sequence[Entry]], float]] = {
     "processor seconds for a million steps": _seconds,
     **{label: _median(metric) for label, metric in ACTING.items()},
 }
-
-
-def _estimate(found: statistics.Estimate) -> str:
-    return f"{found.point:.2f}" + ("" if np.isnan(found.low) else f" [{found.low:.2f}, {found.high:.2f}]")
 
 
 def _lead(found: Contrast) -> str:

@@ -41,8 +41,8 @@ class Entry:
 
     @property
     def env(self) -> str:
-        """Id of the environment."""
-        return str(self.config.environment.env)
+        """Id of the environment, as the registries know it."""
+        return str(self.config.environment.env).removeprefix("envs:")
 
     @property
     def score(self) -> float:
@@ -134,11 +134,11 @@ def sizes_of(runs: Sequence[Entry]) -> str:
 
 def scale_of(entry: Entry) -> Scale | None:
     """Scale from random play to the best known player in this suite's environments, to a human in Atari games."""
-    name, settings = entry.env.removeprefix("envs:"), entry.config.environment
-    if name in WORLDS:  # the lines are those of the observation that hides the state
+    if entry.env in WORLDS:  # the lines are those of the observation that hides the state
+        settings = entry.config.environment
         known = settings.path is None and settings.observe == "observation"
-        return world_scale(name, entry.success) if known else None
-    return OTHERS.get(name) or HUMAN.get(game(name))
+        return world_scale(entry.env, entry.success) if known else None
+    return OTHERS.get(entry.env) or HUMAN.get(game(entry.env))
 
 
 def collect(source: Source) -> Data:

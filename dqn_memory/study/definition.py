@@ -272,10 +272,8 @@ def expand(definition: Definition) -> list[Planned]:
     """List all runs, in the order of the file with the last axis fastest.
 
     A run is named by environment and architecture, then every other axis as axis-value, the seed last. It has as many
-    CPU threads as the study's resources say, unless a setting says otherwise.
-
-    Raises:
-        UserError: the first run that cannot work.
+    CPU threads as the study's resources say, unless a setting says otherwise. A UserError tells of the first run that
+    cannot work.
     """
     planned: dict[str, Planned] = {}
     for values in product(*definition.axes.values()):

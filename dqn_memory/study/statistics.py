@@ -37,10 +37,13 @@ class Estimate(NamedTuple):
     low: float
     high: float
 
+    def __format__(self, form: str) -> str:
+        """Show the number, and its interval in brackets where it has one, by the format of a number."""
+        point, low, high = (format(number, form or ".3f") for number in self)
+        return point if math.isnan(self.low) else f"{point} [{low}, {high}]"
+
     def __str__(self) -> str:
-        if math.isnan(self.low):
-            return f"{self.point:.3f}"
-        return f"{self.point:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return format(self)
 
 
 def iqm(scores: Floats) -> Floats:

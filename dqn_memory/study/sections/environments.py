@@ -34,7 +34,7 @@ def properties_section(data: Data) -> Section | None:
     """Tabulate properties of every environment and its gains, with rank correlations."""
     if data.source.kind != "q_network":
         return None
-    ids = {world: id for world in data.worlds if (id := _id(data, world)) in WORLDS}
+    ids = {world: id for world in data.worlds if (id := data.of(world)[0].env) in WORLDS}
     found = [gains(data, world) for world in ids]
     by_gain = {name: values for name in (BOTH, RECURRENCE) if any(values := [each[name] for each in found])}
     if not by_gain:
@@ -70,10 +70,6 @@ def _meanings() -> dict[str, str]:
     }
 
 
-def _id(data: Data, world: str) -> str:
-    return data.of(world)[0].env.removeprefix("envs:")
-
-
 def _correlation(places: Sequence[float | None], values: Sequence[Estimate | None]) -> str:
     pairs = [(x, y.point) for x, y in zip(places, values, strict=True) if x is not None and y is not None]
     x, y = np.array(pairs, np.float64).reshape(-1, 2).T
@@ -86,7 +82,7 @@ def hallucination_section(data: Data) -> Section | None:
     """Compare environments with phantom structure with the same ones without it."""
     if data.source.kind != "q_network":
         return None
-    ids = {world: _id(data, world) for world in data.worlds}
+    ids = {world: data.of(world)[0].env for world in data.worlds}
     pairs = [(world, other) for world in ids for other in ids if control_twin(ids[world]) == ids[other]]
     rows = [_effect(data, world, twin, name) for world, twin in pairs for name in data.series]
     return section("phantoms", [row for row in rows if row])
@@ -96,7 +92,7 @@ def _effect(data: Data, world: str, twin: str, series: str) -> dict[str, str]:
     ours, theirs = (list(data.scores(each, series).values()) for each in (world, twin))
     if not ours or not theirs:
         return {}
-    p = statistics.welch(Moments.of(ours), Moments.of(theirs)) if min(len(ours), len(theirs)) > 1 else math.nan
+    p = statistics.welch(Moments.of(ours), Moments.of(theirs))
     columns = [np.array(side)[:, None] for side in (ours, theirs)]
     return {
         "environment": world, "without it": twin, "series": series,

@@ -262,7 +262,7 @@ def published_section(data: Data) -> Section | None:
     for table, names in TABLES.get(data.source.kind, {}).items():
         published = published_scores(table)
         for world, series, runs in data.groups():
-            theirs = published.get(game(runs[0].env) or runs[0].env.removeprefix("envs:"), {})
+            theirs = published.get(game(runs[0].env) or runs[0].env, {})
             budget = ", ".join(f"{steps:,}" for steps in sorted({run.curve.trained for run in runs}))
             for model in matching(series, names, theirs):
                 row = {"table": table, "environment": world, "series": series, "published as": model}
