@@ -4,8 +4,6 @@ Prints each claim of the four papers with its published and its recomputed figur
 aggregates of Atari 100k from public raw scores; --write FOLDER keeps the pages as claims.md and atari100k.md.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Atari 100k from public raw scores, on the human scale, beside the papers of which only means are printed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from itertools import product

@@ -5,8 +5,6 @@ several cells the highest, or the lowest of the operand `lowest`), averages over
 random actions reach (["random", environment]), and plain numbers. A measure makes a number or a verdict of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """The claims of the four papers, recomputed from their own tables, and the page that lists them."""
 
-from __future__ import annotations
-
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
