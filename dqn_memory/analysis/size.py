@@ -14,13 +14,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-import dqn_memory.blocks.kernels.cpu_attention
-import dqn_memory.blocks.kernels.linear_scan
-import dqn_memory.blocks.kernels.recurrent  # registers operators that are counted below
-import dqn_memory.blocks.kernels.scan  # noqa: F401
 from dqn_memory.blocks import Attention
 from dqn_memory.blocks.bag import BagAttention
 from dqn_memory.blocks.embeddings import ImageEmbedding
+from dqn_memory.blocks.kernels import cpu_attention, linear_scan, recurrent, scan  # noqa: F401 - for their operators
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.blocks.positions import Positions
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork, observation_spec

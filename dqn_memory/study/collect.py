@@ -11,6 +11,7 @@ from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
+from dqn_memory.runs.metrics import METRICS
 from dqn_memory.runs.score import SUCCESS_TOLD
 from dqn_memory.runs.toml import from_toml
 from dqn_memory.study.archive import CONFIG, ROWS, RunRecord, Source, compact
@@ -162,7 +163,7 @@ def collect(source: Source) -> Data:
 def read_entry(source: Source, run: RunState) -> Entry:
     """Read one finished run; a UserError names what is missing or damaged."""
     record = source.record(run)
-    folder, rows = (run.folder, "metrics.jsonl") if source.recorded is None else (source.folder, ROWS)
+    folder, rows = (run.folder, METRICS) if source.recorded is None else (source.folder, ROWS)
     config = from_toml(trainer_class(source.kind).config_class, record.config_toml, str(folder / CONFIG))
     if record.summary is None:  # an archive says what its runs' modules would be asked
         load_plugins(getattr(config, "plugin", ()))
