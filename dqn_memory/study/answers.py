@@ -227,8 +227,8 @@ def choices(archives: Archives, archive: str, tasks: str = "", control: str = ""
     """Tabulate what to take in each environment: of all as good as the best, what remembers the fewest bytes.
 
     `tasks` says what each environment is an example of, and orders them; `control` is the series without a memory.
-    Where the best has only rivals that may be as good, nothing is chosen. What takes longer beyond chance to solve the
-    environment is not taken. Only series with two seeds count.
+    Where the best has only rivals that may be as good, or is nearer to random play than to the best player, nothing is
+    chosen. What takes longer beyond chance to solve the environment is not taken. Only series with two seeds count.
     """
     data, rows, examples = archives[archive], [], archives.notes(archive, tasks)
     if control:
@@ -241,13 +241,16 @@ def choices(archives: Archives, archive: str, tasks: str = "", control: str = ""
         good, maybe, worse = _ranked(scores)
         marks = {name: mark for name in good if (mark := solved(data, world, data.of(world, name)))}
         soonest = _soonest(data, world, list(marks)) if marks else good
-        take = min(soonest, key=lambda name: COSTS[REMEMBERED](data.of(world, name)))
-        unknown, scale = len(good) == 1 and maybe, data.scale(world)  # unknown: who is the best
+        take, scale = min(soonest, key=lambda name: COSTS[REMEMBERED](data.of(world, name))), data.scale(world)
+        if scale and scale(float(np.mean(scores[good[0]]))) < 0.5:
+            take, doubt = good[0], "none yet"
+        else:
+            doubt = "undecided" if len(good) == 1 and maybe else ""  # about who is the best
         row = {"a task with": examples.get(world, "")} if tasks else {}
         row |= {"environment": plain_name(world), "random play": f"{scale.zero:.2f}" if scale else ""}
         if control:
             row |= {control: f"{np.mean(scores[control]):.2f}" if control in scores else ""}
-        row |= {"take": f"undecided (highest: {take})" if unknown else take}
+        row |= {"take": f"{doubt} (highest: {take})" if doubt else take}
         row |= {"score": f"{interval(scores[take]):.2f}"}
         if any(run.success for run in data.of(world)):
             row |= {"solved after": f"{marks[take].seconds:,.0f} s" if take in marks else NEVER}

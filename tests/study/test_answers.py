@@ -104,7 +104,8 @@ def test_fields_are_numbers_of_the_archive(kept: Path) -> None:
 
 @pytest.mark.parametrize(("scatter", "sooner", "expected"), [
     (0.02, {}, ["near", "0.85 [0.84, 0.86]", "never", "best", "", "far"]),
-    (0.2, {}, ["undecided (highest: best)", "0.65 [0.55, 0.75]", "never", "", "near", "far"]),
+    (0.1, {}, ["undecided (highest: best)", "0.78 [0.72, 0.83]", "never", "", "near", "far"]),
+    (0.2, {}, ["none yet (highest: best)", "0.65 [0.55, 0.75]", "never", "", "near", "far"]),  # random: 0.44
     (0.01, {"best": 200, "near": 200}, ["near", "1.00 [1.00, 1.00]", "2 s", "best", "", "far"]),
     (0.01, {"best": 200, "near": 400}, ["best", "1.00 [1.00, 1.00]", "2 s", "near", "", "far"]),  # later
     (0.01, {"best": 600, "near": 200}, ["near", "1.00 [1.00, 1.00]", "2 s", "best", "", "far"]),  # once is not to stay
