@@ -25,11 +25,11 @@ def load(name):
 
 
 def off(ours, theirs):
-    """Largest difference over the largest number."""
-    theirs = np.asarray(theirs, dtype=np.float64)
-    difference = np.abs(ours.detach().cpu().double().numpy() - theirs).max()
+    """Largest difference over the largest number; what is no number is infinitely far off."""
+    ours, theirs = (torch.as_tensor(x).detach().cpu().double() for x in (ours, theirs))
+    difference = (ours - theirs).abs().nan_to_num(nan=torch.inf).max()
     # one position without a past: the gradient of the decay is exactly zero
-    return float(difference / (np.abs(theirs).max() or 1.0))
+    return float(difference / (theirs.abs().max() or 1.0))
 
 
 def errors(name, dtype, core, device="cpu"):
@@ -73,6 +73,13 @@ def numbers(scan, inputs, *rest):
     return [y, last, *torch.autograd.grad(y.square().sum() + (weights * last).sum(), inputs)]
 
 
+def gradients(function, inputs, grad=None):
+    """Outputs, and gradients of a sum in which every output counts differently, or of one with these weights."""
+    y = function(*inputs)
+    weight = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view_as(y).to(y.dtype) if grad is None else grad
+    return [y, *torch.autograd.grad(y, [x for x in inputs if x.requires_grad], weight)]
+
+
 def on_threads(function):
     """What a function gives on one, two and three threads."""
     before, found = torch.get_num_threads(), []
@@ -83,6 +90,18 @@ def on_threads(function):
     finally:
         torch.set_num_threads(before)
     return found
+
+
+def machine_code(kernel, number, constants, integers, architecture=90):
+    """Size of a Triton kernel's machine code for an accelerator, which need not be there; pointers are to `number`."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kinds = dict.fromkeys(integers, "i32") | dict.fromkeys(constants, "constexpr")
+    signature = {parameter.name: kinds.get(parameter.name, f"*{number}") for parameter in kernel.params}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    return len(triton.compile(source, target=GPUTarget("cuda", architecture, 32)).asm["cubin"])
 
 
 def run_alone(file, *words, interpret, cache):

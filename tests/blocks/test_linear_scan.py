@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import torch
-from scans import TOLERANCE, on_threads, run_alone
+from scans import TOLERANCE, machine_code, off, on_threads, run_alone
 
 from dqn_memory.analysis.size import gigaflop
 from dqn_memory.blocks.kernels import cpu_linear_scan, linear_scan
@@ -60,9 +60,8 @@ def found(form, case, dtype):
 
 
 def errors(form, case, dtype):
-    """How far the states and the three gradients are off, over the largest number."""
-    pairs = zip(found(form, case, dtype), expected(case), strict=True)
-    return [float((ours.double() - known).detach().abs().max() / (known.abs().max() or 1)) for ours, known in pairs]
+    """How far the states and the three gradients are off."""
+    return [off(*pair) for pair in zip(found(form, case, dtype), expected(case), strict=True)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -118,11 +117,6 @@ def interpreted():
 
 
 def binaries():
-    """Sizes of the machine code for an accelerator, none needed."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from dqn_memory.blocks.kernels.triton_linear_scan import BLOCK, backward_kernel, forward_kernel
 
     sizes = []
@@ -130,10 +124,7 @@ def binaries():
         (forward_kernel, backward_kernel), ("fp32", "fp64"), itertools.product((False, True), repeat=3)
     ):
         fixed = dict(zip(("VARIES", "PAIRS", "RESETS"), flags, strict=True)) | {"BLOCK": BLOCK}
-        kinds = {"time": "i32", "width": "i32"} | dict.fromkeys(fixed, "constexpr")
-        signature = {parameter.name: kinds.get(parameter.name, f"*{number}") for parameter in kernel.params}
-        source = ASTSource(fn=kernel, signature=signature, constexprs=fixed)
-        sizes.append(len(triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["cubin"]))
+        sizes.append(machine_code(kernel, number, fixed, ("time", "width")))
     return sizes
 
 

@@ -13,7 +13,7 @@ import sys
 import pytest
 import torch
 from packaging.version import Version
-from scans import SCANS, TOLERANCE, drawn, errors, numbers, resets, run_alone
+from scans import SCANS, TOLERANCE, drawn, errors, machine_code, numbers, off, resets, run_alone
 
 from dqn_memory.blocks.kernels.scan import scan_torch
 
@@ -36,20 +36,13 @@ def numbers_on(device):
                 ours = numbers(
                     scan_triton, drawn(*shape, dtype, device), None if keep is None else keep.to(device, dtype)
                 )
-                pairs = zip(ours, numbers(scan_torch, drawn(*shape), keep), strict=True)
-                found[f"{shape}{kind} {dtype}"] = {
-                    str(index): float((mine.cpu().double() - right).abs().max() / (right.abs().max() or 1))
-                    for index, (mine, right) in enumerate(pairs)
-                }
+                theirs = numbers(scan_torch, drawn(*shape), keep)
+                found[f"{shape}{kind} {dtype}"] = dict(enumerate(map(off, ours, theirs)))
     return found
 
 
 def binaries():
     """One position is compiled as a constant, as a launch does it."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from dqn_memory.blocks.kernels.triton import BLOCK, backward_kernel, forward_kernel
 
     sizes, found = {"STATES": 16, "PADDED": 16, "BLOCK": BLOCK, "RESETS": True}, {}
@@ -59,19 +52,16 @@ def binaries():
     ):  # fmt: skip
         for number, architecture, time in (("fp32", 80, 1), ("fp32", 80, 64), ("fp32", 90, 64), ("fp64", 90, 64)):
             fixed = sizes | constants | ({"time": 1} if time == 1 else {})
-            whole = dict.fromkeys(("time", "channels", "rows"), "i32") | dict.fromkeys(fixed, "constexpr")
-            signature = {parameter.name: whole.get(parameter.name, f"*{number}") for parameter in kernel.params}
-            source = ASTSource(fn=kernel, signature=signature, constexprs=fixed)
-            made = triton.compile(source, target=GPUTarget("cuda", architecture, 32))
-            found[f"{name} {number} sm_{architecture} {time}"] = len(made.asm["cubin"])
+            size = machine_code(kernel, number, fixed, ("time", "channels", "rows"), architecture)
+            found[f"{name} {number} sm_{architecture} {time}"] = size
     return found
 
 
 def check(found):
     assert len(found) == len(TOLERANCE) * (len(SCANS) + 2 * len(ODD))
-    for name, off in found.items():
+    for name, each in found.items():
         tolerance = next(allowed for dtype, allowed in TOLERANCE.items() if name.endswith(str(dtype)))
-        assert len(off) >= 7 and all(error <= tolerance for error in off.values()), (name, off)
+        assert len(each) >= 7 and all(error <= tolerance for error in each.values()), (name, each)
 
 
 def cannot_interpret():
