@@ -8,17 +8,13 @@ import numpy as np
 import pytest
 import torch
 from ale_py.vector_env import AtariVectorEnv
+from world_keywords import actions, same
 
 from envs.atari import AtariConfig, AtariFleet, _games, rom
 from envs.errors import UserError
 from envs.fleet import make_fleet
 
 gymnasium.register_envs(ale_py)
-
-
-def actions(fleet, steps, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(fleet.num_actions, (steps, fleet.num_envs), generator=generator)
 
 
 @pytest.mark.long
@@ -86,9 +82,7 @@ def test_a_saved_fleet_goes_on_as_if_it_had_not_been_stopped(config):
     state = fleet.state_dict()
     again = AtariFleet("ms_pacman", 2, seed=9, config=config)
     again.load_state_dict(state)
-    for action in drawn[60:]:
-        ours, theirs = fleet.step(action), again.step(action)
-        assert all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in vars(ours))
+    assert all(same(fleet.step(action), again.step(action)) for action in drawn[60:])
     with pytest.raises(UserError, match="ends in other observations"):
         again.load_state_dict({**state, "observation_hash": 1})
 

@@ -5,17 +5,12 @@ import copy
 import numpy as np
 import pytest
 import torch
-from world_keywords import IDS, build, play, same, uniforms
+from world_keywords import IDS, build, check_same, play, same, uniforms
 
 from envs.adapters import Engine
 from envs.fleet import advance, advance_finished
 from envs.registry import make_world
 from envs.worlds.memory_cards import MOST_TABLED, MemoryCards
-
-
-def check_same(paths):
-    for (ours, step), (theirs, other) in zip(*paths, strict=True):
-        assert same(ours, theirs) and same(step, other)
 
 
 def slice_state(state, row):

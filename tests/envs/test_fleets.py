@@ -8,7 +8,7 @@ import pytest
 import torch
 from foreign import Corridor, Promising
 from gymnasium import spaces
-from world_keywords import IDS, keywords, same
+from world_keywords import IDS, actions, keywords, roll, same
 
 from envs.errors import UserError
 from envs.fleet import TensorFleet, make_fleet
@@ -18,12 +18,6 @@ from envs.seeding import restore_generator
 from envs.spaces import discrete_actions, encoder, only_box
 
 CAR, SMALL = "POMDP/CarFlag-v0", "Gridverse/Memory-5x5-v0"
-
-
-def roll(fleet, steps, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    actions = torch.randint(fleet.num_actions, (steps, fleet.num_envs), generator=generator)
-    return actions, [fleet.step(action) for action in actions]
 
 
 @pytest.mark.parametrize(("id", "kwargs", "shape", "dtype"), [
@@ -38,9 +32,9 @@ def test_steps_are_those_of_the_environments(id, kwargs, shape, dtype):
     current = fleet.reset()
     assert (current.dtype, current.shape) == (dtype, (3, *shape))
     assert np.array_equal(current.numpy(), first)
-    actions, steps = roll(fleet, 60)
     totals, lengths, ended, cut = np.zeros(3), np.zeros(3), 0, 0
-    for action, step in zip(actions, steps, strict=True):
+    for action in actions(fleet, 60):
+        step = fleet.step(action)
         for row, env in enumerate(singles):
             observation, reward, terminated, truncated, _ = env.step(int(action[row]))
             totals[row] += reward
@@ -169,18 +163,18 @@ def test_a_saved_state_continues_bit_for_bit(id, kwargs):
     fleet.reset()
     early = make_fleet(id, 3, seed=9, env_kwargs=kwargs)
     early.load_state_dict(fleet.state_dict())  # before the first step
-    assert all(map(same, roll(fleet, 20)[1], roll(early, 20)[1]))
+    assert all(map(same, roll(fleet, 20), roll(early, 20)))
     fleet.reset()  # an extra start of all episodes is kept too
     roll(fleet, 13, seed=1)
     saved, file = fleet.state_dict(), io.BytesIO()
-    steps = roll(fleet, 30, seed=2)[1]  # does not touch what was saved before
+    steps = roll(fleet, 30, seed=2)  # does not touch what was saved before
     torch.save(saved, file)
     file.seek(0)
     other = make_fleet(id, 3, seed=77, env_kwargs=kwargs)
     other.reset()
     roll(other, 5)
     other.load_state_dict(torch.load(file, weights_only=True))
-    assert all(map(same, steps, roll(other, 30, seed=2)[1]))
+    assert all(map(same, steps, roll(other, 30, seed=2)))
     if "Cart" in id:
         with pytest.raises(UserError, match="'CartPole-v1' is not deterministic: replaying 34 steps"):
             other.load_state_dict({**saved, "observation_hash": 1})

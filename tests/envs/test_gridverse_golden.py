@@ -41,17 +41,12 @@ def test_the_window_that_needs_no_occlusion_shows_what_the_general_one_does(name
     traces.check_replay(general, name)
 
 
-def seen_from_below(clear):
-    """What an agent in the middle of the last row sees, from see-through cells, both (N, rows, columns)."""
-    rows, columns = clear.shape[1:]
-    return Occluded(rows, columns, (rows - 1, columns // 2))(clear, clear)
-
-
 def test_light_is_what_two_floods_reach():
     """The floods as row arithmetic equal floods cell by cell."""
     clear = torch.rand(500, 6, 7, generator=torch.Generator().manual_seed(0)) < 0.6
     clear[0], clear[0, 3] = True, False  # a wall from side to side
-    for board, ours in zip(clear.tolist(), seen_from_below(clear).tolist(), strict=True):
+    seen = Occluded(6, 7, (5, 3))(clear, clear)  # by an agent in the middle of the last row
+    for board, ours in zip(clear.tolist(), seen.tolist(), strict=True):
         lit = flood(board, -1) | flood(board, 1)
         assert ours == [[(y, x) in lit for x in range(7)] for y in range(6)]
 

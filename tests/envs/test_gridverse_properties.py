@@ -13,12 +13,6 @@ from envs.gridverse.rules import ACTUATE
 from envs.registry import make_world
 
 IDS = [id for id, entry in sorted(WORLDS.items()) if entry.entry.startswith("envs.gridverse.tasks:")]
-KEYDOOR = [id for id in IDS if "Keydoor" in id]
-ROWS = 6
-
-
-def none(rows=ROWS):
-    return torch.empty(rows, 0, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +30,7 @@ def test_doors_open_at_once_or_with_the_key_of_their_colour(status, held, opens)
     state = dataclasses.replace(
         state, cells=cells, position=below[None], heading=torch.tensor([0 if below > door else 1]), held=hand
     )
-    after = world.step(state, torch.tensor([ACTUATE]), none(1))[0]
+    after = world.step(state, torch.tensor([ACTUATE]), torch.empty(1, 0, dtype=torch.float64))[0]
     assert after.cells[0, door] == pack(DOOR, OPEN if opens else status, YELLOW)
     assert torch.equal(after.held, hand)
 

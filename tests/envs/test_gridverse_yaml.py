@@ -4,7 +4,7 @@ import pytest
 import torch
 import traces
 import yaml
-from world_keywords import uniforms
+from world_keywords import check_same, play, uniforms
 
 from envs.gridverse.yaml.world import stock_files
 from envs.registry import make_world
@@ -41,15 +41,7 @@ def test_the_registered_world_with_the_same_draws(tmp_path, file, id):
     assert (ours.reset_draws, ours.step_draws) == (theirs.reset_draws, theirs.step_draws)
     assert ours.observation_space == theirs.observation_space and ours.num_actions == theirs.num_actions
     assert ours.action_names == theirs.action_names
-    generator = torch.Generator().manual_seed(4)
-    u = uniforms(32, ours.reset_draws, generator=generator)
-    states, nothing = [ours.reset(u), theirs.reset(u)], torch.zeros(32, 0, dtype=torch.float64)
-    for _ in range(60):
-        action = torch.randint(ours.num_actions, (32,), generator=generator)
-        (a, *one), (b, *two) = (w.step(s, action, nothing) for w, s in zip((ours, theirs), states, strict=True))
-        assert all(torch.equal(x, y) for x, y in zip(one, two, strict=True))
-        assert all(torch.equal(x, y) for x, y in zip(vars(a).values(), vars(b).values(), strict=True))
-        states = [a, b]
+    check_same((play(ours, 32, 60), play(theirs, 32, 60)))
 
 
 @pytest.mark.parametrize("encoding", ["default", "no-overlap", "compact"])
@@ -113,9 +105,4 @@ def test_a_chain_that_draws_nothing_leaves_the_draws_to_others(tmp_path, sight):
         changed(tmp_path, "dynamic_obstacles.7x7", observation_function=window, transition_functions=rules)
         for rules in ([*moves, *others], [{"name": "chain", "transition_functions": moves}, *others])
     ]
-    states = [world.reset(uniforms(8, world.reset_draws)) for world in worlds]
-    for step in range(20):
-        u = uniforms(8, worlds[0].step_draws)
-        found = [w.step(s, torch.full((8,), step % w.num_actions), u) for w, s in zip(worlds, states, strict=True)]
-        assert torch.equal(found[0][1], found[1][1])
-        states = [each[0] for each in found]
+    check_same([play(world, 8, 20) for world in worlds])

@@ -50,6 +50,22 @@ def same(ours, theirs, but=()):
     return all(torch.equal(one.cpu(), other.cpu()) for one, other in pairs)
 
 
+def check_same(paths):
+    """Compare two paths of `play`, state by state and step by step."""
+    for (ours, step), (theirs, other) in zip(*paths, strict=True):
+        assert same(ours, theirs) and same(step, other)
+
+
+def actions(fleet, steps, seed=0):
+    """Random actions (steps, N)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(fleet.num_actions, (steps, fleet.num_envs), generator=generator)
+
+
+def roll(fleet, steps, seed=0):
+    return [fleet.step(action) for action in actions(fleet, steps, seed)]
+
+
 def random_model(seed, sizes=(4, 3, 3), resets=0.1, whole=(True, True), prefix=""):
     """Tables of S states, A actions and Z observations.
 
