@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from dqn_memory.runs.cuda_graph import mapped
@@ -22,7 +23,13 @@ TINY = (
     "--config glam/smoke --env Pixel/BlinkingCatch-v0 --grid 4 --balls 2 --screen 8 --num-envs 2 --width 8 --hidden 8 "
     "--learning-starts 32 --num-eval-envs 1 --evaluate-every 0 --log-every 16 --max-episode-steps 12"
 )
+GOLDEN = np.load(Path(__file__).parent / "data" / "glam" / "glam_losses.npz")
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}  # of recorded numbers, relative to the largest
+
+
+def golden(name: str, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """A recorded array."""
+    return torch.tensor(GOLDEN[name], dtype=dtype)
 
 
 def close(ours: torch.Tensor, theirs: Any, dtype: torch.dtype) -> None:

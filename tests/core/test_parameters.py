@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dqn_memory.analysis import size
 from dqn_memory.analysis.size import WIDTHS, Unmatched, count, environment_sizes, on_meta, part_counts
-from dqn_memory.blocks import PRIORS, PriorConfig
+from dqn_memory.blocks import MEMORY, PRIORS, PriorConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec
 from dqn_memory.parameters import main, make_row, markdown_page, read_table3
 from dqn_memory.runs.errors import UserError
@@ -48,25 +47,15 @@ def test_columns_that_the_paper_does_not_print(architecture):
     assert {world: published(world, architecture) for world in PREDICTED[architecture]} == PREDICTED[architecture]
 
 
-MEMORY_SIZE = {  # S of one layer
-    "feedforward_x1": lambda d: 2 * d * d + 2 * d, "feedforward_x2": lambda d: 4 * d * d + 3 * d,
-    "feedforward_x3": lambda d: 6 * d * d + 4 * d, "feedforward_x4": lambda d: 8 * d * d + 5 * d,
-    "rnn": lambda d: 2 * d * d + 2 * d, "birnn": lambda d: 3 * d * d // 2 + 2 * d,
-    "gru": lambda d: 6 * d * d + 6 * d, "bigru": lambda d: 9 * d * d // 2 + 6 * d,
-    "lstm": lambda d: 8 * d * d + 8 * d, "bilstm": lambda d: 6 * d * d + 8 * d,
-    "linear": lambda d: d * d + d, "none": lambda d: 0,
-    "mamba": lambda d: 6 * d * d + 110 * d + 4 * d * math.ceil(d / 16),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("world", [CAR, GRID, KEYDOOR])
 @pytest.mark.parametrize("architecture", [n for n, row in ARCHITECTURES.items() if n[0] == "d" and row.attention])
 def test_parts_follow_the_closed_form(world, architecture):
+    """That of memories is in test_equations.py."""
     sizes = environment_sizes(world)
     width, spec, actions, context = sizes.width, sizes.spec, sizes.num_actions, 20
     row = ARCHITECTURES[architecture]
-    norms = 4 * width if row.memory != "none" else 2 * width
-    layer = 4 * width**2 + 4 * width + norms + MEMORY_SIZE[row.memory](width)
+    memory = 0 if row.memory == "none" else 2 * width + count(MEMORY[row.memory](width)).trainable  # and its norm
+    layer = 4 * width**2 + 6 * width + memory
     inputs = 8 * spec.shape[0] if spec.kind == "discrete" else spec.shape[0]
     config = NetworkConfig(architecture=architecture, width=width, context=context)
     network = on_meta(config, spec, actions)

@@ -1,12 +1,11 @@
 """Actor and critic: losses by hand, what moves, learning; golden lambda returns, their scale, the horizon's growth."""
 
 import copy
-from pathlib import Path
 
 import glam_models
-import numpy as np
 import pytest
 import torch
+from glam_models import golden
 
 from world_models.distributions import symlog_code
 from world_models.glam.agent import ReturnScale, lambda_return, losses, percentile, update
@@ -90,29 +89,19 @@ def test_bfloat16_networks_give_float32_numbers():
     assert agent.values(narrow.features())[0].dtype == torch.bfloat16
 
 
-GOLDEN = np.load(Path(__file__).parent.parent / "data" / "glam" / "glam_losses.npz")
-GAMMA, LAM = 0.985, 0.95
-
-
-def golden(name, dtype=torch.float64):
-    """Time first."""
-    return torch.from_numpy(GOLDEN[name]).to(dtype).T
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("form", "name"), [("textbook", "textbook"), ("released", "as_coded")])
 def test_golden_lambda_returns(form, name, dtype):
-    reward, value, ended = (golden(each, dtype) for each in ("reward", "value", "termination"))
-    returns = lambda_return(reward, value, ended, GAMMA, LAM, form)
+    reward, value, ended = (golden(each, dtype).T for each in ("reward", "value", "termination"))  # time first
+    returns = lambda_return(reward, value, ended, 0.985, 0.95, form)
     assert returns.dtype == dtype
-    glam_models.close(returns, golden(f"lambda_return_{name}"), dtype)
-    assert torch.equal(returns, lambda_return(reward, value, ended.bool(), GAMMA, LAM, form))
+    glam_models.close(returns, golden(f"lambda_return_{name}").T, dtype)
+    assert torch.equal(returns, lambda_return(reward, value, ended.bool(), 0.985, 0.95, form))
 
 
 def test_golden_percentiles():
-    x = torch.from_numpy(GOLDEN["percentile_x"])
-    ours = torch.stack([percentile(x, share) for share in (0.05, 0.95)])
-    assert torch.equal(ours, torch.from_numpy(GOLDEN["percentile_05_95_kth"]))
+    ours = torch.stack([percentile(golden("percentile_x"), share) for share in (0.05, 0.95)])
+    assert torch.equal(ours, golden("percentile_05_95_kth"))
     assert percentile(torch.tensor([3.0, 1.0]), 0.05) == 1.0  # of few entries the smallest
 
 

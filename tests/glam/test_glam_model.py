@@ -1,25 +1,17 @@
 """The world model by hand: latents, images, heads, presets, gradients; losses against recorded numbers and by hand."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from glam_models import PRESETS, TOLERANCE, batch, close, config, loss, model, steps
+from glam_models import PRESETS, TOLERANCE, batch, close, config, golden, loss, model, steps
 from torch.nn import functional as F
 
-from dqn_memory.runs.errors import UserError
 from world_models.distributions import cross_entropy, masked_mean, symlog_code, unimix
 from world_models.glam.config import FORMS, LearnerConfig, LossConfig, ModelConfig
 from world_models.glam.learner import adam, floored_kl, kl, reconstruction, trained_positions, update
 from world_models.parameters import unreached
-
-GOLDEN = np.load(Path(__file__).parent.parent / "data" / "glam" / "glam_losses.npz")
-
-
-def golden(key, dtype=torch.float64):
-    return torch.tensor(GOLDEN[key], dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -212,15 +204,3 @@ def test_presets_differ_in_the_named_options_alone():
         reset_at_episode_start=False, burn_in=4, batch_length=68, context=8, loss=LossConfig(variation_free_bits=0.1),
     )  # fmt: skip
     assert (paper.maps, paper.embedding, paper.latent) == ([32, 64, 128, 256], 4096, 1024)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"burn_in": 11}, "--burn-in 11 must be at least 0 and below --batch-length 12"),
-        ({"sequence": "storm", "heads": 3}, "--heads 3 must divide --width 8"),
-    ],
-)
-def test_impossible_models_are_one_sentence(changes, words):
-    with pytest.raises(UserError, match=words):
-        config(**changes).check()

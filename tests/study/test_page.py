@@ -1,4 +1,4 @@
-"""Pages and pictures of reports: what they replace, how series look, and that a browser shows all of it."""
+"""Pages and pictures of reports: what they replace, and how series look."""
 
 import re
 from itertools import product
@@ -157,6 +157,3 @@ def test_curves_begin_where_evaluations_do(first: int, left: float) -> None:
     run = SimpleNamespace(success=True, curve=SimpleNamespace(steps=steps, success=np.linspace(0, 1, 7)))
     figure = plots.curves_figure({"causal": [run]}, looks(["causal"]), "a world", None)  # type: ignore[list-item]
     assert figure.axes[0].get_xlim()[0] == pytest.approx(left)
-
-
-# Appended to a copy of the page, which has no script of its own: what only a browser knows goes into the title.
