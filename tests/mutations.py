@@ -47,11 +47,14 @@ def read(patterns: list[str]) -> list[Fault]:
     return wanted
 
 
-def tracked() -> list[str]:
-    """The files that git knows or would add."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.check_output(command, cwd=TREE, text=True).splitlines()
-    return [name for name in names if (TREE / name).is_file()]
+def copy_tracked(folder: Path) -> None:
+    """Copy the files that git knows or would add."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.check_output(command, cwd=TREE, text=True).split("\0")
+    for name in names:
+        if name and (TREE / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(TREE / name, folder / name)
 
 
 def tests_pass(copy: Path, tests: list[str]) -> tuple[bool, str]:
@@ -93,9 +96,7 @@ def main() -> None:
         return print(f"{len(faults)} faults have their place")
     with tempfile.TemporaryDirectory(prefix="mutations-") as folder:
         copy = Path(folder)
-        for name in tracked():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(TREE / name, copy / name)
+        copy_tracked(copy)
         tests = list(dict.fromkeys(test for fault in faults for test in fault.tests))
         if not args.skip_clean and not (result := tests_pass(copy, tests))[0]:
             raise SystemExit(f"without any fault tests fail already: {result[1]}")

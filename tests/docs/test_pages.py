@@ -4,7 +4,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from mutations import copy_tracked
 from nbclient import NotebookClient
 from pages import PAGES, Q_BUDGET, ROOT, SHELL, Block, anchors, blocks, code, cut, help_of, links, shorten
 
@@ -45,11 +45,7 @@ def runs(block: Block) -> bool:
 def clean(tmp_path_factory):
     """A repository with one commit of all that git knows or would know here."""
     folder = tmp_path_factory.mktemp("clean")
-    listed = subprocess.check_output(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT)
-    for name in filter(None, listed.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+    copy_tracked(folder)
     who = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
     for command in (["init", "-q"], ["add", "-A"], [*who, "commit", "-qm", "all"]):
         subprocess.run(["git", *command], cwd=folder, check=True)
