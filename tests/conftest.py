@@ -14,6 +14,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(f"{report.nodeid}: {counted}")
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of a test, which is its `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from reported import HALLWAY, MEMORY, TWO, make_study, noisy  # here: tests of the worlds need no core

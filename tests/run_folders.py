@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from dqn_memory.runs.checkpoint import columns_from, next_span
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 
@@ -42,31 +41,6 @@ def assert_equal(ours: Any, theirs: Any, path: str = "") -> None:
         assert ours == theirs, path
 
 
-def assert_goes_on_exactly(
-    empty: Callable[[], Any],
-    column: Callable[[int], dict[str, torch.Tensor]],
-    saves: list[int],
-    drawn: Callable[[Any], Any],
-) -> None:
-    """Save a ring in chunks, after so many columns each, as a run does it; what is read back must be the same ring."""
-    ring, other, chunks, parts = empty(), empty(), [], {}
-    for count in saves:
-        for _ in range(count):
-            ring.add(**column(ring.written))
-        chunks, span = next_span(chunks, ring.oldest, ring.written)
-        if span is not None:
-            parts[span[0]] = {name: each.clone() for name, each in ring.columns(*span).items()}
-            chunks = [*chunks, {"start": span[0], "stop": span[1]}]
-    joined = columns_from([(chunk["start"], parts[chunk["start"]]) for chunk in chunks], ring.oldest)
-    other.restore(joined.start, joined.data)
-    assert (other.written, len(other)) == (ring.written, len(ring))
-    assert_equal(drawn(ring), drawn(other))
-    for _ in range(ring.num_columns):
-        for each in (ring, other):
-            each.add(**column(each.written))
-    assert all(torch.equal(ring.cells[name], other.cells[name]) for name in ring.cells)
-
-
 def assert_same_run(first: Path, second: Path) -> None:
     """Two checkpoints hold the same bits."""
     ours, theirs = Run.open(first).load(), Run.open(second).load()
@@ -96,3 +70,10 @@ def told(refuses: Callable[..., object], *args: Any, **kwargs: Any) -> str:
         refuses(*args, **kwargs)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def printed(capsys: Capture, script: Script, *arguments: object) -> str:
+    """What a script prints."""
+    capsys.readouterr()
+    script([str(word) for word in arguments])
+    return capsys.readouterr().out

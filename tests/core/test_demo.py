@@ -90,17 +90,15 @@ def test_the_greedy_curve_ends_with_the_final_evaluation():
     assert drawn == {"while exploring": ([50, 100], [0.2, 0.4]), "greedy": ([100, 200], [0.5, 1.0])}
 
 
-def test_folders_are_never_used_twice(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_folders_are_never_used_twice(here):
     assert str(fresh_folder()) == "runs/demo-1"
-    (tmp_path / "runs" / "demo-1").mkdir(parents=True)
+    (here / "runs" / "demo-1").mkdir(parents=True)
     assert str(fresh_folder()) == "runs/demo-2"
 
 
 @pytest.mark.long
-def test_the_whole_demo(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tiny.toml").write_text(TINY)
+def test_the_whole_demo(here, capfd):
+    (here / "tiny.toml").write_text(TINY)
     main(["--config", "tiny.toml", "--seed", "2"])
     text, folder = capfd.readouterr().out, Path("runs/demo-1")
     assert f"of 24 initial states of {MEMORY} after 200 steps" in text
@@ -109,13 +107,12 @@ def test_the_whole_demo(tmp_path, monkeypatch, capfd):
         assert str(folder / name) in text
         assert np.asarray(Image.open(folder / name).convert("L")).std() > 5
     assert "seed = 2" in (folder / "config.toml").read_text()
-    before = contents(tmp_path)  # a second demo does not touch the first
+    before = contents(here)  # a second demo does not touch the first
     assert "not empty" in refused(capfd, ["--config", "tiny.toml", "--run", str(folder)], main)
-    assert contents(tmp_path) == before
+    assert contents(here) == before
 
 
-def test_wrong_input_is_one_line_and_leaves_no_folder(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
+def test_wrong_input_is_one_line_and_leaves_no_folder(here, capfd):
     for argv, message in ((["--config", "dmeo"], "did you mean 'demo'"), (["--seed", "-1"], "--seed -1")):
         assert message in refused(capfd, argv, main)
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())

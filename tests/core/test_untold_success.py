@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from run_folders import printed
 from trained import CAR, CARDS, trained
 
 from dqn_memory.agent import load_network
@@ -31,11 +32,9 @@ def test_runs_name_what_they_counted(tmp_path, capsys):
     assert re.search(r" return \d", progress) and "success" not in progress
     final = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert final["final/success_rate"] == 1.0  # records keep their keys
-    main([str(run), "--episodes", "5"])
-    text = capsys.readouterr().out
+    text = printed(capsys, main, run, "--episodes", 5)
     assert [line.split()[0] for line in text.splitlines()[2:]] == ["return", "length"] and "success" not in text
-    main([str(run), "--episodes", "5", "--format", "json"])
-    facts = json.loads(capsys.readouterr().out)
+    facts = json.loads(printed(capsys, main, run, "--episodes", 5, "--format", "json"))
     assert facts["success"] == 1.0 and facts["success_told"] is False
     network, config, _ = load_network(run)
     episode = play_in(config.eval_setup(torch.device("cpu")), network, seed=0)[0]

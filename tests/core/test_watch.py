@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from run_folders import refused
+from run_folders import printed, refused
 from trained import CARDS, MEMORY, contents, trained
 
 from dqn_memory import inspect, ship, watch
@@ -41,27 +41,25 @@ def test_an_agent_is_small_acts_and_says_how_well_it_plays(name):
     assert made["revision"][:7] in told and made["command"] in told and not made["dirty"]
 
 
-def test_a_run_of_that_name_here_comes_before_the_agent_and_nothing_else_does(tmp_path, monkeypatch, run):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "demo").mkdir()
+def test_a_run_of_that_name_here_comes_before_the_agent_and_nothing_else_does(here, run):
+    (here / "demo").mkdir()
     assert find_run("demo") == AGENTS / "demo" and find_run("./x/demo").parts == ("x", "demo")
-    shutil.copytree(run, tmp_path / "demo", dirs_exist_ok=True)
-    assert Run.open("demo").path == find_run("demo") == (tmp_path / "demo").relative_to(tmp_path)
+    shutil.copytree(run, here / "demo", dirs_exist_ok=True)
+    assert Run.open("demo").path == find_run("demo") == (here / "demo").relative_to(here)
 
 
-def test_a_wrong_name_is_told_the_right_ones_and_no_agent_is_trained_on(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_a_wrong_name_is_told_the_right_ones_and_no_agent_is_trained_on():
     with pytest.raises(UserError, match=r"dem is no run folder.*agents in the package: .*demo"):
         Run.open("dem")
     with pytest.raises(UserError, match=r"demo is no run folder: it has no config\.toml$"):
         Run.take_up("demo")
 
 
-def test_inspecting_an_agent_writes_here_and_not_into_the_package(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_inspecting_an_agent_writes_here_and_not_into_the_package(here, capsys):
     before = contents(AGENTS)
     inspect.main(["demo", "--episodes", "1", "--initial", "3"])
-    assert (tmp_path / "demo" / "inspect" / "episode.gif").is_file() and contents(AGENTS) == before
+    assert (here / "demo" / "inspect" / "episode.gif").is_file() and contents(AGENTS) == before
     assert capsys.readouterr().out.startswith("demo at step ")
 
 
@@ -86,14 +84,12 @@ def test_only_a_finished_run_is_shipped(tmp_path, run, capsys):
 
 def test_a_terminal_without_colours_shows_the_text_of_every_moment(run, capsys, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    watch.main([str(run), *QUICK, "--episodes", "2"])
-    said = capsys.readouterr().out
+    said = printed(capsys, watch.main, run, *QUICK, "--episodes", 2)
     assert "\x1b" not in said and "Episode 2, step 0, takes " in said
     assert "layer 0 head 1 attends to step 0 (1.00)" in said
     steps = said.count("Q-values: ")
     assert said.count(" # ") and said.count("Episode ") == steps + 2 == said.count(" ended, ") + steps
-    watch.main([str(run), *QUICK, "--reset-memory"])
-    assert "attends" not in capsys.readouterr().out
+    assert "attends" not in printed(capsys, watch.main, run, *QUICK, "--reset-memory")
 
 
 def test_half_blocks_show_two_pixels_a_character():
@@ -165,7 +161,6 @@ def test_a_window_plays_holds_and_goes_by_step(run, monkeypatch):
 def test_a_network_of_any_environment_that_draws_is_watched(tmp_path, capsys, env):
     pytest.importorskip("pygame")
     run = trained(tmp_path / "run", "--architecture", "drqn", env=env)
-    watch.main([str(run), *QUICK])
-    said = capsys.readouterr().out
+    said = printed(capsys, watch.main, run, *QUICK)
     assert ("success, " in said) == (env == MEMORY) == ("sees" in said) and "attends" not in said
     assert " ended, return" in said or env == MEMORY

@@ -1,7 +1,5 @@
 """GLAM's training loop through the command line, and its updates under both engines."""
 
-import json
-import time
 from dataclasses import replace
 from unittest.mock import MagicMock
 
@@ -9,7 +7,7 @@ import glam_models
 import pytest
 import torch
 from glam_models import TINY, flags, trained
-from run_folders import assert_equal, assert_same_run, metrics
+from run_folders import assert_equal, metrics
 
 from dqn_memory.runs import cuda_graph
 from dqn_memory.runs.cuda_graph import Captured
@@ -30,27 +28,6 @@ def test_every_sequence_module_trains(tmp_path, form, memory, capsys):
     assert any("losses/variation" in line for line in updates) == (form == "glam")
     assert logged[-1]["step"] == 40 and {"final/episodic_return", "final/greedy_episodic_return"} <= logged[-1].keys()
     assert str(run) in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_pong_trains_and_resumes(tmp_path):
-    game = ("--env", "ALE/Pong-v5", "--num-envs", "1", "--screen", "16", "--max-episode-steps", "6")
-    whole, parts = trained(tmp_path / "whole", *game, steps=40), trained(tmp_path / "parts", *game, steps=36)
-    main(["--resume", str(parts), "--total-steps", "40"])
-    assert metrics(whole)[-1]["final/episodic_length"] == 6
-    assert_same_run(whole, parts)
-
-
-@pytest.mark.long
-def test_the_smoke_preset_runs_pong_from_end_to_end(tmp_path, capsys):
-    began, run = time.process_time(), tmp_path / "run"
-    main(["--config", "glam/smoke", "--run", str(run)])
-    assert time.process_time() - began < 60
-    logged = metrics(run)
-    assert [line["step"] for line in logged if "eval/episodic_return" in line] == [80]
-    assert logged[-1]["step"] == 96 and logged[-1]["final/episodes"] == 2
-    assert json.loads((run / "environment.json").read_text())["mamba_backend"] == "simd"
-    assert capsys.readouterr().out.count("mamba runs on its simd backend on cpu") == 1
 
 
 def test_warm_up_is_random_and_learns_nothing(tmp_path):

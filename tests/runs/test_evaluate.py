@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from run_folders import refused
+from run_folders import printed, refused
 from trained import CAR, CARDS, MEMORY, contents, trained
 
 from dqn_memory.acting import EvalSetup, NetworkPolicy, evaluate
@@ -37,12 +37,6 @@ def memory(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("runs") / "memory", env=MEMORY)
 
 
-def printed(capsys, *argv):
-    capsys.readouterr()
-    main([str(word) for word in argv])
-    return capsys.readouterr().out
-
-
 @pytest.mark.parametrize("trials", [1, 24, 1000])
 def test_the_interval_of_a_rate_holds_the_rate(trials):
     for successes in (0, trials // 3, trials):
@@ -52,16 +46,16 @@ def test_the_interval_of_a_rate_holds_the_rate(trials):
 
 def test_a_world_with_finitely_many_starts_is_tried_from_each(memory, capsys):
     before = contents(memory)
-    text = printed(capsys, memory)
+    text = printed(capsys, main, memory)
     assert "exhaustive: each of the 24 initial states" in text and "[" not in text
     assert re.search(r"of 24 initial states \(random 0\.4\d, best known 1\.00", text)
-    facts = json.loads(printed(capsys, "--run", memory, "--format", "json", "--episodes", 7))
+    facts = json.loads(printed(capsys, main, "--run", memory, "--format", "json", "--episodes", 7))
     network, config, step = load_network(memory)
     score = evaluate(network, config.eval_setup(torch.device("cpu")), 7, 0)
     assert facts["episodes"] == score.episodes == 24 and facts["exhaustive"] is True and facts["step"] == step
     assert facts["success"] == score.success.mean() and facts["success_low"] is None
     assert facts["return"] == pytest.approx(score.returns.mean()) and facts["length"] == score.lengths.mean()
-    other = json.loads(printed(capsys, memory, "--env", "Gridverse/Memory-7x7-v0", "--format", "json"))
+    other = json.loads(printed(capsys, main, memory, "--env", "Gridverse/Memory-7x7-v0", "--format", "json"))
     assert other["env"] == "Gridverse/Memory-7x7-v0" and other["episodes"] == 24  # another world of the same form
     assert contents(memory) == before
 
@@ -82,17 +76,17 @@ def test_without_its_memory_an_agent_reads_the_newest_observation_alone(memory, 
     read.clear()
     evaluate(network, remembers, 7, 0)
     assert max(int(lengths.max()) for lengths, _ in read) == network.config.context
-    facts = json.loads(printed(capsys, memory, "--reset-memory", "--format", "json"))
+    facts = json.loads(printed(capsys, main, memory, "--reset-memory", "--format", "json"))
     assert facts["reset_memory"] is True and facts["return"] == pytest.approx(score.returns.mean())
-    assert "forgetting everything before each step" in printed(capsys, memory, "--reset-memory").splitlines()[0]
+    assert "forgetting everything before each step" in printed(capsys, main, memory, "--reset-memory").splitlines()[0]
 
 
 def test_any_other_world_is_sampled_with_intervals(tmp_path, capsys):
     car = trained(tmp_path / "car", env=CAR)
-    text = printed(capsys, car, "--episodes", 10, "--seed", 5)
+    text = printed(capsys, main, car, "--episodes", 10, "--seed", 5)
     assert "10 episodes with seed 5, 95 % intervals" in text and text.count("[") == 3
     flags = ("--episodes", 10, "--format", "json")
-    first, again, other = (json.loads(printed(capsys, car, *flags, "--seed", seed)) for seed in (5, 5, 6))
+    first, again, other = (json.loads(printed(capsys, main, car, *flags, "--seed", seed)) for seed in (5, 5, 6))
     assert first == again and first["length"] != other["length"]
     assert first["episodes"] == 10 and first["exhaustive"] is False
     for name in ("success", "return", "length"):
@@ -147,7 +141,7 @@ def test_environments_are_closed_after_an_evaluation(monkeypatch):
 @pytest.mark.parametrize(("suffix", "kind"), [(".gif", "GIF"), (".png", "PNG")])
 def test_a_video_shows_every_step_and_the_end(cards, capsys, tmp_path, suffix, kind):
     path = tmp_path / "new" / f"episodes{suffix}"
-    printed(capsys, cards, "--episodes", 2, "--video", path, "--video-episodes", 2)
+    printed(capsys, main, cards, "--episodes", 2, "--video", path, "--video-episodes", 2)
     network, config, _ = load_network(cards)
     setup = config.eval_setup(torch.device("cpu"))
     first, second = play_in(setup, network, seed=0, episodes=2, draw=True)
@@ -166,7 +160,7 @@ def test_a_video_never_replaces_a_file_unasked(cards, capsys, tmp_path):
     path.write_bytes(b"precious")
     assert "--overwrite" in refused(capsys, [str(cards), "--episodes", "2", "--video", str(path)], main)
     assert path.read_bytes() == b"precious"
-    printed(capsys, cards, "--episodes", 2, "--video", path, "--overwrite")
+    printed(capsys, main, cards, "--episodes", 2, "--video", path, "--overwrite")
     assert path.read_bytes().startswith(b"GIF8")
 
 
@@ -203,10 +197,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_input_is_one_line_and_changes_nothing(cards, capsys, tmp_path, monkeypatch, name):
+def test_wrong_input_is_one_line_and_changes_nothing(cards, capsys, here, name):
     argv, message = WRONG[name]
-    monkeypatch.chdir(tmp_path)
     before = contents(cards)
-    argv = [{"RUN": str(cards), "NOWHERE": str(tmp_path / "nowhere")}.get(word, word) for word in argv]
+    argv = [{"RUN": str(cards), "NOWHERE": str(here / "nowhere")}.get(word, word) for word in argv]
     assert message in refused(capsys, argv, main)
-    assert contents(cards) == before and not list(tmp_path.iterdir())
+    assert contents(cards) == before and not list(here.iterdir())

@@ -2,6 +2,7 @@
 
 import json
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -19,16 +20,16 @@ import numpy as np
 import pytest
 import torch
 import unizero_models
-from run_folders import assert_same_run, metrics, refused
+from run_folders import assert_same_run, metrics, printed, refused, told
 from trained import CAR, CARDS, MEMORY, rollout_flags, training_flags
 
 from dqn_memory.agent import Agent, load_network
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main as evaluate
 from dqn_memory.runs.checkpoint import Checkpoint
-from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind, trainer_class
+from dqn_memory.runs.metrics import METRICS, read_metrics
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.toml import defaults, from_toml, to_toml
 from dqn_memory.runs.trainer import Trainer
@@ -86,6 +87,8 @@ KINDS = {
             f"{SHORT} --reset-history released --reanalyse-fraction 0.1 --capacity 100",
             f"{SHORT} --env {CAR} --dynamics recurrent --root gumbel",
             f"{SHORT} --prepopulate 140 --terminal-fraction 0.5",  # it stops in the middle of its random steps
+            "--env ALE/Pong-v5 --num-envs 2 --batch-size 4 --max-episode-steps 8 --evaluate-every 0 --clip-rewards "
+            "--terminal-on-life-loss",
         ),
         "width = 32",
         ("--stop-at-return 1", 100),
@@ -99,6 +102,7 @@ KINDS = {
             "--start-from prior --act-before-observing --no-reset-at-episode-start --recent-windows 2 --horizon smooth "
             "--growth 1 --growth-every 8 --maximum 8 --returns released",
             "--learner-bfloat16 --agent-bfloat16",
+            "--env ALE/Pong-v5 --num-envs 1 --screen 16 --max-episode-steps 6",
         ),
         "width = 8",
         ("--stop-at-return -9 --evaluate-every 40", 40),
@@ -136,6 +140,21 @@ def test_a_longer_resume_equals_an_uninterrupted_run(tmp_path, kind, more):
     assert len(ended) == 2  # where it stopped first, and at its end
     assert [line for line in metrics(parts) if line != ended[0]] == metrics(whole)
     assert_same_run(whole, parts)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "steps", "longest"), [("unizero", 200, 50), ("glam", 96, 20)])
+def test_a_smoke_preset_is_through_with_pong_in_a_minute(tmp_path, kind, steps, longest):
+    """Through the command line; in processor time, which other work on the machine leaves alone."""
+    run, before = tmp_path / "run", resource.getrusage(resource.RUSAGE_CHILDREN)
+    preset = ["--config", f"{kind}/smoke", "--env", "ALE/Pong-v5", "--run", str(run)]
+    command = [sys.executable, "-m", trainer_class(kind).__module__, *preset]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime  # imports and compiling included
+    last = read_metrics(run / METRICS)[-1]
+    assert last["step"] == steps and last["final/episodes"] == 2 and last["final/episodic_length"] == longest
+    assert last["time/processor"] <= used < 60
 
 
 @pytest.mark.long
@@ -273,12 +292,10 @@ def test_options_of_evaluate_are_refused_where_a_kind_has_none(whole, capsys):
 
 def test_an_agent_of_ppo_is_judged_by_drawn_actions_too(whole, capsys):
     run = whole("ppo")
-    found = []
-    for policy in ("both", "sampled", "greedy"):
-        capsys.readouterr()
-        evaluate([str(run), "--episodes", "20", "--policy", policy, "--format", "json"])
-        found.append(json.loads(capsys.readouterr().out))
-    both, sampled, greedy = found
+    both, sampled, greedy = (
+        json.loads(printed(capsys, evaluate, run, "--episodes", 20, "--policy", policy, "--format", "json"))
+        for policy in ("both", "sampled", "greedy")
+    )
     assert both["sampled"] == sampled["sampled"] != both["greedy"] == greedy["greedy"]
     assert both["greedy"]["exhaustive"] and not both["sampled"]["exhaustive"]
     assert "greedy" not in sampled and "sampled" not in greedy
@@ -287,10 +304,10 @@ def test_an_agent_of_ppo_is_judged_by_drawn_actions_too(whole, capsys):
 @pytest.mark.parametrize("policy", ["sampled", "greedy"])
 def test_evaluations_of_ppo_act_as_the_config_says(tmp_path, capsys, policy):
     run = trained("ppo", tmp_path / "run", "--policy", policy)
-    capsys.readouterr()
-    last, seed = metrics(run)[-1], Streams.spawn(1).evaluation
-    evaluate([str(run), "--episodes", "8", "--seed", str(seed + last["step"]), "--policy", policy, "--format", "json"])
-    assert json.loads(capsys.readouterr().out)[policy]["return"] == pytest.approx(last["final/episodic_return"])
+    last = metrics(run)[-1]
+    flags = ("--episodes", 8, "--seed", Streams.spawn(1).evaluation + last["step"], "--policy", policy)
+    found = json.loads(printed(capsys, evaluate, run, *flags, "--format", "json"))
+    assert found[policy]["return"] == pytest.approx(last["final/episodic_return"])
 
 
 def test_an_agent_of_ppo_draws_its_actions(whole):
@@ -327,10 +344,9 @@ def test_a_diverged_run_is_one_sentence_at_its_next_evaluation(tmp_path, capsys)
 
 
 def test_a_kind_that_nobody_knows_is_one_sentence():
-    with pytest.raises(UserError, match="unknown kind of run 'dreamer'; known: glam, ppo, pqn, q_network, unizero"):
-        trainer_class("dreamer")
-    with pytest.raises(UserError, match=r"is foreign: its kind is 'another program', not 'glam'$"):
-        check_kind(Path("run"), Checkpoint(0, {}, {}, None, {"kind": "another program"}), "glam")
+    assert "unknown kind of run 'dreamer'; known: glam, ppo, pqn, q_network, unizero" in told(trainer_class, "dreamer")
+    said = told(check_kind, Path("run"), Checkpoint(0, {}, {}, None, {"kind": "another program"}), "glam")
+    assert said.endswith("is foreign: its kind is 'another program', not 'glam'")
 
 
 def test_a_checkpoint_that_would_repeat_too_many_actions_starts_new_episodes(tmp_path, capsys):

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from run_folders import refused, told
+from run_folders import printed, refused, told
 
 from dqn_memory.parameters import read_table3
 from dqn_memory.study import claims as script
@@ -63,14 +63,12 @@ def test_the_committed_page_regenerates_from_the_tables(tmp_path):
         assert f"| {found.where} | {found.statement} | {found.published} | {found.recomputed} |" in committed
 
 
-def test_claims_are_printed_and_written_nowhere_unasked(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_claims_are_printed_and_written_nowhere_unasked(here, monkeypatch, capsys):
     monkeypatch.setattr(script, "atari_page", lambda command, tables: "\n# Atari 100k, recomputed\n")
-    script.main(["--tables", str(FOLDER)])
-    said = capsys.readouterr().out
+    said = printed(capsys, script.main, "--tables", FOLDER)
     assert all(found.statement in said for found in published()) and "figures disagree with the tables\n" in said
     assert "\n# Atari 100k, recomputed\n" in said
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())
 
 
 @pytest.mark.parametrize(

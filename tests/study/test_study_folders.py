@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from run_folders import Capture, Script, refused, told
+from run_folders import Capture, Script, printed, refused, told
 from trained import contents
 
 from dqn_memory.study.archive import find_study, open_source
@@ -32,13 +32,6 @@ def taken_over(folder: Path, source: Path) -> tuple[Study, list[str], list[str]]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def whole(tmp_path: Path) -> Study:
     """A finished study in a folder that is not called as it is."""
     study, _, left = taken_over(tmp_path / "elsewhere", SMOKE)
@@ -56,13 +49,12 @@ def test_the_command_of_a_report_continues_the_study(whole: Study, kept: Path, h
     data = collect(open_source(whole.folder))
     command = re.search(r"`python -m dqn_memory\.study\.run ([^`]*)`", lead(data)[-1])
     going_on = re.search(r"`(--folder NEW[^`]*)`", lead(data)[-1])
-    main(command[1].replace("FOLDER", str(whole.folder)).split())
-    assert "8 runs: 8 finished" in capsys.readouterr().out
+    flags = command[1].replace("FOLDER", str(whole.folder)).split()
+    assert "8 runs: 8 finished" in printed(capsys, main, *flags)
     assert Study.open(whole.folder).name == "smoke"
     definition, _, rest = command[1].partition(" --folder FOLDER")
     flags = f"{definition} {going_on[1]}{rest}".replace("NEW", "new").replace("FOLDER", str(SMOKE))
-    main(flags.split())
-    assert "8 runs: 8 finished" in capsys.readouterr().out
+    assert "8 runs: 8 finished" in printed(capsys, main, *flags.split())
     study = Study.open(here / "new")
     assert study.name == "smoke"  # so that it can be archived in the archive's place
     archive(collect(open_source(study.folder)), kept)
@@ -114,15 +106,13 @@ def test_a_lost_or_damaged_state_is_made_anew_from_the_runs(whole: Study, capsys
         state.write_bytes(left)
     way = r"study\.run with its definition and --folder .* makes it anew from the runs"
     assert re.search(way, told(Study.open, whole.folder))
-    main(["smoke", "--folder", str(whole.folder)])
-    said = capsys.readouterr().out
+    said = printed(capsys, main, "smoke", "--folder", whole.folder)
     assert ": it is made anew from the folders of the runs\n" in said and "8 runs: 8 finished" in said
     aside = whole.folder / "study.sqlite3.damaged-1"
     assert aside.read_bytes() == left if left is not None else not aside.exists()
     (whole.folder / "study.toml").unlink()  # the configs of the runs alone tell which study it is
     state.unlink()
-    main(["smoke", "--folder", str(whole.folder)])
-    assert "8 runs: 8 finished" in capsys.readouterr().out
+    assert "8 runs: 8 finished" in printed(capsys, main, "smoke", "--folder", whole.folder)
 
 
 @pytest.mark.parametrize(("script", "flag"), [(report, "--no-attention"), (main, "--status")])
@@ -136,8 +126,7 @@ def test_reports_take_what_a_study_takes(whole: Study, here: Path, capsys: Captu
     for name in ("mine", "smoke"):
         shutil.copytree(whole.folder, here / "runs/studies" / name)
     for name in ("mine", str(mine), str(whole.folder / "study.toml")):
-        script([name, flag])
-        assert whole.title in capsys.readouterr().out
+        assert whole.title in printed(capsys, script, name, flag)
     made = {path.parent.name for path in here.rglob("report.md")}
     assert made == ({"report"} if script is report else set())
     assert not (whole.folder / "report").exists()  # its study.toml is of the study smoke, which lies in runs/studies
@@ -182,8 +171,7 @@ def test_a_damaged_run_of_an_archive_is_left_to_do(kept: Path, tmp_path: Path, c
         rows, lines = (kept / "runs.csv").read_text(), (kept / "metrics.csv").read_text()
         number = next(row.partition(",")[0] for row in rows.splitlines() if f",{name}," in row)
         (kept / "metrics.csv").write_text(lines.replace(f"\n{number},", f"\n{number},1", 1))
-    main(["smoke", "--folder", str(tmp_path / "study"), "--take-from", str(kept), "--dry-run"])
-    said = capsys.readouterr().out
+    said = printed(capsys, main, "smoke", "--folder", tmp_path / "study", "--take-from", kept, "--dry-run")
     assert all(f"take     {name} from {kept}" in said for name in others)
     assert f"waiting  {first}" in said and "8 runs: 6 finished, 2 waiting" in said
     assert not (tmp_path / "study").exists()  # it writes nothing

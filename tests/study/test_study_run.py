@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_folders import metrics, told
+from run_folders import metrics, printed, told
 from trained import trained
 
 from dqn_memory import train
@@ -249,8 +249,7 @@ def test_what_fails_and_what_always_dies_is_told_and_stops_nothing_else(study, t
     # the first death is at a new checkpoint; after two more without a further one it is given up
     assert all(run.attempts == 3 and "SIGKILL" in run.error for run in runs if run.architecture == "dies")
     assert said.count("it continues from its last checkpoint") == 4
-    main([str(folder), "--status"])
-    assert "error: step 25 cannot be taken" in capsys.readouterr().out
+    assert "error: step 25 cannot be taken" in printed(capsys, main, folder, "--status")
     study.write_text(study.read_text().replace("fails_at = 25", "fails_at = 26"))
     assert "was made with other settings of" in carry_out(study, folder, code=2)
 

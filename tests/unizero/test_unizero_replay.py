@@ -9,9 +9,10 @@ import unizero_models
 from helpers import action_of, cells_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_folders import assert_goes_on_exactly
+from run_folders import assert_equal
 
 from dqn_memory.network import ObservationSpec
+from dqn_memory.runs.checkpoint import columns_from, next_span
 from dqn_memory.runs.errors import UserError
 from world_models.unizero.config import CollectionConfig, ReplayConfig, SearchConfig
 from world_models.unizero.replay import Replay
@@ -156,14 +157,32 @@ def test_misuse_is_one_clear_sentence():
 @settings(max_examples=20, deadline=None)
 @given(saves=st.lists(st.integers(0, 30), min_size=1, max_size=4), capacity=st.sampled_from([T + N + W + 1, 25, 100]))
 def test_a_restored_replay_is_the_same(saves, capacity):
-    _, steps = filled([[7, 60, 200], [61, 200]], capacity, columns=0)
+    """Saved in chunks, after so many columns each, as a run does it."""
+    (ring, steps), (other, _) = (filled([[7, 60, 200], [61, 200]], capacity, columns=0) for _ in range(2))
+    chunks, parts = [], {}
+
+    def add(replay):
+        replay.add(**column([world[replay.written] for world in steps], True, False))
 
     def drawn(replay):
         if replay.drawable:
             return vars(replay.sequences(replay.draw(8, torch.Generator().manual_seed(3))))
 
-    make = lambda: filled([[7], [7]], capacity, columns=0)[0]  # noqa: E731
-    assert_goes_on_exactly(make, lambda at: column([world[at] for world in steps], True, False), saves, drawn)
+    for count in saves:
+        for _ in range(count):
+            add(ring)
+        chunks, span = next_span(chunks, ring.oldest, ring.written)
+        if span is not None:
+            parts[span[0]] = {name: each.clone() for name, each in ring.columns(*span).items()}
+            chunks = [*chunks, {"start": span[0], "stop": span[1]}]
+    joined = columns_from([(chunk["start"], parts[chunk["start"]]) for chunk in chunks], ring.oldest)
+    other.restore(joined.start, joined.data)
+    assert (other.written, len(other)) == (ring.written, len(ring))
+    assert_equal(drawn(ring), drawn(other))
+    for _ in range(ring.num_columns):
+        add(ring)
+        add(other)
+    assert_equal(ring.cells, other.cells)
 
 
 # reanalysis

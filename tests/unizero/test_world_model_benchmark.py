@@ -150,10 +150,9 @@ def test_wrong_input_is_one_sentence(capsys):
     assert "--actions 0 must be at least 1" in refused(capsys, wrong, parameters.main)
 
 
-def test_sizes_are_printed_as_json_and_written_nowhere(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_sizes_are_printed_as_json_and_written_nowhere(here, capsys):
     parameters.main(["unizero", "--format", "json"])
-    assert len(json.loads(capsys.readouterr().out)) == 2 and not list(tmp_path.iterdir())
+    assert len(json.loads(capsys.readouterr().out)) == 2 and not list(here.iterdir())
 
 
 @pytest.fixture(scope="module")
