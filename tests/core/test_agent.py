@@ -1,5 +1,6 @@
 """The agent acts as evaluation does, alone and in a batch, and refuses runs that are not its own."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,6 @@ import dqn_memory
 from dqn_memory.agent import Agent, load_network
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.config import TrainConfig
-from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 
 RUNS = {
@@ -161,8 +161,7 @@ def test_wrong_calls_leave_the_memory_alone(runs):
     assert "2 environments, but got observations of 3" in sentence(agent, np.zeros((3, 10)), False)
     assert "must be one bool or (2,)" in sentence(agent, observation, [True, False, True])
     np.testing.assert_array_equal(agent.act(observation, True), first[0])
-    with pytest.raises(UserError, match="rows"):
-        Agent.load(runs("transformer"), rows=0)
+    assert "rows" in told(Agent.load, runs("transformer"), rows=0)
 
 
 @pytest.mark.parametrize("reset", ["False", None, 0, 1.0, [1, 0], ["True", "True"], [True, None], [[True], []]])
@@ -184,8 +183,8 @@ def test_bools_of_every_library_are_resets(runs):
 @pytest.mark.parametrize("device", ["cud", "cuda:99", "meta", ""])
 def test_a_device_that_is_not_there_is_one_sentence(runs, device):
     for load in (Agent.load, load_network):
-        with pytest.raises(UserError, match=f"^there is no device '{device}' here; use 'cpu'"):
-            load(runs("transformer"), device=device)
+        said = told(load, runs("transformer"), device=device)
+        assert said.startswith(f"there is no device '{device}' here; use 'cpu'")
 
 
 @pytest.mark.parametrize(("config", "without", "words"), [
@@ -200,9 +199,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_sentence(runs, tmp_path, config, 
     own = found.header["config"]
     header = found.header | {"config": own.replace(CARDS, config) if config == MEMORY else config or own}
     saved.save(found.step, weights, found.trainer, None, header)
-    with pytest.raises(UserError, match=words) as raised:
-        load_network(saved.path)
-    assert "\n" not in str(raised.value)
+    assert re.search(words, told(load_network, saved.path))
 
 
 def test_the_package_is_imported_without_torch_and_names_the_agent():

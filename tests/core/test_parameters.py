@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_folders import refused
+from run_folders import refused, told
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -15,7 +15,6 @@ from dqn_memory.analysis.size import WIDTHS, Unmatched, count, environment_sizes
 from dqn_memory.blocks import MEMORY, PRIORS, PriorConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec
 from dqn_memory.parameters import main, make_row, markdown_page, read_table3
-from dqn_memory.runs.errors import UserError
 from envs.registry import FROM_FILES, WORLDS
 
 EQUATIONS = ("--form", "paper_equations")
@@ -125,8 +124,7 @@ def test_budgets():
     budgets = {"100k": 100_000, "1.5M": 1_500_000, "120000": 120_000, "2m": 2e6}
     assert {text: size.parse_budget(text) for text in budgets} == budgets
     for text in ("", "k", "-5", "0", "1e5", "100 000", "12x"):
-        with pytest.raises(UserError, match="100k"):
-            size.parse_budget(text)
+        assert "100k" in told(size.parse_budget, text)
 
 
 def trainable(world: str, config: NetworkConfig) -> int:
@@ -185,9 +183,8 @@ def test_a_wrong_cell_is_marked(monkeypatch):
 
 
 @pytest.fixture
-def printed(tmp_path, monkeypatch, capsys):
+def printed(here, capsys):
     """The command line in an empty folder: gives what it prints."""
-    monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str):
         main([*arguments])
@@ -245,8 +242,7 @@ def test_matched_rows_leave_out_what_cannot_match(printed, tmp_path):
     (["--architecture", "attn", "--env", CAR, "--match", "100k", *EQUATIONS], "linear Q head"),
     (["--env", CAR, "--architecture", "dqn", "--write", "file/below"], "cannot write to file/below"),
 ])  # fmt: skip
-def test_user_errors_are_one_line_and_exit_2(arguments, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
+def test_user_errors_are_one_line_and_exit_2(arguments, message, here, capsys):
+    (here / "file").touch()
     assert message in refused(capsys, arguments, main)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert [path.name for path in here.iterdir()] == ["file"]

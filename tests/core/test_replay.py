@@ -6,9 +6,9 @@ import torch
 from helpers import NUM_ACTIONS, TOKENS, action_of, filled_replay
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_folders import told
 
 from dqn_memory.replay import Replay
-from dqn_memory.runs.errors import UserError
 
 PAD = TOKENS.padding
 
@@ -163,5 +163,4 @@ def test_restored_columns_give_the_same_batches():
 
 
 def test_a_capacity_without_room_is_one_sentence():
-    with pytest.raises(UserError, match="--capacity 16"):
-        Replay(TOKENS, NUM_ACTIONS, 16, 16, torch.device("cpu"))
+    assert "--capacity 16" in told(Replay, TOKENS, NUM_ACTIONS, 16, 16, torch.device("cpu"))

@@ -14,7 +14,6 @@ from envs.baselines import known, players
 from envs.baselines.__main__ import main
 from envs.baselines.known import published
 from envs.core import State, World
-from envs.errors import UserError
 from envs.registry import WORLDS, make_world
 
 # Success of random actions in the original worlds, 4,000 episodes each.
@@ -133,12 +132,10 @@ def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
     assert "| Gridverse/Memory-5x5-v0 | 40 |  | 3 |" in page and "belief-optimal" in page
 
 
-def test_nothing_is_written_unasked(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_nothing_is_written_unasked(here, capsys):
     main(["--env", "POMDP/CarFlag-v0", "--episodes", "40"])
-    with pytest.raises(UserError, match="name it with --write FOLDER"):
-        main(["--env", "POMDP/CarFlag-v0", "--ship"])
-    assert "POMDP/CarFlag-v0" in capsys.readouterr().out and not list(tmp_path.iterdir())
+    assert "name it with --write FOLDER" in told(main, ["--env", "POMDP/CarFlag-v0", "--ship"])
+    assert "POMDP/CarFlag-v0" in capsys.readouterr().out and not list(here.iterdir())
 
 
 def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(tmp_path):

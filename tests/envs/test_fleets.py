@@ -8,9 +8,9 @@ import pytest
 import torch
 from foreign import Corridor, Promising
 from gymnasium import spaces
+from run_folders import told
 from world_keywords import IDS, actions, keywords, roll, same
 
-from envs.errors import UserError
 from envs.fleet import TensorFleet, make_fleet
 from envs.gymnasium_fleet import GymnasiumFleet
 from envs.registry import make_world
@@ -82,11 +82,9 @@ def test_a_key_chooses_a_part_of_the_observation():
     assert fleet.reset().tolist() == [[0]]
     assert fleet.step(torch.tensor([0])).observation.tolist() == [[1]]
     for key, words in ((None, "'image', 'mission'"), ("imag", "did you mean 'image'")):
-        with pytest.raises(UserError, match=words):
-            GymnasiumFleet(Corridor, 1, seed=0, observation_key=key)
+        assert words in told(GymnasiumFleet, Corridor, 1, seed=0, observation_key=key)
     for id in ("CartPole-v1", CAR, "ALE/Pong-v5"):
-        with pytest.raises(UserError, match="observation_key 'image'"):
-            make_fleet(id, 1, 0, observation_key="image")
+        assert "observation_key 'image'" in told(make_fleet, id, 1, 0, observation_key="image")
 
 
 def test_only_a_single_box_is_chosen_unasked():
@@ -146,12 +144,10 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     (lambda world: make_fleet(CAR, 2, -1), "seed must not be negative, not -1"),
     (lambda world: make_fleet("CartPole-v1", 0, 0), "num_envs"),
     (lambda world: make_fleet("CartPole-v1", 1, 0).frame(0), "render_mode"),
-    (lambda world: GymnasiumFleet(Promising, 1, 0).reset(), r"of shape \(5,\), its space is of shape \(6,\)"),
+    (lambda world: GymnasiumFleet(Promising, 1, 0).reset(), "of shape (5,), its space is of shape (6,)"),
 ])  # fmt: skip
 def test_misuse_is_one_clear_sentence(make, words):
-    with pytest.raises(UserError, match=words) as error:
-        make(make_world(SMALL))
-    assert "\n" not in str(error.value)
+    assert words in told(make, make_world(SMALL))
 
 
 KINDS = [*((id, keywords(id, time_limit=9)) for id in IDS), ("CartPole-v1", {}), ("FrozenLake-v1", {})]
@@ -176,8 +172,8 @@ def test_a_saved_state_continues_bit_for_bit(id, kwargs):
     other.load_state_dict(torch.load(file, weights_only=True))
     assert all(map(same, steps, roll(other, 30, seed=2)))
     if "Cart" in id:
-        with pytest.raises(UserError, match="'CartPole-v1' is not deterministic: replaying 34 steps"):
-            other.load_state_dict({**saved, "observation_hash": 1})
+        said = told(other.load_state_dict, {**saved, "observation_hash": 1})
+        assert "'CartPole-v1' is not deterministic: replaying 34 steps" in said
     again = make_fleet(id, 3, seed=0, env_kwargs=kwargs)
     again.load_state_dict(other.state_dict())  # a resumed run is saved and resumed like any other
 
@@ -189,8 +185,7 @@ OTHERS = [(SMALL, CAR, 2), (SMALL, "Gridverse/Memory-7x7-v0", 2), (SMALL, SMALL,
 def test_a_state_of_another_fleet_is_refused(saved, other, count):
     fleet = make_fleet(saved, 2, 0)
     fleet.reset()
-    with pytest.raises(UserError, match=f"does not fit {count}"):
-        make_fleet(other, count, 0).load_state_dict(fleet.state_dict())
+    assert f"does not fit {count}" in told(make_fleet(other, count, 0).load_state_dict, fleet.state_dict())
 
 
 def test_pictures_of_one_row():

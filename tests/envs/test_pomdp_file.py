@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_folders import told
 from world_keywords import DATA, random_model
 
 from envs.errors import UserError
@@ -177,11 +178,8 @@ def test_line_ends_of_all_systems(tmp_path, newline):
     (TIGER.replace("R: listen", "R: lisen"), 29, "'lisen', expected an action.*; did you mean 'listen'"),
 ])  # fmt: skip
 def test_wrong_text_is_one_sentence_with_its_place(text, line, said):
-    with pytest.raises(UserError) as error:
-        parse(text, "m")
-    start = f"m:{line}: found {said}" if line else f"m: {said}"
-    assert str(error.value).startswith(start) or re.match(start, str(error.value))
-    assert "\n" not in str(error.value)
+    start, found = f"m:{line}: found {said}" if line else f"m: {said}", told(parse, text, "m")
+    assert found.startswith(start) or re.match(start, found)
 
 
 @pytest.mark.parametrize(("data", "said"), [
@@ -194,10 +192,8 @@ def test_what_is_no_text_is_refused(tmp_path, data, said):
     path = tmp_path / "model.pomdp"
     if data is not None:
         path.write_bytes(data)
-    with pytest.raises(UserError, match="model.pomdp" + said):
-        read(path)
-    with pytest.raises(UserError, match="found no readable file"):
-        read(tmp_path)
+    assert re.search("model.pomdp" + said, told(read, path))
+    assert "found no readable file" in told(read, tmp_path)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -230,15 +226,9 @@ def test_a_written_model_is_read_back_to_the_last_bit(model):
     assert same(parse(write(model)), model)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_files_survive_being_written(path):
-    assert same(parse(write(read(path))), read(path))
-
-
 @pytest.mark.parametrize("model", [hallway.tables(), heaven_hell.tables(), heaven_hell.tables(1)])
 def test_our_worlds_survive_being_written(model):
-    with pytest.raises(UserError, match=r"A .pomdp file has no place for the state"):
-        write(model)
-    with pytest.raises(UserError, match="no place for the state 'reset'"):  # a keyword
-        write(replace(tiger(), state_names=("reset", "b")))
+    assert "A .pomdp file has no place for the state" in told(write, model)
+    keyword = replace(tiger(), state_names=("reset", "b"))
+    assert "no place for the state 'reset'" in told(write, keyword)
     assert same(parse(write(model.numbered())), model, names=False)

@@ -9,9 +9,9 @@ import torch
 import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_folders import told
 from world_keywords import DATA, random_model, uniforms
 
-from envs.errors import UserError
 from envs.registry import make_world
 from envs.worlds.tabular import UNITS, Draw, Tables, Tabular, TabularState, numbers, piece
 
@@ -181,15 +181,14 @@ def check_step(tables, state, action, after, z, reward, terminated):
 
 @pytest.mark.parametrize(("change", "said"), [
     ({"O": np.tile([1.5, -0.5, 0.0], (3, 4, 1))}, "O of action '0' and state '0' sums to 1, but probabilities"),
-    ({"start": np.ones(3)}, r"start must have shape \(4,\), not \(3,\)"),
+    ({"start": np.ones(3)}, "start must have shape (4,), not (3,)"),
     ({"R": np.full((3, 4, 4, 3), np.nan)}, "R must hold finite numbers"),
     ({"discount": 1.5}, "discount must be from 0 to 1, not 1.5"),
     ({"state_names": ("a", "b", "a", "c")}, "The state names must differ"),
     ({"reset": np.ones((3, 4), bool)}, "Where reset holds, the row of T must be start"),
 ])  # fmt: skip
 def test_wrong_tables_are_refused_in_a_sentence(change, said):
-    with pytest.raises(UserError, match=said):
-        Tables(**(vars(random_model(1)) | change))
+    assert said in told(Tables, **(vars(random_model(1)) | change))
 
 
 def at(world, hidden):
