@@ -195,8 +195,8 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
         world = config.environment
         interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
         return count(on_meta(config.network, observation_spec(interface.encoded), interface.num_actions)).trainable
-    opened = Run.open(run.folder) if source.recorded is None else None
-    if opened is None or not opened.has_checkpoint:
+    opened = Run.open(run.folder)
+    if not opened.has_checkpoint:
         return None
     model = opened.load(with_replay=False).part("model")
     return sum(tensor.numel() for name, tensor in model.items() if not name.endswith(STATISTICS)) or None
