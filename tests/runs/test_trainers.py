@@ -369,7 +369,7 @@ def test_what_a_checkpoint_holds_of_the_replay_is_not_cut_later(tmp_path, monkey
     def interrupted(self):
         plain(self)
         if not self.unfinished:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
 
     more = ("--env", "CartPole-v1", "--checkpoint-every", "0", "--max-repeated-actions", "1")
     with monkeypatch.context() as patched, pytest.raises(SystemExit):
