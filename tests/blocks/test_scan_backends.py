@@ -181,6 +181,7 @@ def test_a_run_without_mamba_is_silent_about_it(tmp_path, capsys):
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["mamba_backend"] is None
 
 
+@pytest.mark.long
 def test_a_run_says_its_backend_and_a_resumed_one_keeps_it_or_says_so(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     run, longer = tmp_path / "run", ["--resume", str(tmp_path / "run"), "--total-steps"]

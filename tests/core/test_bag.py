@@ -92,7 +92,10 @@ def test_all_ways_to_read_agree_and_nothing_beyond_the_count_is_read(architectur
     assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize("config", [{}, {"tail_fraction": 0.5}, {"targets": "shifted"}, {"loss_positions": "ends:4"}])
+@pytest.mark.parametrize("config", [
+    {}, {"targets": "shifted"}, {"loss_positions": "ends:4"},
+    pytest.param({"tail_fraction": 0.5}, marks=pytest.mark.long),
+])  # fmt: skip
 def test_every_pass_of_a_loss_reads_the_bag_of_its_windows(config, monkeypatch):
     net, target = (network("dtqn4", seed, bag=N, **LARGE) for seed in (0, 1))
     config = LearnerConfig(n_step=1 + ("loss_positions" in config), **config)

@@ -28,7 +28,9 @@ PUBLISHED = "--config paper --prepopulate 200 --learning-starts 200"
     ("CartPole-v1", "--architecture dlfqn --dropout 0.1"),
     ("FrozenLake-v1", "--architecture dqn --layers 0 --precision bfloat16"),
     ("Gridverse/Memory-7x7-v0", f"{PUBLISHED} --no-memory-ablation"),
-    ("Gridverse/Memory-5x5-v0", f"--architecture dbgfqn {PUBLISHED} --acting padded"),
+    pytest.param(
+        "Gridverse/Memory-5x5-v0", f"--architecture dbgfqn {PUBLISHED} --acting padded", marks=pytest.mark.long
+    ),
 ])  # fmt: skip
 def test_every_kind_of_world_trains(tmp_path, env, more, capsys):
     run = tmp_path / "run"
@@ -45,7 +47,7 @@ def test_every_kind_of_world_trains(tmp_path, env, more, capsys):
 
 
 @pytest.mark.parametrize(("package", "env", "more"), [
-    ("minigrid", "MiniGrid-MemoryS7-v0", "--env-workers 2"),
+    pytest.param("minigrid", "MiniGrid-MemoryS7-v0", "--env-workers 2", marks=pytest.mark.long),
     ("popgym", "popgym:popgym-RepeatPreviousEasy-v0", "--time-limit 20"),
     ("popgym", "popgym-BattleshipEasy-v0", ""),  # actions are pairs
 ])  # fmt: skip

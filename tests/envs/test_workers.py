@@ -105,7 +105,7 @@ def runs(process):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
-@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("sent", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_the_processes_end_with_that_which_started_them(sent):
     """However that ends; Ctrl-C in a terminal reaches all that it shows, and only one of them answers."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -54,6 +54,7 @@ def test_every_table_is_there_in_the_index_and_a_plain_rectangle_of_text():
             assert all(cell == cell.strip() for row in csv.reader(file) for cell in row)
 
 
+@pytest.mark.results
 def test_the_committed_page_regenerates_from_the_tables(tmp_path):
     script.main(["--write", str(tmp_path)])
     pages = {name: (RESULTS / name).read_text() for name in ("claims.md", "atari100k.md")}

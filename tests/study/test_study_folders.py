@@ -115,7 +115,9 @@ def test_a_lost_or_damaged_state_is_made_anew_from_the_runs(whole: Study, capsys
     assert "8 runs: 8 finished" in printed(capsys, main, "smoke", "--folder", whole.folder)
 
 
-@pytest.mark.parametrize(("script", "flag"), [(report, "--no-attention"), (main, "--status")])
+@pytest.mark.parametrize(
+    ("script", "flag"), [pytest.param(report, "--no-attention", marks=pytest.mark.long), (main, "--status")]
+)
 def test_reports_take_what_a_study_takes(whole: Study, here: Path, capsys: Capture, script: Script, flag: str) -> None:
     mine = here / "mine.toml"
     mine.write_bytes((whole.folder / "study.toml").read_bytes())

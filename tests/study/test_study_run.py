@@ -267,6 +267,7 @@ def test_a_second_study_run_is_refused(study, tmp_path):
     process.communicate(timeout=30)
 
 
+@pytest.mark.long
 def test_chosen_runs_come_first_and_the_others_later(fast, tmp_path, undisturbed):
     folder = tmp_path / "study"
     said = carry_out(fast, folder, "--workers", "4", "--only", "*__bb__*", "--only", "*Hallway*seed-1")

@@ -122,7 +122,7 @@ def test_a_run_of_glam_is_projected_over_its_own_horizons(monkeypatch):
     ("model", "flags", "titles", "cell"),
     [
         ("unizero", [], ["Acting", "Learning", "Projected run", "Priors"], "| quick | cpu | eager | float32"),
-        ("glam", ["--only", "projection"], ["Phases", "Projected run"], "model_ms"),
+        pytest.param("glam", ["--only", "projection"], ["Phases", "Projected run"], "model_ms", marks=pytest.mark.long),
     ],
 )
 def test_the_script_writes_its_page(model, flags, titles, cell, tmp_path, capsys):
