@@ -43,9 +43,8 @@ from envs.files import make_folder, write_atomic
 from envs.fleet import make_fleet
 from envs.packages import make_env
 from envs.registry import WORLDS
-from envs.spaces import Decode, Encode, discrete_actions, encoder, integer_ranges
+from envs.spaces import Array, Decode, Encode, discrete_actions, encoder, integer_ranges
 
-Array = np.ndarray[Any, np.dtype[Any]]
 KINDS_OF_NETWORKS = ("q_network", "pqn", "ppo")  # runs whose agent is one network
 
 

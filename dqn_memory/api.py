@@ -25,10 +25,9 @@ from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.score import Evaluation, Score
 from dqn_memory.runs.settings import check_numbers, parse
+from envs.spaces import Array
 
 __all__ = ["Agent", "RunData", "Series", "UserError", "evaluate", "load_run", "train"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def train(kind: str = "q_network", **settings: Any) -> tuple[Path, Score]:

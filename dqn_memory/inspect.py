@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 import tyro
 from matplotlib.figure import Figure
@@ -46,8 +45,7 @@ from dqn_memory.runs.score import report
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
 from envs.files import disk_errors, write_atomic
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from envs.spaces import Array
 
 
 @dataclass(frozen=True)

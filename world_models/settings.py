@@ -26,9 +26,9 @@ class ComputeConfig(common.ComputeConfig):
     """Multiply float32 with TF32 on a GPU, in convolutions too: several times faster, with 10 bits of mantissa."""
 
 
-def place(model: Model, device: torch.device) -> Model:
+def place(model: Model, device: torch.device | str) -> Model:
     """Move a model to a device; on a GPU the channels of convolutions come last in memory, which is faster there."""
-    if device.type == "cuda":
+    if torch.device(device).type == "cuda":
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model.to(device)
 

@@ -14,8 +14,8 @@ from dqn_memory.analysis.episodes import TOKENS, known_lengths, windows
 from dqn_memory.blocks import EncoderLayer, Prior, Sublayer
 from dqn_memory.blocks.gates import GruGate
 from dqn_memory.network import QNetwork
+from envs.spaces import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 UNIT = 1_000  # attention is kept in thousandths
 
 

@@ -8,7 +8,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,8 +16,7 @@ from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
 from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from envs.spaces import Array
 
 
 @dataclass(frozen=True)

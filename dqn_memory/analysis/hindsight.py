@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from dqn_memory.acting import ActingMode
-from dqn_memory.analysis.episodes import Array, q_values, windows
+from dqn_memory.analysis.episodes import q_values, windows
 from dqn_memory.network import QNetwork
+from envs.spaces import Array
 
 
 @dataclass(frozen=True)

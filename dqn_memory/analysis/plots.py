@@ -19,8 +19,8 @@ from PIL import Image
 
 from dqn_memory.runs.errors import require
 from envs.files import write_atomic
+from envs.spaces import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Masked = np.ma.MaskedArray[Any, np.dtype[Any]]
 Curve = tuple[Sequence[float] | Array, Sequence[float] | Array]
 Estimate = tuple[float, float | None, float | None]  # mean, low, high

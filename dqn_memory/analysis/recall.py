@@ -16,10 +16,11 @@ from torch import Tensor
 
 from dqn_memory.acting import ActingMode, ActingState
 from dqn_memory.analysis.attention import with_gradients
-from dqn_memory.analysis.episodes import Array, Episode, Windows, known_lengths, q_values, reach, windows
+from dqn_memory.analysis.episodes import Episode, Windows, known_lengths, q_values, reach, windows
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.score import Measure, mean_interval
 from dqn_memory.runs.settings import Bounds
+from envs.spaces import Array
 
 Occlusion = Literal["resampled", "neutral"]
 ROUNDING = 1e-6  # of the spread of Q, up to which a change of it is none

@@ -11,9 +11,10 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from dqn_memory.analysis.episodes import Array, Episode
+from dqn_memory.analysis.episodes import Episode
 from dqn_memory.analysis.plots import MAP_TOKENS
 from dqn_memory.analysis.video import BAD, CHOSEN, GOOD, Looks, moment, named, shares
+from envs.spaces import Array
 
 UPPER, FULL = "▀", "█"  # a character shows two pixels, one above the other, as its own colour and the one behind it
 PANEL, BAR, LEAST = 38, 12, 6  # columns beside the picture, columns of a Q-value, rows that a picture has at least

@@ -12,10 +12,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from dqn_memory.acting import ActingMode
 from dqn_memory.analysis.attention import episode_attention
-from dqn_memory.analysis.episodes import Array, Episode
+from dqn_memory.analysis.episodes import Episode
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError, require
 from envs.files import disk_errors, write_atomic
+from envs.spaces import Array
 
 STEP_MS, LAST_MS = 400, 2000
 PAGES = 200  # about the most pictures of a video; of longer ones only some steps are shown, each for longer

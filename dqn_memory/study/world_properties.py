@@ -23,6 +23,7 @@ from envs.gridverse.layouts import Scattered
 from envs.gridverse.objects import BEACON, DOOR, EXIT, KEY, WALL, blocks_movement, colours, kinds
 from envs.gridverse.world import GridState, GridWorld
 from envs.registry import WORLDS, make_world
+from envs.spaces import Array
 from envs.worlds.car_flag import CarFlag
 from envs.worlds.memory_cards import MemoryCards
 from envs.worlds.tabular import Tables, Tabular
@@ -30,7 +31,6 @@ from envs.worlds.tabular import Tables, Tabular
 SCENES = 1_024  # initial states drawn
 EPISODES = 128  # of the random player
 SEED = 0
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @cache

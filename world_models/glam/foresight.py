@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.analysis.attention import Array
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.seeding import Streams, generator
+from envs.spaces import Array
 from envs.tables import Table
 from world_models.distributions import upcast
 from world_models.glam.acting import Trained, make_player

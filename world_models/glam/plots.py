@@ -12,8 +12,9 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 from scipy import ndimage
 
-from dqn_memory.analysis.plots import GREY, INK, Array, new_figure, png, styled
+from dqn_memory.analysis.plots import GREY, INK, new_figure, png, styled
 from envs.files import write_atomic
+from envs.spaces import Array
 from world_models.glam.foresight import EpisodeRollout
 
 SIDE, WORDS = 0.95, 7.0  # inches of a frame, and those that the words below need

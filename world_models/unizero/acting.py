@@ -15,7 +15,7 @@ from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, play
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.trainer import LoadedPolicy
-from world_models.settings import EvalSetup
+from world_models.settings import EvalSetup, place
 from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import Window, WorldModel, build
 from world_models.unizero.search import Functions, SearchNumbers, SearchResult, draw, make_functions, search
@@ -116,7 +116,7 @@ def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[Wor
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
         model = build(config.model, observation_spec(fleet.observation_space), fleet.num_actions)
     checkpoint.fill(model, "model")
-    return model.to(device).eval(), config, checkpoint.step
+    return place(model, device).eval(), config, checkpoint.step
 
 
 def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.analysis.attention import Array, Maps
+from dqn_memory.analysis.attention import Maps
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import Streams, generator
 from envs.fleet import Fleet
+from envs.spaces import Array
 from world_models.distributions import group_kl
 from world_models.settings import EvalSetup, training_signal
 from world_models.unizero.acting import Planner, load_model

@@ -19,12 +19,13 @@ import tyro
 from matplotlib.figure import Figure
 
 from dqn_memory.analysis import plots
-from dqn_memory.analysis.attention import Array, prior_tables
+from dqn_memory.analysis.attention import prior_tables
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from envs.files import disk_errors, write_atomic
 from envs.registry import WORLDS, make_world
+from envs.spaces import Array
 from world_models.settings import EvalSetup
 from world_models.unizero import analysis
 from world_models.unizero import plots as model_plots

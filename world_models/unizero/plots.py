@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import ConnectionPatch, Rectangle
 
-from dqn_memory.analysis.plots import GREY, INK, MAP, MARK, Array, hide_frame, map_panel, new_figure, styled
+from dqn_memory.analysis.plots import GREY, INK, MAP, MARK, hide_frame, map_panel, new_figure, styled
+from envs.spaces import Array
 from world_models.unizero.analysis import Trajectory
 
 SIDE = 0.95  # inches of a small picture
