@@ -54,7 +54,7 @@ def check_members(world: Any) -> None:
         wanted = f"a whole number of at least {least}"
         require(whole and value >= least, f"{member} of {name} must be {wanted}, not {value!r}.")
     require(hasattr(world, "observation_space"), f"{name} has no observation_space: {RULE}.")
-    _bounds(f"The observation_space of {name}", world.observation_space)
+    entry_bounds(f"The observation_space of {name}", world.observation_space)
     for member, arguments in (("reset", "u"), ("step", "state, action, u")):
         signature = inspect.signature(getattr(world, member))
         try:
@@ -126,7 +126,7 @@ def _check_column(what: str, value: Any, rows: int, *dtypes: torch.dtype) -> Non
 
 def _check_observation(where: str, observation: Any, space: Any, rows: int) -> None:
     """Check the form that `envs.core.World` prescribes: flat, but for an image, and within bounds."""
-    low, high = _bounds(f"The observation_space of {where}", space)
+    low, high = entry_bounds(f"The observation_space of {where}", space)
     image = isinstance(space, spaces.Box) and len(space.shape) == 3
     shape, dtype, brief = (rows, *(space.shape if image else low.shape)), low.dtype.name, _brief(space)
     fits = isinstance(observation, Tensor) and observation.shape == shape and _plain(observation.dtype) == dtype
@@ -159,10 +159,10 @@ def _brief(space: gymnasium.Space[Any]) -> str:
     return line if len(line) <= BRIEF else line[: BRIEF - 3] + "..."
 
 
-def _bounds(what: str, space: Any) -> tuple[Array, Array]:
+def entry_bounds(what: str, space: Any) -> tuple[Array, Array]:
     """Find the least and the greatest value (d,) of each entry, of the dtype that the space says."""
     if isinstance(space, spaces.Dict):
-        entries = [_bounds(f"{what}, entry {name!r},", entry) for name, entry in space.items()]
+        entries = [entry_bounds(f"{what}, entry {name!r},", entry) for name, entry in space.items()]
         low, high = map(np.concatenate, zip(*entries, strict=True))
         return low, high
     if isinstance(space, spaces.Box):

@@ -97,7 +97,7 @@ class World(ABC, Generic[S]):
     runs_on_numpy: bool = False
 
     def __init__(self, time_limit: int, device: str | torch.device = "cpu") -> None:
-        require(time_limit >= 1, f"time_limit must be at least 1 step, not {time_limit}.")
+        require(1 <= time_limit < 2**63, f"time_limit must be at least 1 step and below 2**63, not {time_limit}.")
         self.time_limit = time_limit
         self.device = torch.device(device)
         # Constants as tensors: on a CPU an operation with a Python number takes half as long again.

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 import tyro
@@ -27,7 +26,7 @@ from torch import Tensor
 from envs.baselines.players import draws, finish
 from envs.baselines.search import PAID, WON, Graph, explore
 from envs.cli import Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
-from envs.contract import probe
+from envs.contract import entry_bounds, probe
 from envs.core import State, World, where
 from envs.errors import one_line_errors, require
 from envs.files import make_folder
@@ -45,6 +44,7 @@ ORIGINS = Table((), (), *TEXTS["origins"])
 SAME = 1e-9  # difference of two scores that is taken for rounding
 SURE = 3.0  # logit of a table's own action where a stochastic policy begins; all others begin at 0
 BINS = 8  # of each component of a continuous observation
+MOST_FRACTIONS = 20  # components: more powers of BINS + 1 do not fit into 63 bits
 Row = dict[str, Any]  # of a table of results
 Found = tuple[Tensor, Tensor]  # the tables (R, O) that all restarts ended with, and their scores (R,)
 Identify = Callable[[Tensor], Tensor]  # from observations (N, ...) to their numbers (N,)
@@ -241,17 +241,19 @@ def identifier(world: World[Any], generator: torch.Generator) -> tuple[Identify,
     Whole numbers and pictures count as they are, fractions by the cells of a grid: BINS over each component, and one
     more for 0 alone. Also returns what each number shows, in -1 .. 1 (O, d).
     """
-    space: Any = world.observation_space
-    continuous = isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind == "f"
+    bounds = entry_bounds("The observation_space", world.observation_space)  # (d,) each
+    continuous = bounds[0].dtype.kind == "f"
     if continuous:
-        high = torch.from_numpy(np.asarray(space.high, np.float64))
+        high = torch.from_numpy(np.abs(bounds).max(0).astype(np.float64))  # of what is below 0, too
+        bounded = bool(high.isfinite().all()) and len(high) <= MOST_FRACTIONS
+        require(bounded, f"A search can tell at most {MOST_FRACTIONS} fractions apart, each between bounds.")
         weights = (BINS + 1) ** torch.arange(len(high))
     else:
-        weights = torch.randint(2**40, (int(np.prod(space.shape or (1,))),), generator=generator)
+        weights = torch.randint(2**40, bounds[0].shape, generator=generator)
 
     def key(observation: Tensor) -> Tensor:
         if continuous:
-            share = observation / high  # (N, d) in -1 .. 1
+            share = observation.flatten(1) / high  # (N, d) in -1 .. 1
             observation = (share.abs() * (BINS // 2)).ceil().clamp(max=BINS // 2) * share.sign() + BINS // 2
         return (observation.flatten(1).long() * weights).sum(1)
 

@@ -23,7 +23,7 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from envs.errors import UserError
+from envs.errors import UserError, require
 from envs.packages import Make
 from envs.spaces import Array, discrete_actions, encoder
 
@@ -107,6 +107,7 @@ class WorkerRows:
     """
 
     def __init__(self, make: Make, count: int, key: str | None, workers: int) -> None:
+        require(workers >= 1, f"workers must be at least 1 process, not {workers}.")
         sample = Rows(make, 1, key)  # what is wrong with the environment is said here
         self.observation_space, self.num_actions = sample.observation_space, sample.num_actions
         spec = sample.envs[0].spec

@@ -24,6 +24,7 @@ version, and several names have semicolons between them:
     {{used memories}}                                    scores with and without the memory, how far back it reaches
     {{choices memories "Hallway=no cue" mlp}}            what to take in each environment, beside a series without
     {{questions}}                                        verdicts on the comparisons of questions.toml
+    {{questions priors}}                                 the same on those of an archive, also what the above leaves out
 """
 
 import math
@@ -357,7 +358,10 @@ def _p(value: float) -> str:
 # ---- questions -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Question:
-    """Claims that one series is above another, tested together; `least` is the smallest lead that would matter."""
+    """Claims that one series is above another, tested together; `least` is the smallest lead that would matter.
+
+    Where the questions of all archives are listed, only the first `shown` claims are, if it is given.
+    """
 
     asks: str = ""
     archive: str = ""
@@ -365,6 +369,7 @@ class Question:
     claims: tuple[tuple[str, str], ...] = ()
     number: str = PREFERRED
     least: float = 0.05
+    shown: int | None = None
 
 
 @dataclass(frozen=True)
@@ -374,25 +379,29 @@ class Questions:
     question: tuple[Question, ...] = ()
 
 
-def questions(archives: Archives) -> str:
+def questions(archives: Archives, archive: str = "") -> str:
     """Tabulate each claim's lead, averaged over its environments, and the verdict on it."""
-    path = archives.folder / QUESTIONS
-    rows: list[dict[str, str]] = []
+    path, rows = archives.folder / QUESTIONS, []
     for question in from_toml(Questions, read_text(path, "the questions in "), str(path)).question:
-        found = [_contrast(archives, question, *claim) for claim in question.claims]
-        corrected = holm([gain.p for gain in found])
-        asked = [question.asks, *[""] * len(found)]
-        for (first, second), gain, p, words in zip(question.claims, found, corrected, asked, strict=False):
-            claims, worlds = len(found), question.worlds
-            place = ", ".join(worlds) if len(worlds) <= NAMED else counted(len(worlds), "environment")
-            least = gain.detectable(claims)
-            rows.append({
-                "question": words, "claim": f"{first} above {second}", "by": question.number,
-                "in": place,
-                "lead": _lead(gain), "p": _p(p),
-                "detectable": f"{least:.2f}" if least else "-", "verdict": gain.verdict(p, question.least, claims),
-            })  # fmt: skip
+        if archive in ("", question.archive):
+            rows += _verdicts(archives, question)[: None if archive else question.shown]
     return Table.from_records(rows).markdown()
+
+
+def _verdicts(archives: Archives, question: Question) -> list[dict[str, str]]:
+    """Make a row of each claim."""
+    found, claims = [_contrast(archives, question, *claim) for claim in question.claims], len(question.claims)
+    rows: list[dict[str, str]] = []
+    corrected, worlds = holm([gain.p for gain in found]), question.worlds
+    place = ", ".join(worlds) if len(worlds) <= NAMED else counted(len(worlds), "environment")
+    for (first, second), gain, p in zip(question.claims, found, corrected, strict=True):
+        least = gain.detectable(claims)
+        rows.append({
+            "question": "" if rows else question.asks, "claim": f"{first} above {second}", "by": question.number,
+            "in": place, "lead": _lead(gain), "p": _p(p),
+            "detectable": f"{least:.2f}" if least else "-", "verdict": gain.verdict(p, question.least, claims),
+        })  # fmt: skip
+    return rows
 
 
 def _contrast(archives: Archives, question: Question, first: str, second: str) -> Contrast:

@@ -105,7 +105,7 @@ def searched_bounds(world: World[Any]) -> Best:
     found = search.solve(search.explore(world), world.time_limit)
     outcomes = search.every_start(world, found)
     success, returns = float(outcomes.success.double().mean()), float(outcomes.returns.mean())
-    if abs(returns - found.value) > ROUNDING:
+    if abs(returns - found.value) > ROUNDING * max(1.0, abs(found.value)):
         raise RuntimeError(f"The plan promises a return of {found.value} and gets {returns}.")
     upper = exactly(1.0, returns, BELIEF_OPTIMAL if success == 1.0 else RETURN_OPTIMAL)
     return Best(exactly(success, returns, BELIEF_OPTIMAL), upper)

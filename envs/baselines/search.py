@@ -6,6 +6,7 @@ of states that fit everything seen so far, and the best expected return is a fin
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from envs.spaces import Array
 Belief = tuple[int, ...]  # sorted numbers of states, all equally likely
 COUNTERS = ("steps", "returns")  # fields that are no part of where the world stands
 MOST_STATES = 200_000
-SAME = 1e-12  # difference of two values that is taken for rounding
+SAME = 1e-12  # difference of two values, of large ones their share, that is taken for rounding
 LOST, WON, PAID = 0, 1, 2  # verdicts on an ending: never a success, always one, one if the whole return is above 0
 FAR, NEAR = 1e9, 1e-6  # returns that decide in any case, and by a hair
 
@@ -60,7 +61,7 @@ def explore(world: World[Any]) -> Graph:
 
     Raises:
         UserError: the world has no such list, which only a deterministic world has, or too many states, or its
-            verdict depends on the return otherwise than by its sign.
+            verdict depends on the return otherwise than by its sign, or what happens depends on the step.
     """
     draws = world.initial_draws()
     if draws is None:
@@ -135,8 +136,22 @@ def _every_action(world: World[Any], wave: State) -> tuple[State, Array, Array, 
     repeated = _pick(wave, np.arange(rows).repeat(world.num_actions))
     action = torch.arange(world.num_actions, device=world.device).repeat(rows)
     after, _, reward, terminated, _ = world.step(repeated, action, no_chance(world, len(action)))
+    _check_steps(world, repeated, action)
     verdict = _verdict(world, repeated, action, reward)
     return after, reward.cpu().numpy(), terminated.cpu().numpy(), verdict.cpu().numpy()
+
+
+def _check_steps(world: World[Any], state: State, action: Tensor) -> None:
+    """Try these N steps at other moments of an episode, as a state's number leaves its step out."""
+    rows = torch.arange(max(len(action), min(4 * world.time_limit, 10_000))) % len(action)
+    early = _pick(state, rows.numpy())
+    steps = torch.randint(world.time_limit, rows.shape, generator=torch.Generator().manual_seed(0))
+    late = dataclasses.replace(early, steps=steps.to(early.steps))
+    results = (world.step(each, action[rows], no_chance(world, len(rows))) for each in (early, late))
+    shown = [[_standing(after), *(x.cpu().numpy() for x in (reward, *ends))] for after, _, reward, *ends in results]
+    if not all(map(np.array_equal, *shown)):
+        name = type(world).__name__
+        raise UserError(f"What happens in {name} depends on the step: let its initial_draws return None.")
 
 
 def _verdict(world: World[Any], state: State, action: Tensor, reward: Tensor) -> Tensor:
@@ -212,4 +227,5 @@ def _backup(
         gains[action] += sum(len(b) * best[b][0] for b in following[belief, action].values())
     action = int(gains.argmax())
     value = float(gains[action]) / len(belief)
-    return best[belief] if abs(value - best[belief][0]) <= SAME else (value, action)
+    same = math.isclose(value, best[belief][0], rel_tol=SAME, abs_tol=SAME)
+    return best[belief] if same else (value, action)

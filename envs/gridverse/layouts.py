@@ -173,6 +173,7 @@ def check_size(what: str, shape: tuple[int, int], smallest: tuple[int, int]) -> 
 
 def bordered(height: int, width: int) -> Tensor:
     """Make a floor within walls."""
+    check_size("A grid", (height, width), (3, 3))
     grid = torch.full((height, width), pack(objects.WALL), dtype=torch.int16)
     grid[1:-1, 1:-1] = pack(objects.FLOOR)
     return grid  # (H, W)

@@ -58,9 +58,9 @@ def cells(n: int) -> list[tuple[int, int]]:
 def tables(n: int = 3) -> Tables:
     """Make the model from the map. State world * (4n + 2) + cell, world 0 with heaven left, world 1 with it right."""
     require(n >= 1, f"n of HeavenHell must be at least 1 cell, not {n}.")
-    positions = cells(n)
-    count, states = len(positions), 2 * len(positions)
+    count, states = 4 * n + 2, 2 * (4 * n + 2)
     check_size(states, len(ACTIONS), count + 1, f"HeavenHell with n={n}")
+    positions = cells(n)
     cell = np.arange(states) % count  # (S,)
     ends = (cell == 2 * n) | (cell == 3 * n)
     start = np.where(cell == 0, 0.5, 0.0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from own_worlds import Cue
 from run_folders import told
 from test_baselines import apart
 from world_keywords import DATA
@@ -162,12 +163,20 @@ def test_seeing_the_state_is_never_worse_than_standing_still():
         assert found.upper.returns.mean >= -0.05 * limit - 1e-9
 
 
+class Timed(Cue):
+    """Say falsely that a state without its step tells what follows."""
+
+    def initial_draws(self):
+        return torch.tensor([[0.25], [0.75]], dtype=torch.float64)
+
+
 def test_what_cannot_be_bounded_is_refused():
     endless, rooms = replace(TIGER, discount=1.0), make_world("Gridverse/Yaml-v0", path="memory_four_rooms.7x7")
     for refused, words in (
         (lambda: tabular.Model.of(endless), "discount above 0 and below 1, not 1.0"),
         (lambda: search.explore(make_world("POMDP/CarFlag-v0")), "CarFlag is not deterministic with a list of initial"),
         (lambda: best(rooms, BUDGET), "No player is known for such rooms"),
+        (lambda: search.explore(Timed()), "What happens in Timed depends on the step"),
     ):
         assert words in told(refused)
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from catch_rules import memoryless
+from gymnasium.spaces import Box, Dict, Discrete
+from own_worlds import spoiled
 from run_folders import told
 from torch import Tensor
 
@@ -176,6 +178,26 @@ def test_cells_tell_signs_and_zero_apart():
     step = 1 / (BINS // 2)
     assert np.allclose(shown[numbers][:, 0], [step, -step, step, step])
     assert int(identify(torch.tensor([[1.0, -0.07, -1.0]]).double())) == len(shown) - 1  # never met
+
+
+TEN, ONE = Box(-10, 1, (1,)), Box(-1, 1, (1,))
+
+
+@pytest.mark.parametrize(("space", "show"), [
+    (Box(-10, 1, (2,)), lambda seen: torch.cat((-3.0 - 2 * seen, -3.0 + seen), 1)),  # most of it below 0
+    (Box(-1, 1, (2, 1)), lambda seen: torch.stack((seen / 2 - 0.7, 0.3 * seen), 1)),
+    (Dict(a=TEN, b=ONE), lambda seen: torch.cat((-3.0 - 3 * seen, 0.0 * seen), 1)),
+    (Dict(a=Discrete(3), b=Discrete(3)), lambda seen: torch.cat((seen, 2 - seen), 1)),  # each of one sum
+])  # fmt: skip
+def test_any_space_is_told_apart(space, show):
+    world = spoiled("World", space, show)()
+    identify, shown = identifier(world, torch.Generator().manual_seed(0))
+    assert identify(show(torch.arange(3)[:, None])).sort().values.tolist() == [0, 1, 2] and len(shown) == 4
+
+
+def test_fractions_without_bounds_are_refused():
+    endless = spoiled("World", Box(-np.inf, np.inf, (1,)), lambda seen: seen.float())()
+    assert "each between bounds" in told(identifier, endless, torch.Generator())
 
 
 def test_the_script_keeps_other_worlds(tmp_path, capsys):

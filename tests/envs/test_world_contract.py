@@ -224,6 +224,7 @@ def test_what_a_class_gives_its_base_is_not_asked_for(register, monkeypatch):
     ("Gridverse/Memory-FourRooms-7x7-v0", {"exits": 0}, "at least 1 exit"),
     ("Gridverse/Memory-FourRooms-7x7-v0", {"exits": 5}, "5 exits need as many different colours, but there are 4"),
     ("Gridverse/Keydoor-5x5-v0", {"size": 4}, "at least 4 x 5 cells"),
+    ("Gridverse/Memory-FourRooms-7x7-v0", {"size": -3}, "A grid needs at least 3 x 3 cells"),
     ("Gridverse/Keydoor-5x5-v0", {"view": (2, 4)}, "odd number of columns, not 2 x 4"),
     ("Gridverse/Keydoor-5x5-v0", {"view": (3,)}, "two numbers"),
     ("Gridverse/Keydoor-5x5-v0", {"phantom_rooms": (3, 3)}, "do not fit into a grid of 5 x 5 .* at least 7 x 7"),
@@ -236,7 +237,7 @@ def test_what_a_class_gives_its_base_is_not_asked_for(register, monkeypatch):
     ("Pixel/BlinkingCatch-v0", {"balls": 0}, "balls of Blinking Catch must be at least 1"),
     ("Pixel/BlinkingCatch-v0", {"blink": 0}, "blink of Blinking Catch must be at least 1"),
     ("POMDP/HeavenHell-v0", {"n": 0}, "n of HeavenHell must be at least 1 cell, not 0"),
-    ("POMDP/HeavenHell-v0", {"n": 5000}, "HeavenHell with n=5000: found .* entries"),
+    ("POMDP/HeavenHell-v0", {"n": 10**9}, "HeavenHell with n=1000000000: found .* entries"),
     ("POMDP/File-v0", {}, "Environment 'POMDP/File-v0' needs the keyword 'path'"),
     ("POMDP/File-v0", {"path": "tigre.pomdp"}, "tigre.pomdp: found no readable file"),
 ])  # fmt: skip

@@ -34,7 +34,8 @@ number = "area"
 asks = "Where?"
 archive = "kept"
 worlds = ["Memory-5x5"]
-claims = [["dtqn4", "dtqn4@Hallway"]]
+claims = [["dtqn4", "dtqn4@Hallway"], ["dgfqn", "dtqn4"]]
+shown = 1
 """
 
 
@@ -146,9 +147,10 @@ def test_leads_are_welchs_and_are_judged_after_holm(kept: Path) -> None:
         [np.mean(found[world, "dgfqn"]) - np.mean(found[world, "dtqn4"])
          for world in ("Gridverse/Memory-5x5-v0", "POMDP/Hallway-v0")]
     )  # fmt: skip
-    rows = fill(kept, "{{questions}}").splitlines()
+    rows, every = (fill(kept, text).splitlines() for text in ("{{questions}}", "{{questions kept}}"))
     assert "dgfqn above dtqn4" in rows[2] and f"{lead:+.2f} [" in rows[2]
     assert "dtqn4 above dtqn4@Hallway" in rows[3]
+    assert rows == every[:-1] and "dgfqn above dtqn4" in every[-1]
     assert rows[2].split(" | ")[4] == fill(kept, "{{lead kept Memory-5x5;Hallway dgfqn dtqn4 area}}")
 
 
