@@ -9,8 +9,8 @@ import signal
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -58,17 +58,16 @@ class Interrupts:
     """Hold Ctrl-C and SIGTERM back until what a checkpoint holds is consistent; a second one stops at once.
 
     with Interrupts() as interrupts:
-        with interrupts.held():
+        while not interrupts.asked:
             step()
-        if interrupts.asked: ...
 
-    Outside `held` they raise KeyboardInterrupt as ever. Only a process's main thread can do this.
+    Only a process's main thread can do this.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self) -> None:
-        self.asked = self._holding = False
+        self.asked = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -83,17 +82,8 @@ class Interrupts:
         for number, old in self._before.items():
             signal.signal(number, old)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Let the first signal wait for the end of this block."""
-        self._holding = True
-        try:
-            yield
-        finally:
-            self._holding = False
-
     def _note(self, number: int, frame: object) -> None:
-        if self.asked or not self._holding:
+        if self.asked:
             raise KeyboardInterrupt
         self.asked = True
         print("stopping after a checkpoint; once more stops at once", file=sys.stderr, flush=True)
@@ -352,15 +342,15 @@ class Trainer(ABC, Generic[C]):
         clock, total, env = Clock(run.metrics()), self.config.total_steps, self.config.environment.env
         run.track(self.config.output.track)
         with Interrupts() as interrupts, Progress(total, self.steps, env) as progress:
-            while self.unfinished:
-                with interrupts.held():
-                    self.iterate()
-                    scalars = self.record(run, clock, interrupts.asked)
-                    progress.update(
-                        self.steps, "training" if self.updates else "prefill", **self.shown_scalars(scalars)
-                    )
-                if interrupts.asked:
-                    raise KeyboardInterrupt
+            while self.unfinished and not interrupts.asked:
+                self.iterate()
+                scalars = self.record(run, clock)
+                progress.update(self.steps, "training" if self.updates else "prefill", **self.shown_scalars(scalars))
+        if interrupts.asked:
+            if self.config.output.max_repeated_actions == 0:  # what cannot be repeated, a resume must not have to
+                self.shorten_log()
+            self.save(run)
+            raise KeyboardInterrupt
         return self.finish(run, clock)
 
     @property
@@ -368,8 +358,8 @@ class Trainer(ABC, Generic[C]):
         """Whether there is anything left to learn."""
         return self.steps < self.config.total_steps and not self.solved
 
-    def record(self, run: Run, clock: Clock, stopping: bool) -> dict[str, float]:
-        """Log, evaluate and save as far as due, save at once where `stopping`; gives what was logged."""
+    def record(self, run: Run, clock: Clock) -> dict[str, float]:
+        """Log, evaluate and save as far as due; gives what was logged."""
         config = self.config
         scalars: dict[str, float] = {}
         if self._due(config.output.log_every):
@@ -385,8 +375,6 @@ class Trainer(ABC, Generic[C]):
             scalars = scalars | score.scalars()
         if self._due(config.output.checkpoint_every):
             self.shorten_log()
-            self.save(run)
-        elif stopping:
             self.save(run)
         return scalars
 

@@ -109,7 +109,7 @@ KINDS = {
     ),
 }
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
-SIGNALS = [(kind, signal.SIGINT) for kind in KINDS] + [("q_network", signal.SIGTERM)]
+SIGNALS = [(kind, signal.SIGINT, "iterate") for kind in KINDS] + [("q_network", signal.SIGTERM, "scalars")]
 
 
 def main(kind):
@@ -362,7 +362,8 @@ def test_a_checkpoint_that_would_repeat_too_many_actions_starts_new_episodes(tmp
     assert Run.open(whole).load().trainer["fleet"]["actions"].numel() == 400
 
 
-def test_what_a_checkpoint_holds_of_the_replay_is_not_cut_later(tmp_path, monkeypatch):
+@pytest.mark.parametrize("most", [0, 1])
+def test_what_a_checkpoint_holds_of_the_replay_is_not_cut_later(tmp_path, monkeypatch, most):
     trainer_kind = trainer_class("q_network")
     plain = trainer_kind.iterate
 
@@ -371,30 +372,33 @@ def test_what_a_checkpoint_holds_of_the_replay_is_not_cut_later(tmp_path, monkey
         if not self.unfinished:
             signal.raise_signal(signal.SIGTERM)
 
-    more = ("--env", "CartPole-v1", "--checkpoint-every", "0", "--max-repeated-actions", "1")
+    more = ("--env", "CartPole-v1", "--checkpoint-every", "0", "--max-repeated-actions", str(most))
     with monkeypatch.context() as patched, pytest.raises(SystemExit):
         patched.setattr(trainer_kind, "iterate", interrupted)
         trained("q_network", tmp_path / "run", *more)
     trainer, run = trainer_kind.start({"resume": tmp_path / "run"})
+    assert bool(trainer.fleet.log) == (most > 0)  # with 0 also a stop's checkpoint begins new episodes
     with run:
         trainer.train(run)
     held, saved = trainer.replay, run.load().replay
     assert torch.equal(held.columns(0, held.written)["done"], saved.data["done"])
 
 
-@pytest.mark.parametrize(("kind", "number"), SIGNALS)
-def test_a_signal_saves_first_and_the_resumed_run_ends_as_any_other(tmp_path, monkeypatch, capsys, whole, kind, number):
+@pytest.mark.parametrize(("kind", "number", "method"), SIGNALS)
+def test_a_signal_saves_first_and_the_resumed_run_ends_as_any_other(
+    tmp_path, monkeypatch, capsys, whole, kind, number, method
+):
     trainer, before = trainer_class(kind), signal.default_int_handler
     found = signal.signal(number, before)  # a job in the background is started without it
-    plain = trainer.iterate
+    plain = getattr(trainer, method)
 
     def interrupted(self):
-        if self.iterations == 4:
+        if self.iterations == 4 or method == "scalars":  # which are asked for when a line of the log is due
             signal.raise_signal(number)
-        plain(self)
+        return plain(self)
 
     expected = whole(kind)
-    monkeypatch.setattr(trainer, "iterate", interrupted)
+    monkeypatch.setattr(trainer, method, interrupted)
     with pytest.raises(SystemExit) as stopped:
         trained(kind, tmp_path / "run", "--checkpoint-every", "0")
     assert stopped.value.code == 130 and signal.signal(number, found) is before
@@ -403,7 +407,7 @@ def test_a_signal_saves_first_and_the_resumed_run_ends_as_any_other(tmp_path, mo
     word = f"python -m {trainer.__module__} --resume {tmp_path / 'run'} goes on from its last checkpoint"
     assert asked.startswith("stopping after a checkpoint") and said == f"stopped at step {step}; {word}"
     assert 0 < step < KINDS[kind].steps[0]
-    monkeypatch.setattr(trainer, "iterate", plain)
+    monkeypatch.setattr(trainer, method, plain)
     main(kind)(["--resume", str(tmp_path / "run")])
     assert_same_run(expected, tmp_path / "run")
     assert metrics(expected) == metrics(tmp_path / "run")
