@@ -34,7 +34,7 @@ class GruGate(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Join the stream x and the sublayer output y, both (..., D)."""
         update, candidate = self.parts(x, y)
-        return torch.lerp(x, candidate, update)
+        return torch.lerp(x, candidate.to(x.dtype), update.to(x.dtype))
 
     def parts(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Compute z, how far the gate is open, and h, both (..., D)."""

@@ -28,6 +28,16 @@ def test_gru_gate_is_the_papers():
     torch.testing.assert_close(gate(x, y), (1 - update) * x + update * candidate)
 
 
+@pytest.mark.parametrize("stream", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", GATES)
+def test_gates_keep_the_streams_precision_under_autocast(name, stream):
+    gate, x, y = GATES[name](5), seeded((3, 5), dtype=stream), seeded((3, 5), 1, dtype=stream)
+    with torch.autocast("cpu", torch.bfloat16):
+        joined = gate(x, y)
+    assert joined.dtype == stream
+    torch.testing.assert_close(joined.float(), gate(x.float(), y.float()), atol=0.05, rtol=0)
+
+
 @pytest.mark.parametrize("activation", ["relu", "none"])
 @pytest.mark.parametrize("order", ["post", "identity"])
 @pytest.mark.parametrize("gate", GATES)
