@@ -39,7 +39,6 @@ CASES: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_t
 TRAINERS: dict[str, Any] = {"unizero": UniZeroTrainer, "glam": GlamTrainer}
 STEPS = 100_000  # of the run that is projected
 EPISODE = 2_000  # steps of the longest episode of an evaluation in Pong, roughly; a guess, said in the tables
-EVALUATIONS = 11  # of a UniZero run
 COLUMNS = 60  # of the replay that UniZero's sequences are drawn from
 CONTEXTS = (16, 20, 32, 64, 128, 256, 512)
 WARM_UP = 1024  # steps of a GLAM run before its first update
@@ -189,8 +188,11 @@ def unizero_rows(case: Row, flags: str, wanted: Sequence[str], timer: Timer) -> 
 
 def unizero_runs(found: Mapping[str, Sequence[Row]]) -> Iterator[Row]:
     """Project the minutes of whole runs from the measured parts."""
-    alike, collection = itemgetter("preset", "device", "engine", "precision"), UniZeroConfig().collection
-    updates, evaluated = STEPS * collection.replay_ratio, EVALUATIONS * EPISODE
+    alike, defaults = itemgetter("preset", "device", "engine", "precision"), UniZeroConfig()
+    collection, evaluation = defaults.collection, defaults.evaluation
+    looks = len(range(evaluation.evaluate_from, STEPS + 1, evaluation.evaluate_every))  # on the way
+    rounds = looks * evaluation.episodes_per_env + evaluation.final_episodes_per_env
+    updates, evaluated = STEPS * collection.replay_ratio, rounds * EPISODE
     for acting in found["acting"]:
         update = next(row for row in found["learning"] if alike(row) == alike(acting))
         iterations = STEPS / acting["num_envs"]
