@@ -277,7 +277,8 @@ class CollectionConfig:
     """How experience is collected, and how often the model learns from it."""
 
     temperature: Annotated[float, Bounds(0)] = 0.25
-    """Actions are drawn with probability visits^(1/temperature); 0 takes the most visited one."""
+    """Actions are drawn with probability visits^(1/temperature); 0 takes the most visited one. It changes
+    nothing with a Gumbel root, which plays the winner of its halving."""
     reset_history: Literal["episode", "released"] = "episode"
     """When the history that a search sees is emptied: at the start of each environment's `episode`; or, as in the
     `released` code, in all environments from the first end of an episode until each has ended one, after which the

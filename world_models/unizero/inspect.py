@@ -145,6 +145,8 @@ def draw(folder: Path, found: Findings) -> list[Path]:
         words = [found.names[action] for action in seen.action[found.window]]
         maps, frames = found.maps[link.layer, link.head], seen.frames[found.window]
         figures["link.png"] = model_plots.link(maps, link.query, link.key, frames, title, words, first)
+    else:
+        (folder / "link.png").unlink(missing_ok=True)  # an earlier call's
     return [plots.save(figure, folder / name) for name, figure in figures.items()]
 
 

@@ -94,7 +94,7 @@ class Replay(Ring):
         before_ends = self._before_ends() if count else drawn[:0]
         if len(before_ends):
             drawn[:count] = before_ends[torch.randint(len(before_ends), (count,), generator=generator)]
-            drawn = drawn[torch.randperm(batch, generator=generator)]  # reanalysis takes the first ones
+            drawn = drawn[torch.randperm(batch, generator=generator)]
         return drawn
 
     def _before_ends(self) -> Tensor:
