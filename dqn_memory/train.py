@@ -172,8 +172,9 @@ def sample(
     drawn, longest = replay.draw(config.batch_size, context, generator, around, config.terminal_fraction)
     if config.tail_fraction < 1:  # only the first windows get tail targets, and `draw` puts terminal windows first
         drawn = drawn[torch.randperm(config.batch_size, generator=generator)]
-    # full width where padding is in the loss, and where shifted targets read one more observation
-    full_width = not config.mask_padding or config.targets == "shifted" or not trim
+    # full width where padding is in the loss or is read, and where shifted targets read one more observation
+    padded = not (config.mask_padding and config.lengths)
+    full_width = padded or config.targets == "shifted" or not trim
     width = context if full_width else trimmed_length(longest + 1, context)
     windows = replay.windows(drawn, context, width, None if config.mask_padding else generator)
     windows.terminal_weight.fill_(config.terminal_weight_at(updates))

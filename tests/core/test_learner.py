@@ -105,6 +105,8 @@ def test_a_bucketed_update_equals_the_full_width_one():
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
     # rows of the position table behind the bucket have no gradient in either
     torch.testing.assert_close(*gradients, atol=1e-10, rtol=1e-5)
+    blind = replace(config, lengths=False)  # a network that reads padding must read as much of it as acting may
+    assert batches(blind, None, ((3, 2, 4, 3, 1, 4),), 16).action.shape[1] == 16
 
 
 def test_buckets_leave_room_for_the_last_observation():
