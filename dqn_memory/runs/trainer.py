@@ -38,7 +38,7 @@ from envs.gymnasium_fleet import ReplayedFleet
 from envs.seeding import restore_generator
 
 C = TypeVar("C", bound=Any)
-AFTER_STOP = 1 << 40  # more than any run's steps
+AFTER_STOP = 1 << 31  # of a seed a CPU's generator reads 32 bits
 
 
 @dataclass(frozen=True)

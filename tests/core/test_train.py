@@ -151,6 +151,8 @@ def test_a_run_that_an_evaluation_ended_is_judged_by_other_episodes(monkeypatch)
         for final, forget in ((False, False), (True, False), (True, True)):
             training.evaluate(final, forget)
     usual, other = seeds[0], seeds[-1]
+    draws = [torch.rand(3, generator=torch.Generator().manual_seed(seed)) for seed in (usual, other)]
+    assert not torch.equal(*draws)
     assert seeds == [usual, usual, usual, usual, other, other] and other != usual
     assert forgets == [False, False, True] * 2
 
