@@ -83,15 +83,15 @@ class LearnerConfig:
         chosen = self.loss_positions
         if chosen == "prefixes" and not network.supports_prefixes:
             raise UserError(
-                "--loss-positions prefixes needs a network whose last layer alone is bidirectional; use --layers 1 or "
-                "ends:4"
+                "--loss-positions prefixes needs a network of which nothing but the recurrence of the last layer sees "
+                "what comes later; use ends:4"
             )
         if chosen == "auto":
             return None if network.supports_prefixes else 4
         if chosen in ("all", "prefixes", "last"):
             return 1 if chosen == "last" else None
         kind, _, number = chosen.partition(":")
-        if kind != "ends" or not number.isdigit() or int(number) < 1:
+        if kind != "ends" or not number.isdecimal() or int(number) < 1:
             known = "all, prefixes, last, ends:M (M >= 1) or auto"
             raise UserError(f"--loss-positions {chosen!r} is not known; use {known}")
         return int(number)
@@ -117,6 +117,8 @@ class LearnerConfig:
                 f"--loss-positions {self.loss_positions} trains single contexts, which have no padding to keep in the "
                 "loss; leave --mask-padding and --lengths on"
             )
+        if self.n_step > network.config.context:
+            raise UserError(f"--n-step {self.n_step} is longer than a window of --context {network.config.context}")
         if self.n_step > 1 and self.targets == "shifted":
             raise UserError(f"--n-step {self.n_step} needs --targets full (shifted windows hold one step each)")
         if self.terminal_weight != 1 and (single or not self.mask_padding):

@@ -272,6 +272,8 @@ class NetworkConfig:
         """Raise a UserError for a prior of an architecture that takes none, which a report of many lets pass."""
         if self.prior.kind != "causal" and not self.row().attention:
             raise UserError(f"--prior {self.prior.kind} changes nothing: {self.architecture} has no attention of it")
+        if self.prior.regulariser != "none" and not self.prior.regulariser_weight:
+            raise UserError(f"--regulariser {self.prior.regulariser} changes nothing without a --regulariser-weight")
 
     def build(self, spec: ObservationSpec, num_actions: int) -> QNetwork:
         """Make the network, initialised from torch's global generator (fork and seed it outside)."""

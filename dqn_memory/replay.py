@@ -210,7 +210,7 @@ class Replay(Ring):
         Each set of those that are still held is equally likely, and each step comes with the action that led to it.
         """
         column, env = drawn // self.num_envs, drawn % self.num_envs
-        time = torch.from_numpy(self.host["time"][column % self.num_columns, env]).long()
+        time = torch.from_numpy(self.host["time"][(column % self.num_columns).numpy(), env.numpy()]).long()
         first = (column - time).clamp(min=self.oldest)
         steps = (column - context + 1 - first).clamp(min=0)  # (B,), to be drawn from
         count = steps.clamp(max=size)

@@ -259,7 +259,8 @@ def n_step_target(batch: WindowBatch, value: Tensor, config: LearnerConfig) -> T
     distance = position.unsqueeze(0) - position.unsqueeze(1)  # (j, i): i - j
     within = (distance >= 0) & (distance < config.n_step)
     weight = torch.where(within, config.gamma ** distance.clamp(min=0).float(), 0.0)  # (j, i)
-    reward = batch.reward.to(value.dtype) @ weight.to(value.dtype).T  # (B, T)
+    with torch.autocast(value.device.type, enabled=False):
+        reward = batch.reward.to(value.dtype) @ weight.to(value.dtype).T  # (B, T)
     final = batch.lengths.unsqueeze(1)  # (B, 1), L: index of the observation after the last transition
     bootstrap_at = (position + config.n_step).clamp(max=value.shape[1] - 1).minimum(final)  # (B, T)
     ended = batch.terminated.gather(1, final - 1) & (position + config.n_step >= final)

@@ -93,7 +93,7 @@ def test_all_ways_to_read_agree_and_nothing_beyond_the_count_is_read(architectur
 
 
 @pytest.mark.parametrize("config", [
-    {}, {"targets": "shifted"}, {"loss_positions": "ends:4"},
+    {}, {"targets": "shifted"}, {"loss_positions": "ends:4"}, {"batch_size": 1},
     pytest.param({"tail_fraction": 0.5}, marks=pytest.mark.long),
 ])  # fmt: skip
 def test_every_pass_of_a_loss_reads_the_bag_of_its_windows(config, monkeypatch):

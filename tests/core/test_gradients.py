@@ -67,7 +67,7 @@ def case(preset, architecture):
     prior = replace(network.prior, mu=2.0, span=3.0, local_window=2)
     size = {"layers": layers, "width": WIDTH, "heads": 4, "context": K}
     network = replace(network, architecture=name, dropout=0.0, initialisation="torch", prior=prior, **size)
-    return network, replace(config.learner, batch_size=12)
+    return network, replace(config.learner, batch_size=12, n_step=min(config.learner.n_step, K))
 
 
 def drawn_replay(seed):

@@ -100,7 +100,7 @@ def test_a_bucketed_update_equals_the_full_width_one():
         windows = batches(config, None, ((3, 2, 4, 3, 1, 4), (4, 4, 2, 3, 4)), 16, trim=trim)
         assert windows.action.shape[1] == (8 if trim else 16)
         loss, _ = td_loss(net, target, windows, config)
-        losses.append(float(loss))
+        losses.append(loss.item())
         gradients.append(torch.autograd.grad(loss, list(net.parameters())))
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
     # rows of the position table behind the bucket have no gradient in either
@@ -260,6 +260,8 @@ def test_padding_that_is_trained_has_nothing_to_expect():
     goal = losses.n_step_target(windows, value, config)
     padding = torch.arange(K) >= windows.lengths.unsqueeze(1)
     assert padding.any() and not goal[padding].any() and goal[~padding].ne(0).any()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(losses.n_step_target(windows, value, config), goal)
 
 
 @pytest.mark.parametrize("on_cuda", [True, False])
