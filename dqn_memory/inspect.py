@@ -57,7 +57,7 @@ class Args(RunArgument):
 
     state_run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """Run of the same architecture in the same environment, trained with --observe state, to be compared."""
-    seed: Annotated[int, Bounds(0)] = 0
+    seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of the environments, of drawn actions, and of what observations are replaced by."""
     initial: int | None = None
     """Number of the drawn episode's initial state, in environments that have finitely many."""
@@ -99,7 +99,8 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
     episodes = play(args, setup, network)
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
     attention = episode_attention(network, *drawn, config.acting)
-    states, gates = carried_states(network, *drawn) if network.stateful and len(network.layers) else ({}, {})
+    carries = network.stateful and config.network.row().positions == "none"  # step by step it encodes no places
+    states, gates = carried_states(network, *drawn) if carries and len(network.layers) else ({}, {})
     last = time.monotonic()
 
     def tell(done: int) -> None:
@@ -185,7 +186,7 @@ def gap_figure(gap: Gap, config: TrainConfig, agent: str) -> Figure:
     lines = known(config)
     named = {}
     if lines is not None:
-        named = {"random": lines.random.returns.mean, "best known without the state": lines.upper.returns.mean}
+        named = {"random": lines.random.returns.mean, "best known without the state": lines.lower.returns.mean}
     return plots.returns(agents, named, f"What hiding the state costs: {agent}")
 
 

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from inspect import signature
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from dqn_memory.blocks import Attention
+from dqn_memory.blocks import MEMORY, Attention
 from dqn_memory.blocks.bag import BagAttention
 from dqn_memory.blocks.embeddings import ImageEmbedding
 from dqn_memory.blocks.kernels import cpu_attention, linear_scan, recurrent, scan  # noqa: F401 - for their operators
@@ -93,8 +94,8 @@ def forward_operations(network: QNetwork) -> int:
     Two for each multiply-add of the matrix products: every weight matrix meets each of the K positions once
     (linear maps, recurrences, gates), and attention forms K x K scores and mixes K values by them, 4 K^2 D in
     all, future keys included. A bag's N entries are embedded and projected too, and attention to them takes 4 K N D.
-    Convolutions count at every output cell. Not counted: table look-ups, biases, activations, softmax, LayerNorm,
-    priors.
+    Convolutions of images count at every output cell. Not counted: table look-ups, biases, activations, softmax,
+    LayerNorm, priors, convolutions in time, and what state spaces and linear memories do with their states.
     """
     context, entries, operations = network.config.context, network.config.bag, 0
     for name, module in network.named_modules():
@@ -105,7 +106,8 @@ def forward_operations(network: QNetwork) -> int:
         if not isinstance(module, NO_MATRICES):
             met = context + entries if name.startswith("observation_embedding") else context
             met = entries if name == "bag.project_entries" else met
-            operations += 2 * met * _elements(p for p in module.parameters(recurse=False) if p.dim() == 2)
+            own = module.named_parameters(recurse=False)
+            operations += 2 * met * _elements(p for label, p in own if p.dim() >= 2 and label != "A_log")
     embedding = network.observation_embedding
     if isinstance(embedding, ImageEmbedding):
         image = torch.empty(1, 1, *network.spec.shape, device=embedding.linear.weight.device)
@@ -148,6 +150,8 @@ def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_a
     row = config.row()
     step = math.lcm(config.heads, 2) if row.memory in BIDIRECTIONAL else config.heads
     step = 2 * config.heads if row.attention and row.streamed else step  # rotary heads have an even width
+    if row.memory in MEMORY and (own := signature(MEMORY[row.memory]).parameters.get("heads")):
+        step = math.lcm(step, own.default)
     first = step * (1 + row.action_embedding // step)  # wider than the previous action's share of it
 
     def size(width: int, head_width: int | None) -> int:

@@ -152,9 +152,10 @@ def test_match_is_the_widest_network_within_two_percent(world, architecture):
     assert wide > 100_000 >= narrow
 
 
-def test_match_with_one_head_keeps_bidirectional_widths_even():
-    config, found = matched(CAR, "120k", architecture="dbgfqn", heads=1)
-    assert config.width % 2 == 0 and 117_600 <= found <= 120_000
+@pytest.mark.parametrize(("architecture", "multiple"), [("dbgfqn", 2), ("slstm", 4)])  # four heads of its own
+def test_match_with_one_head_keeps_to_widths_that_can_be(architecture, multiple):
+    config, found = matched(CAR, "120k", architecture=architecture, heads=1)
+    assert config.width % multiple == 0 and 117_600 <= found <= 120_000
 
 
 def test_match_of_a_linear_head():
