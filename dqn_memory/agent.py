@@ -311,7 +311,8 @@ def _success(info: dict[str, Any], returns: Array) -> tuple[Array, Array]:
     final = info.get("final_info", info)
     for name in ("success", "is_success"):
         if name in final:
-            return np.asarray(final[name], bool), np.asarray(final.get(f"_{name}", True), bool)
+            told = np.broadcast_to(np.asarray(final.get(f"_{name}", True), bool), returns.shape)
+            return np.asarray(final[name], bool), told
     return returns > 0, np.zeros(len(returns), bool)
 
 

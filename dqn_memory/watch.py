@@ -46,7 +46,7 @@ class Args(RunArgument):
     """Let the video replace an existing file."""
     episodes: Annotated[int, Bounds(1)] = 1
     """Episodes, one after the other."""
-    seed: Annotated[int, Bounds(0)] = 0
+    seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of the environment and of drawn actions."""
     initial: int | None = None
     """Number of the first episode's initial state, in environments that have finitely many."""

@@ -195,7 +195,7 @@ def _written(name: str, measure: Measure) -> str:
 class EvaluationOptions:
     """What `python -m dqn_memory.evaluate` asks of a run of any kind."""
 
-    seed: Annotated[int, Bounds(0)] = 0
+    seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of the environments and of whatever the agent draws."""
     env: str | None = None
     """Another environment with the same observations and actions (None: the one trained in)."""

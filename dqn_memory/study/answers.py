@@ -219,7 +219,9 @@ def figure(archives: Archives, archive: str) -> str:
 def curve(archives: Archives, archive: str, world: str) -> str:
     """Draw the learning curves in an environment; give the link to the picture."""
     data, label = archives[archive], archives.world(archive, world)
-    series, name = {name: data.of(label, name) for name in data.series}, f"{archive}-{slug(world)}.png"
+    series = {name: found for name in data.series if (found := data.of(label, name))}
+    require(series, f"{archive} has no finished run in {world}")
+    name = f"{archive}-{slug(world)}.png"
     archives.pictures[name] = png(curves_figure(series, looks(data.series), label, data.scale(label)))
     return f"![Success over steps in {plain_name(world)}.]({name})"
 

@@ -194,8 +194,10 @@ def estimate(runs: Sequence[RunState], resources: Resources) -> tuple[float | No
         pace, size = resources.steps_per_second, resources.megabytes
         return None if pace is None else left / pace, None if size is None else size * len(runs)
     seconds = left * sum(run.seconds or 0.0 for run in known) / sum(run.steps for run in known)
-    bytes_known = sum(path.stat().st_size for run in known for path in run.folder.rglob("*") if path.is_file())
-    return seconds, bytes_known / 1e6 / len(known) * len(runs)
+    whole = [run.folder for run in known if (run.folder / "checkpoints").is_dir()]  # what an archive gave is smaller
+    bytes_known = sum(path.stat().st_size for folder in whole for path in folder.rglob("*") if path.is_file())
+    size = bytes_known / 1e6 / len(whole) if whole else resources.megabytes
+    return seconds, None if size is None else size * len(runs)
 
 
 # How far a study is

@@ -49,7 +49,7 @@ def read_curve(lines: Sequence[Mapping[str, Any]], success: bool, source: str) -
     names = [f"{kind}/{name}" for kind in FINALS]
     final = next((line[name] for name in names for line in reversed(lines) if name in line), None)
     points = [(line["step"], line[f"eval/{name}"]) for line in lines if f"eval/{name}" in line]
-    if not success and not points and final is not None:
+    if not points and final is not None:
         points = [(lines[-1]["step"], final)]
     require(points, f"{source} has no evaluation (eval/{name}): the run has not come to one")
     steps, values = zip(*points, strict=True)

@@ -28,6 +28,7 @@ import tomli_w
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.lock import held_lock
+from dqn_memory.runs.metrics import FINAL, METRICS
 from dqn_memory.runs.toml import from_toml, to_toml
 from dqn_memory.study import child, store
 from dqn_memory.study.archive import CONFIG, ENVIRONMENT, Source, find_study, open_source, placeless, unpack
@@ -101,6 +102,9 @@ def _command(order: Order) -> list[str]:
     if (folder / "checkpoints" / "manifest.json").is_file():
         return [*module, "--resume", str(folder)]
     if folder.exists():  # killed before its first checkpoint: nothing of it can be continued
+        path = folder / METRICS
+        ended = path.is_file() and FINAL.encode() in path.read_bytes()
+        require(not ended, f"{folder} holds a run that ended, but is not as it was then; move it away to train anew")
         shutil.rmtree(folder)
     return [*module, "--config", str(order.run.study / "configs" / f"{order.run.name}.toml"), "--run", str(folder)]
 
@@ -255,6 +259,8 @@ class Drive:
             while self.waiting or self.running:
                 while self.waiting and len(self.running) < self.backend.slots():
                     self._begin(self.waiting.popleft())
+                if not self.running:  # no place for any, and nothing to wait for
+                    time.sleep(POLL)
                 for future in wait(self.running, POLL, FIRST_COMPLETED).done:
                     self._end(self.running.pop(future), future)
         finally:

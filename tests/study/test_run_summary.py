@@ -64,6 +64,8 @@ def test_a_run_is_read_from_its_folder_and_an_unfinished_one_has_no_final_succes
     assert summarise(found)["steps_to"] == [100, None]
     assert summarise(curve_of(tmp_path / "metrics.jsonl", LINES[:-1]))["final"] is None
     assert "no evaluation" in told(curve_of, tmp_path / "metrics.jsonl", LINES[1:2])
+    alone = curve_of(tmp_path / "metrics.jsonl", [(250, {"final/success_rate": 0.45})])  # --evaluate-every 0
+    assert (alone.steps.tolist(), alone.success.tolist(), alone.final) == ([250], [0.45], 0.45)
     drawn = (250, {"final/success_rate": 0.45, "sampled/success_rate": 0.75})
     assert curve_of(tmp_path / "metrics.jsonl", [*LINES[:-1], drawn]).final == 0.75
 

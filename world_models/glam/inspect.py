@@ -44,7 +44,7 @@ class Args(RunArgument):
     """Steps of an episode that are played at most."""
     policy: Literal["sampled", "greedy"] = "sampled"
     """`sampled` draws actions as in training, `greedy` takes the most probable ones."""
-    seed: Annotated[int, Bounds(0)] = 0
+    seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of the first episode and of what is drawn; every further episode's is one more."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""

@@ -44,7 +44,7 @@ class Args(RunArgument):
 
     also: Repeatable = ()
     """Further runs of the same model, such as other seeds: bars of learned values are then means over all of them."""
-    seed: Annotated[int, Bounds(0)] = 0
+    seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of the environment and of the search's ties."""
     max_episode_steps: Annotated[int, Bounds(1)] = analysis.MOST_STEPS
     """Steps after which the episode is cut."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dqn_memory.agent import KINDS_OF_NETWORKS
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import Data
 from dqn_memory.study.page import WORDS, Picture, Section, section
@@ -80,7 +81,7 @@ def _correlation(places: Sequence[float | None], values: Sequence[Estimate | Non
 
 def hallucination_section(data: Data) -> Section | None:
     """Compare environments with phantom structure with the same ones without it."""
-    if data.source.kind != "q_network":
+    if data.source.kind not in KINDS_OF_NETWORKS:
         return None
     ids = {world: data.of(world)[0].env for world in data.worlds}
     pairs = [(world, other) for world in ids for other in ids if control_twin(ids[world]) == ids[other]]

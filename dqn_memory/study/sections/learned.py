@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory.agent import load_network
+from dqn_memory.agent import KINDS_OF_NETWORKS, load_network
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import Maps, episode_attention
 from dqn_memory.analysis.episodes import play_in
@@ -106,7 +106,7 @@ def moves(heads: Heads, start: float) -> bool:
 def priors_section(data: Data) -> Section | None:
     """Draw learned mu, sigma and span of each environment and series that learns any."""
     found = groups(data)
-    unit = "steps" if data.source.kind == "q_network" else "tokens"  # of which a world model has two a step
+    unit = "steps" if data.source.kind in KINDS_OF_NETWORKS else "tokens"  # of which a world model has two a step
     pictures = [picture for group in found if group.moved for picture in _pictures(group, unit)]
     rows = [
         {
