@@ -85,8 +85,8 @@ def hallucination_section(data: Data) -> Section | None:
         return None
     ids = {world: data.of(world)[0].env for world in data.worlds}
     pairs = [(world, other) for world in ids for other in ids if control_twin(ids[world]) == ids[other]]
-    rows = [_effect(data, world, twin, name) for world, twin in pairs for name in data.series]
-    return section("phantoms", [row for row in rows if row])
+    rows = [row for world, twin in pairs for name in data.series if (row := _effect(data, world, twin, name))]
+    return section("phantoms", rows) if rows or data.source.kind == "q_network" else None
 
 
 def _effect(data: Data, world: str, twin: str, series: str) -> dict[str, str]:
