@@ -201,7 +201,8 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(memory, cart, capsys):
         ("--max-episode-steps 0", "--columns 0", "--threads 0", "--simulations 0"), "must be at least 1"
     )
     refusals |= {
-        "--seed -1": "must not be negative", "--device abacus": "abacus", f"--also {cart}": "another model",
+        "--seed -1": "must be at least 0", f"--seed {2**63}": "and below",
+        "--device abacus": "abacus", f"--also {cart}": "another model",
         "--last-step 999": "--last-step 999 is not within 0 ..", "--layer 2": "--layer 2 is not within 0 .. 1",
         "--head -1": "--head -1 is not within 0 .. 1",
     }  # fmt: skip
