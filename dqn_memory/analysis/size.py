@@ -150,7 +150,8 @@ def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_a
     row = config.row()
     step = math.lcm(config.heads, 2) if row.memory in BIDIRECTIONAL else config.heads
     step = 2 * config.heads if row.attention and row.streamed else step  # rotary heads have an even width
-    if row.memory in MEMORY and (own := signature(MEMORY[row.memory]).parameters.get("heads")):
+    own = signature(MEMORY[row.memory]).parameters.get("heads") if row.memory in MEMORY else None
+    if own is not None and isinstance(own.default, int):  # heads of its own, which a plugin's may choose later
         step = math.lcm(step, own.default)
     first = step * (1 + row.action_embedding // step)  # wider than the previous action's share of it
 

@@ -157,7 +157,7 @@ def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
     in_time = (to_bad >= 0) & (to_bad <= world.time_limit)
     leaving = in_time & (BAD_EXIT + LIVING * to_bad > LIVING * world.time_limit)
     lengths = torch.where(reached, to_good, torch.where(leaving, to_bad, world.time_limit))
-    spent = torch.full((world.time_limit,), LIVING, dtype=torch.float64, device=lengths.device)
+    spent = torch.full((int(lengths.max()),), LIVING, dtype=torch.float64, device=lengths.device)
     spent = spent.cumsum(0)  # in float64 and step by step, as the world adds
     returns = spent[lengths - 1] + GOOD_EXIT * reached + BAD_EXIT * (leaving & ~reached)
     return Outcomes(reached & (returns > 0.0), returns, lengths)
