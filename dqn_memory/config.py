@@ -117,6 +117,10 @@ class LearnerConfig:
                 f"--loss-positions {self.loss_positions} trains single contexts, which have no padding to keep in the "
                 "loss; leave --mask-padding and --lengths on"
             )
+        if self.prior_learning_rate is not None and not network.prior_parameters():
+            raise UserError(
+                f"--prior-learning-rate {self.prior_learning_rate} changes nothing: no prior is learned here"
+            )
         if self.n_step > network.config.context:
             raise UserError(f"--n-step {self.n_step} is longer than a window of --context {network.config.context}")
         if self.n_step > 1 and self.targets == "shifted":

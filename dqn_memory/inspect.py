@@ -3,7 +3,8 @@
 It plays episodes and writes into RUN/inspect, for an agent of the package ./NAME/inspect:
 
     attention_layer_*.png  what each decision of one episode attended to, head by head, beside the environment
-    states_layer_*.png     what a memory carries over that episode, and how far the gates around it are open
+    states_layer_*.png     what a memory carries over that episode (where acting reads windows: over its first one), and
+                           how far the gates around it are open
     priors.png             learned attention priors by distance
     q_values.png           Q-values, or a policy's logits, over that episode
     recall.png             how far back Q-values depend on observations, by gradient and by occlusion
@@ -100,7 +101,10 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
     attention = episode_attention(network, *drawn, config.acting)
     carries = network.stateful and config.network.row().positions == "none"  # step by step it encodes no places
-    states, gates = carried_states(network, *drawn) if carries and len(network.layers) else ({}, {})
+    whole = len(drawn[0]) if config.acting_state == "episode" else network.config.context  # then acting cuts windows
+    states, gates = (
+        carried_states(network, *(each[:whole] for each in drawn)) if carries and len(network.layers) else ({}, {})
+    )
     last = time.monotonic()
 
     def tell(done: int) -> None:

@@ -255,6 +255,8 @@ class NetworkConfig:
             raise UserError(f"--heads {self.heads} does not divide --width {self.width}; choose a divisor of it")
         if row.memory in BIDIRECTIONAL and self.width % 2:
             raise UserError(f"--width {self.width} is odd, but {row.memory} needs half of it for each direction")
+        if self.form == "paper_equations" and self.head_width is not None:
+            raise UserError(f"--head-width {self.head_width} changes nothing: --form paper_equations has a linear head")
         if row.action_embedding >= self.width:
             raise UserError(f"--action-embedding {row.action_embedding} leaves no room in --width {self.width}")
         weight = prior.regulariser_weight
@@ -274,6 +276,10 @@ class NetworkConfig:
             raise UserError(f"--prior {self.prior.kind} changes nothing: {self.architecture} has no attention of it")
         if self.prior.regulariser != "none" and not self.prior.regulariser_weight:
             raise UserError(f"--regulariser {self.prior.regulariser} changes nothing without a --regulariser-weight")
+        given = {"--regulariser": self.prior.regulariser != "none", "--max-norm": self.prior.max_norm is not None}
+        if any(given.values()) and "span" not in getattr(PRIORS[self.prior.kind], "learns", ("span",)):
+            flags = " and ".join(flag for flag in given if given[flag])
+            raise UserError(f"{flags} act on learned spans: the {self.prior.kind} prior has none; use --prior adaptive")
 
     def build(self, spec: ObservationSpec, num_actions: int) -> QNetwork:
         """Make the network, initialised from torch's global generator (fork and seed it outside)."""

@@ -14,6 +14,7 @@ version, and several names have semicolons between them:
     {{times memories attention gru}}                     how many times the seconds of another series a step takes
     {{iqm first_evidence dtqn4}}                         IQM of normalised scores over all environments
     {{runs every_environment}}                           finished runs of all
+    {{seeds memories}}                                   seeds with a finished run, of all
     {{table first_evidence Memory-5x5;Hallway *}}        means, environments down and series across
     {{within first_evidence Memory-5x5;Hallway * 110}}   the same at the last evaluation within processor seconds
     {{solved every_environment CarFlag=30;Hallway=60}}   what each environment came to, when it was solved, and aims
@@ -45,7 +46,7 @@ from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import ACTING, PREFERRED, REMEMBERED, Data, Entry, collect, sizes_of
 from dqn_memory.study.page import counted, slug
 from dqn_memory.study.plots import answer_figure, curves_figure, looks
-from dqn_memory.study.sections.scores import matrices, recall_distances, solved, success_and_seconds, without_memory
+from dqn_memory.study.sections.scores import matrices, recall_distances, scores_and_seconds, solved, without_memory
 from dqn_memory.study.statistics import Contrast, Moments, contrast, holm, interval, plain_name, short_name, welch
 from dqn_memory.study.store import INDEX
 from envs.files import read_text
@@ -156,16 +157,22 @@ def runs(archives: Archives, archive: str) -> str:
     return f"{len(data.entries)} of {len(data.source.runs)}"
 
 
+def seeds(archives: Archives, archive: str) -> str:
+    """Count the seeds that have a finished run."""
+    data = archives[archive]
+    return f"{len({run.run.seed for run in data.entries})} of {len({run.seed for run in data.source.runs})}"
+
+
 def table(archives: Archives, archive: str, worlds: str, names: str, number: str = PREFERRED) -> str:
     """Tabulate means, environments down and series across; what has no finished run is left empty."""
     return _across(archives, archive, worlds, names, lambda run: run.number(number))
 
 
 def within(archives: Archives, archive: str, worlds: str, names: str, seconds: str) -> str:
-    """Tabulate the mean success at each run's last evaluation within so many processor seconds."""
+    """Tabulate the mean of each run's last evaluation within so many processor seconds."""
 
     def last(run: Entry) -> float:
-        marks = [success for success, second in success_and_seconds(run).values() if second <= float(seconds)]
+        marks = [score for score, second in scores_and_seconds(run).values() if second <= float(seconds)]
         return marks[-1] if marks else math.nan
 
     return _across(archives, archive, worlds, names, last)
@@ -255,8 +262,7 @@ def choices(archives: Archives, archive: str, tasks: str = "", control: str = ""
             row |= {control: f"{np.mean(scores[control]):.2f}" if control in scores else ""}
         row |= {"take": f"{doubt} (highest: {take})" if doubt else take}
         row |= {"score": f"{interval(scores[take]):.2f}"}
-        if any(run.success for run in data.of(world)):
-            row |= {"solved after": f"{marks[take].seconds:,.0f} s" if take in marks else NEVER}
+        row |= {"solved after": f"{marks[take].seconds:,.0f} s" if take in marks else NEVER}
         row |= {"as good": ", ".join(name for name in good if name != take)}
         rows.append(row | {"undecided": ", ".join(maybe), "worse": ", ".join(worse)})
     return Table.from_records(rows).markdown()
@@ -318,16 +324,19 @@ def solving(archives: Archives, archive: str) -> str:
 def used(archives: Archives, archive: str) -> str:
     """Tabulate scores with and without the memory.
 
-    Where more than `SHORT` is lost, how many past steps half of its influence comes from stands in brackets.
+    Where more than `SHORT` is lost, how many past steps half of its influence comes from stands in brackets, by the
+    runs that lose as much themselves.
     """
     data, rows = archives[archive], []
     for world in data.worlds:
         row = {"": plain_name(world)}
         for name in data.series:
             runs = data.of(world, name)
-            pairs, distances = (without_memory(runs), recall_distances(runs)) if runs else ([], [])
+            pairs = without_memory(runs)
             before, after = np.mean(pairs, axis=0) if pairs else (math.nan, math.nan)
             row[name] = f"{before:.2f} → {after:.2f}" if pairs else ""
+            losing = [run for run in runs for with_it, without in without_memory([run]) if with_it - without > SHORT]
+            distances = recall_distances(losing)
             row[name] += f" ({np.mean(distances):.0f})" if distances and before - after > SHORT else ""
         rows.append(row)
     return Table.from_records(rows).markdown()
@@ -422,9 +431,9 @@ def _contrast(archives: Archives, question: Question, first: str, second: str) -
 # ---- pages -----------------------------------------------------------------------------------------------------------
 WORDS: Mapping[str, Callable[..., str]] = {
     "mean": mean, "interval": with_interval, "each": each, "p": p_value, "lead": lead, "beats": beats,
-    "won": won, "times": times, "iqm": iqm, "runs": runs, "table": table, "within": within, "solved": solved_table,
-    "curve": curve, "figure": figure, "choices": choices, "solving": solving, "costs": costs, "used": used,
-    "questions": questions,
+    "won": won, "times": times, "iqm": iqm, "runs": runs, "seeds": seeds, "table": table, "within": within,
+    "solved": solved_table, "curve": curve, "figure": figure, "choices": choices, "solving": solving, "costs": costs,
+    "used": used, "questions": questions,
 }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Attention maps and sensitivity are what they say; the script writes all it measures and changes nothing else."""
 
 import json
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -13,10 +14,11 @@ from run_folders import refused
 from test_agent import Three
 from trained import contents, trained
 
+from dqn_memory.agent import load_network
 from dqn_memory.analysis import attention
 from dqn_memory.analysis.attention import attention_maps, carried_states, episode_attention, sensitivity
 from dqn_memory.blocks import PriorConfig
-from dqn_memory.inspect import main
+from dqn_memory.inspect import Args, main, measure
 
 ARCHITECTURES = ("dtqn4", "dgfqn", "dbgfqn", "gtrxl", "drqn", "adrqn", "dqn", "dtqn_attention")
 
@@ -141,8 +143,14 @@ def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
     assert facts["pictures"] == ["attention_layer_0.png", "q_values.png", "recall.png"]
     for wrong in ("2", "-1"):
         assert "0 .. 1" in refused(capsys, [str(run), "--initial", wrong], main)
-    _, facts = inspected(capsys, trained(tmp_path / "gru", "--architecture", "gru"), "--no-frames", episodes=1)
+    run = trained(tmp_path / "gru", "--architecture", "gru", env="POMDP/HeavenHell-v0")
+    _, facts = inspected(capsys, run, "--no-frames", episodes=1)
     assert facts["pictures"] == ["states_layer_0.png", "q_values.png", "recall.png"]
+    network, config, _ = load_network(run, torch.device("cpu"))
+    for state, shown in ("window", 8), ("episode", facts["episode"]["length"]):  # windows of 8 begin anew at each step
+        changed = replace(config, acting_state=state)
+        found = measure(Args(episodes=1, frames=False), changed, network, changed.eval_setup(torch.device("cpu")))
+        assert len(found.states[0]) == shown and facts["episode"]["length"] > 8
 
 
 def test_an_environment_without_pictures_is_inspected_without_them(tmp_path, capsys):

@@ -25,7 +25,7 @@ from envs.tables import Table, show
 
 READ = ("last average", "mean average", "final", "area")  # numbers of a summary that have a column
 PUBLISHED = READ[:3]  # that a paper's number may be
-SOLVED = 0.95  # of the best known player's success, at which an environment counts as solved
+SOLVED = 0.95  # of the best known player's success or return, at which an environment counts as solved
 ABLATION = "memory_ablation/"  # how the names of metrics begin that were evaluated without the memory
 RECALLED = "final/recall_distance"
 THRESHOLDS = 101  # of a performance profile
@@ -55,7 +55,7 @@ def curves_section(data: Data) -> Section | None:
 
 @dataclass(frozen=True)
 class Solved:
-    """From when on the mean success of all seeds stays at `level`: steps, and processor seconds of one run."""
+    """From when on the mean success, or return, of all seeds stays at `level`: steps, processor seconds of one run."""
 
     level: float
     steps: int
@@ -67,11 +67,11 @@ class Solved:
 
 
 def solved_section(data: Data) -> Section | None:
-    """Say from when on the mean success of all seeds stays at the best known player's, in steps and seconds."""
+    """Say from when on the mean of all seeds stays at the best known player's level, in steps and seconds."""
     rows = []
     for world, name, runs in data.groups():
         if found := solved(data, world, runs):
-            row = {"environment": world, "series": name, "seeds": str(len(runs)), "success": f"{found.level:.3f}"}
+            row = {"environment": world, "series": name, "seeds": str(len(runs)), "level": f"{found.level:.3f}"}
             rows.append(row | found.cells())
     return section("solved", rows, level=SOLVED)
 
@@ -79,8 +79,9 @@ def solved_section(data: Data) -> Section | None:
 def solved(data: Data, world: str, runs: Sequence[Entry]) -> Solved | None:
     """Find from when on the runs of a series solve an environment, in two evaluations at least; None: never."""
     scale = data.scale(world)
-    level = SOLVED * (1.0 if scale is None else scale.one)
-    marks = [success_and_seconds(run) for run in runs if run.success]
+    best = scale.one if scale else 1.0 if all(run.success for run in runs) else math.nan  # of a return nothing is known
+    level = SOLVED * best if best > 0 else math.inf  # below 0 a share of it would be more
+    marks = [scores_and_seconds(run) for run in runs]
     steps = sorted(set(marks[0]).intersection(*marks)) if marks else []
     means = np.array([np.mean([mark[step] for mark in marks], axis=0) for step in steps]).reshape(-1, 2)
     below = np.flatnonzero(means[:, 0] < level)
@@ -88,10 +89,15 @@ def solved(data: Data, world: str, runs: Sequence[Entry]) -> Solved | None:
     return Solved(level, steps[first], float(means[first, 1])) if first < len(steps) - 1 else None
 
 
-def success_and_seconds(run: Entry) -> dict[int, tuple[float, float]]:
-    """Give success and processor seconds by the step of each evaluation."""
-    lines = (line for line in run.record.metrics if line.get("eval/success_rate") is not None)
-    return {line["step"]: (line["eval/success_rate"], line.get("time/processor") or math.nan) for line in lines}
+def scores_and_seconds(run: Entry) -> dict[int, tuple[float, float]]:
+    """Give success, or the return where nothing counts as one, and processor seconds by the step of each evaluation."""
+    name = f"eval/{_measure(run)}"
+    lines = (line for line in run.record.metrics if line.get(name) is not None)
+    return {line["step"]: (line[name], line.get("time/processor") or math.nan) for line in lines}
+
+
+def _measure(run: Entry) -> str:
+    return "success_rate" if run.success else "episodic_return"
 
 
 def table_section(data: Data) -> Section | None:
@@ -245,8 +251,8 @@ def memory_section(data: Data) -> Section | None:
 
 def without_memory(runs: Sequence[Entry]) -> list[tuple[float, float]]:
     """Give each evaluated run's final score and that without its memory, by the same choice of actions."""
-    name = "success_rate" if runs[0].success else "episodic_return"
-    return [(run.last(f"final/{name}"), found) for run in runs if (found := run.last(f"{ABLATION}{name}")) is not None]
+    pairs = [[run.last(f"{place}{_measure(run)}") for place in ("final/", ABLATION)] for run in runs]
+    return [(before, after) for before, after in pairs if after is not None]
 
 
 def recall_distances(runs: Sequence[Entry]) -> list[float]:
