@@ -87,7 +87,7 @@ class GridWorld(World[GridState]):
         super().__init__(time_limit, device)
         self.height, self.width = task.layout.height, task.layout.width
         view = view if isinstance(view, View) else View(self.height, self.width, window(view), device=device)
-        self.task, self.view, self.encoding, self.dictionary = task, view, encoding, dictionary
+        self.task, self.view, self.dictionary = task, view, dictionary
         self.phantoms: Tensor | None = None  # (H*W,) int64, PHANTOM on a line; nothing but the view knows of it
         if phantom_rooms is not None:
             self.phantoms = lines(self.height, self.width, phantom_rooms).flatten().to(self.device) * PHANTOM

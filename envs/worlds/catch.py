@@ -58,7 +58,7 @@ class BlinkingCatch(World[CatchState]):
     ) -> None:
         super().__init__(time_limit, device)
         check(size, grid, balls, blink)
-        self.size, self.grid, self.balls, self.blink = size, grid, balls, blink
+        self.size, self.grid, self.balls = size, grid, balls
         self.reset_draws = balls
         self.observation_space = gymnasium.spaces.Box(0, 255, (3, size, size), np.uint8)
         self.state_space = MultiDiscrete([balls + 1, grid - 1, grid, grid])

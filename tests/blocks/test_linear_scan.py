@@ -64,10 +64,6 @@ def errors(form, case, dtype):
     return [off(*pair) for pair in zip(found(form, case, dtype), expected(case), strict=True)]
 
 
-def test_what_is_no_number_is_infinitely_far_off():
-    assert off(torch.tensor([1.0, torch.nan]), torch.ones(2)) == torch.inf and off(torch.ones(2), torch.ones(2)) == 0
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize(("form", "dtype"), [
     (Reference, torch.float64), (Reference, torch.float32), (cpu_linear_scan, torch.float32),
