@@ -4,6 +4,7 @@ The parts that stand beside what they configure are `NetworkConfig` (network.py)
 those that every trainer has (runs/common.py).
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,7 +16,7 @@ from dqn_memory.runs import common
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, check_parts
+from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class EvaluationConfig:
 
     evaluate_every: Annotated[int, Bounds(0)] = 10_000
     """Environment steps between evaluations (0: only at the end)."""
-    episodes: Annotated[int, Bounds(1)] = 100
+    episodes: Annotated[int, Bounds(1, 10**9)] = 100
     """Episodes of each evaluation, unless every initial state can be tried and no action is drawn."""
     stop_at_success: Annotated[float, Bounds(0, 1)] | None = None
     """End the run as soon as an evaluation reaches this success rate (None: run to --total-steps). The
@@ -165,7 +166,7 @@ class EvaluationConfig:
     step; where it says nothing, a return above 0 counts as one, and printed lines give the return alone. Where episodes
     are drawn, the last evaluation plays others and does not inherit the luck of the one that ended the run; where every
     initial state is tried, it is the same evaluation again, so its score is the best seen, not an unbiased one."""
-    final_episodes: Annotated[int, Bounds(1)] = 1_000
+    final_episodes: Annotated[int, Bounds(1, 10**9)] = 1_000
     """Episodes of the last evaluation."""
     memory_ablation: bool = True
     """Evaluate the final agent once more without its memory, so that it forgets everything before each step, and
@@ -204,7 +205,7 @@ class TrainConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
-    seed: Annotated[int, Bounds(0)] = 1
+    seed: Annotated[int, Bounds(0, below=2**63)] = 1
     """Seed of every random stream: environments, exploration, replay, evaluation, network, dropout."""
     total_steps: Annotated[int, Bounds(1)] = 200_000
     """Environment steps of the run."""
@@ -221,6 +222,7 @@ class TrainConfig:
         """Raise a UserError for values, or a combination of parts, that cannot work."""
         check_numbers(self)
         check_parts(self, "network", "exploration", "output", "compute")
+        check_goal(self)
         self.network.check_prior()
         if self.acting == "padded" and self.learner.lengths:
             raise UserError("--acting padded needs --no-lengths: training must see padding as acting does")
@@ -239,15 +241,24 @@ class TrainConfig:
                 f"--capacity {self.replay.capacity} must hold at least one window of each environment, --num-envs "
                 f"{self.environment.num_envs} x --context {context}" + (f" with its --bag {bag}" if bag else "")
             )
-        # a run that would end without having learned
-        starts, num_envs = max(self.replay.learning_starts, self.exploration.prepopulate), self.environment.num_envs
-        iterations, every = -(-self.total_steps // num_envs), self.replay.update_every
-        if iterations // every * every < max(-(-starts // num_envs), 1):
+        if not self.updates:
             raise UserError(
-                f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the network: that "
-                f"begins after {starts} steps (--learning-starts, --prepopulate), every {every} iterations "
-                "(--update-every); lower those or raise --total-steps"
+                f"--total-steps {self.total_steps} in --num-envs {self.environment.num_envs} would never update the "
+                f"network: that begins after {self.first_steps} steps (--learning-starts, --prepopulate), every "
+                f"{self.replay.update_every} iterations (--update-every); lower those or raise --total-steps"
             )
+
+    @property
+    def first_steps(self) -> int:
+        """Steps before the first update."""
+        return max(self.replay.learning_starts, self.exploration.prepopulate)
+
+    @property
+    def updates(self) -> int:
+        """Updates of the whole run."""
+        num_envs, every = self.environment.num_envs, self.replay.update_every
+        first, iterations = math.ceil(self.first_steps / num_envs), math.ceil(self.total_steps / num_envs)
+        return max(0, iterations // every - (max(first, 1) - 1) // every) * self.replay.updates_per_iteration
 
     @property
     def whole_windows(self) -> bool:

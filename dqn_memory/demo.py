@@ -7,6 +7,7 @@ pictures are left in the run folder: the learning curve, what one decision drew 
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -39,7 +40,7 @@ BEACONS = (11, 12, 13, 14)  # what a Gridverse observation shows of a beacon, on
 class Args:
     """Train a small memory agent, then show how it learned, what it remembers and what it does."""
 
-    seed: Annotated[int, Bounds(0)] = 1
+    seed: Annotated[int, Bounds(0, below=2**63)] = 1
     """Seed of everything."""
     config: str = "demo"
     """A shipped preset's name or a TOML file."""
@@ -48,10 +49,13 @@ class Args:
 
 
 def train(args: Args, folder: Path) -> None:
-    """Run the training script; where it fails, it has said why, and its exit code is passed on."""
+    """Run the training script; where it fails or is stopped, it has said why, and its exit code is passed on."""
     flags = ["--config", args.config, "--seed", str(args.seed), "--run", str(folder)]
     print(f"$ python -m dqn_memory.train {' '.join(flags)}", flush=True)
-    code = subprocess.call([sys.executable, "-m", "dqn_memory.train", *flags])
+    process, code = subprocess.Popen([sys.executable, "-m", "dqn_memory.train", *flags]), None
+    while code is None:
+        with suppress(KeyboardInterrupt):  # Ctrl-C reaches the script too, which ends after a checkpoint
+            code = process.wait()
     if code:
         raise SystemExit(code if code > 0 else 1)
 

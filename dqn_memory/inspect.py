@@ -62,7 +62,7 @@ class Args(RunArgument):
     """Seed of the environments, of drawn actions, and of what observations are replaced by."""
     initial: int | None = None
     """Number of the drawn episode's initial state, in environments that have finitely many."""
-    episodes: Annotated[int, Bounds(1)] = 16
+    episodes: Annotated[int, Bounds(1, 10**9)] = 16
     """Episodes measured, the drawn one among them."""
     frames: bool = True
     """Show the environment itself: in a video, and beside the attention maps."""

@@ -84,7 +84,7 @@ class Args(WriteArgs):
     """Trainable parameters of every network, or at most 2 % fewer."""
     learning_rate: Annotated[float, Bounds(above=0)] = 3e-3
     """Highest learning rate of Adam; it rises over the first twentieth of the updates and falls to 0 by a cosine."""
-    threads: Annotated[int, Bounds(1)] = 1
+    threads: Annotated[int, Bounds(1, 1_024)] = 1
     """Threads of torch; processor time counts all of them."""
     plugin: Plugins = ()
     """A module that registers memories of your own, by its name without .py; repeatable."""

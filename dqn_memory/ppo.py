@@ -131,8 +131,9 @@ def ppo_loss(
     returns, advantage = targets
     taken = rollout.action.unsqueeze(2)
     logs, before = outputs[..., :-1].log_softmax(2), rollout.outputs[..., :-1].log_softmax(2)  # (B, T, A)
-    ratio = (logs.gather(2, taken) - before.gather(2, taken)).squeeze(2).exp()  # (B, T)
     own = ~rollout.random  # the policy is held to account for these alone
+    change = (logs.gather(2, taken) - before.gather(2, taken)).squeeze(2)  # (B, T)
+    ratio = torch.where(own, change, 0.0).exp()  # a random action can be so unlikely that its own would overflow
     scaled = advantage - masked_mean(advantage, own)
     scaled = scaled / (masked_mean(scaled.square(), own).sqrt() + 1e-8)
     policy = -masked_mean(torch.minimum(ratio * scaled, ratio.clamp(1 - config.clip, 1 + config.clip) * scaled), own)

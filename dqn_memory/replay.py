@@ -121,7 +121,8 @@ class Replay(Ring):
         bounds = (first * self.num_envs, self.written * self.num_envs)
         drawn = torch.randint(*bounds, (batch_size,), generator=generator).numpy()
         if terminal_fraction > 0:
-            drawn = self._draw_terminal(drawn, round(batch_size * terminal_fraction), first, generator)
+            count = max(1, round(batch_size * terminal_fraction))
+            drawn = self._draw_terminal(drawn, count, first, generator)
         column, env = drawn // self.num_envs, drawn % self.num_envs
         if around:
             shift = torch.randint(context, (batch_size,), generator=generator).numpy()

@@ -27,7 +27,7 @@ from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import Ended
 from dqn_memory.runs.seeding import generator
-from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, check_parts
+from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
 from dqn_memory.runs.trainer import set_learning_rate
 from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
 from envs.core import Step
@@ -82,7 +82,7 @@ class RolloutConfig:
     evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))
     output: OutputConfig = field(default_factory=lambda: OutputConfig(log_every=50_000, checkpoint_every=1_000_000))
     compute: ComputeConfig = field(default_factory=ComputeConfig)
-    seed: Annotated[int, Bounds(0)] = 1
+    seed: Annotated[int, Bounds(0, below=2**63)] = 1
     """Seed of every random stream: environments, exploration, minibatches, evaluation, network, dropout."""
     total_steps: Annotated[int, Bounds(1)] = 3_000_000
     """Environment steps of the run, rounded up to whole rollouts of all environments."""
@@ -95,6 +95,7 @@ class RolloutConfig:
         """Raise a UserError for values, or a combination of parts, that cannot work."""
         check_numbers(self)
         check_parts(self, "network", "exploration", "output", "compute")
+        check_goal(self)
         self.network.check_prior()
         name, minibatches, num_envs = self.network.architecture, self.learner.minibatches, self.environment.num_envs
         if self.compute.engine == "compile":
@@ -195,6 +196,10 @@ class RolloutTrainer(NetworkTrainer[C]):
         self.optimizers = [self.optimizer]
         self.capture()
         torch.manual_seed(self.streams.dropout)  # dropout draws from the default generator, nothing else does
+
+    @classmethod
+    def variant(cls, config: C) -> str:
+        return f"{cls.kind}-{super().variant(config)}"
 
     def networks(self) -> dict[str, Any]:
         """List the network, its average, and what else there is."""

@@ -232,7 +232,8 @@ class Collector(Kept):
         self.moments = self.moments + torch.stack((done, done * returns, done * returns.square())).sum(1)
         mean, square = self.moments[1:] / self.moments[0].clamp(min=1)
         spread = (square - mean.square()).clamp(min=0).sqrt()
-        known = (self.moments[0] >= len(done)) & (spread > 1e-8)
+        differ = spread > 1e-4 * square.sqrt()  # else it is what rounding leaves of equal returns
+        known = (self.moments[0] >= len(done)) & differ
         return (step.reward / torch.where(known, spread, 1.0)).to(step.reward.dtype)
 
 

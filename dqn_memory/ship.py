@@ -49,8 +49,9 @@ def ship(run: Path, folder: Path) -> None:
     part = "average" if checkpoint.part("average") else "network"
     weights = {f"{part}.{name}": weight for name, weight in checkpoint.part(part).items()}
     text = to_toml(replace(config, output=replace(config.output, run=None)))
-    command = re.sub(r" --run[ =]\S+", "", source.environment["command"])
-    with Run.create(folder, text, facts=source.environment | {"command": command}) as made:
+    facts = source.environment  # empty where the run died before that was written
+    command = re.sub(r" --run[ =]\S+", "", facts.get("command", ""))
+    with Run.create(folder, text, facts=facts | {"command": command}) as made:
         lines = [json.dumps(line) + "\n" for line in metrics if len(line) > 1]
         write_atomic(folder / METRICS, "".join(lines).encode())
         made.save(checkpoint.step, weights, {}, header=checkpoint.header | {"config": text})

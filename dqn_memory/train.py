@@ -66,9 +66,15 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         self.begin()
 
     def announce(self) -> None:
-        """Say also which parameters this training cannot reach."""
+        """Say also which parameters this training cannot reach, and whether it is too short to learn."""
         super().announce()
-        network, learner = self.config.network, self.config.learner
+        network, learner, updates = self.config.network, self.config.learner, self.config.updates
+        if updates < 3 * learner.target_update_every:
+            print(
+                f"the target network is copied only every {learner.target_update_every:,} of {updates:,} updates "
+                "(--target-update-every); --config short has settings for runs of minutes",
+                flush=True,
+            )
         if network.row().memory in BIDIRECTIONAL and len(self.network.layers) and learner.trains_newest(self.network):
             print(
                 "the last layer's backward recurrence keeps its first values: where a window's newest position is "

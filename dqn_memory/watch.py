@@ -44,7 +44,7 @@ class Args(RunArgument):
     """Write a file instead: a path that ends in .gif, or in .png for an animated PNG."""
     overwrite: bool = False
     """Let the video replace an existing file."""
-    episodes: Annotated[int, Bounds(1)] = 1
+    episodes: Annotated[int, Bounds(1, 10**9)] = 1
     """Episodes, one after the other."""
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of the environment and of drawn actions."""

@@ -51,7 +51,7 @@ class Rows:
         """Take one action in each environment and start finished ones over."""
         results = [env.step(self._decode(action)) for env, action in zip(self.envs, actions, strict=True)]
         final = np.stack([self._encode(result[0]) for result in results])  # (N, ...)
-        rewards = np.array([float(result[1]) for result in results])
+        rewards = np.array([float(np.asarray(result[1]).item()) for result in results])
         terminated = np.array([bool(result[2]) for result in results])
         truncated = np.array([bool(result[3]) for result in results]) & ~terminated  # an end at the limit is an end
         success = np.array([_success(result[4]) for result in results], np.int8)

@@ -41,9 +41,9 @@ class EvaluationConfig:
     """Environment steps between evaluations (0: only at the end)."""
     num_eval_envs: Annotated[int, Bounds(1)] = 20
     """Environments that an evaluation plays in at once."""
-    episodes_per_env: Annotated[int, Bounds(1)] = 1
+    episodes_per_env: Annotated[int, Bounds(1, 10**9)] = 1
     """Episodes in each of them."""
-    final_episodes_per_env: Annotated[int, Bounds(1)] = 5
+    final_episodes_per_env: Annotated[int, Bounds(1, 10**9)] = 5
     """The same for the last evaluation."""
     max_episode_steps: Annotated[int, Bounds(1)] | None = None
     """Steps after which an evaluation cuts an episode, if the environment's own limit is not lower (None: that one)."""

@@ -156,6 +156,7 @@ def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_a
     first = step * (1 + row.action_embedding // step)  # wider than the previous action's share of it
 
     def size(width: int, head_width: int | None) -> int:
+        head_width = None if config.form == "paper_equations" else head_width  # its head is one linear map
         return count(on_meta(replace(config, width=width, head_width=head_width), spec, num_actions)).trainable
 
     def fits(steps: int) -> bool:

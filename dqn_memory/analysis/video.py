@@ -15,7 +15,7 @@ from dqn_memory.analysis.attention import episode_attention
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError, require
-from envs.files import disk_errors, write_atomic
+from envs.files import disk_errors, make_folder, write_atomic
 from envs.spaces import Array
 
 STEP_MS, LAST_MS = 400, 2000
@@ -65,6 +65,7 @@ def check_target(path: Path, overwrite: bool) -> None:
     require(path.suffix.lower() in (".gif", ".png"), f"--video {path} must end in .gif, or in .png for an animated PNG")
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"--video {path} exists already; choose another name, or add --overwrite")
+    make_folder(path.parent)
 
 
 def save_video(

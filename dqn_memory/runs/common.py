@@ -29,7 +29,8 @@ class EnvironmentConfig:
     num_envs: Annotated[int, Bounds(1)] = 16
     """Parallel copies N; a step of all is N environment steps."""
     time_limit: Annotated[int, Bounds(1)] | None = None
-    """Steps after which a training episode is truncated (None: the environment's own limit, which evaluations keep)."""
+    """Steps after which a training episode is truncated (None: the environment's own limit). Evaluations keep the
+    environment's own limit, where it has one."""
     path: str | None = None
     """File that the environment is read from, where it takes one."""
     observation_key: str | None = None
@@ -72,7 +73,8 @@ class EnvironmentConfig:
                 "observation"
             )
         limit = "time_limit" if ours else "max_episode_steps"  # the keyword of gymnasium.make
-        given = {limit: self.time_limit if training else None, "path": self.path}
+        kept = training or (self.time_limit is not None and not ours and self._endless())
+        given = {limit: self.time_limit if kept else None, "path": self.path}
         if self.env.startswith("ALE/"):
             from envs.atari import AtariConfig
 
@@ -80,6 +82,13 @@ class EnvironmentConfig:
             given["most_frames"] = frames or None
         given |= {"observe": self.observe if self.observe == "state" else None}
         return {name: value for name, value in given.items() if value is not None}
+
+    def _endless(self) -> bool:
+        """Whether Gymnasium knows the environment, and no limit of its episodes."""
+        import gymnasium
+
+        spec = gymnasium.registry.get(self.env.rpartition(":")[2])
+        return spec is not None and spec.max_episode_steps is None
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ class ComputeConfig:
 
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
-    threads: Annotated[int, Bounds(1)] | None = None
+    threads: Annotated[int, Bounds(1, 1_024)] | None = None
     """CPU threads of torch (None: torch's own choice)."""
     engine: Engine = "eager"
     """How networks are executed; every engine computes the same function."""

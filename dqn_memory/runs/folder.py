@@ -17,7 +17,7 @@ One process at a time writes to a run: it holds a lock, which ends with it.
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Self
@@ -170,8 +170,8 @@ class Run:
         """
         return self._checkpoints.load(with_replay)[0]
 
-    def resume(self) -> Checkpoint | None:
-        """Go back to the latest checkpoint: the metrics too, which lose every line after it.
+    def resume(self, restore: Callable[[Checkpoint], object] = lambda checkpoint: None) -> Checkpoint | None:
+        """Go back to the latest checkpoint: the metrics too, which lose every line after it if `restore` takes it.
 
         None: there is no checkpoint, so the run starts over at step 0 with empty metrics; a UserError where it was
         finished, since then it was kept without its checkpoint and its numbers are all there is.
@@ -181,6 +181,7 @@ class Run:
             self._metrics.truncate(0, -1)
             return None
         checkpoint, manifest = self._checkpoints.load()
+        restore(checkpoint)
         self._metrics.truncate(manifest["metrics_bytes"], checkpoint.step, manifest.get("metrics_sha256"))
         return checkpoint
 

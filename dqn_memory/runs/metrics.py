@@ -149,7 +149,7 @@ class RunStats:
         self.loss, self.norm = loss, norm  # the metrics that must stay finite
         self.rate = rate  # the flag of the learning rate that they depend on
         self.recent: deque[float] = deque(maxlen=RECENT)
-        self.finished: list[list[float]] = []  # return, length of episodes since the last log line
+        self.finished = (0, 0.0, 0.0)  # episodes since the last log line: number, sums of returns and of lengths
         self.sums: dict[str, Tensor] = {}
         self.summed = 0
         self.broken_at = torch.full((), -1, dtype=torch.int64, device=device)  # step of the first non-finite update
@@ -167,7 +167,9 @@ class RunStats:
         if rows:
             returns, lengths = step.episode_return.flatten().tolist(), step.episode_length.flatten().tolist()
             success = step.success.flatten().tolist()
-            self.finished += [[returns[row], float(lengths[row])] for row in rows]
+            for row in rows:
+                number, returned, length = self.finished
+                self.finished = number + 1, returned + returns[row], length + lengths[row]
             self.recent.extend(float(success[row]) for row in rows)
 
     def scalars(self) -> dict[str, float]:
@@ -176,10 +178,11 @@ class RunStats:
         scalars = {name: float(value) / self.summed for name, value in self.sums.items()}
         if self.recent:
             scalars["charts/success_rate"] = sum(self.recent) / len(self.recent)
-        if self.finished:
-            for entry, name in enumerate(("charts/episodic_return", "charts/episodic_length")):
-                scalars[name] = sum(episode[entry] for episode in self.finished) / len(self.finished)
-        self.sums, self.summed, self.finished = {}, 0, []
+        number, *sums = self.finished
+        if number:
+            names = "charts/episodic_return", "charts/episodic_length"
+            scalars |= {name: total / number for name, total in zip(names, sums, strict=True)}
+        self.sums, self.summed, self.finished = {}, 0, (0, 0.0, 0.0)
         return scalars
 
     def check_finite(self) -> None:
@@ -193,7 +196,7 @@ class RunStats:
     def state_dict(self) -> dict[str, Any]:
         """Plain values and tensors."""
         return {
-            "recent": list(self.recent), "finished": self.finished, "sums": self.sums, "summed": self.summed,
+            "recent": list(self.recent), "finished": list(self.finished), "sums": self.sums, "summed": self.summed,
             "broken_at": self.broken_at,
         }  # fmt: skip
 
@@ -201,7 +204,8 @@ class RunStats:
         """Continue where `state_dict` was taken."""
         device = self.broken_at.device
         self.recent = deque(map(float, state["recent"]), maxlen=RECENT)
-        self.finished = [[float(value) for value in episode] for episode in state["finished"]]
+        number, returned, length = state["finished"]
+        self.finished = int(number), float(returned), float(length)
         self.summed = state["summed"]
         self.sums = {name: value.to(device).reshape(()) for name, value in state["sums"].items()}
         self.broken_at = state["broken_at"].to(device)

@@ -203,13 +203,13 @@ class EvaluationOptions:
     """Forget everything before each step: what the agent does without its memory."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
-    threads: Annotated[int, Bounds(1)] | None = None
+    threads: Annotated[int, Bounds(1, 1_024)] | None = None
     """CPU threads of torch (None: torch's own choice)."""
-    episodes: Annotated[int, Bounds(1)] | None = None
+    episodes: Annotated[int, Bounds(1, 10**9)] | None = None
     """Q-networks, PPO: episodes, unless every initial state is tried (None: 1,000)."""
     num_eval_envs: Annotated[int, Bounds(1)] | None = None
     """World models: environments played in at once (None: 20)."""
-    episodes_per_env: Annotated[int, Bounds(1)] | None = None
+    episodes_per_env: Annotated[int, Bounds(1, 10**9)] | None = None
     """World models: episodes of each environment (None: 5)."""
     simulations: Annotated[int, Bounds(1)] | None = None
     """UniZero: expansions of each search (None: as in training)."""
@@ -217,7 +217,7 @@ class EvaluationOptions:
     """PPO, GLAM: `sampled` draws actions as in training, `greedy` takes the most probable ones (None: both)."""
     video: str | None = None
     """Q-networks, PPO: also write a video of episodes: a path that ends in .gif, or in .png for an animated PNG."""
-    video_episodes: Annotated[int, Bounds(1)] = 1
+    video_episodes: Annotated[int, Bounds(1, 10**9)] = 1
     """Episodes in the video."""
     overwrite: bool = False
     """Let the video replace an existing file."""

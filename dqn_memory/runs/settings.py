@@ -316,6 +316,18 @@ def _bounds(annotation: Any) -> Iterator[Bounds]:
             yield from _bounds(inner)
 
 
+def check_goal(config: Any) -> None:
+    """Refuse a goal that no evaluation before the end could reach."""
+    every = config.evaluation.evaluate_every
+    for name, goal in vars(config.evaluation).items():
+        if name.startswith("stop_at") and goal is not None and not 0 < every <= config.total_steps:
+            flag = name.replace("_", "-")
+            raise UserError(
+                f"--{flag} {goal} needs evaluations on the way, but --evaluate-every is {every}; use a number from 1 "
+                f"to --total-steps, {config.total_steps}"
+            )
+
+
 def check_parts(config: Any, *parts: str) -> None:
     """Let these parts check themselves."""
     for part in parts:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.checkpoint import Checkpoint, check_form, foreign_state
-from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.errors import UserError, one_line_errors, require
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
@@ -319,12 +319,13 @@ class Trainer(ABC, Generic[C]):
         config, run = reopened(argv, cls.config_class)
         try:
             trainer = cls(config)
-            checkpoint = run.resume()
+            with foreign_state(run.path):
+                checkpoint = run.resume(trainer.restore)
             if checkpoint is None:
                 print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
             else:
-                with foreign_state(run.path):
-                    trainer.restore(checkpoint)
+                few = f"--total-steps {config.total_steps} is below the {trainer.steps} steps that {run.path} has taken"
+                require(config.total_steps >= trainer.steps, few)
                 check_unfinished(run, config, trainer.steps, trainer.solved)
                 if checkpoint.replay is None and trainer.replay is not None:
                     lost = "without its replay: the continued run is not exact, episodes start anew"

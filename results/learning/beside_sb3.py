@@ -57,7 +57,7 @@ THEIRS_POPGYM = "RecurrentPPO, batch 1,024"
 BUDGETS = {
     "pqn": ["--total-steps", "2000000", "--evaluate-every", "100000"],
     "ppo": ["--total-steps", "1500000", "--evaluate-every", "100000", "--policy", "greedy"],
-    "train": ["--config", "evidence", "--architecture", "drqn"],
+    "train": ["--config", "short", "--architecture", "drqn"],
 }
 
 

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -94,6 +95,14 @@ def test_folders_are_never_used_twice(here):
     assert str(fresh_folder()) == "runs/demo-1"
     (here / "runs" / "demo-1").mkdir(parents=True)
     assert str(fresh_folder()) == "runs/demo-2"
+
+
+def test_a_demo_that_is_stopped_waits_for_the_checkpoint(here, monkeypatch):
+    process = Mock(wait=Mock(side_effect=[KeyboardInterrupt, KeyboardInterrupt, 130]))
+    monkeypatch.setattr(demo.subprocess, "Popen", lambda command: process)
+    with pytest.raises(SystemExit, match="130"):
+        main([])
+    assert process.wait.call_count == 3 and not process.kill.called
 
 
 @pytest.mark.long

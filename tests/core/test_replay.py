@@ -86,6 +86,8 @@ def test_a_share_of_the_windows_ends_at_terminal_steps(capacity):
     assert windows.terminated[rows[:1000], windows.lengths[:1000] - 1].all()
     share = windows.terminated[rows[1000:], windows.lengths[1000:] - 1].float().mean()
     assert 0.05 < share < 0.15  # 7 of 80 steps
+    few, _ = replay.draw(8, 4, torch.Generator().manual_seed(0), terminal_fraction=0.01)  # less than one
+    assert replay.windows(few, 4, 4).terminated[0].any()
     fresh = filled_replay([[50]], truncate=True)
     assert len(fresh.draw(8, 4, torch.Generator().manual_seed(0), terminal_fraction=1.0)[0]) == 8
 

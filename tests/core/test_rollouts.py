@@ -1,6 +1,7 @@
 """Rollouts and what is learned from them: returns by hand, carried states, bootstraps, and runs that must learn."""
 
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -173,6 +174,16 @@ def test_rewards_are_scaled_by_the_spread_of_the_returns_of_episodes_so_far():
     assert len(returns) > 8 and not torch.equal(scaled[:, -1], plain["reward"][:, -1])
 
 
+@pytest.mark.parametrize("returned", [-100.0, -0.1, 1 / 3, 1e6])
+def test_equal_returns_scale_nothing(returned):
+    """Not even by what rounding leaves of their spread."""
+    each, ends = collector(2), torch.full((4,), returned, dtype=torch.float64)
+    done = torch.ones(4, dtype=torch.bool)
+    for _ in range(60):
+        step = SimpleNamespace(reward=torch.full((4,), -0.1), done=done, episode_return=ends)
+        assert torch.equal(each._scaled(step), step.reward)
+
+
 @pytest.mark.parametrize("critic", [False, True])
 def test_updates_compute_what_acting_computed(critic):
     """From the state before the second rollout, through resets inside it."""
@@ -238,6 +249,18 @@ def test_ppo_earns_nothing_beyond_its_clip():
         assert float(loss) == pytest.approx(-float(sum(gains)) / len(gains))
         entropy = torch.distributions.Categorical(logits=steps.outputs[..., :-1]).entropy()
         assert float(metrics["losses/entropy"]) == pytest.approx(float(entropy[own].mean()))
+
+
+def test_a_random_action_that_was_next_to_impossible_harms_no_gradient():
+    each = collector(8, critic=True)
+    steps = collect(each)
+    before, random = steps.outputs.clone(), torch.zeros(4, 8, dtype=torch.bool)
+    before[1, 2, steps.action[1, 2]] = -2_000.0
+    random[1, 2] = True
+    outputs = steps.outputs.detach().requires_grad_()
+    config, advantage = PPOLearnerConfig(), torch.randn(4, 8, dtype=torch.float64)
+    ppo_loss(outputs, replace(steps, outputs=before, random=random), (advantage, advantage), config, 0.1)[0].backward()
+    assert outputs.grad.isfinite().all()
 
 
 def test_the_weight_of_entropy_falls_with_the_learning_rate(tmp_path):

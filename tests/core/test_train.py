@@ -68,10 +68,12 @@ def test_worlds_of_other_packages_train(tmp_path, package, env, more, capsys):
 
 
 def test_the_last_iteration_that_can_learn_is_enough(tmp_path):
-    run = tmp_path / "run"
-    late = ("--env", CARDS, "--prepopulate", "90", "--update-every", "8", "--learning-starts")
-    main(flags(run, *late, "96", steps=99))  # 25 iterations
-    assert Run.open(run).load().trainer["updates"] == 1
+    late = ("--env", CARDS, "--prepopulate", "50", "--update-every", "8", "--learning-starts")
+    for starts, each, updates in ("96", "1", 1), ("96", "2", 2), ("64", "1", 2), ("65", "1", 1), ("0", "1", 2):
+        run = tmp_path / f"{starts}-{each}"
+        arguments = flags(run, *late, starts, "--updates-per-iteration", each, steps=99)  # 25 iterations
+        main(arguments)
+        assert Run.open(run).load().trainer["updates"] == parse(TrainConfig, arguments).updates == updates
     assert "would never update" in told(parse(TrainConfig, flags(run, *late, "97", steps=99)).check)
 
 

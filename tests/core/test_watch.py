@@ -72,6 +72,10 @@ def test_a_shipped_run_acts_as_the_run_and_holds_nothing_else(tmp_path, run, cap
     assert json.loads((tmp_path / "small" / "environment.json").read_text())["command"].count("--run") == 0
     assert not {path for path in contents(tmp_path / "small") if path.startswith(("events", ".lock"))}
     assert "kB" in capsys.readouterr().out
+    bare = shutil.copytree(run, tmp_path / "bare")
+    (bare / "environment.json").unlink()  # as where it was killed before that was written
+    ship.main([str(bare), str(tmp_path / "other")])
+    assert json.loads((tmp_path / "other" / "environment.json").read_text())["command"] == ""
 
 
 def test_only_a_finished_run_is_shipped(tmp_path, run, capsys):

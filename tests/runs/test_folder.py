@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dqn_memory.runs import ring
 from dqn_memory.runs.checkpoint import unpack_tensors
+from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 
 CONFIG = 'env = "Some/World-v0"\n'
@@ -140,6 +141,9 @@ def test_metrics_are_json_numbers_and_nan_is_null(run):
 
 
 def test_resume_cuts_metrics_to_the_checkpoint(run):
+    def refuse(checkpoint):
+        raise UserError("it does not fit")
+
     run.track(("tensorboard",))
     for step in (1, 2, 3):
         run.log(step, {"a": float(step)})
@@ -150,6 +154,8 @@ def test_resume_cuts_metrics_to_the_checkpoint(run):
     run.close()
     again = Run.open(run.path)
     assert len(again.metrics()) == 5  # opening and reading cut nothing
+    told(again.resume, refuse)
+    assert len(again.metrics()) == 5  # nor does what takes the checkpoint for another's
     checkpoint = again.resume()
     assert checkpoint is not None and checkpoint.step == 3
     assert (run.path / "metrics.jsonl").read_bytes() == kept

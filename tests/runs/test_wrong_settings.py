@@ -116,7 +116,12 @@ EVERYWHERE = [
     (f"--env {CAR} --env-workers 2", f"--env-workers 2: {CAR} steps all copies at once"),
     ("--engine cudagraph --device cpu", "--engine cudagraph needs --device cuda"),
     ("--device meta", "--device meta cannot be used here"),
+    (f"--seed {2**63}", f"--seed {2**63} must"),
+    ("--threads 1025", "--threads 1025 must lie between 1 and 1024"),
 ]
+for _kind, _words in WRONG.items():
+    _goal = "stop-at-return" if _kind in ("unizero", "glam") else "stop-at-success"
+    _words.append((f"--{_goal} 1 --evaluate-every 0", f"--{_goal} 1.0 needs evaluations on the way"))
 ROWS = [(kind, *row) for kind in KINDS for row in (*WRONG[kind], *EVERYWHERE)]
 
 

@@ -11,7 +11,7 @@ import torch
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, check_parts, flags_of
+from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts, flags_of
 from envs.worlds.catch import check as check_catch
 from world_models import settings
 from world_models.settings import check_environment
@@ -358,7 +358,7 @@ class TrainConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
-    seed: Annotated[int, Bounds(0)] = 1
+    seed: Annotated[int, Bounds(0, below=2**63)] = 1
     """Seed of every stream: environments, acting, replay, evaluation, networks, dropout, imagination."""
     total_steps: Annotated[int, Bounds(1)] = 100_000
     """Environment steps of the run."""
@@ -374,6 +374,7 @@ class TrainConfig:
         """Refuse every combination of parts that cannot work together."""
         check_numbers(self)
         check_parts(self, "model", "output", "compute")
+        check_goal(self)
         if self.horizon.maximum < self.horizon.start:
             raise UserError(f"--maximum {self.horizon.maximum} must be at least --start {self.horizon.start}")
         if self._plays_catch:

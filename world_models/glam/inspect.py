@@ -38,7 +38,7 @@ class Args(RunArgument):
     """Step of the episode whose frame is the last one that is seen (None: as many as the model's context)."""
     imagined: Annotated[int, Bounds(1, 64)] | None = None
     """Steps to imagine (None: 16, or as many as the episode has after the start)."""
-    episodes: Annotated[int, Bounds(1)] = 3
+    episodes: Annotated[int, Bounds(1, 10**9)] = 3
     """Episodes in which both forms of imagination are compared; the first is drawn."""
     max_episode_steps: Annotated[int, Bounds(1)] = 500
     """Steps of an episode that are played at most."""
@@ -48,7 +48,7 @@ class Args(RunArgument):
     """Seed of the first episode and of what is drawn; every further episode's is one more."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
-    threads: Annotated[int, Bounds(1)] | None = None
+    threads: Annotated[int, Bounds(1, 1_024)] | None = None
     """CPU threads of torch (None: torch's own choice)."""
 
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from dqn_memory.blocks import GATES, PRIORS, PriorConfig
 from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError, check_known, require
-from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, check_parts
+from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
 from envs.atari import AtariConfig
 from world_models import settings
 from world_models.settings import check_environment
@@ -354,7 +354,7 @@ class TrainConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
-    seed: Annotated[int, Bounds(0)] = 1
+    seed: Annotated[int, Bounds(0, below=2**63)] = 1
     """Seed of every random stream: environments, search, replay, evaluation, network, dropout."""
     total_steps: Annotated[int, Bounds(1)] = 100_000
     """Environment steps of the run (100,000 in the paper, which is the default; 115,000 in most of the released
@@ -375,6 +375,7 @@ class TrainConfig:
         """Raise UserError for a combination of parts that cannot work together."""
         check_numbers(self)
         check_parts(self, "atari", "model", "learner", "search", "output", "compute")
+        check_goal(self)
         check_environment(self.environment)
         self.model.check_used()
         if self.search.tree.discount != self.learner.gamma:

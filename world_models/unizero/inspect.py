@@ -62,7 +62,7 @@ class Args(RunArgument):
     """Show the environment's pictures; --no-frames is for environments that draw none."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
-    threads: Annotated[int, Bounds(1)] | None = None
+    threads: Annotated[int, Bounds(1, 1_024)] | None = None
     """CPU threads of torch (None: torch's own choice)."""
 
 

@@ -90,7 +90,8 @@ class Replay(Ring):
         drawable.
         """
         drawn = self._draw_uniformly(batch, generator)
-        count = round(batch * self.config.terminal_fraction)
+        fraction = self.config.terminal_fraction
+        count = max(1, round(batch * fraction)) if fraction else 0
         before_ends = self._before_ends() if count else drawn[:0]
         if len(before_ends):
             drawn[:count] = before_ends[torch.randint(len(before_ends), (count,), generator=generator)]
