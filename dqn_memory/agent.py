@@ -212,7 +212,7 @@ class Agent:
         if bag := policy.actor.network.config.bag:
             raise UserError(f"an agent with --bag {bag} cannot be exported, as its bag chooses among candidates")
         if find_spec("onnx") is None or find_spec("onnxscript") is None:
-            raise UserError('writing ONNX needs packages that are not there; pip install "dqn-memory[onnx]"')
+            raise UserError("writing ONNX needs packages that are not there; pip install onnx onnxscript")
         make_folder(files[0].parent)
         raw, network = self.interface.raw, deepcopy(policy.actor.network).cpu().requires_grad_(False)
         actor = make_actor(network, 2, torch.device("cpu"), self.config.acting, self.config.acting_state)
