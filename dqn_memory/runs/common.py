@@ -40,7 +40,8 @@ class EnvironmentConfig:
     (environments of this suite)."""
     env_workers: Annotated[int, Bounds(1)] | None = None
     """Processes that step Gymnasium environments, each its share of the copies (None: this one does). The results are
-    the same. It pays where a step of all copies takes some milliseconds; asking processes costs about 0.2 ms."""
+    the same. It pays where a step of all copies takes some milliseconds; asking processes costs about 0.2 ms. The
+    metric time/processor leaves them out."""
 
     def completed(self) -> EnvironmentConfig:
         """Choose the only Box of a dictionary observation, and say so, where no key is given."""

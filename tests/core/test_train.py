@@ -3,14 +3,17 @@
 import json
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 from run_folders import assert_equal, metrics, refused, told
+from test_agent import Three
 from trained import CARDS
 from trained import training_flags as flags
 
 from dqn_memory.agent import Agent, load_network
 from dqn_memory.config import TrainConfig
+from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import parse
 from dqn_memory.train import QTrainer, main
@@ -75,6 +78,12 @@ def test_the_last_iteration_that_can_learn_is_enough(tmp_path):
         main(arguments)
         assert Run.open(run).load().trainer["updates"] == parse(TrainConfig, arguments).updates == updates
     assert "would never update" in told(parse(TrainConfig, flags(run, *late, "97", steps=99)).check)
+
+
+def test_evaluations_have_the_limit_of_training_where_an_environment_has_none():
+    gymnasium.register("Endless-v0", Three)
+    for env, kept in ("Endless-v0", {"max_episode_steps": 5}), ("CartPole-v1", {}), (CARDS, {}):
+        assert EnvironmentConfig(env, time_limit=5).kwargs(training=False) == kept
 
 
 def test_compiling_without_a_compiler_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, monkeypatch):
