@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -19,7 +20,8 @@ from dqn_memory.study.report import archive, main
 from dqn_memory.study.sections import scores
 from dqn_memory.study.statistics import Contrast, contrast, holm
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
+README = Path(__file__).resolve().parents[2] / "README.md"
+RESULTS = README.parent / "results"
 ARCHIVES = sorted(path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("archive.json"))
 NEAR = 0.5  # of 255, mean difference of two pictures' pixels
 QUESTION = """
@@ -232,6 +234,26 @@ def test_printed_numbers_are_those_of_the_raw_rows() -> None:
                 assert float(cell) == pytest.approx(np.mean(found[worlds[name], series]), abs=0.0051)
                 checked += 1
     assert checked == 10
+
+
+@pytest.mark.results
+def test_the_answer_holds_in_the_raw_rows_and_the_readme_tells_the_same() -> None:
+    def above(archive: str, world: str, first: str, second: str) -> bool:
+        """Whether the first ends higher beyond chance."""
+        ours, theirs = (found[archive][world, name] for name in (first, second))
+        return np.mean(ours) > np.mean(theirs) and stats.ttest_ind(ours, theirs, equal_var=False).pvalue < 0.05
+
+    found = {name: raw(RESULTS / "studies" / name) for name in ("memories", "popgym")}
+    assert len(found["memories"]) == 56
+    assert not any(above("memories", world, name, "gru") for world, name in found["memories"])
+    repeat, first = (f"popgym-{name}-v0" for name in ("RepeatPreviousMedium", "RepeatFirstEasy"))
+    assert above("popgym", repeat, "attention", "gru") and above("popgym", first, "gru", "attention")
+    assert all(above("popgym", "popgym-RepeatPreviousEasy-v0", name, "gru") for name in ("lru", "attention"))
+    answers = [
+        path.read_text().partition("**Take a ")[2].partition("\n\n")[0] for path in (README, RESULTS / "README.md")
+    ]
+    numbers, known = (set(re.findall(r"\d+ of \d+|0\.\d\d", answer)) for answer in answers)
+    assert len(numbers) >= 3 and numbers <= known
 
 
 @pytest.mark.results
