@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.checkpoint import Checkpoint, check_form, foreign_state
-from dqn_memory.runs.errors import UserError, one_line_errors, require
+from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
@@ -324,13 +324,11 @@ class Trainer(ABC, Generic[C]):
             if checkpoint is None:
                 print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
             else:
-                few = f"--total-steps {config.total_steps} is below the {trainer.steps} steps that {run.path} has taken"
-                require(config.total_steps >= trainer.steps, few)
                 check_unfinished(run, config, trainer.steps, trainer.solved)
                 if checkpoint.replay is None and trainer.replay is not None:
                     lost = "without its replay: the continued run is not exact, episodes start anew"
                     print(f"resuming {run.path} {lost}", flush=True)
-            run.lengthen(config.total_steps)
+            run.lengthen(config.total_steps, trainer.steps)
             backend.log_backend(trainer.backend, trainer.device, run.environment.get(backend.FACT))
         except BaseException:
             run.close()
