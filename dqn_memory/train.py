@@ -71,8 +71,8 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         network, learner, updates = self.config.network, self.config.learner, self.config.updates
         if updates < 3 * learner.target_update_every:
             print(
-                f"the target network is copied only every {learner.target_update_every:,} of {updates:,} updates "
-                "(--target-update-every); --config short has settings for runs of minutes",
+                f"the target network is copied only every {learner.target_update_every:,} of {updates:,} updates: "
+                "raise --total-steps or lower --target-update-every (--config short has settings for runs of minutes)",
                 flush=True,
             )
         if network.row().memory in BIDIRECTIONAL and len(self.network.layers) and learner.trains_newest(self.network):

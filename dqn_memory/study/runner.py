@@ -37,6 +37,7 @@ from dqn_memory.study.store import RunState, Study, checkpoint, final_metrics, f
 from envs.files import disk_errors, read_text
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+STOPPING = 30  # seconds that trainers have to save a checkpoint
 LAST_LINES = 12  # of a trainer's log that an error repeats
 POLL = 1.0  # seconds between looks at the room for more runs
 Process = subprocess.Popen[bytes]
@@ -184,10 +185,18 @@ class Processes:
 
     def close(self) -> None:
         with self._guard:
-            self._closing = True
-            for process in self._trainers:  # which have nothing to tidy up: whatever they write is whole or absent
+            self._closing, trainers = True, list(self._trainers)
+            for process in trainers:  # each saves a checkpoint then
+                process.terminate()
+        latest = time.monotonic() + STOPPING
+        try:
+            for process in trainers:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, latest - time.monotonic()))
+        finally:  # a second interrupt waits for none; whatever they write is whole or absent
+            for process in trainers:
                 process.kill()
-        self._pool.shutdown(cancel_futures=True)
+            self._pool.shutdown(cancel_futures=True)
 
     def _work(self, order: Order) -> Outcome:
         with self._guard:

@@ -257,6 +257,22 @@ def test_what_fails_and_what_always_dies_is_told_and_stops_nothing_else(study, t
     assert "was made with other settings of" in carry_out(study, folder, code=2)
 
 
+@pytest.mark.long
+def test_ctrl_c_lets_trainers_save_what_they_have_learned(tmp_path):
+    study, folder = tmp_path / "mine.toml", tmp_path / "study"
+    study.write_text(
+        'schema = 2\ntitle = "Mine"\nkind = "ppo"\n[base]\nwidth = 16\nnum_envs = 4\ntotal_steps = 1_000_000\n'
+        "log_every = 512\ncheckpoint_every = 0\nthreads = 1\n"
+        '[axes]\nworld = ["POMDP/Hallway-v0"]\narchitecture = ["gru"]\nseed = [1]\n'
+    )
+    process = start(study, folder, "--workers", "1")
+    wait_for(lambda: any(path.read_bytes().count(b"\n") > 2 for path in folder.glob("runs/*/metrics.jsonl")), 90)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    (run,) = Study.open(folder).runs()
+    assert run.state == "stopped" and Run.open(run.folder).load().step > 512
+
+
 def test_a_second_study_run_is_refused(study, tmp_path):
     folder = tmp_path / "study"
     process = start(study, folder, "--workers", "1")
