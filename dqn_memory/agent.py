@@ -42,7 +42,7 @@ from dqn_memory.runs.trainer import LoadedPolicy
 from envs.files import make_folder, write_atomic
 from envs.fleet import make_fleet
 from envs.packages import make_env
-from envs.registry import WORLDS, usable_device
+from envs.registry import WORLDS
 from envs.spaces import Array, Decode, Encode, discrete_actions, encoder, integer_ranges
 
 KINDS_OF_NETWORKS = ("q_network", "pqn", "ppo")  # runs whose agent is one network
@@ -338,6 +338,15 @@ def _exported(step: GreedyStep, observation: torch.Tensor) -> tuple[bytes, bytes
 
 
 # ---- Q-networks from checkpoints -------------------------------------------------------------------------------------
+def usable_device(device: torch.device | str) -> torch.device:
+    """Give a device that tensors can be put on; a UserError says that it is not there."""
+    try:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, TypeError):  # torch would name all its kinds of device, or fail much later
+        raise UserError(f"there is no device {str(device)!r} here; use 'cpu', or 'cuda' where torch sees one") from None
+    return torch.device(device)
+
+
 def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[QNetwork, TrainConfig, int]:
     """Read the network of a run folder's latest checkpoint, averaged where the run averages, in evaluation mode.
 

@@ -73,17 +73,6 @@ WORLDS: dict[str, Entry] = {
 FROM_FILES = ("Gridverse/Yaml-v0", "POMDP/File-v0")  # what they are is decided by the file that `path` names
 
 
-def usable_device(device: torch.device | str) -> torch.device:
-    """Give a device that tensors can be put on; a UserError says that it is not there."""
-    import torch
-
-    try:
-        torch.zeros(1, device=device).cpu()
-    except (RuntimeError, AssertionError, TypeError):  # torch would name all its kinds of device, or fail much later
-        raise UserError(f"there is no device {str(device)!r} here; use 'cpu', or 'cuda' where torch sees one") from None
-    return torch.device(device)
-
-
 def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> World[Any]:
     """Build the world named `id` with its tables on `device`; keywords override those of the table.
 
@@ -92,12 +81,17 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     Raises:
         UserError: the id or the device is unknown, or the world does not take a keyword or its value.
     """
+    import torch
+
     from envs.contract import check_class, check_members
     from envs.core import OBSERVE, StateObserved
 
     name = check_known("environment", id.removeprefix("envs:"), WORLDS)
     build = _imported(name, WORLDS[name].entry)
-    usable_device(device)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError):
+        raise UserError(f"There is no device {device!r} here; use 'cpu', or 'cuda' where torch sees one.") from None
     given = {**WORLDS[name].kwargs, **kwargs}
     observe, views = given.pop("observe", "observation"), " or ".join(map(repr, OBSERVE))
     check_class(name, build, _parameters(build))
