@@ -197,10 +197,9 @@ def test_a_prior_starts_where_the_paper_starts_it_unless_told_otherwise(tmp_path
 
 def test_wrong_input_is_one_sentence_and_writes_nothing(memory, cart, capsys):
     before = contents(memory)
-    refusals = dict.fromkeys(
-        ("--max-episode-steps 0", "--columns 0", "--threads 0", "--simulations 0"), "must be at least 1"
-    )
+    refusals = dict.fromkeys(("--max-episode-steps 0", "--columns 0", "--simulations 0"), "must be at least 1")
     refusals |= {
+        "--threads 0": "between 1 and 1024",
         "--seed -1": "must be at least 0", f"--seed {2**63}": "and below",
         "--device abacus": "abacus", f"--also {cart}": "another model",
         "--last-step 999": "--last-step 999 is not within 0 ..", "--layer 2": "--layer 2 is not within 0 .. 1",
