@@ -279,7 +279,7 @@ class NetworkConfig:
         given = {"--regulariser": self.prior.regulariser != "none", "--max-norm": self.prior.max_norm is not None}
         if any(given.values()) and "span" not in getattr(PRIORS[self.prior.kind], "learns", ("span",)):
             flags = " and ".join(flag for flag in given if given[flag])
-            raise UserError(f"{flags} act on learned spans: the {self.prior.kind} prior has none; use --prior adaptive")
+            raise UserError(f"{flags}: the {self.prior.kind} prior learns no span to act on; use --prior adaptive")
 
     def build(self, spec: ObservationSpec, num_actions: int) -> QNetwork:
         """Make the network, initialised from torch's global generator (fork and seed it outside)."""

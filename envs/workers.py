@@ -43,15 +43,27 @@ class Rows:
         found = [self._encode(env.reset(seed=seed)[0]) for env, seed in zip(self.envs, seeds, strict=True)]
         promised = self.observation_space.shape
         if wrong := [shape for shape in map(np.shape, found) if shape != promised]:
-            name = spec.id if (spec := self.envs[0].spec) else type(self.envs[0].unwrapped).__name__
-            raise UserError(f"{name}: reset gives an observation of shape {wrong[0]}, its space is of shape {promised}")
+            what = f"an observation of shape {wrong[0]}, its space is of shape {promised}"
+            raise UserError(f"{self.name}: reset gives {what}")
         return np.stack(found)
+
+    @property
+    def name(self) -> str:
+        """What an error calls the environment."""
+        env = self.envs[0]
+        return env.spec.id if env.spec else type(env.unwrapped).__name__
 
     def step(self, actions: list[int]) -> Outcome:
         """Take one action in each environment and start finished ones over."""
         results = [env.step(self._decode(action)) for env, action in zip(self.envs, actions, strict=True)]
+        if wrong := [len(result) for result in results if len(result) != 5]:
+            wanted = "observation, reward, terminated, truncated, info"
+            raise UserError(f"{self.name}: step gives {wrong[0]} values; Gymnasium's are five: {wanted}")
         final = np.stack([self._encode(result[0]) for result in results])  # (N, ...)
         rewards = np.array([float(np.asarray(result[1]).item()) for result in results])
+        if not np.isfinite(rewards).all():
+            wild = rewards[~np.isfinite(rewards)][0]
+            raise UserError(f"{self.name}: step gives the reward {wild}; it must be a finite number")
         terminated = np.array([bool(result[2]) for result in results])
         truncated = np.array([bool(result[3]) for result in results]) & ~terminated  # an end at the limit is an end
         success = np.array([_success(result[4]) for result in results], np.int8)

@@ -150,6 +150,28 @@ def test_misuse_is_one_clear_sentence(make, words):
     assert words in told(make, make_world(SMALL))
 
 
+@pytest.mark.parametrize("workers", [None, 1])
+@pytest.mark.parametrize(("result", "words"), [
+    ((0, 1.0, False, {}), "Wrong: step gives 4 values; Gymnasium's are five: observation, reward"),
+    ((0, float("nan"), False, False, {}), "Wrong: step gives the reward nan; it must be a finite number"),
+    ((0, np.array([-np.inf]), False, False, {}), "Wrong: step gives the reward -inf"),
+])  # fmt: skip
+def test_what_step_gives_is_checked(result, words, workers):
+    class Wrong(gymnasium.Env):
+        observation_space = action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return 0, {}
+
+        def step(self, action):
+            return result
+
+    fleet = GymnasiumFleet(Wrong, 2, 0, workers=workers)
+    fleet.reset()
+    assert words in told(fleet.step, torch.zeros(2, dtype=torch.int64))
+    fleet.close()
+
+
 KINDS = [*((id, keywords(id, time_limit=9)) for id in IDS), ("CartPole-v1", {}), ("FrozenLake-v1", {})]
 
 
