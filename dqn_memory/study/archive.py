@@ -52,9 +52,9 @@ CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 SUMMARY, ATTENTION = "summary.json", "attention.json"
 EVALUATIONS = ("eval/", "final/", "sampled/", "memory_ablation/")  # names of metrics all of which are kept
 WORLD_MODEL = "losses/reconstruction"  # which GLAM logs; where it stands, the losses of every line are kept
-TRAINING_LINES = 20  # of a run that are kept besides
-DIGITS = 6  # significant ones of a training line
-MORE_DIGITS = 9  # of an evaluation
+TRAINING_LINES = 10  # of a run that are kept besides
+DIGITS = 7  # significant ones of what is measured
+FEWER_DIGITS = 4  # of what a training line says of the training itself
 PROGRESS = ("state", "steps", "attempts", "seconds", "error")  # columns of a run's state, where it has them
 PER_RUN = ("revision", "dirty", "command")  # facts of environment.json that are no machine's
 Damage = Mapping[str, Sequence[str]]
@@ -270,9 +270,13 @@ def shortened(row: Tree) -> Tree:
 
 
 def rounded(row: Tree) -> Tree:
-    """Round a log line to DIGITS significant digits, one of an evaluation to MORE_DIGITS."""
-    digits = MORE_DIGITS if evaluates(row) else DIGITS
-    return {name: float(f"{x:.{digits}g}") if isinstance(x, float) else x for name, x in row.items()}
+    """Round what a log line says of the training to FEWER_DIGITS significant digits, all else to DIGITS."""
+    few = () if evaluates(row) else ("losses/", "grad/", "charts/", "time/")
+    return {
+        name: float(f"{x:.{FEWER_DIGITS if name.startswith(few) else DIGITS}g}")
+        if isinstance(x, float) and not x.is_integer() else x
+        for name, x in row.items()
+    }  # fmt: skip
 
 
 def placeless(value: Any, folder: Path, place: str) -> Any:
