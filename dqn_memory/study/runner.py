@@ -360,10 +360,14 @@ def offered(folder: Path, kind: str, planned: Sequence[Planned], sources: Sequen
 
 
 def _alike(config: Any) -> str:
-    """Write what a run's numbers depend on: not trackers, nor the widths that --match sets when a run begins."""
+    """Write what a run's numbers depend on.
+
+    That is not trackers, nor on what it is computed, nor the widths that --match sets when a run begins.
+    """
     if getattr(config, "match", None) is not None:
         config = replace(config, network=replace(config.network, width=1, head_width=1))
-    return to_toml(replace(config, output=replace(config.output, track=())))
+    compute = replace(config.compute, device="auto", engine="eager", threads=None)
+    return to_toml(replace(config, compute=compute, output=replace(config.output, track=())))
 
 
 def _copy(run: RunState, folder: Path, source: Source) -> None:

@@ -62,9 +62,9 @@ def test_an_archive_gives_back_every_number(finished: Path, tmp_path: Path) -> N
 def test_what_a_line_says_of_the_training_is_rounded_more() -> None:
     evaluation = {"step": 10, "eval/success_rate": 1 / 3, "time/elapsed": 1 / 7}
     assert rounded(evaluation) == {"step": 10, "eval/success_rate": 0.3333333, "time/elapsed": 0.1428571}
-    training = {"step": 20, "losses/td_loss": 0.13601534707205637, "charts/updates": 33836.0, "n": 3, "x": None}
-    training |= {"memory/0.0.span": 9.123456789}
-    short = {"step": 20, "losses/td_loss": 0.136, "charts/updates": 33836.0, "n": 3, "x": None, "memory/0.0.span": 9.123457}
+    whole = {"step": 20, "charts/updates": 33836.0, "n": 3, "x": None}
+    training = whole | {"losses/td_loss": 0.13601534707205637, "memory/0.0.span": 9.123456789}
+    short = whole | {"losses/td_loss": 0.136, "memory/0.0.span": 9.123457}
     assert rounded(training) == rounded(short) == short
 
 
@@ -270,7 +270,7 @@ def test_runs_are_gathered_into_an_archive_that_can_grow(finished: Path, tmp_pat
     data, whole = read(kept), read(finished)
     assert data.source.title == "Runs" and data.series == ["dtqn4", "dgfqn"]
     for series in data.series:
-        assert data.scores(MEMORY, series) == pytest.approx(whole.scores(MEMORY, series), rel=1e-8)
+        assert data.scores(MEMORY, series) == pytest.approx(whole.scores(MEMORY, series), rel=1e-7)
     assert (kept / "report.md").read_text().startswith("# Runs\n")
     planned = {run.name: tomllib.loads(run.toml) for run in expand(read_definition(str(kept / "study.toml")))}
     for run in data.source.runs:  # its definition gives their settings

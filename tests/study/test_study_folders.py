@@ -199,9 +199,10 @@ def test_a_damaged_run_of_a_study_stops_no_other(whole: Study, tmp_path: Path) -
     assert left == [run.name for run in study.runs() if run.state != "finished"] and len(left) == 4
 
 
-def test_runs_whose_widths_were_matched_are_known_again(tmp_path: Path) -> None:
-    source = SMOKE.with_name("memories_tuning")
-    found = offered(tmp_path, "ppo", expand(read_definition("memories_tuning")), [source])
+@pytest.mark.parametrize(("name", "kind"), [("memories_tuning", "ppo"), ("published_switches", "q_network")])
+def test_runs_of_matched_widths_and_of_a_gpu_are_known_again(tmp_path: Path, name: str, kind: str) -> None:
+    source = SMOKE.with_name(name)
+    found = offered(tmp_path, kind, expand(read_definition(name)), [source])
     assert {name for name, run, *_ in found if run} == set(open_source(source).recorded or ())
 
 
