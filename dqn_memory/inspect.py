@@ -83,6 +83,11 @@ class Findings:
     discrepancies: list[Discrepancy]
     recall: Recall
 
+    @property
+    def outputs(self) -> str:
+        """What the network puts out."""
+        return "Q" if self.episodes[0].values == "Q-values" else "logits"
+
 
 def play(args: Args, setup: EvalSetup, network: QNetwork) -> list[Episode]:
     """Play the episode to draw, then the others."""
@@ -156,7 +161,7 @@ def draw(
     figures["q_values.png"] = plots.q_values(episode.q, episode.action, title, names, episode.values)
     figures["recall.png"] = recall_figure(found, agent)
     if not network.causal:
-        title = f"What the future of the window adds to Q: {agent}"
+        title = f"What the future of the window adds to {found.outputs}: {agent}"
         figures["discrepancy.png"] = plots.discrepancy(first.inside, first.alone, first.flips, first.future, title)
     if gap is not None:
         figures["observability.png"] = gap_figure(gap, config, agent)
@@ -171,15 +176,15 @@ def recall_figure(found: Findings, agent: str) -> Figure:
     """Draw the recall profile."""
     count = len(found.episodes)
     panels = {
-        "gradient": ("by gradient", "norm of dQ / d embedding"),
-        "occlusion": ("by occlusion", "mean |change of Q|"),
+        "gradient": ("by gradient", f"norm of d{found.outputs} / d embedding"),
+        "occlusion": ("by occlusion", f"mean |change of {found.outputs}|"),
         "flips": ("occlusion: other greedy action", "share of changed actions"),
     }
     return plots.recall(
         {title: found.recall.curve(name) for name, (title, _) in panels.items()},
         dict(panels.values()),
         found.recall.decisions,
-        f"How far back Q depends on observations: {agent}, {count} episode{'s' if count > 1 else ''}",
+        f"Influence of past observations on {found.outputs}: {agent}, {count} episode{'s' if count > 1 else ''}",
         shares=(panels["flips"][0],),
     )
 
@@ -240,8 +245,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
     episode = found.episodes[0]
     print(f"{run} at step {step:,}: {len(episode)} steps, return {episode.episode_return:.2f}, {episode.outcome}")
-    print(Hindsight.of(found.discrepancies).words(network.causal, facts["trained_on_whole_windows"]))
-    print(found.recall.words())
+    print(Hindsight.of(found.discrepancies).words(network.causal, facts["trained_on_whole_windows"], found.outputs))
+    print(found.recall.words(found.outputs))
     if gap is not None:
         print(words(gap, apart))
     print("\n".join(f"wrote {path}" for path in [*written, folder / "inspect.json"]))

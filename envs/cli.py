@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import gymnasium
 import tyro
 
 from envs.errors import UserError, near_names, require
@@ -48,6 +49,8 @@ def check_id(id: str, plugins: Sequence[str]) -> None:
     plain = id.removeprefix("envs:")
     if plain in WORLDS:
         return
+    if plain in gymnasium.registry:
+        raise UserError(f"environment {plain} is Gymnasium's; this takes those that `envs.register` has made known")
     spaces = {known.partition("/")[0] for known in WORLDS}
     if plugins or "/" not in plain or plain.partition("/")[0] in spaces:
         raise UserError(near_names("environment", plain, WORLDS))

@@ -45,7 +45,7 @@ class Rows:
         if wrong := [shape for shape in map(np.shape, found) if shape != promised]:
             what = f"an observation of shape {wrong[0]}, its space is of shape {promised}"
             raise UserError(f"{self.name}: reset gives {what}")
-        return np.stack(found)
+        return self._sound(np.stack(found))
 
     @property
     def name(self) -> str:
@@ -71,7 +71,18 @@ class Rows:
         fresh = final[done]  # (M, ...)
         for place, row in enumerate(np.flatnonzero(done)):
             fresh[place] = self._encode(self.envs[row].reset()[0])
-        return Outcome(final, fresh, rewards, terminated, truncated, success)
+        return Outcome(self._sound(final), self._sound(fresh), rewards, terminated, truncated, success)
+
+    def _sound(self, observations: Array) -> Array:
+        """Return the observations (N, ...), none of which is a number that a network cannot take."""
+        space = self.observation_space
+        if isinstance(space, gymnasium.spaces.MultiDiscrete):
+            wild = observations[(observations < 0) | (observations >= space.nvec)]
+        else:
+            wild = observations[~np.isfinite(observations)] if observations.dtype.kind == "f" else np.empty(0)
+        if wild.size:
+            raise UserError(f"{self.name}: an observation holds {wild[0]}, outside of {space}")
+        return observations
 
     def frame(self, row: int) -> Array | None:
         """Draw one environment, if it draws and was made with render_mode="rgb_array"; else None."""

@@ -69,15 +69,15 @@ class Hindsight:
             spread=float(alone.std()),
         )
 
-    def words(self, causal: bool, whole: bool) -> str:
-        """One sentence; `whole` says that training learns on whole windows."""
+    def words(self, causal: bool, whole: bool, outputs: str = "Q") -> str:
+        """One sentence; `whole` says that training learns on whole windows, `outputs` what the network puts out."""
         kind = "causal" if causal else "not causal" if whole else "not causal, but trained on prefixes alone"
         if not self.positions:
             return f"hindsight ({kind}): every window holds one step, which has no future to leak"
         return (
-            f"hindsight ({kind}): mean |Q(window) - Q(prefix)| {self.gap:.3g}, largest {self.largest:.3g} "
-            f"(Q itself spreads by {self.spread:.3g}); greedy action flips at {self.flips:.1%} "
-            f"of {self.positions} positions"
+            f"hindsight ({kind}): mean |{outputs}(window) - {outputs}(prefix)| {self.gap:.3g}, "
+            f"largest {self.largest:.3g} (spread of {outputs}: {self.spread:.3g}); "
+            f"greedy action flips at {self.flips:.1%} of {self.positions} positions"
         )
 
 

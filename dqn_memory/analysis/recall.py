@@ -68,14 +68,15 @@ class Recall:
         _, *past = (mean if mean > ROUNDING * self.spread else 0.0 for mean, _, _ in self.curve("occlusion"))
         return 1 + int(np.searchsorted(np.cumsum(past), sum(past) / 2)) if sum(past) else 0
 
-    def words(self) -> str:
-        """One sentence about occlusion."""
+    def words(self, outputs: str = "Q") -> str:
+        """One sentence about occlusion, of a network whose outputs are Q-values or logits."""
         newest, *past = (mean for mean, _, _ in self.curve("occlusion"))
         if not self.distance:
-            return "recall: Q is the same whichever observation of these episodes replaces a past one"
+            return f"recall: whichever observation of these episodes replaces a past one, nothing changes in {outputs}"
         return (
-            f"recall: replacing the newest observation moves Q by {newest:.3g}, the one before by {past[0]:.3g}; "
-            f"half of the past's influence on Q comes from the last {self.distance} of {len(past)} past steps"
+            f"recall: replacing the newest observation moves {outputs} by {newest:.3g}, "
+            f"the one before by {past[0]:.3g}; half of the past's influence on {outputs} comes from the last "
+            f"{self.distance} of {len(past)} past steps"
         )
 
 

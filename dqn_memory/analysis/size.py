@@ -22,8 +22,10 @@ from dqn_memory.blocks.kernels import cpu_attention, linear_scan, recurrent, sca
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.blocks.positions import Positions
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork, observation_spec
-from dqn_memory.runs.errors import UserError, check_known, require
+from dqn_memory.runs.errors import UserError, require
+from envs.packages import make_env
 from envs.registry import FROM_FILES, WORLDS, make_world
+from envs.spaces import discrete_actions
 
 NO_MATRICES = (nn.Embedding, Positions, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # looked up, added, or counted by their output
 
@@ -209,10 +211,17 @@ def environment_sizes(env: str) -> EnvironmentSizes:
     """Look up an environment's sizes; a UserError offers near names, or says why it has none."""
     name = env.removeprefix("envs:")
     require(name not in FROM_FILES, f"--env {name} has no size of its own, its file decides; name another environment")
-    world = make_world(check_known("environment", name, WORLDS))
-    spec = observation_spec(world.observation_space)
-    require(spec.kind != "image", f"--env {name} shows images, which have no sizes here; name another environment")
-    return EnvironmentSizes(spec, world.num_actions, WIDTHS.get(name, 64))
+    images = f"--env {name} shows images, which have no sizes here; name another environment"
+    require(not name.startswith("ALE/"), images)
+    if name in WORLDS:
+        world = make_world(name)
+        space, num_actions = world.observation_space, world.num_actions
+    else:
+        with make_env(env) as other:
+            space, (num_actions, _) = other.observation_space, discrete_actions(other.action_space)
+    spec = observation_spec(space)
+    require(spec.kind != "image", images)
+    return EnvironmentSizes(spec, num_actions, WIDTHS.get(name, 64))
 
 
 # ---- operations of any computation -----------------------------------------------------------------------------------

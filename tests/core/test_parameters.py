@@ -173,6 +173,7 @@ def test_every_environment_has_sizes_and_most_a_width_of_the_paper():
     assert set(WIDTHS) == ours - set(FROM_FILES) and len(WIDTHS) >= 7
     assert environment_sizes(CAR).spec == ObservationSpec("continuous", (3,))
     assert environment_sizes(f"envs:{CAR}").width == 64
+    assert environment_sizes("CartPole-v1") == size.EnvironmentSizes(ObservationSpec("continuous", (4,)), 2, 64)
 
 
 def test_a_wrong_cell_is_marked(monkeypatch):

@@ -145,6 +145,7 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     (lambda world: make_fleet("CartPole-v1", 0, 0), "num_envs"),
     (lambda world: make_fleet("CartPole-v1", 1, 0).frame(0), "render_mode"),
     (lambda world: GymnasiumFleet(Promising, 1, 0).reset(), "of shape (5,), its space is of shape (6,)"),
+    (lambda world: GymnasiumFleet(lambda: Promising(np.full(6, np.nan)), 1, 0).reset(), "holds nan, outside of"),
 ])  # fmt: skip
 def test_misuse_is_one_clear_sentence(make, words):
     assert words in told(make, make_world(SMALL))
@@ -155,6 +156,8 @@ def test_misuse_is_one_clear_sentence(make, words):
     ((0, 1.0, False, {}), "Wrong: step gives 4 values; Gymnasium's are five: observation, reward"),
     ((0, float("nan"), False, False, {}), "Wrong: step gives the reward nan; it must be a finite number"),
     ((0, np.array([-np.inf]), False, False, {}), "Wrong: step gives the reward -inf"),
+    ((2, 1.0, False, False, {}), "Wrong: an observation holds 2, outside of MultiDiscrete([2])"),
+    ((-1, 1.0, True, False, {}), "Wrong: an observation holds -1, outside of MultiDiscrete([2])"),
 ])  # fmt: skip
 def test_what_step_gives_is_checked(result, words, workers):
     class Wrong(gymnasium.Env):
