@@ -284,7 +284,7 @@ def expand(definition: Definition) -> list[Planned]:
         others = [f"{slug(axis)}-{slug(label)}" for axis, label in labels.items() if axis not in AXES]
         name = "__".join([slug(labels["world"]), slug(labels["architecture"]), *others, f"seed-{labels['seed']}"])
         if name.lower() in planned:
-            raise UserError(f"{definition.source}: two combinations would be called {name}; give a bundle another name")
+            raise UserError(f"{definition.source}: two combinations would be called {name}; name every value once")
         with named_source(f"{definition.source}: run {name}"):
             planned[name.lower()] = Planned(name, labels, _run_config(definition, chosen))
     require(planned, f"{definition.source}: no run is left; give each axis a value, and skip less")

@@ -33,7 +33,7 @@ from envs.files import write_atomic
 from envs.tables import remake_page
 
 REPORTS = "runs/reports"  # of archives
-FEW = 6  # pictures of an archive's report
+FEW = 4  # pictures of an archive's report
 CLAIMS = "python -m dqn_memory.study.claims --write results"
 
 
@@ -170,7 +170,6 @@ def sections(data: Data) -> list[Section]:
         scores.curves_section,
         scores.profile_section,
         scores.improvement_section,
-        scores.parameters_section,
         scores.published_section,
         learned.priors_section,
         learned.spans_section,
@@ -180,6 +179,7 @@ def sections(data: Data) -> list[Section]:
         environments.properties_section,
         scores.runs_section,
         scores.losses_section,
+        scores.parameters_section,
         scores.cost_section,
     )
     return [section for make in makers if (section := make(data)) is not None]
