@@ -69,7 +69,7 @@ def test_two_combinations_never_share_a_name():
     text = text.replace('"dgfqn", {', '"dgfqn", { name = "c", architecture = "drqn" }, {')
     assert len({run.name for run in runs(text)}) == 8
     text = text.replace(f'"{MEMORY}"', f'{{ name = "A", env = "{MEMORY}" }}').replace('"dtqn, mu 2"', '"b__c"')
-    assert "two combinations would be called a__b__c__gamma-0.9__seed-1; give" in refused(text)
+    assert "two combinations would be called a__b__c__gamma-0.9__seed-1; name every value once" in refused(text)
 
 
 def test_settings_reach_the_trainers_config_in_the_order_of_its_command_line():
