@@ -40,7 +40,7 @@ class Rows:
 
     def first(self, seeds: list[int | None]) -> Array:
         """Start all episodes, with seeds (N,) or None for each; gives the observations (N, ...)."""
-        found = [self._encode(env.reset(seed=seed)[0]) for env, seed in zip(self.envs, seeds, strict=True)]
+        found = [self._start(env, seed) for env, seed in zip(self.envs, seeds, strict=True)]
         promised = self.observation_space.shape
         if wrong := [shape for shape in map(np.shape, found) if shape != promised]:
             what = f"an observation of shape {wrong[0]}, its space is of shape {promised}"
@@ -70,8 +70,15 @@ class Rows:
         done = terminated | truncated
         fresh = final[done]  # (M, ...)
         for place, row in enumerate(np.flatnonzero(done)):
-            fresh[place] = self._encode(self.envs[row].reset()[0])
+            fresh[place] = self._start(self.envs[row])
         return Outcome(self._sound(final), self._sound(fresh), rewards, terminated, truncated, success)
+
+    def _start(self, env: gymnasium.Env[Any, Any], seed: int | None = None) -> Array:
+        """Start one episode and give its first observation."""
+        given = env.reset(seed=seed)
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise UserError(f"{self.name}: reset must give two values, as Gymnasium's: observation, info")
+        return self._encode(given[0])
 
     def _sound(self, observations: Array) -> Array:
         """Return the observations (N, ...), none of which is a number that a network cannot take."""

@@ -72,7 +72,7 @@ class Failing(gymnasium.Env):
 
 
 class Promising(gymnasium.Env):
-    """Give observations of another shape than its space promises, or those that are said."""
+    """Give observations of another shape than its space promises, or those that are given; of none, no tuple."""
 
     observation_space, action_space = spaces.Box(0, 1, (6,), np.float32), spaces.Discrete(2)
 
@@ -80,4 +80,4 @@ class Promising(gymnasium.Env):
         self.first = np.float32(first)
 
     def reset(self, *, seed=None, options=None):
-        return self.first, {}
+        return (self.first, {}) if len(self.first) else None

@@ -146,6 +146,7 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     (lambda world: make_fleet("CartPole-v1", 1, 0).frame(0), "render_mode"),
     (lambda world: GymnasiumFleet(Promising, 1, 0).reset(), "of shape (5,), its space is of shape (6,)"),
     (lambda world: GymnasiumFleet(lambda: Promising(np.full(6, np.nan)), 1, 0).reset(), "holds nan, outside of"),
+    (lambda world: GymnasiumFleet(lambda: Promising(()), 1, 0).reset(), "reset must give two values"),
 ])  # fmt: skip
 def test_misuse_is_one_clear_sentence(make, words):
     assert words in told(make, make_world(SMALL))
