@@ -192,7 +192,9 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
     records = {run.name: records[run.name] for run in source.runs if run.name in records}
     earlier = _earlier(source, records, folder)
     if source.recorded is None:
-        records = {name: portable(record, source.folder, f"{HOME}/{source.name}") for name, record in records.items()}
+        for name, record in records.items():
+            for here in (_made_in(record, name, source.folder), source.folder):
+                records[name] = portable(records[name], here, f"{HOME}/{source.name}")
     numbers = iter(sorted(set(range(1, len(records) + len(earlier) + 1)) - set(earlier.values())))
     ids = {name: earlier[name] if name in earlier else next(numbers) for name in records}
     common = shared([flat(record.config) for record in records.values()])
@@ -236,6 +238,12 @@ def _earlier(source: Source, records: Mapping[str, RunRecord], folder: Path) -> 
             f"study.run --take-from {folder}, or choose another folder"
         )
     return {row["name"]: row["run"] for row in _rows(folder / RUNS) if "run" in row}
+
+
+def _made_in(record: RunRecord, name: str, folder: Path) -> Path:
+    """Find the study's folder in which a run was made, which may have been copied since, from another machine too."""
+    path = Path(record.config["output"].get("run", ""))
+    return path.parents[1] if path.parts[-2:] == ("runs", name) and len(path.parts) > 3 else folder
 
 
 def portable(record: RunRecord, folder: Path, place: str) -> RunRecord:

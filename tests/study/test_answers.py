@@ -15,6 +15,7 @@ from run_folders import told
 from scipy import stats
 
 from dqn_memory.study.answers import filled_pages
+from dqn_memory.study.archive import open_source
 from dqn_memory.study.definition import Planned
 from dqn_memory.study.report import archive, main
 from dqn_memory.study.sections import scores
@@ -263,6 +264,13 @@ def test_the_pages_of_results_are_filled_from_its_archives() -> None:
     for path, content in pages.items():
         assert path.suffix == ".png" or path.read_bytes() == content, path
     assert len((RESULTS / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_no_archive_names_a_folder_of_the_machine_where_its_runs_were_made(name: str) -> None:
+    records = (open_source(RESULTS / name).recorded or {}).values()
+    places = [Path(record.config["output"].get("run", "")) for record in records]
+    assert places and not any(place.is_absolute() for place in places)
 
 
 @pytest.mark.results

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 from reported import HALLWAY, HEADINGS, MACHINE, MEMORY, make_study, noisy, read, report, text_of
 from run_folders import Capture, refused, told
 from trained import contents
@@ -57,6 +58,20 @@ def test_an_archive_gives_back_every_number(finished: Path, tmp_path: Path) -> N
         command = before.environment["command"].replace(place, "runs/studies/small")
         assert after.environment == before.environment | {"command": command}
     assert not [path for path in (tmp_path / "kept").iterdir() if place.encode() in path.read_bytes()]
+
+
+def test_runs_that_were_copied_name_no_folder_where_they_were_made(finished: Path, tmp_path: Path) -> None:
+    made = "/nowhere/else/runs/" + RUN
+    run = finished / "runs" / RUN
+    config = tomllib.loads((run / "config.toml").read_text())
+    (run / "config.toml").write_text(tomli_w.dumps(config | {"output": config["output"] | {"run": made}}))
+    (run / "environment.json").write_text(
+        json.dumps(MACHINE | {"revision": "1234567", "command": f"train --run {made}"})
+    )
+    archive(read(finished), tmp_path / "kept")
+    kept = (open_source(tmp_path / "kept").recorded or {})[RUN]
+    assert kept.config["output"]["run"] == f"runs/studies/small/runs/{RUN}"
+    assert kept.environment["command"] == f"train --run runs/studies/small/runs/{RUN}"
 
 
 def test_what_a_line_says_of_the_training_is_rounded_more() -> None:
