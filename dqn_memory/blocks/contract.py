@@ -19,10 +19,18 @@ TIME = LENGTHS[-1]
 TOLERANCE = 1e-4  # of the largest output: in float32 two ways to compute a block round differently
 
 
-def check_memory(name: str, builder: Callable[..., object], width: int = 8, projection: bool = False) -> None:
-    """ValueError with the first promise of `Block` that the blocks of a builder do not keep.
+class BrokenPromise(ValueError):
+    """What a block must do and does not, in one sentence."""
 
-    Tried in evaluation mode, in float32, on the GPU where there is one; the global generators stay as they were.
+
+def check_memory(name: str, builder: Callable[..., object], width: int = 8, projection: bool = False) -> None:
+    """Try the blocks of a builder in evaluation mode, in float32, on the GPU where there is one.
+
+    The global generators stay as they were.
+
+    Raises:
+        BrokenPromise: the first promise of `Block` that the blocks do not keep.
+        RuntimeError: the block's own code raises a ValueError, which is its cause.
     """
     what, wanted = f"memory {name!r}", "builder(width, dropout, projection) -> Block"
     try:
@@ -36,10 +44,15 @@ def check_memory(name: str, builder: Callable[..., object], width: int = 8, proj
         for parameter in block.parameters():
             if not parameter.any():  # zeros would hide what depends on them
                 parameter.normal_(std=0.1)
-        for sentence, found, expected in _promises(what, block.to(device).eval(), width, device):
-            close = TOLERANCE * (1 + expected.abs().max())
-            if found.shape != expected.shape or not ((found - expected).abs() <= close).all():
-                raise ValueError(f"{what}: {sentence} (see dqn_memory.blocks.Block)")
+        try:
+            for sentence, found, expected in _promises(what, block.to(device).eval(), width, device):
+                close = TOLERANCE * (1 + expected.abs().max())
+                if found.shape != expected.shape or not ((found - expected).abs() <= close).all():
+                    raise BrokenPromise(f"{what}: {sentence} (see dqn_memory.blocks.Block)")
+        except BrokenPromise:
+            raise
+        except ValueError as error:  # of the block's own code: its author needs the line, no sentence of ours
+            raise RuntimeError(f"{what} fails on random sequences x {(len(LENGTHS), TIME, width)}") from error
 
 
 def check_prior(kind: str, build: Callable[[], object], base: type[Any], heads: int, max_length: int) -> None:
@@ -89,7 +102,7 @@ def _promises(what: str, block: Block, width: int, device: torch.device) -> Iter
     y = block(x)
     if not isinstance(y, Tensor) or y.shape != x.shape:
         found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-        raise ValueError(f"{what}: forward of x {tuple(x.shape)} must return that shape, not {found}")
+        raise BrokenPromise(f"{what}: forward of x {tuple(x.shape)} must return that shape, not {found}")
     padding = torch.arange(TIME, device=device) >= lengths[:, None]  # (B, T)
     padded = torch.where(padding[..., None], other, x)
     rows = block(padded, lengths)

@@ -137,6 +137,18 @@ def test_what_a_memory_breaks_is_one_sentence(builder, words):
     assert "\n" not in str(caught.value)
 
 
+def test_an_error_of_the_blocks_own_code_keeps_its_traceback(monkeypatch):
+    def forward(self, x, lengths=None):
+        batch, time = x.shape
+
+    monkeypatch.setitem(MEMORY, "x", variant(forward=forward))
+    monkeypatch.setitem(ARCHITECTURES, "x", Architecture(memory="x"))
+    config = NetworkConfig(architecture="x", width=16, heads=2, context=4)
+    with pytest.raises(RuntimeError, match=r"memory 'x' fails on random sequences x \(3, 6, 16\)") as caught:
+        config.build(SPEC, 3)
+    assert "too many values to unpack" in str(caught.value.__cause__)
+
+
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_a_network_tries_memories_that_others_registered(monkeypatch, wrapped):
     row = Architecture(memory="x", attention=wrapped, wrapped=wrapped, positions="none", layers=1)
