@@ -93,8 +93,8 @@ def test_all_ways_to_read_agree_and_nothing_beyond_the_count_is_read(architectur
 
 
 @pytest.mark.parametrize("config", [
-    {}, {"targets": "shifted"}, {"loss_positions": "ends:4"}, {"batch_size": 1},
-    pytest.param({"tail_fraction": 0.5}, marks=pytest.mark.long),
+    {}, {"targets": "shifted"}, {"loss_positions": "ends:4"},
+    *(pytest.param(each, marks=pytest.mark.long) for each in ({"batch_size": 1}, {"tail_fraction": 0.5})),
 ])  # fmt: skip
 def test_every_pass_of_a_loss_reads_the_bag_of_its_windows(config, monkeypatch):
     net, target = (network("dtqn4", seed, bag=N, **LARGE) for seed in (0, 1))

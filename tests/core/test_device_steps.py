@@ -58,7 +58,7 @@ def test_such_a_tensor_notices_a_read_and_another_device():
             wrong()
 
 
-@pytest.mark.parametrize("tails", [1.0, 0.125])
+@pytest.mark.parametrize("tails", [pytest.param(1.0, marks=pytest.mark.long), 0.125])
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
 def test_an_update_of_the_core(architecture, tails):
     net, target = (network(architecture, seed, width=32).float().to(NOWHERE) for seed in (0, 1))

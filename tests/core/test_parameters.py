@@ -135,7 +135,7 @@ def matched(world: str, budget: int | str, **changes) -> tuple[NetworkConfig, in
     return config, trainable(world, config)
 
 
-@pytest.mark.parametrize("world", [CAR, GRID])
+@pytest.mark.parametrize("world", [CAR, pytest.param(GRID, marks=pytest.mark.long)])
 @pytest.mark.parametrize("architecture", [n for n, row in ARCHITECTURES.items() if row.head == "mlp"])
 def test_match_is_the_widest_network_within_two_percent(world, architecture):
     config, found = matched(world, 100_000, architecture=architecture)

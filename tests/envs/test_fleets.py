@@ -59,8 +59,9 @@ def corridors(key, workers=None):
     return fleet
 
 
-@pytest.mark.parametrize("workers", [None, 2])
-@pytest.mark.parametrize(("key", "reported"), [("success", True), ("is_success", True), ("won", False)])
+@pytest.mark.parametrize(("key", "reported", "workers"), [
+    ("success", True, None), ("is_success", True, None), ("won", False, None), ("is_success", True, 2),
+])  # fmt: skip
 def test_the_environments_own_verdict_a_factory_and_a_shifted_action_set(key, reported, workers):
     fleet = corridors(key, workers)
     for time in (1, 2, 3):
@@ -152,7 +153,6 @@ def test_misuse_is_one_clear_sentence(make, words):
     assert words in told(make, make_world(SMALL))
 
 
-@pytest.mark.parametrize("workers", [None, 1])
 @pytest.mark.parametrize(("result", "words"), [
     ((0, 1.0, False, {}), "Wrong: step gives 4 values; Gymnasium's are five: observation, reward"),
     ((0, float("nan"), False, False, {}), "Wrong: step gives the reward nan; it must be a finite number"),
@@ -160,7 +160,7 @@ def test_misuse_is_one_clear_sentence(make, words):
     ((2, 1.0, False, False, {}), "Wrong: an observation holds 2, outside of MultiDiscrete([2])"),
     ((-1, 1.0, True, False, {}), "Wrong: an observation holds -1, outside of MultiDiscrete([2])"),
 ])  # fmt: skip
-def test_what_step_gives_is_checked(result, words, workers):
+def test_what_step_gives_is_checked(result, words):
     class Wrong(gymnasium.Env):
         observation_space = action_space = spaces.Discrete(2)
 
@@ -170,10 +170,11 @@ def test_what_step_gives_is_checked(result, words, workers):
         def step(self, action):
             return result
 
-    fleet = GymnasiumFleet(Wrong, 2, 0, workers=workers)
-    fleet.reset()
-    assert words in told(fleet.step, torch.zeros(2, dtype=torch.int64))
-    fleet.close()
+    for workers in (None, 1) if "reward nan" in words else (None,):  # starting a process takes a second
+        fleet = GymnasiumFleet(Wrong, 2, 0, workers=workers)
+        fleet.reset()
+        assert words in told(fleet.step, torch.zeros(2, dtype=torch.int64))
+        fleet.close()
 
 
 KINDS = [*((id, keywords(id, time_limit=9)) for id in IDS), ("CartPole-v1", {}), ("FrozenLake-v1", {})]

@@ -150,6 +150,7 @@ def test_wrong_input_is_one_sentence(capsys):
     assert "--actions 0 must be at least 1" in refused(capsys, wrong, parameters.main)
 
 
+@pytest.mark.long
 def test_sizes_are_printed_as_json_and_written_nowhere(here, capsys):
     parameters.main(["unizero", "--format", "json"])
     assert len(json.loads(capsys.readouterr().out)) == 2 and not list(here.iterdir())
@@ -164,6 +165,7 @@ def computed(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["unizero", "glam"])
 def test_the_published_sizes_are_computed_anew(computed, name):
     published, found = (folder / name / "parameters" for folder in (RESULTS, computed))
@@ -180,6 +182,7 @@ def tables(computed, name):
     return {table["title"]: table["rows"] for table in read}
 
 
+@pytest.mark.long
 def test_parts_and_priors_of_unizero_add_up(computed):
     found = tables(computed, "unizero")
     assert found["Parameters: 20,762,090 + 1,537 A"] == [{f"A = {n}": 20_762_090 + 1537 * n for n in (3, 6, 8, 9, 18)}]
@@ -199,6 +202,7 @@ RELEASED = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_every_part_of_the_released_model(computed):
     rows = {row["part"]: row for row in tables(computed, "glam")["Preset code: 16,158,851 + 256 A"]}
     known = RELEASED | {"stem": RELEASED["stem"] + 256 * 18}
@@ -208,6 +212,7 @@ def test_every_part_of_the_released_model(computed):
     assert RELEASED["posterior head"] + RELEASED["prior head"] == 4_458_496
 
 
+@pytest.mark.long
 def test_trained_frozen_and_unreached_are_told_apart(computed):
     found = tables(computed, "glam")
     for rows in (rows for title, rows in found.items() if title.startswith("Preset ") and "under" not in title):
