@@ -139,7 +139,7 @@ def test_what_a_memory_breaks_is_one_sentence(builder, words):
 
 def test_an_error_of_the_blocks_own_code_keeps_its_traceback(monkeypatch):
     def forward(self, x, lengths=None):
-        batch, time = x.shape
+        _batch, _time = x.shape
 
     monkeypatch.setitem(MEMORY, "x", variant(forward=forward))
     monkeypatch.setitem(ARCHITECTURES, "x", Architecture(memory="x"))
