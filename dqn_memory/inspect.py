@@ -244,7 +244,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     facts["pictures"] = [path.name for path in written]
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
     episode = found.episodes[0]
-    print(f"{run} at step {step:,}: {len(episode)} steps, return {episode.episode_return:.2f}, {episode.outcome}")
+    how = f"return {episode.episode_return:.2f}" + (f", {episode.outcome}" if episode.env_reports_success else "")
+    print(f"{run} at step {step:,}: {len(episode)} steps, {how}")
     print(Hindsight.of(found.discrepancies).words(network.causal, facts["trained_on_whole_windows"], found.outputs))
     print(found.recall.words(found.outputs))
     if gap is not None:

@@ -189,8 +189,9 @@ class RunStats:
         """Stop a run whose loss or gradient was not finite, before anything broken is saved."""
         if int(self.broken_at) >= 0:
             raise UserError(
-                f"the loss or its gradient was not finite at step {int(self.broken_at)}; the last checkpoint is "
-                f"kept: look for observations or rewards that are not finite, or try a smaller {self.rate} in a new run"
+                f"the loss or its gradient was not finite at step {int(self.broken_at)}, which no checkpoint "
+                "holds: look for observations or rewards that are not finite, or try a smaller "
+                f"{self.rate} in a new run"
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -190,6 +190,7 @@ WRONG = {
     "not a run": (["NOWHERE"], "no run folder"),
     "seed": (["RUN", "--seed", "-1"], "--seed -1"),
     "video suffix": (["RUN", "--video", "film.mp4"], ".gif"),
+    "no video to replace": (["RUN", "--overwrite"], "--video"),
     "unknown world": (["RUN", "--env", "POMDP/CarFlog-v0"], "CarFlag"),
     "other form": (["RUN", "--env", CAR], "continuous observations of shape"),
     "device": (["RUN", "--device", "abacus"], "abacus"),
