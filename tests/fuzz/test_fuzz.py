@@ -76,10 +76,9 @@ def test_a_run_that_dies_at_any_moment_of_writing_ends_as_if_it_had_not(tmp_path
         crashes.die(moment, moment % 2 == 0)
 
 
-@pytest.mark.parametrize("resume", [False, pytest.param(True, marks=pytest.mark.long)], ids=["fresh", "resume"])
-@pytest.mark.parametrize(
-    "kind", ["q_network", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("unizero", "glam"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("resume", [False, True], ids=["fresh", "resume"])
+@pytest.mark.parametrize("kind", ["q_network", "unizero", "glam"])
 def test_of_two_processes_on_one_folder_one_works_and_the_other_says_who(tmp_path, kind, resume):
     run, module = tmp_path / "run", trainer_class(kind).__module__
     arguments = RUNS[kind](run)

@@ -109,7 +109,14 @@ KINDS = {
     ),
 }
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
-SIGNALS = [(kind, signal.SIGINT, "iterate") for kind in KINDS] + [("q_network", signal.SIGTERM, "scalars")]
+SOON = ("q_network", "unizero")  # the others share their code, and are long tests
+TWO_KINDS_SOON = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in SOON else pytest.mark.long) for kind in KINDS]
+)
+SIGNALS = [
+    *((kind, signal.SIGINT, "iterate") for kind in KINDS),
+    pytest.param("q_network", signal.SIGTERM, "scalars", marks=pytest.mark.long),
+]
 
 
 def main(kind):
@@ -217,7 +224,7 @@ def test_a_killed_extension_goes_on_to_its_new_length(tmp_path, monkeypatch, kin
     assert (run / "config.toml").read_text() == (whole / "config.toml").read_text().replace(str(whole), str(run))
 
 
-@EVERY_KIND
+@TWO_KINDS_SOON
 def test_a_run_that_is_there_is_refused_in_one_sentence_and_stays_as_it_is(tmp_path, capsys, whole, kind):
     """Overwritten, trained beyond its end, of another kind, of another form, damaged."""
     first, last = KINDS[kind].steps
@@ -267,7 +274,7 @@ def test_an_eager_run_on_a_gpu_names_the_faster_engine_where_it_can_run(
     assert not capsys.readouterr().out
 
 
-@EVERY_KIND
+@TWO_KINDS_SOON
 def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys, kind):
     goal, step = KINDS[kind].stop
     run = trained(kind, tmp_path / "run", *goal.split(), steps=5 * step)

@@ -156,6 +156,7 @@ def backend(request):
     return "--backend", "ray", "--address", request.getfixturevalue("cluster").address
 
 
+@pytest.mark.long
 def test_an_undisturbed_study_is_not_repeated_but_what_lies_damaged_or_missing_is_noticed(fast, tmp_path, undisturbed):
     folder = tmp_path / "study"
     said = carry_out(fast, folder, "--workers", "3")

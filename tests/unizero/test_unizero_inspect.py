@@ -226,7 +226,7 @@ def test_worlds_without_pictures_need_a_flag(cart, capsys, monkeypatch):
     assert facts["pictures"] == ["trajectory.png", "attention.png"]  # plain causal attention has learned nothing
 
 
-@pytest.mark.parametrize("dynamics", ["recurrent", "gru"])
+@pytest.mark.parametrize("dynamics", ["recurrent", pytest.param("gru", marks=pytest.mark.long)])
 def test_dynamics_without_attention_have_one_picture(tmp_path, capsys, dynamics):
     run = made(tmp_path / "run", "--dynamics", dynamics, steps=100)
     facts, _ = inspected(run, "--max-episode-steps", "4")

@@ -139,8 +139,13 @@ def test_decay_is_for_matrices_alone():
     assert sum(len(group["params"]) for group in groups) == len(list(net.parameters()))
 
 
-DYNAMICS = [("transformer", "causal"), ("transformer", "gaussian_adaptive"), ("transformer", "gaussian_adaptive_gate"),
-            ("recurrent", "causal"), ("gru", "causal")]  # fmt: skip
+DYNAMICS = [
+    ("transformer", "gaussian_adaptive"),
+    ("gru", "causal"),
+    pytest.param("transformer", "causal", marks=pytest.mark.long),
+    pytest.param("transformer", "gaussian_adaptive_gate", marks=pytest.mark.long),
+    pytest.param("recurrent", "causal", marks=pytest.mark.long),
+]
 
 
 @pytest.mark.parametrize(("dynamics", "prior"), DYNAMICS)

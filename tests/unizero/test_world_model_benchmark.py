@@ -23,6 +23,7 @@ CASE = {"preset": "quick", "device": "cpu", "engine": "eager", "precision": "flo
 SMOKE = CASE | {"preset": "smoke"}
 
 
+@pytest.mark.long
 def test_every_way_is_a_run_of_its_engine_and_precision_and_those_with_bars_are_of_full_size():
     for model, engines in (("unizero", {"eager", "compile", "cudagraph"}), ("glam", {"eager", "cudagraph"})):
         cuda = ways(model, "cuda")
@@ -87,6 +88,7 @@ def test_mixing_computes_what_it_says(kind):
     assert not plain.requires_grad and both.requires_grad
 
 
+@pytest.mark.long
 def test_both_forms_dream_of_the_same_contexts_and_phases_add_up():
     (_, phases), (_, imagination) = benchmark.glam_rows(SMOKE, "", ("phases", "imagination"), TIMER)
     assert imagination["window_ms"] > 0 and imagination["carried_ms"] > 0
