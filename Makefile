@@ -15,8 +15,6 @@ PIP_FLAGS ?=
 WORKERS ?= 2
 MINUTES ?= 10
 BIN := .venv/bin
-# Tests start many processes, which would compile the package anew where bytecode may not be kept.
-export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-long test-results test-cluster test-wheel test-triton fuzz study-smoke results lint bench docs clean
 

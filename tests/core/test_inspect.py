@@ -159,6 +159,8 @@ def test_an_environment_without_pictures_is_inspected_without_them(tmp_path, cap
     main([str(run), "--episodes", "1", "--moments", "2"])
     said = capsys.readouterr()
     assert "'Blank-v0' draws nothing" in said.err and "episode.gif" not in said.out and "q_values.png" in said.out
+    (line,) = (line for line in said.out.splitlines() if line.startswith(f"{run} at step"))
+    assert line.count("return ") == 1  # the environment tells no success
 
 
 @pytest.mark.long
