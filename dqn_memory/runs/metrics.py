@@ -213,10 +213,16 @@ class RunStats:
 
 
 class Clock:
-    """Seconds of a run, those of its earlier processes included (`lines`: what it has logged so far)."""
+    """Seconds of a run, those of its earlier processes included, which `saved` and its log tell."""
 
-    def __init__(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        self._before = {name: max((line.get(name, 0.0) for line in lines), default=0.0) for name in TIMES}
+    def __init__(self) -> None:
+        self.saved: Mapping[str, Any] = {}  # with the checkpoint that the run goes on from
+        self.begin([])
+
+    def begin(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Start where the earlier processes of the run ended; `lines` is what they have logged."""
+        told = [self.saved, *lines]
+        self._before = {name: max(float(line.get(name, 0.0)) for line in told) for name in TIMES}
         self._began, self._busy = time.monotonic(), time.process_time()
 
     @property

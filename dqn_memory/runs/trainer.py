@@ -128,7 +128,7 @@ class Trainer(ABC, Generic[C]):
         self.streams = Streams.spawn(config.seed)
         self.iterations = self.updates = 0
         self.solved = False
-        self.stats = RunStats(self.device)
+        self.stats, self.clock = RunStats(self.device), Clock()
         environment = config.environment
         self.fleet = make_fleet(
             environment.env, environment.num_envs, self.streams.worlds, self.device,
@@ -229,7 +229,7 @@ class Trainer(ABC, Generic[C]):
         """Continue where the checkpoint was made; a UserError where its networks are of another form."""
         for part, network in self.networks().items():
             checkpoint.fill(network, part)
-        state = checkpoint.trainer
+        state, self.clock.saved = checkpoint.trainer, checkpoint.header
         device_bound = ("optimizers", *dropout_state(self.device))  # these are of another form on another device
         check_form(state, {name: own for name, own in self.state_dict().items() if name not in device_bound})
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
@@ -338,38 +338,39 @@ class Trainer(ABC, Generic[C]):
     def train(self, run: Run) -> Score:
         """Iterate to the end of the run; log, evaluate and save on the way."""
         self.began_at = self.steps
-        clock, total, env = Clock(run.metrics()), self.config.total_steps, self.config.environment.env
+        self.clock.begin(run.metrics())
+        total, env = self.config.total_steps, self.config.environment.env
         run.track(self.config.output.track)
         with Interrupts() as interrupts, Progress(total, self.steps, env) as progress:
             while self.unfinished and not interrupts.asked:
                 self.iterate()
-                scalars = self.record(run, clock)
+                scalars = self.record(run)
                 progress.update(self.steps, "training" if self.updates else "prefill", **self.shown_scalars(scalars))
         if interrupts.asked:
             if self.config.output.max_repeated_actions == 0:  # what cannot be repeated, a resume must not have to
                 self.shorten_log()
             self.save(run)
             raise KeyboardInterrupt
-        return self.finish(run, clock)
+        return self.finish(run)
 
     @property
     def unfinished(self) -> bool:
         """Whether there is anything left to learn."""
         return self.steps < self.config.total_steps and not self.solved
 
-    def record(self, run: Run, clock: Clock) -> dict[str, float]:
+    def record(self, run: Run) -> dict[str, float]:
         """Log, evaluate and save as far as due; gives what was logged."""
         config = self.config
         scalars: dict[str, float] = {}
         if self._due(config.output.log_every):
             scalars = self.scalars()
-            scalars["charts/SPS"] = (self.steps - self.began_at) / clock.seconds
-            run.log(self.steps, scalars | clock.scalars())
+            scalars["charts/SPS"] = (self.steps - self.began_at) / self.clock.seconds
+            run.log(self.steps, scalars | self.clock.scalars())
         first = getattr(config.evaluation, "evaluate_from", 0)  # not every trainer's config puts evaluations off
         if self.updates and self.steps >= first and self._due(config.evaluation.evaluate_every):
             self.stats.check_finite()
             score = self.evaluate()
-            run.log(self.steps, score.scalars() | clock.scalars())
+            run.log(self.steps, score.scalars() | self.clock.scalars())
             self.solved = self.reached_goal(score)
             scalars = scalars | score.scalars()
         if self._due(config.output.checkpoint_every):
@@ -377,7 +378,7 @@ class Trainer(ABC, Generic[C]):
             self.save(run)
         return scalars
 
-    def finish(self, run: Run, clock: Clock) -> Score:
+    def finish(self, run: Run) -> Score:
         """Save, and play the final episodes."""
         if self.steps > self.began_at:  # else the newest column of the replay is saved already, uncut
             self.shorten_log()
@@ -386,7 +387,7 @@ class Trainer(ABC, Generic[C]):
         final = named("final", score) | {SUCCESS_TOLD: float(score.env_reports_success)}
         if self.config.evaluation.memory_ablation:
             final |= named("memory_ablation", self.evaluate(final=True, reset_memory=True))
-        run.log(self.steps, final | self.final_scalars() | clock.scalars())
+        run.log(self.steps, final | self.final_scalars() | self.clock.scalars())
         self.save(run)
         return score
 
@@ -398,7 +399,8 @@ class Trainer(ABC, Generic[C]):
         """One checkpoint; it becomes valid all at once."""
         self.stats.check_finite()
         replay = self.replay if self.config.output.checkpoint_replay == "full" else None
-        header = {"kind": self.kind, "config": to_toml(self.config)}
+        header = {name: str(seconds) for name, seconds in self.clock.scalars().items()}
+        header |= {"kind": self.kind, "config": to_toml(self.config)}
         run.save(self.steps, self.weights(), self.state_dict(), replay, header)
 
     def shorten_log(self) -> None:

@@ -29,7 +29,7 @@ from dqn_memory.evaluate import main as evaluate
 from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind, trainer_class
-from dqn_memory.runs.metrics import METRICS, read_metrics
+from dqn_memory.runs.metrics import METRICS, TIMES, Clock, read_metrics
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.toml import defaults, from_toml, to_toml
 from dqn_memory.runs.trainer import Trainer
@@ -409,7 +409,8 @@ def test_a_signal_saves_first_and_the_resumed_run_ends_as_any_other(
     with pytest.raises(SystemExit) as stopped:
         trained(kind, tmp_path / "run", "--checkpoint-every", "0")
     assert stopped.value.code == 130 and signal.signal(number, found) is before
-    step = Run.open(tmp_path / "run").load().step
+    saved = Run.open(tmp_path / "run").load()
+    step, spent = saved.step, [float(saved.header[name]) for name in TIMES]
     asked, said = (line for line in capsys.readouterr().err.splitlines() if line.startswith("stop"))
     word = f"python -m {trainer.__module__} --resume {tmp_path / 'run'} goes on from its last checkpoint"
     assert asked.startswith("stopping after a checkpoint") and said == f"stopped at step {step}; {word}"
@@ -418,6 +419,15 @@ def test_a_signal_saves_first_and_the_resumed_run_ends_as_any_other(
     main(kind)(["--resume", str(tmp_path / "run")])
     assert_same_run(expected, tmp_path / "run")
     assert metrics(expected) == metrics(tmp_path / "run")
+    last = read_metrics(tmp_path / "run" / METRICS)[-1]
+    assert all(last[name] > seconds > 0 for name, seconds in zip(TIMES, spent, strict=True))
+
+
+def test_seconds_go_on_from_the_checkpoint_not_from_the_last_line_before_it():
+    clock = Clock()
+    clock.saved = {"kind": "ppo", "time/elapsed": "60.0", "time/processor": "50.0"}
+    clock.begin([{"step": 1, "time/elapsed": 40.0, "time/processor": 30.0}, {"step": 2, "eval/episodes": 9.0}])
+    assert all(0 <= clock.scalars()[name] - before < 1 for name, before in zip(TIMES, (60, 50), strict=True))
 
 
 def test_a_second_signal_stops_at_once(tmp_path, monkeypatch, capsys):
