@@ -90,7 +90,8 @@ def write_run(study: Study, run: Planned, level: Callable[[Planned, int], float]
     for step in range(EVERY, STEPS + 1, EVERY):
         lines.append(metrics_line(step, {"charts/loss": 0.1, **more(run, step)}))
         score = {"eval/success_rate": level(run, step), "eval/episodic_return": 0.0}
-        lines.append(metrics_line(step, score | {"time/processor": step / 100}))
+        pace = 1 / (100 if run.axes["seed"] == 1 else 90)  # seconds are told at the quickest run's
+        lines.append(metrics_line(step, score | {"time/processor": step * pace}))
     end = {"final/success_rate": level(run, STEPS), "final/episodic_return": 0.0}
     lines.append(metrics_line(STEPS, {**end, "time/elapsed": 60.0, "time/processor": 50.0}))
     (folder / "metrics.jsonl").write_bytes(b"".join(lines))

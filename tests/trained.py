@@ -13,7 +13,7 @@ from dqn_memory.train import main
 
 SMALL = (
     "--width 16 --heads 2 --layers 1 --context 8 --num-envs 4 --batch-size 8 --learning-starts 64 --log-every 100 "
-    "--target-update-every 20 --threads 1 "
+    "--target-update-every 20 --threads 1 --no-memory-ablation "  # which would take half of so short a run's time
 )
 TRAINING = f"{SMALL}--epsilon-steps 500 --evaluate-every 400 --episodes 8 --final-episodes 8"
 MEMORY, CAR, CARDS = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0", "POMDP/MemoryCards-v0"
@@ -29,7 +29,7 @@ def rollout_flags(run: Path | str, *more: str, steps: int = 512) -> list[str]:
     short = (
         "--width 16 --heads 2 --num-envs 4 --rollout-steps 16 --minibatches 2 --context 8 --final-lr-fraction 1 "
         "--log-every 128 --evaluate-every 0 --episodes 8 --final-episodes 8 --threads 1 "
-        f"--total-steps {steps} --run {run}"
+        f"--no-memory-ablation --total-steps {steps} --run {run}"
     )
     return [*short.split(), *map(str, more)]
 

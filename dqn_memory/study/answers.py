@@ -31,6 +31,7 @@ version, and several names have semicolons between them:
 import math
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
@@ -158,9 +159,11 @@ def runs(archives: Archives, archive: str) -> str:
 
 
 def seeds(archives: Archives, archive: str) -> str:
-    """Count the seeds that have a finished run."""
+    """Count the seeds that have a finished run: 4 of 10, or 2 to 4 of 10 where environments or series differ."""
     data = archives[archive]
-    return f"{len({run.run.seed for run in data.entries})} of {len({run.seed for run in data.source.runs})}"
+    counts = [len(found) for _, _, found in data.groups()] or [0]
+    own = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    return f"{own} of {len({run.seed for run in data.source.runs})}"
 
 
 def table(archives: Archives, archive: str, worlds: str, names: str, number: str = PREFERRED) -> str:
@@ -207,9 +210,12 @@ def figure(archives: Archives, archive: str) -> str:
     data = archives[archive]
     found, shared, _ = matrices(data)
     cells = {
-        (name, world): (interval(list(data.scores(world, name).values())), float(scores[:, column].mean()))
-        for name, scores in found.items()
-        for column, world in enumerate(shared)
+        (name, world): (
+            interval(list(data.scores(world, name).values())),
+            float(np.mean(list(data.normalised(world, name).values()))),
+        )
+        for name in found
+        for world in shared
     }
     whole, costs = {}, {label: dict[str, float]() for label in COSTS}
     for name, normalised in found.items():
@@ -239,8 +245,10 @@ def choices(archives: Archives, archive: str, tasks: str = "", control: str = ""
     `tasks` says what each environment is an example of, and orders them; `control` is the series without a memory.
     Where the best has only rivals that may be as good, or is nearer to random play than to the best player, nothing is
     chosen. What takes longer beyond chance to solve the environment is not taken. Only series with two seeds count.
+    `steps` is the median over seeds of what is taken: an episode's mean length in the end.
     """
     data, rows, examples = archives[archive], [], archives.notes(archive, tasks)
+    uneven = len({len(found) for _, _, found in data.groups()}) > 1
     if control:
         check_known("series", control, data.series)
     for world in examples or data.worlds:
@@ -257,11 +265,13 @@ def choices(archives: Archives, archive: str, tasks: str = "", control: str = ""
         else:
             doubt = "undecided" if len(good) == 1 and maybe else ""  # about who is the best
         row = {"a task with": examples.get(world, "")} if tasks else {}
-        row |= {"environment": plain_name(world), "random play": f"{scale.zero:.2f}" if scale else ""}
+        lengths = [run.length for run in data.of(world, take) if run.length is not None]
+        row |= {"environment": plain_name(world), "steps": f"{np.median(lengths):.0f}" if lengths else ""}
+        row |= {"random play": f"{scale.zero:.2f}" if scale else ""}
         if control:
             row |= {control: f"{np.mean(scores[control]):.2f}" if control in scores else ""}
         row |= {"take": f"{doubt} (highest: {take})" if doubt else take}
-        row |= {"score": f"{interval(scores[take]):.2f}"}
+        row |= {"score": f"{interval(scores[take]):.2f}"} | ({"seeds": str(len(scores[take]))} if uneven else {})
         row |= {"solved after": f"{marks[take].seconds:,.0f} s" if take in marks else NEVER}
         row |= {"as good": ", ".join(name for name in good if name != take)}
         rows.append(row | {"undecided": ", ".join(maybe), "worse": ", ".join(worse)})
@@ -293,7 +303,7 @@ def _soonest(data: Data, world: str, names: Sequence[str]) -> list[str]:
     """
     seconds = {}
     for name in names:
-        marks = [(solved(data, world, [run]), run.last("time/processor") or math.nan) for run in data.of(world, name)]
+        marks = [(solved(data, world, [run]), run.pace * run.curve.trained) for run in data.of(world, name)]
         seconds[name] = [mark.seconds if mark else whole for mark, whole in marks]
     if np.isnan(np.concatenate(list(seconds.values()))).any():
         return list(names)
@@ -343,18 +353,25 @@ def used(archives: Archives, archive: str) -> str:
 
 
 def _seconds(runs: Sequence[Entry]) -> float:
-    """Give the processor seconds of a million steps of learning, evaluations included."""
-    seconds = sum(run.last("time/processor") or math.nan for run in runs)
-    return 1e6 * seconds / sum(run.curve.trained for run in runs)
+    """Give the processor seconds of a million steps of learning, evaluations included, at the pace of the quickest."""
+    return 1e6 * float(np.average([run.pace for run in runs], weights=[run.curve.trained for run in runs]))
 
 
-def _median(metric: str) -> Callable[[Sequence[Entry]], float]:
-    return lambda runs: float(np.median([math.nan if (x := run.last(metric)) is None else x for run in runs]))
+def _least(metric: str) -> Callable[[Sequence[Entry]], float]:
+    """Take the least of each environment's runs, as others had a slower machine, and the median over environments."""
+
+    def over(runs: Sequence[Entry]) -> float:
+        found = defaultdict[str, list[float]](list)
+        for run in runs:
+            found[run.run.world].append(math.nan if (value := run.last(metric)) is None else value)
+        return float(np.median([np.min(values) for values in found.values()]))
+
+    return over
 
 
 COSTS: Mapping[str, Callable[[Sequence[Entry]], float]] = {
     "processor seconds for a million steps": _seconds,
-    **{label: _median(metric) for label, metric in ACTING.items()},
+    **{label: _least(metric) for label, metric in ACTING.items()},
 }
 
 

@@ -1,5 +1,7 @@
 """Collect the finished runs of a study as one table of runs, and say of each other run why it is not there."""
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +17,7 @@ from dqn_memory.runs.metrics import METRICS
 from dqn_memory.runs.score import SUCCESS_TOLD
 from dqn_memory.runs.toml import from_toml
 from dqn_memory.study.archive import CONFIG, ROWS, RunRecord, Source, compact
-from dqn_memory.study.run_summary import MEANINGS, Curve, read_curve, summarise
+from dqn_memory.study.run_summary import FINALS, MEANINGS, Curve, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, OTHERS, Scale, game, world_scale
 from dqn_memory.study.store import DEFINITION, RunState
 from envs.cli import load_plugins
@@ -29,7 +31,11 @@ PREFERRED = "final"  # the number of a summary that aggregates, gains and pictur
 
 @dataclass(frozen=True)
 class Entry:
-    """One finished run. `success` tells whether its curve holds success rates; else it holds returns."""
+    """One finished run. `success` tells whether its curve holds success rates; else it holds returns.
+
+    `pace` is in processor seconds per step until the last evaluation on the way: that of the quickest run of its series
+    in its environment, as the others had a slower machine or more beside them; NaN where no run logs them.
+    """
 
     run: RunState
     record: RunRecord
@@ -39,6 +45,7 @@ class Entry:
     summary: dict[str, Any]
     parameters: int | None
     success: bool
+    pace: float = math.nan
 
     @property
     def env(self) -> str:
@@ -53,6 +60,12 @@ class Entry:
     def number(self, name: str) -> float:
         """Give a number of the summary by the words of its column."""
         return float(self.summary[name.replace(" ", "_")])
+
+    @property
+    def length(self) -> float | None:
+        """Mean steps of an episode in the final evaluation."""
+        found = (self.last(f"{kind}/episodic_length") for kind in FINALS)
+        return next((length for length in found if length is not None), None)
 
     def last(self, name: str) -> Any:
         """Give the last logged value of a metric, None where there is none."""
@@ -157,7 +170,16 @@ def collect(source: Source) -> Data:
                 problems = [str(error)]
         left_out += [(run.name, problem) for problem in problems]
     entries.sort(key=lambda entry: entry.run.seed)
-    return Data(source, tuple(entries), tuple(left_out))
+    return Data(source, tuple(_at_one_pace(entries)), tuple(left_out))
+
+
+def _at_one_pace(entries: Sequence[Entry]) -> list[Entry]:
+    """Give all runs of a series in an environment the pace of the quickest."""
+    paces = defaultdict[tuple[str, str], list[float]](list)
+    for entry in entries:
+        marks = [line for line in entry.record.metrics if line.get("time/processor") and "eval/episodic_return" in line]
+        paces[entry.run.world, entry.series] += [line["time/processor"] / line["step"] for line in marks[-1:]]
+    return [replace(run, pace=min(paces[run.run.world, run.series], default=math.nan)) for run in entries]
 
 
 def read_entry(source: Source, run: RunState) -> Entry:

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter, StrMethodFormatter
 
-from dqn_memory.analysis.plots import COLOURS, FAINT, STYLE, finish_panel, grid_panels, lowest, new_figure
+from dqn_memory.analysis.plots import COLOURS, FAINT, INK, STYLE, finish_panel, grid_panels, lowest, new_figure
 from dqn_memory.network import ARCHITECTURES
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import Entry
@@ -264,13 +266,13 @@ def answer_figure(
 ) -> Figure:  # fmt: skip
     """Draw which series is good where: a heat map of scores, and beside it the mean score over each cost.
 
-    `cells` hold the score, and the same normalised, of a series in an environment: the lighter, the lower. `scores` are
-    normalised over all environments; `costs` stand by what they are costs of, then by series.
+    `cells` hold the score, and the same normalised, of a series in an environment: the lighter, the lower; red is below
+    random play. `scores` are normalised over all environments; `costs` stand by what they are costs of, then by series.
     """
     series = list(scores)
-    pairs = zip(cycle(PALETTE), cycle(APART_MARKERS), strict=False)
+    pairs = zip(cycle([*PALETTE, INK]), cycle(APART_MARKERS), strict=False)
     styles = {name: Look(colour, "-", marker) for name, (colour, marker) in zip(series, pairs, strict=False)}
-    height = max(0.5 * len(series) + 0.4, 1.5 * len(costs))
+    height = max(0.5 * len(series) + 0.9, 1.5 * len(costs))
     figure = Figure(figsize=(0.95 * len(scales) + 4.6, height), layout="constrained")
     places = figure.add_gridspec(len(costs), 2, width_ratios=(0.95 * len(scales) + 1.4, 3.2))
     _heat_map(figure.add_subplot(places[:, 0]), cells, series, scales, styles)
@@ -299,7 +301,11 @@ def _heat_map(
     """Draw scores with their intervals by series and environment; marks beside the names are those of other panels."""
     worlds = list(scales)
     shades = [[cells[name, world][1] if (name, world) in cells else np.nan for world in worlds] for name in series]
-    panel.imshow(np.array(shades), cmap="Blues", vmin=0, vmax=1.25, aspect="auto")
+    blues = ListedColormap(colormaps["Blues"](np.linspace(0, 0.8, 256)), under="#f4cccc")
+    image = panel.imshow(np.array(shades), cmap=blues, vmin=0, vmax=1, aspect="auto")
+    bar = panel.figure.colorbar(image, ax=panel, location="bottom", extend="min", aspect=60, fraction=0.05, pad=0)
+    bar.set_ticks([0, 1], labels=["random play", "best known player"], fontsize=8)
+    bar.outline.set_visible(False)
     for row, name in enumerate(series):
         mark = styles[name].marker
         side = panel.get_yaxis_transform()  # shares of the panel across, rows down
@@ -308,10 +314,10 @@ def _heat_map(
             if (name, world) not in cells:
                 continue
             score, shade = cells[name, world]
-            ink = "white" if shade > 0.8 else "black"
+            ink = "white" if shade > 0.7 else "black"
             panel.text(column, row - 0.14, f"{score.point:.2f}", ha="center", va="center", color=ink, fontsize=10)
             ends = "one seed" if np.isnan(score.low) else f"{score.low:.2f} to {score.high:.2f}"
-            panel.text(column, row + 0.25, ends, ha="center", va="center", color=ink, fontsize=6.5)
+            panel.text(column, row + 0.25, ends, ha="center", va="center", color=ink, fontsize=7)
     names = [f"{plain_name(world)}\nrandom {scale.zero:.2f}\nbest {scale.one:.2f}" for world, scale in scales.items()]
     panel.set_xticks(range(len(worlds)), names, fontsize=8)
     panel.set_yticks(range(len(series)), series)

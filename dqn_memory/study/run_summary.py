@@ -19,12 +19,12 @@ from dqn_memory.study.statistics import Floats
 
 WINDOW = 10  # evaluations in the running average
 LEVELS = (0.5, 0.9)
-FINALS = ("sampled", "final")  # the first that is logged counts; `sampled` are drawn actions of older runs of PPO
+FINALS = ("sampled", "final")  # the first that is logged counts; older runs of PPO log both, `final` by greedy actions
 
 MEANINGS = {
     "last_average": f"mean success of the last {WINDOW} evaluations, or of all where there are fewer",
     "mean_average": f"running average over {WINDOW} evaluations (fewer at the start), averaged over training",
-    "final": "success of the final evaluation, which has more episodes of its own; of PPO by drawn actions",
+    "final": "success of the final evaluation, which has more episodes of its own; of PPO by sampled actions",
     "steps_to": "steps at the first evaluation that reached the level; > N where none did within the run's N steps",
     "area": "area under the curve of evaluations by the trapezoidal rule, divided by the steps it spans",
 }

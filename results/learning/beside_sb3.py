@@ -47,7 +47,7 @@ evaluation from which it does; `at_the_end`: success of each seed at its last ev
 RecurrentPPO until three evaluations in a row are at 0.95, or until the first one after 400 seconds, so that `solved`
 may rest on its last one alone."""
 RETURNS = """\
-Mean return of drawn actions at the last evaluation, over seeds; ours are in `../studies/popgym/`. Two runs at a time,
+Mean return of sampled actions at the last evaluation, over seeds; ours are in `../studies/popgym/`. Two runs at a time,
 seeds 4 and 5 beside other work, on an Intel Xeon with two cores, not on the machine named above."""
 THEIRS = {"RecurrentPPO": 128, "RecurrentPPO, batch 1,024": 1024}  # steps in a minibatch
 THEIRS_POPGYM = "RecurrentPPO, batch 1,024"

@@ -170,7 +170,7 @@ def test_every_mixer_is_equipped():
 
 
 def flags(run, architecture):
-    quick = ("--time-limit", "10", "--final-episodes", "2", "--no-memory-ablation")
+    quick = ("--time-limit", "10", "--final-episodes", "2")
     return training_flags(run, "--env", CAR, "--architecture", architecture, *quick, steps=80)
 
 

@@ -18,6 +18,7 @@ SMALL = {
     "width": 16, "heads": 2, "layers": 1, "context": 8, "num_envs": 4, "batch_size": 8, "learning_starts": 64,
     "log_every": 100, "target_update_every": 20, "threads": 1, "epsilon_steps": 300, "evaluate_every": 0,
     "episodes": 4, "final_episodes": 4, "total_steps": 240, "learning_rate": 0.003, "env": CARDS,
+    "memory_ablation": False,
 }  # fmt: skip
 
 

@@ -135,7 +135,7 @@ def test_the_script_on_a_bidirectional_network_with_priors(tmp_path, capsys):
 
 
 def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
-    run = trained(tmp_path / "run", env="POMDP/HeavenHell-v0")
+    run = trained(tmp_path / "run", "--time-limit", "20", env="POMDP/HeavenHell-v0")
     text, facts = inspected(capsys, run, "--initial", "1", "--no-frames", "--occlusion", "neutral", episodes=1)
     assert "hindsight (causal)" in text and facts["hindsight"]["largest"] == 0
     assert set(facts["discrepancy"]["gap"]) == {0.0}
@@ -143,7 +143,7 @@ def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
     assert facts["pictures"] == ["attention_layer_0.png", "q_values.png", "recall.png"]
     for wrong in ("2", "-1"):
         assert "0 .. 1" in refused(capsys, [str(run), "--initial", wrong], main)
-    run = trained(tmp_path / "gru", "--architecture", "gru", env="POMDP/HeavenHell-v0")
+    run = trained(tmp_path / "gru", "--architecture", "gru", "--time-limit", "20", env="POMDP/HeavenHell-v0")
     _, facts = inspected(capsys, run, "--no-frames", episodes=1)
     assert facts["pictures"] == ["states_layer_0.png", "q_values.png", "recall.png"]
     network, config, _ = load_network(run, torch.device("cpu"))

@@ -24,13 +24,13 @@ PUBLISHED = "--config paper --prepopulate 200 --learning-starts 200"
 
 
 @pytest.mark.parametrize(("env", "more"), [
-    ("Gridverse/Memory-5x5-v0", "--architecture dgfqn --no-memory-ablation"),
+    ("Gridverse/Memory-5x5-v0", "--architecture dgfqn"),
     ("POMDP/CarFlag-v0", "--architecture dbgfqn --n-step 3"),
-    (CARDS, "--architecture dtqn4 --prior gaussian_adaptive --span 5 --mu 3"),
+    (CARDS, "--architecture dtqn4 --prior gaussian_adaptive --span 5 --mu 3 --memory-ablation"),
     ("POMDP/CarFlag-v0", "--architecture adrqn --acting-state episode --action-embedding 4"),
     ("CartPole-v1", "--architecture dlfqn --dropout 0.1"),
     ("FrozenLake-v1", "--architecture dqn --layers 0 --precision bfloat16"),
-    ("Gridverse/Memory-7x7-v0", f"{PUBLISHED} --no-memory-ablation"),
+    ("Gridverse/Memory-7x7-v0", PUBLISHED),
     pytest.param(
         "Gridverse/Memory-5x5-v0", f"--architecture dbgfqn {PUBLISHED} --acting padded", marks=pytest.mark.long
     ),
@@ -45,6 +45,7 @@ def test_every_kind_of_world_trains(tmp_path, env, more, capsys):
     assert logged[-1]["step"] == 420 and "final/success_rate" in logged[-1]
     said = capsys.readouterr().out
     assert str(run) in said and ("best known" in said) == (baselines.lines(env) is not None)
+    assert ("final/recall_distance" in logged[-1]) == ("--memory-ablation" in more)
     if "gaussian_adaptive" in more:
         assert {"memory/0.0.mu", "memory/0.1.sigma", "memory/0.1.span"} <= set().union(*logged)
 
@@ -57,7 +58,7 @@ def test_every_kind_of_world_trains(tmp_path, env, more, capsys):
 def test_worlds_of_other_packages_train(tmp_path, package, env, more, capsys):
     pytest.importorskip(package)
     run = tmp_path / "run"
-    main(flags(run, "--env", env, more, steps=200))
+    main(flags(run, "--env", env, more, "--memory-ablation", steps=200))
     assert ("the agent sees its entry 'image'" in capsys.readouterr().err) == (package == "minigrid")
     agent, played = Agent.load(run), make_env(env)
     assert agent.config.environment.observation_key == ("image" if package == "minigrid" else None)

@@ -34,7 +34,7 @@ def cards(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("runs") / "memory", env=MEMORY)
+    return trained(tmp_path_factory.mktemp("runs") / "memory", "--time-limit", "50", env=MEMORY)
 
 
 @pytest.mark.parametrize("trials", [1, 24, 1000])

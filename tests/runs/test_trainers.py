@@ -286,7 +286,7 @@ def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys, kind):
 @EVERY_KIND
 def test_the_final_agent_is_judged_without_its_memory_where_asked(tmp_path, kind):
     asked = trained(kind, tmp_path / "asked", "--memory-ablation")
-    unasked = trained(kind, tmp_path / "unasked", "--no-memory-ablation")
+    unasked = trained(kind, tmp_path / "unasked")
     last, other = (metrics(run)[-1] for run in (asked, unasked))
     assert last["memory_ablation/episodes"] == last["final/episodes"] and "memory_ablation/episodes" not in other
     assert all(last[name] == other[name] for name in other if name.startswith("final/"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from reported import MEMORY, STEPS, make_study, read
+from reported import MEMORY, make_study, read
 from run_folders import told
 from scipy import stats
 
@@ -20,6 +20,7 @@ from dqn_memory.study.definition import Planned
 from dqn_memory.study.report import archive, main
 from dqn_memory.study.sections import scores
 from dqn_memory.study.statistics import Contrast, contrast, holm
+from dqn_memory.study.store import Study
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 RESULTS = README.parent / "results"
@@ -101,9 +102,21 @@ def test_fields_are_numbers_of_the_archive(kept: Path) -> None:
         [marks[0], f"{marks[1]} |"], [marks[2], f"{marks[3]} |"]
     ]  # fmt: skip
     costs = fill(kept, "{{costs kept}}").splitlines()[2].split(" | ")
-    assert costs[0] == "| dtqn4" and costs[2:] == [f"{1e6 * 50 / STEPS:,.0f}", "-", "- |"]  # nothing of acting there
+    assert costs[0] == "| dtqn4" and costs[2:] == ["10,000", "-", "- |"]  # nothing of acting there
     pages = filled_pages(kept) if fill(kept, "{{figure kept}} {{curve kept Memory-5x5}}") else {}
     assert all(pages[kept / name].startswith(b"\x89PNG") for name in ("kept.png", "kept-memory-5x5.png"))
+
+
+def test_seeds_are_counted_where_environments_have_not_as_many(finished: Path, tmp_path: Path) -> None:
+    archive(read(finished), tmp_path / "kept")
+    assert "| seeds |" not in fill(tmp_path, "{{choices kept}}")
+    Study.open(finished).mark("POMDP-Hallway-v0__dgfqn__seed-2", "failed", error="lost")
+    archive(read(finished), tmp_path / "fewer")
+    assert fill(tmp_path, "{{seeds fewer}}, {{runs fewer}}") == "1 to 2 of 2, 7 of 8"
+    head, _, *rows = (
+        [cell.strip() for cell in row.split("|")] for row in fill(tmp_path, "{{choices fewer}}").splitlines()
+    )
+    assert [row[head.index("seeds")] for row in rows] == ["2", "2"]
 
 
 @pytest.mark.parametrize(("scatter", "sooner", "expected"), [

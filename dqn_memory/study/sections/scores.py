@@ -81,12 +81,11 @@ def solved(data: Data, world: str, runs: Sequence[Entry]) -> Solved | None:
     scale = data.scale(world)
     best = scale.one if scale else 1.0 if all(run.success for run in runs) else math.nan  # of a return nothing is known
     level = SOLVED * best if best > 0 else math.inf  # below 0 a share of it would be more
-    marks = [scores_and_seconds(run) for run in runs]
+    marks = [{step: score for step, (score, _) in scores_and_seconds(run).items()} for run in runs]
     steps = sorted(set(marks[0]).intersection(*marks)) if marks else []
-    means = np.array([np.mean([mark[step] for mark in marks], axis=0) for step in steps]).reshape(-1, 2)
-    below = np.flatnonzero(means[:, 0] < level)
+    below = np.flatnonzero(np.array([np.mean([mark[step] for mark in marks]) for step in steps]) < level)
     first = below[-1] + 1 if len(below) else 0
-    return Solved(level, steps[first], float(means[first, 1])) if first < len(steps) - 1 else None
+    return Solved(level, steps[first], steps[first] * runs[0].pace) if first < len(steps) - 1 else None
 
 
 def scores_and_seconds(run: Entry) -> dict[int, tuple[float, float]]:
