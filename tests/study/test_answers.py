@@ -144,7 +144,8 @@ def test_the_choice_remembers_least_of_those_that_are_as_good_and_as_soon(
         return {
             f"{scores.ABLATION}success_rate": success(run, step) if forgets else 0.4,
             scores.RECALLED: 99.0 if forgets else 3.0, "final/success_rate": success(run, step),
-            "final/remembered_bytes": size[str(run.axes["architecture"])],
+            "final/remembered_bytes": size[str(run.axes["architecture"])], "sampled/episodic_length": 12.0,
+            "final/episodic_length": 50.0,
         }  # fmt: skip
 
     kinds = zip(level, ("dgfqn", "dtqn4", "drqn"), strict=True)
@@ -152,8 +153,8 @@ def test_the_choice_remembers_least_of_those_that_are_as_good_and_as_soon(
     study = make_study(tmp_path / "study", [MEMORY], f"[{named}]", [1, 2, 3, 4], success, more)
     archive(read(study.folder), tmp_path / "kept")
     (row,) = fill(tmp_path, '{{choices kept "Memory-5x5=a cue" far}}').splitlines()[2:]
-    _, task, _, random, without, *cells = (cell.strip() for cell in row.split("|"))
-    assert (task, random, cells) == ("a cue", "0.44", [*expected, ""])
+    _, task, _, steps, random, without, *cells = (cell.strip() for cell in row.split("|"))
+    assert (task, steps, random, cells) == ("a cue", "12", "0.44", [*expected, ""])
     assert without == f"{0.45 - scatter * 1.25:.2f}"
     assert fill(tmp_path, "{{times kept best near}}") == "1.0"
     used = fill(tmp_path, "{{used kept}}").splitlines()[2].split(" | ")
