@@ -96,8 +96,10 @@ def test_acting_of_unizero(prior, root):
     assert play(found, numbers, planner.config, 0.25).device == NOWHERE
 
 
-@pytest.mark.parametrize("imagination", ["window", "carried"])
-@pytest.mark.parametrize("sequence", sorted(SEQUENCES))
+@pytest.mark.parametrize(("sequence", "imagination"), [
+    ("glam", "window"), *((sequence, "carried") for sequence in sorted(SEQUENCES)),
+    *(pytest.param(name, "window", marks=pytest.mark.long) for name in sorted(SEQUENCES) if name != "glam"),
+])  # fmt: skip
 def test_updates_and_dreams_of_glam(sequence, imagination):
     _, _, optimizers, execution = glam_models.parts(device="meta", sequence=sequence, imagination_memory=imagination)
     for optimizer in optimizers:

@@ -300,7 +300,8 @@ def test_compiled_updates_equal_eager_ones():
     assert_same(steps("compile", "dtqn4", layers=1), steps("eager", "dtqn4", layers=1))
 
 
-@pytest.mark.parametrize("architecture", ["dtqn4", pytest.param("gtrxl", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("architecture", ["dtqn4", "gtrxl"])
 def test_the_compiler_sees_the_loss_in_one_piece(architecture):
     net, target = (each.float() for each in pair(architecture))
     batch = batches(CONFIG, CONFIG.contexts_per_window(net), ((9, 7), (4, 12)))

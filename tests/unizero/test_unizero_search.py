@@ -123,7 +123,7 @@ class Halves:
         return max(last, key=lambda action: self.value(oracle, action))
 
 
-@settings(max_examples=160, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     root=st.sampled_from(["puct", "puct", "gumbel"]),
     batch=st.integers(1, 4),
@@ -363,7 +363,7 @@ def both(net, rows, config, seed, evaluation=False):
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     form=st.sampled_from([("causal", {}), ("gaussian", {}), ("adaptive_gate", {}), ("causal", {"dynamics": "gru"})]),
     root=st.sampled_from(["puct", "gumbel"]),
