@@ -217,7 +217,7 @@ def choose(outputs: Tensor, draws: torch.Generator | None) -> Tensor:
 class NetworkPolicy:
     """Act by a network's outputs in N episodes.
 
-    With `draws` they are logits of drawn actions; with `forgets` the newest observation alone counts.
+    With `draws` they are logits of sampled actions; with `forgets` the newest observation alone counts.
     """
 
     def __init__(
