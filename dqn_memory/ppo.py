@@ -11,19 +11,20 @@ Shapes: N environments, T steps of a rollout, B environments of a minibatch, A a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.acting import ExplorationConfig
+from dqn_memory.acting import ExplorationConfig, evaluate
 from dqn_memory.config import EvaluationConfig
 from dqn_memory.rollout_trainer import RolloutConfig, RolloutLearnerConfig, RolloutTrainer
 from dqn_memory.rollouts import Rollout, lambda_returns, masked_mean
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.settings import Bounds
+from dqn_memory.runs.trainer import named
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -49,7 +50,8 @@ class PPOEvaluationConfig(EvaluationConfig):
     """Evaluation while training."""
 
     policy: Literal["sampled", "greedy"] = "sampled"
-    """`sampled` draws actions as in training; `greedy` takes the most probable ones, which can walk in circles."""
+    """`sampled` draws actions as in training; `greedy` takes the most probable ones, which can walk in circles, and
+    plays sampled ones at the end, too."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,15 @@ class PPOTrainer(RolloutTrainer[PPOConfig]):
     def read(self, x: Tensor) -> Tensor:
         """Compute logits and the value of encodings (..., D), (..., A + 1)."""
         return torch.cat((super().read(x), self.critic(x)), -1)
+
+    def final_scalars(self) -> dict[str, float]:
+        """Score sampled actions, too, where evaluations are greedy: what PPO learns is a policy to sample from."""
+        found = super().final_scalars()
+        if self.config.evaluation.policy == "greedy":
+            setup = replace(self.config.eval_setup(self.device), sampled=True)
+            episodes, seed = self.config.evaluation.final_episodes, self.evaluation_seed(final=True)
+            found |= named("sampled", evaluate(self.evaluated, setup, episodes, seed))
+        return found
 
     # ---- act, targets, loss --------------------------------------------------------------------------------------
     def choose(self, outputs: Tensor) -> Tensor:

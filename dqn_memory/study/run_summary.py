@@ -19,7 +19,7 @@ from dqn_memory.study.statistics import Floats
 
 WINDOW = 10  # evaluations in the running average
 LEVELS = (0.5, 0.9)
-FINALS = ("sampled", "final")  # the first that is logged counts; older runs of PPO log both, `final` by greedy actions
+FINALS = ("sampled", "final")  # the first that is logged counts: PPO runs whose evaluations are greedy log both
 
 MEANINGS = {
     "last_average": f"mean success of the last {WINDOW} evaluations, or of all where there are fewer",

@@ -315,6 +315,10 @@ def test_evaluations_of_ppo_act_as_the_config_says(tmp_path, capsys, policy):
     flags = ("--episodes", 8, "--seed", Streams.spawn(1).evaluation + last["step"], "--policy", policy)
     found = json.loads(printed(capsys, evaluate, run, *flags, "--format", "json"))
     assert found[policy]["return"] == pytest.approx(last["final/episodic_return"])
+    assert ("sampled/episodic_return" in last) == (policy == "greedy")  # what the policy was trained for, too
+    if policy == "greedy":
+        sampled = json.loads(printed(capsys, evaluate, run, *flags[:-1], "sampled", "--format", "json"))["sampled"]
+        assert sampled["return"] == pytest.approx(last["sampled/episodic_return"])
 
 
 def test_an_agent_of_ppo_draws_its_actions(whole):
