@@ -174,12 +174,14 @@ def collect(source: Source) -> Data:
 
 
 def _at_one_pace(entries: Sequence[Entry]) -> list[Entry]:
-    """Give all runs of a series in an environment the pace of the quickest."""
-    paces = defaultdict[tuple[str, str], list[float]](list)
+    """Give all runs of a series in an environment the pace of the quickest, if possible of one that no kill cut."""
+    paces = defaultdict[tuple[str, str], list[tuple[bool, float]]](list)
     for entry in entries:
+        again = entry.run.attempts > 1  # older ones forgot the seconds between a line of their log and the kill
         marks = [line for line in entry.record.metrics if line.get("time/processor") and "eval/episodic_return" in line]
-        paces[entry.run.world, entry.series] += [line["time/processor"] / line["step"] for line in marks[-1:]]
-    return [replace(run, pace=min(paces[run.run.world, run.series], default=math.nan)) for run in entries]
+        paces[entry.run.world, entry.series] += [(again, line["time/processor"] / line["step"]) for line in marks[-1:]]
+    least = {series: min(found)[1] for series, found in paces.items() if found}
+    return [replace(run, pace=least.get((run.run.world, run.series), math.nan)) for run in entries]
 
 
 def read_entry(source: Source, run: RunState) -> Entry:

@@ -119,6 +119,15 @@ def test_seeds_are_counted_where_environments_have_not_as_many(finished: Path, t
     assert [row[head.index("seeds")] for row in rows] == ["2", "2"]
 
 
+def test_a_run_that_was_killed_does_not_count_as_the_quickest(finished: Path, tmp_path: Path) -> None:
+    quick = [f"{world}__dtqn4__seed-1" for world in ("POMDP-Hallway-v0", "Gridverse-Memory-5x5-v0")]
+    for name in quick:
+        Study.open(finished).mark(name, "finished", begun=True)
+    archive(read(finished), tmp_path / "kept")
+    seconds = [row.split(" | ")[2] for row in fill(tmp_path, "{{costs kept}}").splitlines()[2:]]
+    assert seconds == ["11,111", "10,000"]
+
+
 @pytest.mark.parametrize(("scatter", "sooner", "expected"), [
     (0.02, {}, ["near", "0.85 [0.84, 0.86]", "never", "best", "", "far"]),
     (0.1, {}, ["undecided (highest: best)", "0.78 [0.72, 0.83]", "never", "", "near", "far"]),
