@@ -55,8 +55,9 @@ class LearnerConfig:
     """`full` keeps the oldest observation in the context of every target; `shifted` reads the window that starts one
     step later, as published, so that a cue seen only in the first observation never reaches a target."""
     window_placement: Literal["around", "ending"] = "around"
-    """Where a drawn step lies in its window: `around` anywhere in it, so that all steps are learned from about equally
-    often; `ending` at its end, as published, where a terminal step is in one window and all others in K."""
+    """Where a drawn step lies in its window: `around` anywhere in it, so that all steps of episodes shorter than K are
+    learned from about equally often (of longer ones the first and last about half as often as the others); `ending` at
+    its end, as published, where a terminal step is in one window and all others in K."""
     terminal_fraction: Annotated[float, Bounds(0, 1)] = 0.0
     """Fraction of windows that are drawn to end at a terminal step (0: as often as they happen)."""
     terminal_weight: Annotated[float, Bounds(above=0)] = 1.0

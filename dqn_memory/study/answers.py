@@ -116,7 +116,8 @@ def each(archives: Archives, archive: str, world: str, series: str, number: str 
 
 def p_value(archives: Archives, archive: str, world: str, series: str, rival: str, number: str = PREFERRED) -> str:
     """Test two series by Welch's t-test."""
-    ours, theirs = (Moments.of(archives.scores(archive, world, name, number)) for name in (series, rival))
+    asked = Question(archive=archive, worlds=(world,), number=number)
+    ours, theirs = (Moments.of(_sample(archives, asked, name, world)) for name in (series, rival))
     return _p(welch(ours, theirs))
 
 
@@ -259,7 +260,7 @@ def choices(archives: Archives, archive: str, tasks: str = "", control: str = ""
         good, maybe, worse = _ranked(scores)
         marks = {name: mark for name in good if (mark := solved(data, world, data.of(world, name)))}
         soonest = _soonest(data, world, list(marks)) if marks else good
-        take, scale = min(soonest, key=lambda name: COSTS[REMEMBERED](data.of(world, name))), data.scale(world)
+        take, scale = min(soonest, key=lambda name: _remembered(data.of(world, name))), data.scale(world)
         if scale and scale(float(np.mean(scores[good[0]]))) < 0.5:
             take, doubt = good[0], "none yet"
         else:
@@ -375,8 +376,14 @@ COSTS: Mapping[str, Callable[[Sequence[Entry]], float]] = {
 }
 
 
+def _remembered(runs: Sequence[Entry]) -> float:
+    """Give the bytes that acting remembers; what was not measured comes last."""
+    return math.inf if math.isnan(number := COSTS[REMEMBERED](runs)) else number
+
+
 def _lead(found: Contrast) -> str:
-    return f"{found.effect:+.2f} [{found.effect - found.margin():+.2f}, {found.effect + found.margin():+.2f}]"
+    margin = found.margin() if math.isfinite(found.margin()) else math.nan  # shown without an interval
+    return f"{statistics.Estimate(found.effect, found.effect - margin, found.effect + margin):+.2f}"
 
 
 def _p(value: float) -> str:
@@ -433,16 +440,22 @@ def _verdicts(archives: Archives, question: Question) -> list[dict[str, str]]:
 
 
 def _contrast(archives: Archives, question: Question, first: str, second: str) -> Contrast:
-    def scores(side: str, world: str) -> list[float]:
-        name, _, elsewhere = side.partition("@")
-        if elsewhere and len(question.worlds) > 1:
-            raise UserError(f"{side} would count once for each of {', '.join(question.worlds)}; give one environment")
-        found = archives.scores(question.archive, elsewhere or world, name, question.number)
-        if len(found) < 2:
-            raise UserError(f"{question.archive}: {name} has one seed in {elsewhere or world}; a lead needs two")
-        return found
+    return contrast(
+        [[_sample(archives, question, side, world) for side in (first, second)] for world in question.worlds]
+    )
 
-    return contrast([(scores(first, world), scores(second, world)) for world in question.worlds])
+
+def _sample(archives: Archives, question: Question, side: str, world: str) -> list[float]:
+    """Give a side's numbers, one of each seed, two at least and none of them missing."""
+    name, _, elsewhere = side.partition("@")
+    if elsewhere and len(question.worlds) > 1:
+        raise UserError(f"{side} would count once for each of {', '.join(question.worlds)}; give one environment")
+    found = archives.scores(question.archive, elsewhere or world, name, question.number)
+    if len(found) < 2:
+        raise UserError(f"{question.archive}: {name} has one seed in {elsewhere or world}; a lead needs two")
+    if np.isnan(found).any():
+        raise UserError(f"{question.archive}: a run of {name} in {elsewhere or world} has no {question.number}")
+    return found
 
 
 # ---- pages -----------------------------------------------------------------------------------------------------------

@@ -182,18 +182,24 @@ def welch(first: Moments, second: Moments, alternative: str = "two-sided") -> fl
 class Contrast(NamedTuple):
     """The mean of one sample less that of another, averaged over environments, with Welch's standard error.
 
-    `certain` is the p value where nothing varies: by permutation, as there is no t.
+    Where nothing varies there is no t: `certain` is the p value by permutation, `fewest` in how many ways the numbers
+    of the smallest pair of samples can be dealt to its two sides.
     """
 
     effect: float
     error: float
     freedom: float
-    certain: float
+    certain: float = 1.0
+    fewest: int = 2
 
     def margin(self, claims: int = 1) -> float:
-        """Half of the interval that holds 95 % of so many claims at once (Bonferroni)."""
-        quantile = float(stats.t.ppf(1 - (1 - LEVEL) / (2 * claims), self.freedom))
-        return quantile * self.error if self.error else 0.0
+        """Half of the interval that holds 95 % of so many claims at once (Bonferroni).
+
+        Equal numbers leave none, if there are enough of them to show a difference; of fewer nothing is known.
+        """
+        if not self.error:
+            return 0.0 if 2 / self.fewest < 1 - LEVEL else math.inf
+        return float(stats.t.ppf(1 - (1 - LEVEL) / (2 * claims), self.freedom)) * self.error
 
     @property
     def p(self) -> float:
@@ -226,14 +232,17 @@ def contrast(pairs: Sequence[Sequence[Sequence[float]]]) -> Contrast:
     parts = [(side.error / len(pairs), side.size) for pair in moments for side in pair]
     variance = sum(error**2 for error, _ in parts)
     fourth = sum(error**4 / (size - 1) for error, size in parts)  # Welch and Satterthwaite's degrees of freedom
-    effect = float(np.mean([first.mean - second.mean for first, second in moments]))
-    orders = math.prod(math.comb(first.size + second.size, first.size) for first, second in moments)
-    certain = min(1.0, 2 / orders) if effect else 1.0
-    return Contrast(effect, math.sqrt(variance), variance**2 / fourth if fourth else math.inf, certain)
+    leads = [first.mean - second.mean for first, second in moments]
+    dealt = [math.comb(first.size + second.size, first.size) for first, second in moments]
+    differ = [ways for ways, lead in zip(dealt, leads, strict=True) if lead]  # dealing equal numbers changes nothing
+    one_way = min(leads) >= 0 or max(leads) <= 0  # else p would take all their sums, and 1 is safe
+    certain = min(1.0, 2 / math.prod(differ)) if one_way and differ else 1.0
+    freedom = variance**2 / fourth if fourth else math.inf
+    return Contrast(float(np.mean(leads)), math.sqrt(variance), freedom, certain, min(dealt))
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Correct p values for their number (Holm 1979)."""
+    """Correct p values, none of them NaN, for their number (Holm 1979)."""
     order = sorted(range(len(values)), key=lambda place: values[place])
     corrected, highest = list(values), 0.0
     for rank, place in enumerate(order):

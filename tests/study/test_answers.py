@@ -1,6 +1,7 @@
 """Pages filled from archives: every field, its numbers by another path, what a wrong one says; results/ is the same."""
 
 import csv
+import itertools
 import math
 import re
 import shutil
@@ -218,12 +219,31 @@ def test_holm_corrects_in_order() -> None:
         ([1.0] * 10, [0.0] * 10, "supported"),
         ([0.0] * 10, [1.0] * 10, "refuted"),
         ([1.0] * 3, [0.0] * 3, "undecided"),  # so fare one in ten of all orders of six numbers
-        ([1.0] * 3, [1.0] * 3, "no such lead"),
+        ([1.0] * 3, [1.0] * 3, "undecided"),
+        ([1.0] * 4, [1.0] * 4, "no such lead"),
     ],
 )
 def test_verdicts(first: list[float], second: list[float], words: str) -> None:
     found = contrast([(first, second)])
     assert found.verdict(found.p, 0.05) == words
+
+
+@pytest.mark.parametrize(
+    "levels", [[(1, 0)], [(1, 0), (1, 1)], [(1, 0), (0.5, 0)], [(0, 1), (0.2, 0.2), (0, 1)], [(1, 1)]]
+)
+def test_where_nothing_varies_p_is_that_of_all_ways_to_deal_the_seeds(levels: list[tuple[float, float]]) -> None:
+    pools = [(first, first, second, second) for first, second in levels]
+    ways = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
+    leads = [
+        sum(2 * pool[i] + 2 * pool[j] - sum(pool) for pool, (i, j) in zip(pools, dealt, strict=True))
+        for dealt in itertools.product(ways, repeat=len(levels))
+    ]
+    exact = np.mean(np.abs(leads) > abs(leads[0]) - 1e-9)
+    assert contrast([((first, first), (second, second)) for first, second in levels]).p == pytest.approx(exact)
+
+
+def test_where_nothing_varies_leads_of_both_signs_decide_nothing() -> None:
+    assert contrast([([1.0] * 5, [0.0] * 5), ([0.1] * 5, [0.9] * 5)]).p == 1
 
 
 @pytest.mark.parametrize(
