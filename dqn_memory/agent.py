@@ -167,11 +167,14 @@ class Agent:
             "is_success"; where it says nothing, `env_reports_success` is False.
 
         Raises:
-            UserError: the observations or the number of episodes do not fit.
+            UserError: the observations, the actions or the number of episodes do not fit.
         """
         if episodes < 1:
             raise UserError(f"episodes is {episodes}; it must be at least 1")
         vector = env if isinstance(env, VectorEnv) else SyncVectorEnv([lambda: env], autoreset_mode="SameStep")
+        found, known = discrete_actions(vector.single_action_space)[0], self.interface.num_actions
+        if found != known:
+            raise UserError(f"the environment has {found} actions, but the agent was trained with {known}")
         return play_vector(Agent(self._loaded, self.interface, vector.num_envs), vector, episodes, seed)
 
     def export(self, path: Path | str) -> tuple[Path, Path]:

@@ -158,7 +158,7 @@ class EvaluationConfig:
     """Evaluation while training; of Q-networks by their best actions."""
 
     evaluate_every: Annotated[int, Bounds(0)] = 10_000
-    """Environment steps between evaluations (0: only at the end)."""
+    """Environment steps between evaluations, in whole iterations of the training loop (0: only at the end)."""
     episodes: Annotated[int, Bounds(1, 10**9)] = 100
     """Episodes of each evaluation, unless every initial state can be tried and no action is drawn."""
     stop_at_success: Annotated[float, Bounds(0, 1)] | None = None

@@ -47,10 +47,10 @@ TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_t
 class Args(WriteArgs):
     """Count the parameters of every architecture in every environment."""
 
-    env: tuple[str, ...] = ()
-    """Environment ids (none given: every environment of the paper's suite)."""
-    architecture: tuple[str, ...] = ()
-    """Architecture names (none given: all)."""
+    env: Repeatable = ()
+    """Environment ids, each with a flag of its own (none given: every environment of the paper's suite)."""
+    architecture: Repeatable = ()
+    """Architecture names, likewise (none given: all)."""
     prior: str = "causal"
     """Attention prior; counts as published are given for the causal one only."""
     form: Literal["paper", "paper_equations"] = "paper"

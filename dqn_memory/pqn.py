@@ -66,7 +66,10 @@ class PQNTrainer(RolloutTrainer[PQNConfig]):
         return outputs.argmax(1)
 
     def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
-        """Compute Q(lambda) targets by the averaged network, whose Q does not chase its own errors."""
+        """Compute Q(lambda) targets by the averaged network, whose Q does not chase its own errors.
+
+        It begins with the state that the network which acted had carried; the two differ less with every step.
+        """
         with torch.no_grad():
             q, _ = self.evaluated.sequence(*rollout.inputs)  # (N, T, A)
         return (q_lambda(rollout, q, self.config.learner),)

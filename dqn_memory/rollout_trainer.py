@@ -120,7 +120,7 @@ class RolloutConfig:
         if not on_meta(self.network, ObservationSpec("continuous", (1,)), 2).stateful:
             raise UserError(
                 f"--architecture {name} cannot act step by step from a carried state; use a memory that streams, such "
-                "as gru"
+                "as gru, or derive your own from blocks.Memory"
             )
         if minibatches > num_envs:
             raise UserError(f"--minibatches {minibatches} is more than --num-envs {num_envs}; lower it")

@@ -104,7 +104,8 @@ def _load(name: str) -> None:
         if name.endswith(".py"):
             module = name.removesuffix(".py").replace("/", ".").strip(".")
             raise UserError(f"--plugin {name}: give the module's name without .py, {module}") from None
-        raise UserError(f"--plugin {name}: no module of that name here or installed") from None
+        place = f"start where {name.partition('.')[0]}.py lies, or add that folder to PYTHONPATH"
+        raise UserError(f"--plugin {name}: no module of that name here or installed; {place}") from None
     except (TypeError, ValueError) as error:
         if name and not name.startswith("."):
             raise

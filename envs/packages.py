@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from envs.errors import DrawsNothing, UserError, near_names
+from envs.errors import DrawsNothing, UserError, near_names, require
 from envs.registry import WORLDS
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
@@ -41,6 +41,8 @@ PACKAGES = (
 def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Call `gymnasium.make`, with one clear sentence for an id, a package or a keyword that does not exist."""
     name = id.rpartition(":")[2]
+    ours = [known for known in WORLDS if known.rpartition("-v")[0] == name]
+    require(not ours, f"Environment {id!r} lacks its version; give {' or '.join(ours)}.")  # Gymnasium would be slower
     package = next((each for each in PACKAGES if re.match(each.ids, name)), None)
     if package is not None and id == name and id not in gymnasium.registry:
         _import(package, id)

@@ -104,7 +104,7 @@ class OutputConfig:
     """Who is told of them, besides metrics.jsonl: any of tensorboard, csv (a file metrics.csv), wandb (Weights &
     Biases) and trackers of a --plugin; or none."""
     checkpoint_every: Annotated[int, Bounds(0)] = 50_000
-    """Environment steps between checkpoints (0: only at the end)."""
+    """Environment steps between checkpoints, in whole iterations of the training loop (0: only at the end)."""
     checkpoint_replay: Literal["full", "none"] = "full"
     """`none` leaves the replay out of checkpoints: small files, but a resumed run is no longer exact."""
     max_repeated_actions: Annotated[int, Bounds(0)] | None = 1_000_000

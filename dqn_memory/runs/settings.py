@@ -102,7 +102,8 @@ def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base:
     if path.resolve().is_relative_to(presets):
         preset = path.resolve().relative_to(presets).with_suffix("").as_posix()
         if preset in preset_names(presets) and preset not in fitting:
-            raise UserError(f"--config {name} is a preset of {script_of(preset_trainer(preset))}")
+            kind = preset_trainer(preset)
+            raise UserError(f"--config {name} is a preset of {script_of(kind)} (in Python: kind={kind!r})")
     return from_toml(config_class, read_text(path, "the config file "), str(path), base)
 
 

@@ -42,8 +42,8 @@ class Args:
     """Report what a study has shown so far."""
 
     study: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """A study's folder, its name where it is in runs/studies, or the TOML file that study.run was given; or an archive.
-    Or folders of finished runs, and archives to which they are added."""
+    """A study's folder, its name where it is in runs/studies, or the TOML file that study.run was given, if without
+    --folder; or an archive. Or folders of finished runs, and archives to which they are added."""
     write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Where the report goes (None: the folder `report` in the study's own, or runs/reports/NAME for an archive); an
     earlier report there is replaced, and nothing else."""

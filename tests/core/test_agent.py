@@ -130,6 +130,12 @@ def sentence(agent, observation, reset=True):
     return told(agent.act, observation, reset)
 
 
+def test_an_agent_refuses_to_play_where_actions_are_others(agents):
+    other = Three()
+    other.action_space = gymnasium.spaces.Discrete(3)
+    assert told(agents["three"].play, other) == "the environment has 3 actions, but the agent was trained with 2"
+
+
 @pytest.mark.parametrize(("name", "observation", "words"), [
     *(("three", outside, "within Discrete(3, start=-1)") for outside in (2, 3, -2, [0, 2])),  # 2 and 3 are tokens too
     *(("three", fraction, "whole numbers") for fraction in (0.7, np.array([0.0, 0.5]))),

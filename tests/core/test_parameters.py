@@ -193,7 +193,7 @@ def printed(here, capsys):
 
 
 def test_the_script_prints_and_writes_both_files(printed, tmp_path):
-    asked = ("--env", CAR, GRID, "--architecture", "dbgfqn", "gtrxl")
+    asked = ("--env", CAR, "--env", GRID, "--architecture", "dbgfqn", "--architecture", "gtrxl")
     rows = json.loads(printed("--format", "json", *asked, "--write", "results").out)
     assert list(rows[0])[:6] == ["world", "architecture", "published", "trainable", "frozen", "buffers"]
     assert list(rows[0].values())[:5] == [CAR, "dbgfqn", 84363, 79363, 0]
@@ -221,7 +221,7 @@ def test_default_report_has_every_world_and_architecture(printed, tmp_path):
 
 
 def test_matched_rows_leave_out_what_cannot_match(printed, tmp_path):
-    matched = ("--architecture", "dtqn4", "dqn", "--match", "1000", "--write", "results")
+    matched = ("--architecture", "dtqn4", "--architecture", "dqn", "--match", "1000", "--write", "results")
     done = printed("--format", "csv", "--env", CAR, *matched)
     (row,) = csv.DictReader(done.out.splitlines())
     assert row["architecture"] == "dqn" and row["published"] == "" and 980 <= int(row["trainable"]) <= 1000

@@ -224,13 +224,13 @@ def test_help_begins_with_what_matters_and_groups_the_rest(kind, capsys, monkeyp
 
 
 def test_a_preset_of_another_trainer_names_its_script():
-    for kind, name, script in (
-        ("q_network", "glam/catch", "world_models.glam.train"),
-        ("q_network", str(settings.PRESETS / "glam" / "catch.toml"), "world_models.glam.train"),
-        ("unizero", "demo", "dqn_memory.train"),
+    for reader, name, script, kind in (
+        ("q_network", "glam/catch", "world_models.glam.train", "glam"),
+        ("q_network", str(settings.PRESETS / "glam" / "catch.toml"), "world_models.glam.train", "glam"),
+        ("unizero", "demo", "dqn_memory.train", "q_network"),
     ):
-        said = told(parse, trainer_class(kind).config_class, ["--config", name])
-        assert said == f"--config {name} is a preset of {script}"
+        said = told(parse, trainer_class(reader).config_class, ["--config", name])
+        assert said == f"--config {name} is a preset of {script} (in Python: kind={kind!r})"
 
 
 def rich() -> Filed:

@@ -108,6 +108,7 @@ WRONG = {
 }
 EVERYWHERE = [
     ("--env Gridverse/Memory-6x6-v0", MEMORY),
+    ("--env POMDP/CarFlag", "lacks its version; give POMDP/CarFlag-v0"),
     (f"{GAME} --observation-key x", "observation_key 'x' chooses from a dictionary"),
     (f"--env {CAR} --observation-key x", "observation_key 'x' chooses from a dictionary"),
     (f"{GAME} --observe state", "--observe state needs an environment of this suite"),

@@ -168,7 +168,10 @@ def check_frames(fleet: Fleet, env: str, screen: int) -> None:
     space, shape = fleet.observation_space, (3, screen, screen)
     if isinstance(space, gymnasium.spaces.Box) and space.shape == shape and space.dtype == np.uint8:
         return
-    raise UserError(f"--env {env} shows {space}, but GLAM needs frames Box(0, 255, {shape}, uint8)")
+    raise UserError(
+        f"--env {env} shows {space}, but GLAM needs frames Box(0, 255, {shape}, uint8), as of "
+        "Pixel/BlinkingCatch-v0 or ALE/Pong-v5"
+    )
 
 
 def load(path: Path, device: torch.device) -> Trained:
