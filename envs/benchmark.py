@@ -21,7 +21,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from envs.cli import MeasureArgs
+from envs.cli import Ids, MeasureArgs
 from envs.core import Step, World
 from envs.errors import UserError, check_known, one_line_errors
 from envs.fleet import advance
@@ -52,8 +52,8 @@ class Args(MeasureArgs):
 
     device: Literal["cpu", "cuda"] = "cpu"
     """`cuda` measures many environments inside one CUDA graph instead of the Gymnasium environments."""
-    env: tuple[str, ...] = ()
-    """Ids to measure; none given: all (on `cuda`: the two that have a bar)."""
+    env: Ids = ()
+    """Ids to measure, each with a flag of its own; none given: all (on `cuda`: the two that have a bar)."""
 
     def check(self) -> None:
         super().check()

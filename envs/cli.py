@@ -14,6 +14,7 @@ import tyro
 from envs.errors import UserError, near_names, require
 from envs.registry import WORLDS
 
+Ids = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ID")]
 Plugins = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="MODULE")]
 Options = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY VALUE ...")]
 PLAIN = (bool, int, float, str, list)

@@ -18,7 +18,7 @@ from envs.baselines import known
 from envs.baselines.bounds import BY_CHANCE, Best, Budget, best
 from envs.baselines.known import SHIPPED, UNKNOWN, Lines
 from envs.baselines.players import level, play, random_player
-from envs.cli import Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
+from envs.cli import Ids, Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import World
 from envs.errors import UserError, one_line_errors, require
@@ -31,8 +31,8 @@ from envs.registry import FROM_FILES, WORLDS, make_world
 class Args(Budget, WriteArgs):
     """Measure random actions and the best known players."""
 
-    env: tuple[str, ...] = ()
-    """Ids of the environments to compute (none given: all that need no file)."""
+    env: Ids = ()
+    """Ids of the environments to compute, each with a flag of its own (none given: all that need no file)."""
     options: Options = ()
     """Keywords and values of the one environment that --env names, such as path my.pomdp; it has a row of its own."""
     plugin: Plugins = ()

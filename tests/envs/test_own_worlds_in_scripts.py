@@ -73,13 +73,13 @@ def test_a_wrong_world_is_refused_before_the_work(plugin, tmp_path, monkeypatch)
     words = "FourValues.step must return five values"
     assert words in told(memoryless, ["--env", ID, "--plugin", plugin, "--write", str(tmp_path)])
     monkeypatch.setattr("envs.baselines.__main__.compute", lambda *_: pytest.fail("the computation came first"))
-    assert words in told(baselines, ["--env", "POMDP/CarFlag-v0", ID, "--plugin", plugin, *few(tmp_path)])
+    assert words in told(baselines, ["--env", "POMDP/CarFlag-v0", "--env", ID, "--plugin", plugin, *few(tmp_path)])
 
 
 def test_a_world_without_a_player_keeps_its_random_row_and_those_behind_it(plugin, tmp_path, capsys, monkeypatch):
     shortened = {ID: None, "POMDP/CarFlag-v0": None}  # the world without a player first
     monkeypatch.setattr("envs.baselines.__main__.Args.ids", lambda args: list(shortened))
-    baselines(["--env", ID, "POMDP/CarFlag-v0", "--plugin", plugin, *few(tmp_path)])
+    baselines(["--env", ID, "--env", "POMDP/CarFlag-v0", "--plugin", plugin, *few(tmp_path)])
     memoryless(["--env", ID, "--plugin", plugin, *FEW, "--write", str(tmp_path)])
     assert searched(tmp_path)[ID]["command"].startswith(f"python -m envs.memoryless --env {ID} --plugin {plugin}")
     said = capsys.readouterr().out
