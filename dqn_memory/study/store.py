@@ -291,8 +291,11 @@ def final_metrics(folder: Path) -> dict[str, Any] | None:
     length = len(data) if saved is None else saved["metrics_bytes"]
     if len(data) < length:
         raise UserError(f"{path} is damaged: it has {len(data)} bytes, fewer than the saved {length}")
+    lines = data[:length].splitlines() or [b"{}"]
+    if saved is None:  # scores by other actions may follow
+        lines = [line for line in lines if FINAL.encode() in line] or lines
     try:
-        line = dict(parse_json((data[:length].splitlines() or [b"{}"])[-1]))
+        line = dict(parse_json(lines[-1]))
     except (ValueError, TypeError):
         raise UserError(f"{path} is damaged: its last line is not a JSON object") from None
     done = any(name.startswith(FINAL) for name in line) and (saved is None or line.get("step") == saved["step"])

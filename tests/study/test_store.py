@@ -15,7 +15,7 @@ from dqn_memory.runs.lock import held_lock, lock_holder
 from dqn_memory.study import run, store
 from dqn_memory.study.definition import Resources, expand, parse_definition
 from dqn_memory.study.run import estimate, overview
-from dqn_memory.study.store import Study, finished, put_aside
+from dqn_memory.study.store import Study, finished, put_aside, write_checksums
 
 TEXT = """
 title = "One world"
@@ -145,6 +145,15 @@ def test_finished_is_what_the_last_checkpoint_vouches_for(tmp_path):
     assert "its last line is not a JSON object" in told(finished, damaged)
     (damaged / "checkpoints" / "manifest.json").write_text("{")
     assert "manifest.json is damaged" in told(finished, damaged)
+
+
+def test_a_run_of_an_archive_is_finished_though_scores_by_other_actions_follow(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 9, "final/success_rate": 1.0}\n{"step": 9, "sampled/success_rate": 0.5}\n'
+    )
+    assert not finished(tmp_path)
+    write_checksums(tmp_path)
+    assert store.final_metrics(tmp_path) == {"step": 9, "final/success_rate": 1.0}
 
 
 def test_an_estimate_starts_from_the_file_and_goes_on_from_what_was_measured(study):
