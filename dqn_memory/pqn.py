@@ -68,7 +68,8 @@ class PQNTrainer(RolloutTrainer[PQNConfig]):
     def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
         """Compute Q(lambda) targets by the averaged network, whose Q does not chase its own errors.
 
-        It begins with the state that the network which acted had carried; the two differ less with every step.
+        It begins a rollout with the state that the acting network carried, not with one of its own; what that changes
+        is small and fades over the rollout's steps.
         """
         with torch.no_grad():
             q, _ = self.evaluated.sequence(*rollout.inputs)  # (N, T, A)

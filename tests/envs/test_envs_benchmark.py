@@ -33,16 +33,8 @@ def test_every_original_is_a_world_of_ours():
 
 
 def test_the_script_prints_a_table_and_writes_two_files(tmp_path, capsys):
-    main(
-        [
-            "--quick",
-            "--write",
-            str(tmp_path),
-            *(word for id in IDS_OF_TWO_KINDS for word in ("--env", id)),
-            "--threads",
-            "1",
-        ]
-    )
+    asked = [f"--env={id}" for id in IDS_OF_TWO_KINDS]
+    main(["--quick", "--write", str(tmp_path), *asked, "--threads", "1"])
     printed = capsys.readouterr().out
     report = json.loads((tmp_path / "environments.json").read_text())
     page = (tmp_path / "environments.md").read_text()
