@@ -18,9 +18,10 @@ import sys
 import warnings
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import gymnasium
 import numpy as np
@@ -80,7 +81,7 @@ class Agent:
     """A trained policy, with what it remembers kept between calls.
 
     A Q-network takes the action of the highest value, UniZero the most visited one of a search without noise; PPO
-    (unless its config has `policy = "greedy"`) and GLAM draw one, as in training.
+    (unless its config has `policy = "greedy"`) and GLAM draw one, as in training, or take the most probable one.
 
     Attributes:
         config: of its training.
@@ -100,7 +101,10 @@ class Agent:
             self._start(rows)
 
     @classmethod
-    def load(cls, run: Path | str, rows: int | None = None, device: torch.device | str = "cpu", seed: int = 0) -> Self:
+    def load(
+        cls, run: Path | str, rows: int | None = None, device: torch.device | str = "cpu", seed: int = 0,
+        policy: Literal["sampled", "greedy"] | None = None,
+    ) -> Self:  # fmt: skip
         """Read the agent of a run's latest checkpoint, whatever trained it.
 
         Args:
@@ -108,13 +112,19 @@ class Agent:
             rows: batch size N; None: the first `act` says it. An `act` that resets all may change it.
             device: where its networks are.
             seed: of what PPO, UniZero and GLAM draw; a call of `play` begins these draws anew.
+            policy: how PPO and GLAM choose actions; None: as its config says, GLAM sampled ones.
 
         Raises:
-            UserError: there is no run or checkpoint, it is damaged or foreign, or the device or the seed is none.
+            UserError: there is no run or checkpoint, it is damaged or foreign, the device or the seed is none, or the
+                agent has no such policy.
         """
         require(seed >= 0, f"seed {seed} must be 0 or more")
         kind = kind_of(Run.open(run).load(with_replay=False))
         loaded = trainer_class(kind).load_policy(Path(run), usable_device(device), seed)
+        if policy is not None:
+            known = " or ".join(map(repr, loaded.ways)) or "left out, as this agent chooses actions in one way"
+            require(policy in loaded.ways, f"policy is {policy!r}; it must be {known}")
+            loaded = replace(loaded, start=loaded.ways[policy])
         environment = loaded.config.environment
         interface = Interface.of(environment.env, loaded.env_kwargs, environment.observation_key)
         return cls(loaded, interface, rows)
@@ -375,7 +385,12 @@ def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:
     network, config, step = load_network(run, device)
 
     setup = config.eval_setup(device)
-    return LoadedPolicy(config, setup.env_kwargs, step, device, lambda rows: setup.policy(network, rows, seed))
+    ways = {
+        name: partial(replace(setup, sampled=name == "sampled").policy, network, seed=seed)
+        for name in ("sampled", "greedy")
+    }
+    own = ways["sampled" if setup.sampled else "greedy"]
+    return LoadedPolicy(config, setup.env_kwargs, step, device, own, ways if config.stochastic else {})
 
 
 def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:

@@ -11,7 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -52,6 +52,8 @@ class LoadedPolicy:
     device: torch.device
     start: Callable[[int], Policy]
     """Makes the policy of N episodes, which remembers nothing yet."""
+    ways: Mapping[str, Callable[[int], Policy]] = field(default_factory=dict)
+    """The same by how actions are chosen, "sampled" and "greedy"; empty where there is one way."""
 
 
 class Interrupts:

@@ -27,6 +27,7 @@ from dqn_memory.agent import Agent, load_network
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main as evaluate
 from dqn_memory.runs.checkpoint import Checkpoint
+from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind, trainer_class
 from dqn_memory.runs.metrics import METRICS, TIMES, Clock, read_metrics
@@ -321,10 +322,28 @@ def test_evaluations_of_ppo_act_as_the_config_says(tmp_path, capsys, policy):
         assert sampled["return"] == pytest.approx(last["sampled/episodic_return"])
 
 
-def test_an_agent_of_ppo_draws_its_actions(whole):
-    first = np.stack([gymnasium.make(f"envs:{MEMORY}").reset(seed=0)[0]] * 64)
-    once, again, other = (Agent.load(whole("ppo"), seed=seed).act(first, [True] * 64) for seed in (0, 0, 1))
-    assert len(set(once)) > 1 and (once == again).all() and (once != other).any()
+@pytest.mark.parametrize("kind", ["ppo", "glam"])
+def test_an_agent_draws_its_actions_or_takes_the_most_probable(whole, kind):
+    config = Agent.load(whole(kind)).config
+    env = gymnasium.make(f"envs:{config.environment.env}", **config.env_kwargs(training=False))
+    first = np.stack([env.reset(seed=0)[0]] * 64)
+
+    def chosen(**options):
+        agent = Agent.load(whole(kind), **options)
+        return agent.act(first, [True] * 64), agent.q.argmax(1)
+
+    (once, _), (again, _), (other, _) = (chosen(seed=seed, policy="sampled") for seed in (0, 0, 1))
+    assert len(set(once)) > 1 and (once == again).all() and (once != other).any() and (once == chosen()[0]).all()
+    greedy, best = chosen(policy="greedy")
+    assert (greedy == best).all() and (greedy != once).any()
+
+
+@pytest.mark.parametrize(("kind", "policy", "must"), [
+    ("ppo", "best", "it must be 'sampled' or 'greedy'"), ("q_network", "greedy", "chooses actions in one way"),
+])  # fmt: skip
+def test_a_policy_that_an_agent_has_not_is_refused(whole, kind, policy, must):
+    with pytest.raises(UserError, match=must):
+        Agent.load(whole(kind), policy=policy)
 
 
 def test_a_policy_decides_how_agents_act_and_what_is_filmed(tmp_path):

@@ -1,8 +1,9 @@
 """From frames to actions to episodes: the acting agent, its evaluation, and agents read back from checkpoints."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -188,11 +189,13 @@ def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:
     """Read the policy of a run's latest checkpoint; `seed` is of what it draws."""
     found = load(run, device)
 
-    def start(num_envs: int) -> DrawnPolicy:
+    def start(num_envs: int, greedy: bool = False) -> DrawnPolicy:
         player = make_player(found.model, found.agent, num_envs, found.config.collection.act_before_observing)
-        return DrawnPolicy(player, generator(Streams.spawn(seed).exploration, device))
+        return DrawnPolicy(player, generator(Streams.spawn(seed).exploration, device), greedy)
 
-    return LoadedPolicy(found.config, found.config.env_kwargs(training=False), found.step, device, start)
+    env_kwargs = found.config.env_kwargs(training=False)
+    ways: dict[str, Callable[[int], DrawnPolicy]] = {"sampled": start, "greedy": partial(start, greedy=True)}
+    return LoadedPolicy(found.config, env_kwargs, found.step, device, start, ways)
 
 
 def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
