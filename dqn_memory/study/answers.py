@@ -167,6 +167,11 @@ def seeds(archives: Archives, archive: str) -> str:
     return f"{own} of {len({run.seed for run in data.source.runs})}"
 
 
+def hours(archives: Archives, archive: str) -> str:
+    """Add up the processor hours of finished runs."""
+    return f"{sum(run.last('time/processor') or 0.0 for run in archives[archive].entries) / 3600:.1f}"
+
+
 def table(archives: Archives, archive: str, worlds: str, names: str, number: str = PREFERRED) -> str:
     """Tabulate means, environments down and series across; what has no finished run is left empty."""
     return _across(archives, archive, worlds, names, lambda run: run.number(number))
@@ -209,18 +214,14 @@ def solved_table(archives: Archives, archive: str, aims: str = "") -> str:
 def figure(archives: Archives, archive: str) -> str:
     """Draw scores by environment and series, and their mean over each cost; give the link to the picture."""
     data = archives[archive]
-    found, shared, _ = matrices(data)
-    cells = {
-        (name, world): (
-            interval(list(data.scores(world, name).values())),
-            float(np.mean(list(data.normalised(world, name).values()))),
-        )
-        for name in found
-        for world in shared
-    }
-    whole, costs = {}, {label: dict[str, float]() for label in COSTS}
-    for name, normalised in found.items():
-        whole[name] = statistics.estimate(statistics.AGGREGATES["mean"], normalised)
+    shared = matrices(data)[1]
+    cells, whole, costs = {}, {}, {label: dict[str, float]() for label in COSTS}
+    for name in [name for name in data.series if data.of(series=name)]:
+        levels = [list(data.normalised(world, name).values()) for world in shared]
+        for world, level in zip(shared, levels, strict=True):
+            cells[name, world] = interval(list(data.scores(world, name).values())), float(np.mean(level))
+        if shared:
+            whole[name] = statistics.mean_over(levels)
         for label, cost in COSTS.items():
             costs[label][name] = cost([run for world in shared for run in data.of(world, name)])
     known = {label: found for label, found in costs.items() if not any(map(math.isnan, found.values()))}
@@ -274,7 +275,7 @@ def choices(archives: Archives, archive: str, tasks: str = "", control: str = ""
         row |= {"take": f"{doubt} (highest: {take})" if doubt else take}
         row |= {"score": f"{interval(scores[take]):.2f}"} | ({"seeds": str(len(scores[take]))} if uneven else {})
         row |= {"solved after": f"{marks[take].seconds:,.0f} s" if take in marks else NEVER}
-        row |= {"as good": ", ".join(name for name in good if name != take)}
+        row |= {"as good": "" if doubt == "none yet" else ", ".join(name for name in good if name != take)}
         rows.append(row | {"undecided": ", ".join(maybe), "worse": ", ".join(worse)})
     return Table.from_records(rows).markdown()
 
@@ -463,7 +464,7 @@ WORDS: Mapping[str, Callable[..., str]] = {
     "mean": mean, "interval": with_interval, "each": each, "p": p_value, "lead": lead, "beats": beats,
     "won": won, "times": times, "iqm": iqm, "runs": runs, "seeds": seeds, "table": table, "within": within,
     "solved": solved_table, "curve": curve, "figure": figure, "choices": choices, "solving": solving, "costs": costs,
-    "used": used, "questions": questions,
+    "used": used, "questions": questions, "hours": hours,
 }  # fmt: skip
 
 

@@ -268,6 +268,7 @@ def answer_figure(
 
     `cells` hold the score, and the same normalised, of a series in an environment: the lighter, the lower; red is below
     random play. `scores` are normalised over all environments; `costs` stand by what they are costs of, then by series.
+    A line joins what scores more than all that costs as much or less.
     """
     series = list(scores)
     pairs = zip(cycle([*PALETTE, INK]), cycle(APART_MARKERS), strict=False)
@@ -282,6 +283,7 @@ def answer_figure(
             score, cost, look = scores[name], values[name], styles[name]
             panel.plot([cost, cost], [score.low, score.high], color=look.colour, linewidth=1.4, alpha=0.5)
             panel.plot(cost, score.point, look.marker, color=look.colour, markersize=6)
+        panel.step(*_front(scores, values), where="post", color=INK, linewidth=0.7, alpha=0.6, zorder=1)
         finish_panel(panel, grid="both")
         panel.margins(x=0.1, y=0.15)
         if max(values.values()) > WIDE * min(values.values()):
@@ -292,6 +294,15 @@ def answer_figure(
         if number == len(costs) // 2:
             panel.set_ylabel("mean normalised score", fontsize=8.5)
     return figure
+
+
+def _front(scores: Mapping[str, Estimate], costs: Mapping[str, float]) -> tuple[list[float], list[float]]:
+    """Give the costs and scores, in order, of what scores more than all that costs as much or less."""
+    front: list[tuple[float, float]] = []
+    for cost, score in sorted((costs[name], scores[name].point) for name in scores):
+        if not front or score > front[-1][1]:
+            front.append((cost, score))
+    return [cost for cost, _ in front], [score for _, score in front]
 
 
 def _heat_map(

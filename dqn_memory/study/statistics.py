@@ -153,6 +153,12 @@ def difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Esti
     return Estimate(point, float(low), float(high))
 
 
+def mean_over(samples: Sequence[Sequence[float]]) -> Estimate:
+    """Average the means of samples of any sizes, with an interval by resampling the runs of each."""
+    nothing = [0.0, 0.0]
+    return difference([(sample, nothing) for sample in samples])
+
+
 class Moments(NamedTuple):
     """A sample by its mean, the standard error of that mean, and its size."""
 

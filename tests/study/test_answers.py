@@ -129,16 +129,17 @@ def test_a_run_that_was_killed_does_not_count_as_the_quickest(finished: Path, tm
     assert seconds == ["11,111", "10,000"]
 
 
-@pytest.mark.parametrize(("scatter", "sooner", "expected"), [
-    (0.02, {}, ["near", "0.85 [0.84, 0.86]", "never", "best", "", "far"]),
-    (0.1, {}, ["undecided (highest: best)", "0.78 [0.72, 0.83]", "never", "", "near", "far"]),
-    (0.2, {}, ["none yet (highest: best)", "0.65 [0.55, 0.75]", "never", "", "near", "far"]),  # random: 0.44
-    (0.01, {"best": 200, "near": 200}, ["near", "1.00 [1.00, 1.00]", "2 s", "best", "", "far"]),
-    (0.01, {"best": 200, "near": 400}, ["best", "1.00 [1.00, 1.00]", "2 s", "near", "", "far"]),  # later
-    (0.01, {"best": 600, "near": 200}, ["near", "1.00 [1.00, 1.00]", "2 s", "best", "", "far"]),  # once is not to stay
+@pytest.mark.parametrize(("share", "scatter", "sooner", "expected"), [
+    (1, 0.02, {}, ["near", "0.85 [0.84, 0.86]", "never", "best", "", "far"]),
+    (1, 0.1, {}, ["undecided (highest: best)", "0.78 [0.72, 0.83]", "never", "", "near", "far"]),
+    (1, 0.2, {}, ["none yet (highest: best)", "0.65 [0.55, 0.75]", "never", "", "near", "far"]),  # random: 0.44
+    (0.75, 0.02, {}, ["none yet (highest: best)", "0.65 [0.64, 0.66]", "never", "", "", "far"]),  # nothing is good yet
+    (1, 0.01, {"best": 200, "near": 200}, ["near", "1.00 [1.00, 1.00]", "2 s", "best", "", "far"]),
+    (1, 0.01, {"best": 200, "near": 400}, ["best", "1.00 [1.00, 1.00]", "2 s", "near", "", "far"]),  # later
+    (1, 0.01, {"best": 600, "near": 200}, ["near", "1.00 [1.00, 1.00]", "2 s", "best", "", "far"]),  # not to stay
 ])  # fmt: skip
 def test_the_choice_remembers_least_of_those_that_are_as_good_and_as_soon(
-    tmp_path: Path, scatter: float, sooner: dict[str, int], expected: list[str]
+    tmp_path: Path, share: float, scatter: float, sooner: dict[str, int], expected: list[str]
 ) -> None:
     level = {"best": 0.9, "near": 0.88, "far": 0.45}
     size = {"best": 30.0, "near": 20.0, "far": 10.0}
@@ -147,7 +148,7 @@ def test_the_choice_remembers_least_of_those_that_are_as_good_and_as_soon(
         series = str(run.axes["architecture"])
         if series in sooner:
             return 1 - 0.001 * int(run.axes["seed"]) if step >= sooner[series] else 0.1
-        return level[series] - scatter * (5 - int(run.axes["seed"])) / 2
+        return share * level[series] - scatter * (5 - int(run.axes["seed"])) / 2
 
     def more(run: Planned, step: int) -> dict[str, float]:
         forgets = run.axes["seed"] == 4  # loses nothing without its memory, so that nothing is recalled either
@@ -165,7 +166,7 @@ def test_the_choice_remembers_least_of_those_that_are_as_good_and_as_soon(
     (row,) = fill(tmp_path, '{{choices kept "Memory-5x5=a cue" far}}').splitlines()[2:]
     _, task, _, steps, random, without, *cells = (cell.strip() for cell in row.split("|"))
     assert (task, steps, random, cells) == ("a cue", "12", "0.44", [*expected, ""])
-    assert without == f"{0.45 - scatter * 1.25:.2f}"
+    assert without == f"{share * 0.45 - scatter * 1.25:.2f}"
     assert fill(tmp_path, "{{times kept best near}}") == "1.0"
     used = fill(tmp_path, "{{used kept}}").splitlines()[2].split(" | ")
     assert used[0] == "| Memory 5x5" and used[1].endswith(" (3)")
@@ -263,21 +264,71 @@ def test_a_wrong_field_is_one_sentence(kept: Path, field: str, words: str) -> No
     assert said.startswith(f"PAGE.template.md: {{{{{field}}}}}: ") and words in said
 
 
+def tables(path: Path) -> list[list[dict[str, str]]]:
+    """Read the tables of a page, each row by its header."""
+    found: list[list[dict[str, str]]] = []
+    header: list[str] = []
+    for line in path.read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if not header and cells:
+            found.append([])
+        elif cells and not cells[0].startswith("---"):
+            found[-1].append(dict(zip(header, cells, strict=True)))
+        header = header if header and cells else cells
+    return found
+
+
+def logged(folder: Path) -> dict[tuple[str, str], list[list[dict[str, str]]]]:
+    """Read the lines of every finished run's log from an archive, by environment and series."""
+    lines, found = defaultdict(list), defaultdict(list)
+    with (folder / "runs.csv").open() as runs, (folder / "metrics.csv").open() as metrics:
+        for line in csv.DictReader(metrics):
+            lines[line["run"]].append(line)
+        for row in csv.DictReader(runs):
+            if row["state"] == "finished":
+                found[row["axes.world"].split("/")[1], row["axes.architecture"]].append(lines[row["run"]])
+    return found
+
+
 @pytest.mark.results
-def test_printed_numbers_are_those_of_the_raw_rows() -> None:
-    page = (RESULTS / "details.md").read_text().splitlines()
-    found = raw(RESULTS / "studies" / "first_evidence")
-    header = [cell.strip() for cell in next(line for line in page if "dbgfqn as published" in line).split("|")][2:-1]
-    worlds = {"Memory 5x5": "Gridverse/Memory-5x5-v0", "MemoryCards": "POMDP/MemoryCards-v0"}
-    start = next(place for place, line in enumerate(page) if "dbgfqn as published" in line)
+def test_printed_numbers_are_those_of_the_logs() -> None:
+    """The page's scores, times, bytes and losses, by another path than it was made, from the lines that runs logged."""
+
+    def last(run: list[dict[str, str]], *names: str) -> float:
+        return float(next(line[name] for name in names for line in reversed(run) if line[name]))
+
+    found, near = logged(RESULTS / "studies" / "memories"), {"abs": 0.0051}
+    names = {name.removesuffix("-v0").replace("-", " "): name for name, _ in found}
+    chosen, _, costs, used, *_ = tables(RESULTS / "README.md")
     checked = 0
-    for line in page[start : start + 9]:
-        name, *cells = [cell.strip() for cell in line.split("|")][1:-1]
-        if name in worlds:
-            for series, cell in zip(header, cells, strict=True):
-                assert float(cell) == pytest.approx(np.mean(found[worlds[name], series]), abs=0.0051)
+    for row in chosen:
+        world, series = names[row["environment"]], re.findall(r"\w+", row["take"])[-1]
+        final = {name: [last(run, "sampled/success_rate", "final/success_rate") for run in found[world, name]]
+                 for name in (series, "mlp")}  # fmt: skip
+        assert float(row["score"].split()[0]) == pytest.approx(np.mean(final[series]), **near)
+        assert float(row["mlp"]) == pytest.approx(np.mean(final["mlp"]), **near) and int(row["seeds"]) >= 5
+        runs = [[line for line in run if line["eval/success_rate"]] for run in found[world, series]]
+        low = [place for place, lines in enumerate(zip(*runs, strict=True))
+               if np.mean([float(line["eval/success_rate"]) for line in lines]) < 0.95]  # fmt: skip
+        pace = min(float(run[-1]["time/processor"]) / int(run[-1]["step"]) for run in runs)
+        if row["solved after"] != "never":
+            start = int(runs[0][low[-1] + 1 if low else 0]["step"])
+            assert float(row["solved after"].split()[0]) == pytest.approx(start * pace, abs=0.51)
+        else:
+            assert low[-1] >= len(runs[0]) - 2
+        checked += 3
+    for row in costs:
+        least = [min(last(run, "final/remembered_bytes") for run in found[world, row[""]]) for world in names.values()]
+        assert float(row["bytes remembered"].replace(",", "")) == pytest.approx(np.median(least), abs=0.51)
+        checked += 1
+    for row in used:
+        for series in row.keys() - {""}:
+            numbers = re.findall(r"\d\.\d\d", row[series])
+            for name, number in zip(("final", "memory_ablation"), numbers, strict=True):
+                runs = found[names[row[""]], series]
+                assert float(number) == pytest.approx(np.mean([last(r, f"{name}/success_rate") for r in runs]), **near)
                 checked += 1
-    assert checked == 10
+    assert checked == 3 * 7 + 8 + 2 * 7 * 8
 
 
 @pytest.mark.results
