@@ -52,7 +52,7 @@ def evaluate_folder(folder: Path, args: Args) -> Evaluation:
     wrong = [name for name in given if name in OWN and name not in trainer.evaluation_flags]
     if wrong:
         flag, *known = (f"--{name.replace('_', '-')}" for name in (wrong[0], *trainer.evaluation_flags))
-        raise UserError(f"{flag} is not for runs of the kind '{kind}'; these have {', '.join(known)}")
+        raise UserError(f"{flag} is not for runs of the kind '{kind}'; its own are {', '.join(known)}")
     for name in ("video_episodes", "overwrite"):
         if args.video is None and name in given:
             raise UserError(f"--{name.replace('_', '-')} is about the video; give --video too, such as episode.gif")

@@ -60,6 +60,8 @@ class Rows:
             wanted = "observation, reward, terminated, truncated, info"
             raise UserError(f"{self.name}: step gives {wrong[0]} values; Gymnasium's are five: {wanted}")
         final = np.stack([self._encode(result[0]) for result in results])  # (N, ...)
+        if any(result[1] is None for result in results):
+            raise UserError(f"{self.name}: step gives no reward; it must be a finite number")
         rewards = np.array([float(np.asarray(result[1]).item()) for result in results])
         if not np.isfinite(rewards).all():
             wild = rewards[~np.isfinite(rewards)][0]
@@ -116,6 +118,8 @@ class Outcome(NamedTuple):
 
 def _success(info: dict[str, Any]) -> int:
     said = next((name for name in ("success", "is_success") if name in info), None)
+    if said is not None and isinstance(info[said], str):  # any text would be true
+        raise UserError(f"step gives the info {said!r} as {info[said]!r}; it must be true or false")
     return -1 if said is None else int(bool(info[said]))
 
 

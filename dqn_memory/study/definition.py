@@ -176,7 +176,7 @@ def read_definition(name: str, smoke: bool = False) -> Definition:
     """Read a shipped study by its name, or any by its file; a UserError says what is wrong and where."""
     path = study_files().get(name, Path(name))
     if not path.is_file():
-        raise UserError(near_names("study", name, shipped()))
+        raise UserError(f"there is no file {name}" if path.suffix == ".toml" else near_names("study", name, shipped()))
     return parse_definition(read_text(path, "the study "), str(path), path.stem, smoke)
 
 

@@ -38,10 +38,13 @@ def gather(paths: Sequence[Path], name: str, title: str = "") -> Source:
     found = [*(pair for pair in kept if pair[0].name not in given), *single]
     names = [run.name for run, _ in found]
     if double := sorted({each for each in names if names.count(each) > 1}):
-        raise UserError(f"two of the runs would be called {double[0]}: each must differ in environment, series or seed")
+        raise UserError(
+            f"two of the runs would be called {double[0]}: each must differ in environment, in its config's seed, or "
+            "in its folder's name without the digits at the end, which is its series"
+        )
     kinds = {kind_of(record, run.name) for run, record in found}
     if len(kinds) != 1 or any(archive.axes != AXES for archive in archives):
-        raise UserError("the runs are of several trainers or axes; archive them apart")
+        raise UserError("the runs are of several trainers or axes, and a report or an archive is of one; make several")
     kind = kinds.pop()
     worlds = ", ".join(dict.fromkeys(run.world for run, _ in found))
     title = title or next((archive.title for archive in archives), worlds)

@@ -26,7 +26,7 @@ from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from dqn_memory.study import store
 from dqn_memory.study.archive import find_study, named_definition, open_source
 from dqn_memory.study.definition import Definition, Planned, Resources, expand, shipped
-from dqn_memory.study.runner import Backend, Drive, Processes, offered, open_runs, take_over
+from dqn_memory.study.runner import NOTHING_TAKEN, Backend, Drive, Processes, offered, open_runs, take_over
 from dqn_memory.study.store import RunState, State, Study, in_words, last_step
 from envs.tables import Table
 
@@ -165,6 +165,8 @@ def show_plan(args: Args, definition: Definition, folder: Path, wanted: Sequence
         runs.append(taken.get(each.name) or known.get(each.name, new))
         source = f" from {runs[-1].folder}" if each.name in taken else ""
         say(f"{'take' if source else runs[-1].state:9}{each.name}{source}")
+    if args.take_from and not taken and any(run.state != "finished" for run in runs):
+        say(NOTHING_TAKEN)
     announce(definition, folder, runs, total)
 
 

@@ -40,6 +40,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB
 STOPPING = 30  # seconds that trainers have to save a checkpoint
 LAST_LINES = 12  # of a trainer's log that an error repeats
 POLL = 1.0  # seconds between looks at the room for more runs
+NOTHING_TAKEN = "took nothing: --take-from has none of these runs, by the same trainer with the very same settings"
 Process = subprocess.Popen[bytes]
 INTERRUPTED = 130  # the exit code of a trainer that saved and stopped at a signal
 
@@ -325,12 +326,15 @@ def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path],
     A source must have the same trainer to give any; a UserError where one is no study at all. Damaged runs are named
     and not taken.
     """
+    missing = [run for run in planned if not (study.folder / "runs" / run.name).exists()]
     for name, run, source, problem in offered(study.folder, study.kind, planned, sources):
         if run is None or problem:
             say(f"not taken {name}: {problem}")
         else:
             _copy(run, study.folder / "runs" / name, source)
             say(f"took     {name} from {run.folder}")
+    if sources and missing and not any((study.folder / "runs" / run.name).exists() for run in missing):
+        say(NOTHING_TAKEN)
 
 
 def offered(folder: Path, kind: str, planned: Sequence[Planned], sources: Sequence[Path]) -> Iterator[Offer]:

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import sqlite3
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
@@ -25,7 +26,7 @@ from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.lock import lock_holder
 from dqn_memory.runs.metrics import FINAL, METRICS, RAW
 from dqn_memory.runs.toml import from_toml, to_toml
-from dqn_memory.study.definition import Definition, Label, Planned
+from dqn_memory.study.definition import Definition, Label, Planned, flat
 from envs.files import disk_errors, parse_json, read_text, sha256, write_atomic
 
 State = Literal["finished", "running", "waiting", "stopped", "failed"]
@@ -247,10 +248,14 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
         if run.name not in known:
             continue
         path = folder / "configs" / f"{run.name}.toml"
-        made = from_toml(type(run.config), read_text(path), str(path))
+        try:
+            made = from_toml(type(run.config), read_text(path), str(path))
+        except UserError as error:
+            raise UserError(f"the study in {folder} is of another trainer or version; {hint} ({error})") from None
         if made != run.config:
-            before = to_toml(made).splitlines()
-            new = next((line for line in run.toml.splitlines() if line not in before), "one is gone")
+            before, now = (flat(tomllib.loads(text)) for text in (to_toml(made), run.toml))
+            changed = next((key for key in now if now[key] != before.get(key)), "")
+            new = f"{changed.rpartition('.')[2]} = {json.dumps(now[changed])}" if changed else "one is gone"
             raise UserError(
                 f"the study in {folder} was made with other settings of {run.name} (now {new}); {hint}, or the "
                 "definition it was made with"

@@ -99,6 +99,7 @@ def test_where_no_success_is_told_the_score_says_so(tmp_path):
         score = agent.play(env, 4, seed=1)
         assert not score.env_reports_success and (score.returns == score.lengths).all()
     assert "episodes is 0" in told(agent.play, gymnasium.make("CartPole-v1"), 0)
+    assert "give one, such as gymnasium.make('CartPole-v1')" in told(agent.play, "CartPole-v1")
 
 
 @pytest.mark.long

@@ -157,6 +157,8 @@ def test_misuse_is_one_clear_sentence(make, words):
     ((0, 1.0, False, {}), "Wrong: step gives 4 values; Gymnasium's are five: observation, reward"),
     ((0, float("nan"), False, False, {}), "Wrong: step gives the reward nan; it must be a finite number"),
     ((0, np.array([-np.inf]), False, False, {}), "Wrong: step gives the reward -inf"),
+    ((0, None, False, False, {}), "Wrong: step gives no reward; it must be a finite number"),
+    ((0, 1.0, False, False, {"success": "no"}), "step gives the info 'success' as 'no'; it must be true or false"),
     ((2, 1.0, False, False, {}), "Wrong: an observation holds 2, outside of MultiDiscrete([2])"),
     ((-1, 1.0, True, False, {}), "Wrong: an observation holds -1, outside of MultiDiscrete([2])"),
 ])  # fmt: skip

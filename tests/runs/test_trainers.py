@@ -295,7 +295,7 @@ def test_the_final_agent_is_judged_without_its_memory_where_asked(tmp_path, kind
 
 def test_options_of_evaluate_are_refused_where_a_kind_has_none(whole, capsys):
     said = refused(capsys, [str(whole("q_network")), "--simulations", "3"], evaluate)
-    assert "--simulations is not for runs of the kind 'q_network'; these have --episodes" in said
+    assert "--simulations is not for runs of the kind 'q_network'; its own are --episodes" in said
 
 
 def test_an_agent_of_ppo_is_judged_by_drawn_actions_too(whole, capsys):

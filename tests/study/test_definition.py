@@ -191,5 +191,6 @@ def test_every_architecture_of_a_shipped_study_can_be_trained(name, smoke):
 
 
 def test_an_unknown_study_names_the_near_one():
-    for name, words in (("tabel1", "did you mean 'table1'"), ("nothing.toml", "unknown study 'nothing.toml'")):
+    known = {"tabel1": "did you mean 'table1'", "nothing": "unknown study 'nothing'"}
+    for name, words in (known | {"nothing.toml": "there is no file nothing.toml"}).items():
         assert words in told(read_definition, name)

@@ -77,7 +77,8 @@ def test_a_kept_definition_goes_by_the_name_of_its_study(whole: Study, tmp_path:
     [
         ("elsewhere", "priors --smoke", "elsewhere holds the study 'Smoke: two memories in two small worlds', not '"),
         ("elsewhere", "other.toml", "has none of these runs but others, such as Gridverse-Memory-5x5-v0__"),
-        ("elsewhere", "longer.toml", "was made with other settings of Gridverse-Memory-5x5-v0__dtqn4__"),
+        ("elsewhere", "longer.toml", "of Gridverse-Memory-5x5-v0__dtqn4__seed-1 (now total_steps = 99000)"),
+        ("foreign", "smoke", "foreign is of another trainer or version; give another --folder ("),
         ("new", "smoke --backend processes --address auto", "--address is for Ray"),
         ("kept", "smoke", "kept is the archive of a study: give another --folder, and --take-from "),
         ("photos", "smoke", "(cat.jpg is in it)"),
@@ -87,6 +88,10 @@ def test_a_kept_definition_goes_by_the_name_of_its_study(whole: Study, tmp_path:
 def test_what_is_no_folder_for_a_study_is_left_alone(
     whole: Study, kept: Path, here: Path, capsys: Capture, folder: str, study: str, words: str
 ) -> None:
+    (here / "foreign/configs").mkdir(parents=True)
+    for config in (whole.folder / "configs").iterdir():
+        (here / "foreign/configs" / config.name).write_text("[learner]\nclip = 0.2\n")
+    shutil.copy(whole.folder / "study.sqlite3", here / "foreign")
     (here / "photos").mkdir()
     (here / "photos/cat.jpg").write_bytes(b"a cat")
     (here / "file").write_text("x")
@@ -138,7 +143,7 @@ def test_reports_take_what_a_study_takes(whole: Study, here: Path, capsys: Captu
 def test_what_names_no_study_is_told() -> None:
     Path("mine.toml").write_text('title = "Mine"')
     assert "mine.toml: the key 'kind' is missing" in told(find_study, Path("mine.toml"))
-    assert "unknown study" in told(find_study, Path("nothing.toml"))
+    assert "there is no file nothing.toml" in told(find_study, Path("nothing.toml"))
     assert find_study(Path("folder")) == Path("folder")  # whoever opens it says that it is none
 
 
@@ -165,6 +170,13 @@ def test_a_study_goes_on_from_its_archive_and_gives_the_same_archive(kept: Path,
     # Behind them stands how often runs were started here.
     parts = [page.partition("## Time and cost")[0] for page in pages]
     assert parts[0] == parts[1]
+
+
+def test_that_nothing_is_taken_is_said(kept: Path, tmp_path: Path, capsys: Capture) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(re.sub(r"(?m)^seed = .*$", "seed = [71]", (SMOKE / "study.toml").read_text()))
+    said = printed(capsys, main, other, "--folder", tmp_path / "study", "--take-from", kept, "--dry-run")
+    assert "took nothing: --take-from has none of these runs" in said
 
 
 def test_a_damaged_run_of_an_archive_is_left_to_do(kept: Path, tmp_path: Path, capsys: Capture) -> None:
