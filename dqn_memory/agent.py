@@ -182,7 +182,7 @@ class Agent:
         if episodes < 1:
             raise UserError(f"episodes is {episodes}; it must be at least 1")
         if not isinstance(env, (gymnasium.Env, VectorEnv)):
-            raise UserError(f"{env!r} is no environment; give one, such as gymnasium.make({str(env)!r})")
+            raise UserError(f"{env!r} is no environment; give one, such as gymnasium.make('CartPole-v1')")
         vector = env if isinstance(env, VectorEnv) else SyncVectorEnv([lambda: env], autoreset_mode="SameStep")
         found, known = discrete_actions(vector.single_action_space)[0], self.interface.num_actions
         if found != known:
