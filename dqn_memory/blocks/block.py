@@ -93,6 +93,8 @@ class Memory(Block):
         super().__init_subclass__()
         if cls.run is Memory.run and cls.advance is Memory.advance:
             raise TypeError(f"{cls.__name__} has neither run nor advance; a memory needs one of them")
+        if cls.initial_state is Block.initial_state:
+            raise TypeError(f"{cls.__name__} has no initial_state; a memory needs one")
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         """Compute `sequence`, whose arguments are known to fit."""

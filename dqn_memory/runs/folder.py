@@ -261,7 +261,7 @@ class RunArgument:
     """A script's run, which it takes as an argument or as --run."""
 
     folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder, or the name of an agent in the package: demo, memory-7x7, car-flag."""
+    """Run folder, or the name of an agent in the package (Q-networks: demo, memory-7x7, car-flag)."""
     run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """The same, as a flag instead."""
 

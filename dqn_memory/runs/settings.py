@@ -104,7 +104,11 @@ def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base:
         if preset in preset_names(presets) and preset not in fitting:
             kind = preset_trainer(preset)
             raise UserError(f"--config {name} is a preset of {script_of(kind)} (in Python: kind={kind!r})")
-    return from_toml(config_class, read_text(path, "the config file "), str(path), base)
+    text = read_text(path, "the config file ")
+    if re.search(r"^\[axes\]", text, re.MULTILINE):
+        study = path.stem if path in study_files(presets).values() else name
+        raise UserError(f"--config {name} is a study; run it by python -m dqn_memory.study.run {study}")
+    return from_toml(config_class, text, str(path), base)
 
 
 def _trainer(config_class: type) -> str | None:

@@ -95,9 +95,13 @@ def test_what_has_steps_alone_has_sequences_too(kind):
     torch.testing.assert_close(state, expected[:, -1])
 
 
-def test_a_memory_without_a_form_is_refused():
-    with pytest.raises(TypeError, match="Neither has neither run nor advance; a memory needs one of them"):
-        type("Neither", (Memory,), {"initial_state": Mine.initial_state})
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("initial_state", "neither run nor advance; a memory needs one of them"), ("run", "no initial_state")],
+)
+def test_a_memory_without_a_form_is_refused(given, said):
+    with pytest.raises(TypeError, match=f"Half has {said}"):
+        type("Half", (Memory,), {given: Mine.initial_state})
 
 
 KEPT = {**MEMORY, "mine": Mine, "labelled": Labelled}

@@ -36,6 +36,7 @@ ROLLOUTS = [
     ("--architecture gru --prior gaussian", "--prior gaussian changes nothing: gru has no attention"),
     ("--engine compile", "--engine compile is for the window learner"),
     ("--config paper", "--config paper is a preset of dqn_memory.train"),
+    ("--config studies/memories", "run it by python -m dqn_memory.study.run memories"),
 ]
 WRONG = {
     "q_network": [
