@@ -105,7 +105,9 @@ def env_kwargs(config: Any, training: bool, **game: Any) -> dict[str, Any]:
     if config.environment.env.startswith("ALE/"):
         frames = config.atari.most_frames if limit is None else limit * config.atari.frame_skip
         return asdict(config.atari) | game | {"most_frames": min(frames, config.atari.most_frames)}
-    own = None if training or limit is None else _own_limit(replace(config.environment, time_limit=None))
+    if not training and limit is None:
+        return dict(config.environment.kwargs(training=False))
+    own = None if training else _own_limit(replace(config.environment, time_limit=None))
     return replace(config.environment, time_limit=limit if own is None else min(limit, own)).kwargs()
 
 

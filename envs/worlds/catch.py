@@ -36,10 +36,10 @@ class BlinkingCatch(World[CatchState]):
     an episode nothing falls. The paddle starts in the middle and moves one cell a step, so every ball whose column is
     remembered can be caught. Success is to have caught them all.
 
-    An episode has balls (grid - 1) steps and a return from -balls to +balls. Random actions catch one ball in `grid`.
-    With 10 balls on 8 x 8 cells and blink 4 the exact expectations are 10 for the best player, 4.26 for the best fixed
-    rule from the newest picture to an action, 1.79 for going towards a ball only while it is seen, and -7.5 for random
-    actions.
+    An episode has balls (grid - 1) steps and a return from -balls to +balls; `time_limit` None is 500, or as many as
+    all balls take. Random actions catch one ball in `grid`. With 10 balls on 8 x 8 cells and blink 4 the exact
+    expectations are 10 for the best player, 4.26 for the best fixed rule from the newest picture to an action, 1.79 for
+    going towards a ball only while it is seen, and -7.5 for random actions.
     """
 
     num_actions = 3
@@ -53,11 +53,11 @@ class BlinkingCatch(World[CatchState]):
         grid: int = 8,
         balls: int = 10,
         blink: int = 4,
-        time_limit: int = 500,
+        time_limit: int | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
-        super().__init__(time_limit, device)
         check(size, grid, balls, blink)
+        super().__init__(max(500, balls * (grid - 1)) if time_limit is None else time_limit, device)
         self.size, self.grid, self.balls = size, grid, balls
         self.reset_draws = balls
         self.observation_space = gymnasium.spaces.Box(0, 255, (3, size, size), np.uint8)

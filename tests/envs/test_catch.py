@@ -73,6 +73,11 @@ def painted(world, ball, paddle):
     return picture
 
 
+@pytest.mark.parametrize(("keywords", "limit"), [({}, 500), ({"grid": 16, "balls": 40}, 600), ({"time_limit": 9}, 9)])
+def test_all_balls_have_time_to_fall(keywords, limit):
+    assert BlinkingCatch(**keywords).time_limit == limit
+
+
 def test_columns_are_uniform():
     world = BlinkingCatch()
     counts = torch.bincount(world.reset(uniforms(4_000, 10)).columns.flatten(), minlength=8).numpy()

@@ -106,24 +106,26 @@ def test_every_step_is_drawn_equally_often_and_none_beside_the_present():
     assert (times[:count] - expected).abs().max() < 5 * expected**0.5
 
 
+@pytest.mark.parametrize("segment", [0, 3])
 @pytest.mark.parametrize("columns", [27, 60])  # within the ring, and after it has wrapped
-def test_a_share_of_the_sequences_ends_at_terminal_steps(columns):
+def test_a_share_of_the_sequences_ends_at_terminal_steps(columns, segment):
     lengths = [3, 8, 2, 20, 1, 9, 9, 20]
-    whole, steps = filled([lengths, lengths[::-1]], capacity=27, columns=columns, terminal_fraction=1.0)
+    whole, steps = filled([lengths, lengths[::-1]], 27, segment, columns=columns, terminal_fraction=1.0)
     oldest = max(columns - 27, 0)
     first, stop = oldest + (W if oldest else 0), columns - (T + N) + 1
     possible = {
         at * 2 + world
         for world in (0, 1)
         for at, (_, time, length) in enumerate(steps[world][:stop])
-        if at >= first and time == max(0, length - T)
+        if at >= first and time == max(0, length - T, (length - 1) // segment * segment if segment else 0)
     }
     many = torch.cat([whole.draw(40, torch.Generator().manual_seed(seed)) for seed in range(40)])
     assert set(many.tolist()) == possible
     found = whole.sequences(many)
     for row, cell in enumerate(many.tolist()):
-        assert int(found.left[row]) == min(steps[cell % 2][cell // 2][2], T)
-    half, _ = filled([lengths, lengths[::-1]], capacity=27, columns=columns, terminal_fraction=0.5)
+        _, time, length = steps[cell % 2][cell // 2]
+        assert int(found.left[row]) == length - time == int(found.mask[row].sum())  # the terminal step is trained
+    half, _ = filled([lengths, lengths[::-1]], 27, segment, columns=columns, terminal_fraction=0.5)
     drawn = [half.draw(40, torch.Generator().manual_seed(seed)).tolist() for seed in range(40)]
     assert all(sum(cell in possible for cell in row) >= 20 for row in drawn)
     ahead = sum(cell in possible for row in drawn for cell in row[:20])  # of the others some end there by chance

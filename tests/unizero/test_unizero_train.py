@@ -82,6 +82,7 @@ def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted(colle
 @pytest.mark.parametrize(("env", "longest", "limit"), [
     ("CartPole-v1", 1000, {"max_episode_steps": 500}), ("CartPole-v1", 50, {"max_episode_steps": 50}),
     (CAR, 1000, {"time_limit": 200}), ("envs:" + CAR, 12, {"time_limit": 12}), (CAR, None, {}),
+    ("CliffWalking-v1", None, {"max_episode_steps": 30}), ("CliffWalking-v1", 1000, {"max_episode_steps": 1000}),
 ])  # fmt: skip
 def test_an_evaluation_may_cut_a_worlds_episodes_and_not_lengthen_them(env, longest, limit):
     start = read_config(TrainConfig, "unizero/smoke")

@@ -74,8 +74,9 @@ class ModelConfig:
     rotary: bool = False
     """Rotary positions in place of the learned table."""
     initialisation: Literal["paper", "torch"] = "paper"
-    """`paper` draws linear and embedding weights from N(0, 0.02); `torch` keeps each module's default
-    initialisation, with which small models start with more signal. The heads' last layers are zero in both."""
+    """`paper` draws linear and embedding weights from N(0, 0.02); `torch` keeps their modules' default initialisation,
+    with which small models start with more signal. In both, positions are drawn from N(0, 0.02), convolutions by He's
+    rule, and the heads' last layers are zero."""
     support: Annotated[int, Bounds(1)] = 50
     """Rewards and values are distributions over the integers -support .. support, after the value transform."""
     prior: PriorConfig = field(default_factory=lambda: PriorConfig(span=SPAN, regulariser_weight=0.025))

@@ -99,12 +99,14 @@ class Replay(Ring):
         return drawn
 
     def _before_ends(self) -> Tensor:
-        """Find the drawable sequences whose last step is terminal, or begin the episode if that is shorter."""
+        """Find the drawable sequences whose last step is terminal, or begin its segment if that is shorter."""
         slot, env = (index.cpu() for index in self.cells["terminated"].nonzero(as_tuple=True))
         newest = self.written - 1
         column = newest - (newest - slot) % self.num_columns
         time = self.cells["time"].cpu()[slot, env]
-        start = column - time.clamp(max=self.horizon - 1)
+        segment = self.config.segment_length
+        back = time % segment if segment else time  # the mask hides what lies behind the segment of a sequence's first
+        start = column - back.clamp(max=self.horizon - 1)
         first, stop = self._drawable_columns()
         known = (column >= 0) & (start >= first) & (start < stop)
         return (start * self.num_envs + env)[known]

@@ -215,7 +215,11 @@ def make_batch(sequences: Sequences, values: ValueFunction, gamma: float, n: int
 
 
 def bootstrap_values(sequences: Sequences, n: int, values: ValueFunction) -> Tensor:
-    """Estimate values (B, T) of the observations n' .. n' + T - 1 steps after each sequence's first, in one call."""
+    """Estimate values (B, T) of the observations n' .. n' + T - 1 steps after each sequence's first, in one call.
+
+    The final observation of a truncated episode has no action; a prior that is not causal lets its padding, action 0,
+    reach these values.
+    """
     steps = sequences.mask.shape[1]
     count = sequences.left.clamp(1, n)  # (B,), the rewards n' that a target sums
     index = count.unsqueeze(1) + torch.arange(steps, device=count.device)  # (B, T), below T + n
