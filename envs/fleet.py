@@ -14,7 +14,7 @@ from envs.core import State, Step, World, put, where
 from envs.errors import UserError, require
 from envs.gymnasium_fleet import GymnasiumFleet
 from envs.registry import WORLDS, check_keywords, make_world
-from envs.seeding import restore_generator
+from envs.seeding import digest, restore_generator
 
 S = TypeVar("S", bound=State)
 
@@ -95,10 +95,10 @@ class TensorFleet:
         return self.world.frame(self._started(), row)
 
     def state_dict(self) -> dict[str, Any]:
-        """Save all that a bit-exact continuation needs: tensors only."""
+        """Save all that a bit-exact continuation needs, and a hash of what kind of world it is of."""
         state = self._started()
         fields = {name: value.clone() for name, value in vars(state).items()}
-        return {"state": fields, "generator": self.generator.get_state()}
+        return {"state": fields, "generator": self.generator.get_state(), "world_hash": self._world_hash()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken.
@@ -110,12 +110,18 @@ class TensorFleet:
         shapes, wanted = ({name: each.shape for name, each in fields.items()} for fields in (saved, vars(template)))
         kind = type(self.world).__name__
         advice = "resume with the world and the number of worlds that the run was started with"
-        require(shapes == wanted, f"The saved state does not fit {self.num_envs} worlds of {kind}; {advice}.")
+        fits = shapes == wanted and state.get("world_hash") == self._world_hash()
+        require(fits, f"The saved state does not fit {self.num_envs} worlds of {kind}; {advice}.")
         self.state = type(template)(**{name: value.to(self.device) for name, value in saved.items()})
         restore_generator(self.generator, state["generator"])
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
+
+    def _world_hash(self) -> int:
+        world = self.world
+        kind = f"{type(world).__name__} {world.num_actions} {world.observation_space} {world.state_space}"
+        return digest(np.frombuffer(kind.encode(), np.uint8))
 
     def _started(self) -> State:
         if self.state is None:

@@ -15,8 +15,8 @@ import torch
 import tyro
 
 from envs.baselines import known
-from envs.baselines.bounds import BY_CHANCE, Best, Budget, best
-from envs.baselines.known import SHIPPED, UNKNOWN, Lines
+from envs.baselines.bounds import BY_CHANCE, POINT_BASED, Best, Budget, best
+from envs.baselines.known import SHIPPED, UNKNOWN, Level, Lines
 from envs.baselines.players import level, play, random_player
 from envs.cli import Ids, Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
 from envs.contract import probe
@@ -90,6 +90,11 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
         lower, scripted_episodes = shipped.lower, shipped.scripted_episodes
     elif lower is None:
         lower = UNKNOWN if found.upper is UNKNOWN else replace(random, kind=BY_CHANCE)
+    elif lower.kind == POINT_BASED:  # by discounted returns, so that even chance may have more of these
+        success, returns = (max(each, key=lambda measure: measure.mean) for each in (
+            (lower.success, random.success), (lower.returns, random.returns)
+        ))  # fmt: skip
+        lower = Level(success, returns, POINT_BASED if success is lower.success else BY_CHANCE)
     return Lines(
         id=id,
         time_limit=world.time_limit,

@@ -77,10 +77,13 @@ def tabular_bounds(world: Tabular, budget: Budget) -> Best:
 
     Where chance ends with the start, the undiscounted optimum is found exactly instead.
     """
+    exact = world.initial_draws() is not None
+    if exact and world.tables.discount == 1.0:
+        return searched_bounds(world)
     model = tabular.Model.of(world.tables)
     found = tabular.solve(model, budget.gap, budget.size)
     discounted = {"discount": model.discount, "lower": found.lower, "upper": found.upper}
-    if world.initial_draws() is not None:
+    if exact:
         return replace(searched_bounds(world), discounted=discounted)
     outcomes = play(world, tabular.belief_player(model, found), budget.episodes, budget.seed)
     return Best(

@@ -220,12 +220,16 @@ def _backup(
 ) -> tuple[float, int]:
     """Choose the action with the best expected return with one step more to go.
 
-    An action stays until a better value is found: among equals it is the one that gets there, and does not put off.
+    An action stays until a better value is found, or it no longer reaches its own, which the end of the time made look
+    good: among equals it is the one that gets there, and does not put off.
     """
     gains = graph.reward[list(belief)].sum(0)  # (A,)
     for action in range(len(gains)):
         gains[action] += sum(len(b) * best[b][0] for b in following[belief, action].values())
-    action = int(gains.argmax())
-    value = float(gains[action]) / len(belief)
-    same = math.isclose(value, best[belief][0], rel_tol=SAME, abs_tol=SAME)
-    return best[belief] if same else (value, action)
+    gains /= len(belief)
+    known, kept = best[belief]
+    value, action = float(gains.max()), int(gains.argmax())
+    if not math.isclose(value, known, rel_tol=SAME, abs_tol=SAME):
+        return value, action
+    stays = math.isclose(float(gains[kept]), known, rel_tol=SAME, abs_tol=SAME)
+    return known, kept if stays else action

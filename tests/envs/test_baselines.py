@@ -138,6 +138,19 @@ def test_nothing_is_written_unasked(here, capsys):
     assert "POMDP/CarFlag-v0" in capsys.readouterr().out and not list(here.iterdir())
 
 
+def test_the_best_known_player_is_no_worse_than_chance(tmp_path):
+    path = tmp_path / "rare.pomdp"  # who maximises the return succeeds in three of ten episodes
+    path.write_text(
+        "discount: 0.9 values: reward states: a b start: 0.3 0.7 actions: safe risky observations: 2 T: * : * reset "
+        "O: * uniform R: safe : a : * : * 1 R: safe : b : * : * -0.1 R: risky : a : * : * -100 R: risky : b : * : * 10"
+    )
+    options = ["--options", "path", str(path), "--episodes", "400", "--write", str(tmp_path)]
+    main(["--env", "POMDP/File-v0", *options])
+    (found,) = known.read(tmp_path / "baselines.json").values()
+    assert found.lower.success == found.random.success and found.lower.kind == "lower by random actions"
+    assert found.lower.returns.mean > found.random.returns.mean
+
+
 def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(tmp_path):
     rooms, cards = "Gridverse/Memory-FourRooms-7x7-v0", "POMDP/MemoryCards-v0"
     shorter, fewer = (rooms, "--options", "time_limit", "100"), (cards, "--options", "pairs", "3")

@@ -31,6 +31,16 @@ T: * : * reset
 R: gamble : a : * : * 10
 R: gamble : b : * : * -1
 R: safe : * : * : * 1"""
+# Every step costs 1 until the goal: with few left, going is worth no more than staying.
+WAY = """states: s0 s1 s2 goal actions: stay go start: s0
+T: stay identity
+T: go : s0 : s1 1.0
+T: go : s1 : s2 1.0
+T: go : s2 : goal 1.0
+T: * : goal reset
+R: * : s0 : * : * -1
+R: * : s1 : * : * -1
+R: * : s2 : * : * -1"""
 THIRDS = f"states: 3 actions: 1 T: 0 {'0.333333 ' * 9} R: 0 : * : * : * 1"
 
 
@@ -115,9 +125,9 @@ def test_the_upper_bound_is_above_the_lower_everywhere():
     assert upper(3.0 * beliefs) == pytest.approx(3.0 * upper(beliefs))
 
 
-def file_world(tmp_path, text, **kwargs):
+def file_world(tmp_path, text, head=HEAD, **kwargs):
     path = tmp_path / "world.pomdp"
-    path.write_text(HEAD + text)
+    path.write_text(head + text)
     return make_world("POMDP/File-v0", path=str(path), **kwargs)
 
 
@@ -125,6 +135,13 @@ def file_world(tmp_path, text, **kwargs):
 def test_a_plan_knows_how_many_steps_are_left(tmp_path, limit):
     found = best(file_world(tmp_path, CASH, time_limit=limit), BUDGET)
     assert found.lower.returns.mean == found.upper.returns.mean == limit - 1 + 10
+
+
+@pytest.mark.parametrize(("limit", "discount"), [(2, 0.9), (3, 0.9), (4, 0.9), (250, 0.9), (250, 1.0)])
+def test_a_plan_goes_the_whole_way_where_steps_cost(tmp_path, limit, discount):
+    head = HEAD.replace("0.9", str(discount))
+    found = best(file_world(tmp_path, WAY, head, time_limit=limit), BUDGET)
+    assert found.lower.returns.mean == found.upper.returns.mean == -min(limit, 3)
 
 
 def test_the_most_paying_plan_bounds_no_success(tmp_path):

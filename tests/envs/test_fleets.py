@@ -207,7 +207,10 @@ def test_a_saved_state_continues_bit_for_bit(id, kwargs):
     again.load_state_dict(other.state_dict())  # a resumed run is saved and resumed like any other
 
 
-OTHERS = [(SMALL, CAR, 2), (SMALL, "Gridverse/Memory-7x7-v0", 2), (SMALL, SMALL, 3), ("CartPole-v1", "CartPole-v1", 3)]
+OTHERS = [
+    (SMALL, CAR, 2), (SMALL, "Gridverse/Memory-7x7-v0", 2), (SMALL, "Gridverse/Keydoor-5x5-v0", 2), (SMALL, SMALL, 3),
+    ("POMDP/Hallway-v0", "POMDP/HeavenHell-v0", 2), ("CartPole-v1", "CartPole-v1", 3),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("saved", "other", "count"), OTHERS)

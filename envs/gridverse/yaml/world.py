@@ -44,6 +44,8 @@ class Yaml(GridWorld):
         path: a file, or the name of one that comes along, such as "keydoor.7x7" (`stock_files()` lists them).
         options: the keywords of GridWorld but `view`; a file says nothing of these.
 
+    An episode succeeds if its return is above 0, so that none does where a file pays nothing; look at returns there.
+
     Raises:
         UserError: the file cannot be read, or it names a function, parameter, object, colour or action that there
             is not, or leaves one out, or a value does not fit; the sentence says where in the file.
