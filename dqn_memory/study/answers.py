@@ -215,17 +215,17 @@ def figure(archives: Archives, archive: str) -> str:
     """Draw scores by environment and series, and their mean over each cost; give the link to the picture."""
     data = archives[archive]
     shared = matrices(data)[1]
+    require(bool(shared), f"{archive} has no environment that all series share")
     cells, whole, costs = {}, {}, {label: dict[str, float]() for label in COSTS}
     for name in [name for name in data.series if data.of(series=name)]:
         levels = [list(data.normalised(world, name).values()) for world in shared]
         for world, level in zip(shared, levels, strict=True):
             cells[name, world] = interval(list(data.scores(world, name).values())), float(np.mean(level))
-        if shared:
-            whole[name] = statistics.mean_over(levels)
+        whole[name] = statistics.mean_over(levels)
         for label, cost in COSTS.items():
             costs[label][name] = cost([run for world in shared for run in data.of(world, name)])
     known = {label: found for label, found in costs.items() if not any(map(math.isnan, found.values()))}
-    require(whole and known, f"{archive} has no environment that all series share, or no processor times")
+    require(bool(known), f"{archive} has no processor times")
     scales = {world: scale for world in shared if (scale := data.scale(world))}
     archives.pictures[f"{archive}.png"] = png(answer_figure(cells, whole, known, scales))
     return f"![Final scores of {archive}, with 95 % intervals, and their mean over each cost.]({archive}.png)"
@@ -259,8 +259,8 @@ def choices(archives: Archives, archive: str, tasks: str = "", control: str = ""
         if not scores:
             continue
         good, maybe, worse = _ranked(scores)
-        marks = {name: mark for name in good if (mark := solved(data, world, data.of(world, name)))}
-        soonest = _soonest(data, world, list(marks)) if marks else good
+        solvers = [name for name in good if solved(data, world, data.of(world, name))]
+        soonest = _soonest(data, world, solvers) if solvers else good
         take, scale = min(soonest, key=lambda name: _remembered(data.of(world, name))), data.scale(world)
         if scale and scale(float(np.mean(scores[good[0]]))) < 0.5:
             take, doubt = good[0], "none yet"
@@ -274,7 +274,7 @@ def choices(archives: Archives, archive: str, tasks: str = "", control: str = ""
             row |= {control: f"{np.mean(scores[control]):.2f}" if control in scores else ""}
         row |= {"take": f"{doubt} (highest: {take})" if doubt else take}
         row |= {"score": f"{interval(scores[take]):.2f}"} | ({"seeds": str(len(scores[take]))} if uneven else {})
-        row |= {"solved after": f"{marks[take].seconds:,.0f} s" if take in marks else NEVER}
+        row |= {"solved after": _after(data, world, take)}
         row |= {"as good": "" if doubt == "none yet" else ", ".join(name for name in good if name != take)}
         rows.append(row | {"undecided": ", ".join(maybe), "worse": ", ".join(worse)})
     return Table.from_records(rows).markdown()
@@ -327,10 +327,15 @@ def solving(archives: Archives, archive: str) -> str:
     """Tabulate the processor seconds of one run until its series has solved an environment."""
     data, rows = archives[archive], []
     for world in data.worlds:
-        marks = {name: solved(data, world, data.of(world, name)) for name in data.series}
-        seconds = {name: f"{mark.seconds:,.0f}" if mark else NEVER for name, mark in marks.items()}
-        rows.append({"": plain_name(world)} | seconds)
+        rows.append({"": plain_name(world)} | {n: _after(data, world, n).removesuffix(" s") for n in data.series})
     return Table.from_records(rows).markdown()
+
+
+def _after(data: Data, world: str, name: str) -> str:
+    mark = solved(data, world, runs := data.of(world, name))
+    if mark is None:
+        return NEVER if runs else ""
+    return "" if math.isnan(mark.seconds) else f"{mark.seconds:,.0f} s"
 
 
 def used(archives: Archives, archive: str) -> str:

@@ -187,8 +187,10 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
     """Put tables of a study's runs into a folder, where an earlier archive of the same study is replaced.
 
     `records` are the runs to be kept by name, with summaries and, where the report shows them, attention maps. A
-    UserError where the folder holds something else, or runs that the study lacks.
+    UserError where the folder holds something else, or runs that the study lacks, or what is to be kept is damaged.
     """
+    for problem in (each for name in ("", *records) for each in source.damage.get(name, ())):
+        raise UserError(f"{problem}; nothing was archived")
     records = {run.name: records[run.name] for run in source.runs if run.name in records}
     earlier = _earlier(source, records, folder)
     if source.recorded is None:
@@ -217,10 +219,14 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
         files[ATTENTION] = "{" + ",\n".join(f"{_compact(name)}:{_compact(maps[name])}" for name in maps) + "}\n"
     checks = {name: sha256(text.encode()) for name, text in files.items() if name != ROWS}
     index = {"format": FORMAT, "study": source.plain(), "report": dict(source.shown), "files": checks}
+    files[INDEX] = json.dumps(index, indent=1) + "\n"
+    for name, text in files.items():  # all of it, so that what is replaced is not left half new
+        write_text(folder / f".{name}.new", text)
     with disk_errors(folder):
-        (folder / ATTENTION).unlink(missing_ok=True)
-    for name, text in (files | {INDEX: json.dumps(index, indent=1) + "\n"}).items():
-        write_text(folder / name, text)
+        if not maps:
+            (folder / ATTENTION).unlink(missing_ok=True)
+        for name in files:
+            (folder / f".{name}.new").replace(folder / name)
 
 
 def _earlier(source: Source, records: Mapping[str, RunRecord], folder: Path) -> dict[str, int]:

@@ -1,8 +1,9 @@
 """Make a study of runs that were trained one by one, so that they are reported and archived as others are."""
 
+import math
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import installed_trainers, trainer_class
 from dqn_memory.runs.toml import SCHEMA, defaults, from_toml, to_toml
 from dqn_memory.study.archive import CONFIG, RunRecord, Source, is_archive, open_source, portable, read_run, shared
-from dqn_memory.study.definition import AXES, Label, flat, slug
-from dqn_memory.study.store import RunState
+from dqn_memory.study.definition import AXES, Label, Line, flat, slug
+from dqn_memory.study.store import RunState, checkpoint, final_metrics
 
 SEED = re.compile(r"[-_]?(seed)?[-_]?\d+$")  # how the name of a run's folder tells its seed
 OWN = ("seed", "output.", "environment.env", "world.env", "schema")  # what runs of one series need not share
@@ -32,6 +33,8 @@ def gather(paths: Sequence[Path], name: str, title: str = "") -> Source:
     or runs do not belong together.
     """
     archives = [open_source(path) for path in paths if is_archive(path)]
+    for problems in (found for each in archives for found in each.damage.values()):
+        raise UserError(f"{problems[0]}; take runs from sound archives alone")
     single = [_single(path) for path in paths if not is_archive(path)]
     given = {run.name for run, _ in single}
     kept = [(run, each.record(run)) for each in archives for run in each.runs if run.name in (each.recorded or {})]
@@ -49,10 +52,11 @@ def gather(paths: Sequence[Path], name: str, title: str = "") -> Source:
     worlds = ", ".join(dict.fromkeys(run.world for run, _ in found))
     title = title or next((archive.title for archive in archives), worlds)
     about = next((archive.about for archive in archives), "")
+    lines = {label: line for archive in archives for label, line in archive.lines.items()}
     return Source(
         folder=paths[0] if len(paths) == 1 else Path(name), name=name, title=title, about=about, kind=kind, smoke=False,
         axes=AXES, runs=tuple(run for run, _ in found), recorded={run.name: record for run, record in found},
-        definition=definition_text(kind, title, about, found),
+        definition=definition_text(kind, title, about, found, lines), lines=lines,
         shown={"returns": any(archive.shown.get("returns") for archive in archives)},
     )  # fmt: skip
 
@@ -61,7 +65,7 @@ def _single(path: Path) -> tuple[RunState, RunRecord]:
     """Read a finished run; its series is named after its folder, or the one above where that is named by its seed."""
     record = read_run(path)
     last = next((line for line in reversed(record.metrics) if any(key.startswith("final/") for key in line)), None)
-    if last is None:
+    if last is None or (checkpoint(path) is not None and final_metrics(path) is None):  # lengthened, and then stopped
         raise UserError(f"{path} is not finished: it has no final evaluation; continue it with --resume {path}")
     path = path.resolve()
     settings = flat(record.config)
@@ -85,7 +89,7 @@ def kind_of(record: RunRecord, name: str) -> str:
     raise UserError(f"{name}: its config.toml is of no known trainer")
 
 
-def definition_text(kind: str, title: str, about: str, found: Found) -> str:
+def definition_text(kind: str, title: str, about: str, found: Found, lines: Mapping[str, Line]) -> str:
     """Write the definition whose runs these are: settings that all share, and those of each series."""
     config_class = trainer_class(kind).config_class
     start = flat(tomllib.loads(to_toml(defaults(config_class))))
@@ -106,4 +110,9 @@ def definition_text(kind: str, title: str, about: str, found: Found) -> str:
         "architecture": [{"name": name, **settings} for name, settings in series.items()],
         "seed": sorted({run.seed for run, _ in found}),
     }
+    if lines:
+        text["lines"] = {
+            label: {name: score for name, score in vars(line).items() if not math.isnan(score)}
+            for label, line in lines.items()
+        }
     return tomli_w.dumps(text)

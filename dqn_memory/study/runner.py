@@ -355,7 +355,9 @@ def offered(folder: Path, kind: str, planned: Sequence[Planned], sources: Sequen
                 if run.state == "finished" and (source.recorded is not None or finished(run.folder)):
                     text, name = source.record(run).config_toml, str(run.folder / CONFIG)
                     config: Any = from_toml(type(missing[0].config), text, name)
-                    held[_alike(replace(config, output=replace(config.output, run=None)))] = run
+                    made = replace(config, output=replace(config.output, run=None))
+                    chosen = replace(made, environment=replace(made.environment, observation_key=None))
+                    held |= {_alike(made): run, _alike(chosen): run}  # a key that was not given is chosen in the run
             except UserError as error:
                 yield run.name, None, source, str(error)
         for wanted in missing:
@@ -370,6 +372,9 @@ def _alike(config: Any) -> str:
     """
     if getattr(config, "match", None) is not None:
         config = replace(config, network=replace(config.network, width=1, head_width=1))
+    if config.environment.path is not None:
+        path = str(Path(config.environment.path).resolve())
+        config = replace(config, environment=replace(config.environment, path=path))
     compute = replace(config.compute, device="auto", engine="eager", threads=None)
     return to_toml(replace(config, compute=compute, output=replace(config.output, track=())))
 

@@ -21,6 +21,7 @@ from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive, main, unsound
 from dqn_memory.study.sections.scores import left_out_rows
 from dqn_memory.study.store import Study, write_checksums
+from envs.files import sha256
 
 RUN = "POMDP-Hallway-v0__dtqn4__seed-2"
 
@@ -295,13 +296,44 @@ def test_runs_are_gathered_into_an_archive_that_can_grow(finished: Path, tmp_pat
         assert planned[run.name] == config
 
 
+@pytest.mark.parametrize("single", [False, True])
+def test_what_is_damaged_is_not_archived_again(finished: Path, tmp_path: Path, capsys: Capture, single: bool) -> None:
+    first, second, *_ = singles(finished, tmp_path / "runs")
+    kept, other = tmp_path / "kept", tmp_path / "other"
+    main([first, "--archive", str(kept), "--no-attention"])
+    table = kept / "metrics.csv"
+    table.write_text(table.read_text().replace("1", "2"))
+    flags = [str(kept), *[second] * single, "--archive", str(other), "--no-attention"]
+    assert "have another SHA-256" in refused(capsys, flags, main)
+    assert not other.exists()
+
+
+def test_an_archive_that_grows_keeps_its_lines(finished: Path, tmp_path: Path) -> None:
+    first, second, *_ = singles(finished, tmp_path / "runs")
+    kept = tmp_path / "kept"
+    main([first, "--archive", str(kept), "--no-attention"])
+    definition, index = kept / "study.toml", kept / "archive.json"
+    before = definition.read_bytes()
+    definition.write_bytes(before + f'\n[lines."{MEMORY}"]\nrandom = 0.25\nbest = 0.75\n'.encode())
+    index.write_text(index.read_text().replace(sha256(before), sha256(definition.read_bytes())))
+    main([str(kept), second, "--archive", str(kept), "--no-attention"])
+    assert {label: (line.random, line.best) for label, line in read(kept).source.lines.items()} == {
+        MEMORY: (0.25, 0.75)
+    }
+
+
 def test_runs_that_are_no_study_are_one_sentence(finished: Path, tmp_path: Path, capsys: Capture) -> None:
     first, second, *_ = singles(finished, tmp_path / "runs")
     path = Path(second) / "metrics.jsonl"
     path.write_text("".join(line for line in path.open() if "final/" not in line))
     kept = str(tmp_path / "kept")
+    longer = Path(shutil.copytree(first, tmp_path / "longer"))  # lengthened, and stopped again
+    saved = {"step": 10**9, "metrics_bytes": (longer / "metrics.jsonl").stat().st_size}
+    (longer / "checkpoints").mkdir(exist_ok=True)
+    (longer / "checkpoints/manifest.json").write_text(json.dumps({"content": saved}))
     for flags, words in (
         ([first, second, "--archive", kept], "seed_2 is not finished: it has no final evaluation"),
+        ([str(longer), "--archive", kept], "longer is not finished: it has no final evaluation"),
         ([first, first], "two of the runs would be called"),
     ):
         assert words in refused(capsys, flags, main)

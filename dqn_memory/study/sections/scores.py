@@ -25,6 +25,7 @@ from envs.tables import Table, show
 
 READ = ("last average", "mean average", "final", "area")  # numbers of a summary that have a column
 PUBLISHED = READ[:3]  # that a paper's number may be
+ROUNDING = 1e-9  # by which the mean of equal numbers may fall short of them
 SOLVED = 0.95  # of the best known player's success or return, at which an environment counts as solved
 ABLATION = "memory_ablation/"  # how the names of metrics begin that were evaluated without the memory
 RECALLED = "final/recall_distance"
@@ -83,7 +84,7 @@ def solved(data: Data, world: str, runs: Sequence[Entry]) -> Solved | None:
     level = SOLVED * best if best > 0 else math.inf  # below 0 a share of it would be more
     marks = [{step: score for step, (score, _) in scores_and_seconds(run).items()} for run in runs]
     steps = sorted(set(marks[0]).intersection(*marks)) if marks else []
-    below = np.flatnonzero(np.array([np.mean([mark[step] for mark in marks]) for step in steps]) < level)
+    below = np.flatnonzero(np.array([np.mean([mark[step] for mark in marks]) for step in steps]) < level - ROUNDING)
     first = below[-1] + 1 if len(below) else 0
     return Solved(level, steps[first], steps[first] * runs[0].pace) if first < len(steps) - 1 else None
 
