@@ -5,6 +5,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -146,6 +147,15 @@ def test_steps_to_a_level_say_how_many_runs_reached_it_and_scores_what_they_lose
     assert (row["series"], row["seeds"]) == ("dgfqn", "4")
     shown = [row[name].split()[0] for name in ("with", "without", "lost", "recall distance")]
     assert shown == ["0.500", "0.250", "0.250", "3.000"]
+
+
+def test_what_was_learned_at_the_end_is_each_runs_own() -> None:
+    """Runs that stop early end at other steps."""
+    names = {"step": 1, "memory/0.1.mu": 1.0}
+    metrics = [[{name: x * step for name, x in names.items()} for step in steps] for steps in ((2, 4, 6), (2, 4, 5))]
+    runs: Any = [SimpleNamespace(record=SimpleNamespace(metrics=lines)) for lines in metrics]
+    steps, found = learned.learned_values(runs)
+    assert steps.tolist() == [2, 4, 6] and found["mu"][0, 1].tolist() == [[2, 4, 6], [2, 4, 5]]
 
 
 def test_what_a_backward_recurrence_learned_is_shown_where_there_is_one(tmp_path: Path) -> None:

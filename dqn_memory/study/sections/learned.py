@@ -75,17 +75,23 @@ def groups(data: Data) -> list[Group]:
 
 
 def learned_values(runs: Sequence[Entry]) -> tuple[Floats, dict[str, Heads]]:
-    """Give the steps (E,) at which all runs logged learned values, and these; empty where they learn nothing."""
+    """Give steps (E,) and learned values (runs, E) there; empty where a run learns nothing.
+
+    These are the steps that all runs logged, and at the end each run's own last one, called by the latest of these.
+    """
     # another line of the same step says other things
     logs = [{line["step"]: line for line in run.record.metrics if any(map(NAME.match, line))} for run in runs]
-    steps = sorted(set.intersection(*map(set, logs)))
-    names = {name for log in logs for line in log.values() for name in line if NAME.match(name)}
+    if not all(logs):
+        return np.array([]), {}
+    ends = [max(log) for log in logs]
+    steps = sorted(set.intersection(*map(set, logs)) - set(ends))
+    lines = [[*(log[step] for step in steps), log[end]] for log, end in zip(logs, ends, strict=True)]
     learned: dict[str, Heads] = {}
-    for name in sorted(names) if steps else ():
+    for name in sorted({name for log in logs for line in log.values() for name in line if NAME.match(name)}):
         ((layer, head, what),) = NAME.findall(name)
-        values = np.array([[log[step].get(name, np.nan) for step in steps] for log in logs], np.float64)
+        values = np.array([[line.get(name, np.nan) for line in several] for several in lines], np.float64)
         learned.setdefault(what, {})[int(layer), int(head)] = values
-    return np.array(steps), learned
+    return np.array([*steps, max(ends)]), learned
 
 
 def first_values(config: Any) -> tuple[dict[str, float], str]:
