@@ -49,8 +49,8 @@ class LearnerConfig:
     loss_positions: str = "auto"
     """Positions that the loss trains: all (every position of a window, as published; a bidirectional layer then sees
     the future) | prefixes (every position as if it were the newest, at the cost of `all`; for causal networks and those
-    whose last layer alone is bidirectional) | ends:M (M separate contexts per window) | last (ends:1) | auto (prefixes
-    if possible, else ends:4)."""
+    whose last layer alone is bidirectional) | ends:M (the newest of single contexts, M for each window of a batch) |
+    last (ends:1) | auto (prefixes if possible, else ends:4)."""
     targets: Literal["full", "shifted"] = "full"
     """`full` keeps the oldest observation in the context of every target; `shifted` reads the window that starts one
     step later, as published, so that a cue seen only in the first observation never reaches a target."""
@@ -77,7 +77,7 @@ class LearnerConfig:
     """Autocast precision of the forward passes."""
 
     def contexts_per_window(self, network: QNetwork) -> int | None:
-        """How many contexts of a window are encoded one by one; None where the loss is on all positions of windows.
+        """How many single contexts are drawn for each window of a batch; None where whole windows are trained.
 
         Raises:
             UserError: `loss_positions` is malformed, or does not fit the network.
