@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from gymnasium.spaces import flatdim
 from torch import Tensor
 
 from envs.atari import AtariConfig, AtariFleet
@@ -120,7 +121,8 @@ class TensorFleet:
 
     def _world_hash(self) -> int:
         world = self.world
-        kind = f"{type(world).__name__} {world.num_actions} {world.observation_space} {world.state_space}"
+        sizes = [flatdim(space) for space in (world.observation_space, world.state_space) if space is not None]
+        kind = f"{type(world).__name__} {world.num_actions} {sizes}"  # no text of numpy's, which its versions change
         return digest(np.frombuffer(kind.encode(), np.uint8))
 
     def _started(self) -> State:

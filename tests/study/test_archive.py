@@ -6,6 +6,7 @@ import shutil
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from dqn_memory.study.archive import TRAINING_LINES, RunRecord, compact, open_so
 from dqn_memory.study.collect import Data, kept_record
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive, main, unsound
+from dqn_memory.study.runner import _alike, offered
 from dqn_memory.study.sections.scores import left_out_rows
 from dqn_memory.study.store import Study, write_checksums
 from envs.files import sha256
@@ -306,6 +308,24 @@ def test_what_is_damaged_is_not_archived_again(finished: Path, tmp_path: Path, c
     flags = [str(kept), *[second] * single, "--archive", str(other), "--no-attention"]
     assert "have another SHA-256" in refused(capsys, flags, main)
     assert not other.exists()
+
+
+def test_runs_are_taken_whose_settings_the_trainer_completed(finished: Path, tmp_path: Path) -> None:
+    definition = read_definition(str(finished / "study.toml"))
+    planned, source = expand(definition), Path(shutil.copytree(finished, tmp_path / "source"))
+    folder = source / "runs" / planned[0].name
+    config = tomllib.loads((folder / "config.toml").read_text())
+    config["environment"]["observation_key"] = "image"  # chosen in the run, as the only one
+    (folder / "config.toml").write_text(tomli_w.dumps(config))
+    write_checksums(folder)
+    names = [name for name, run, *_ in offered(tmp_path / "new", definition.kind, planned, [source]) if run]
+    assert planned[0].name in names
+    given: Any = planned[0].config
+    here, there = (
+        _alike(replace(given, environment=replace(given.environment, path=path)))
+        for path in ("a.pomdp", str(Path("a.pomdp").resolve()))
+    )
+    assert here == there
 
 
 def test_an_archive_that_grows_keeps_its_lines(finished: Path, tmp_path: Path) -> None:
