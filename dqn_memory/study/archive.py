@@ -51,7 +51,8 @@ RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
 CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 SUMMARY, ATTENTION = "summary.json", "attention.json"
 EVALUATIONS = ("eval/", "final/", "sampled/", "memory_ablation/")  # names of metrics all of which are kept
-WORLD_MODEL = "losses/reconstruction"  # which GLAM logs; where it stands, the losses of every line are kept
+LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
+WORLD_MODEL = f"losses/{LOSSES[0]}"  # which GLAM logs; where it stands, these losses of every line are kept
 TRAINING_LINES = 10  # of a run that are kept besides
 DIGITS = 7  # significant ones of what is measured
 FEWER_DIGITS = 4  # of what a training line says of the training itself
@@ -277,10 +278,11 @@ def evaluates(row: Tree) -> bool:
 
 
 def shortened(row: Tree) -> Tree:
-    """Leave out what no report reads: intervals before the end, and besides losses what such a world model logs."""
-    only = ("step", "losses/") if WORLD_MODEL in row and not evaluates(row) else ""
+    """Leave out what no report reads: intervals before the end, and what else than LOSSES such a world model logs."""
+    if WORLD_MODEL in row and not evaluates(row):
+        return {name: row[name] for name in ("step", *(f"losses/{part}" for part in LOSSES)) if name in row}
     interval = re.compile("eval/.*_(low|high)")
-    return {name: x for name, x in row.items() if name.startswith(only) and not interval.fullmatch(name)}
+    return {name: x for name, x in row.items() if not interval.fullmatch(name)}
 
 
 def rounded(row: Tree) -> Tree:

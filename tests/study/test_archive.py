@@ -93,12 +93,12 @@ def test_few_training_lines_are_kept_and_all_that_a_report_reads() -> None:
         metrics[place] = {"step": place + 1, name: 1 / 3}
     metrics[100] |= {"eval/success_low": 0.1, "eval/greedy_success_high": 0.9}
     metrics[101] |= {"final/success_low": 0.1}
-    metrics[700] |= {"losses/kl": 0.1, "charts/SPS": 1.0, "time/elapsed": 1.0}
+    metrics[700] |= {"losses/variation": 0.1, "losses/kl": 0.1, "charts/SPS": 1.0, "time/elapsed": 1.0}
     once = compact(RunRecord({}, {}, list(metrics)))
     training = [row["step"] for row in once.metrics if "losses/td_loss" in row]
     assert len(training) == TRAINING_LINES and training[-1] == 1000 and set(np.diff(training)) <= {99, 100, 101, 102}
     kept = {name for row in once.metrics for name in row}
-    assert kept == {"step", "losses/td_loss", *read_in_full, "final/success_low", "losses/kl"}
+    assert kept == {"step", "losses/td_loss", *read_in_full, "final/success_low", "losses/variation"}
     assert compact(once) == once
 
 

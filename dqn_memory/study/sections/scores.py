@@ -15,6 +15,7 @@ import numpy as np
 from dqn_memory.runs.backend import FACT as BACKEND
 from dqn_memory.runs.settings import flag_names
 from dqn_memory.study import statistics
+from dqn_memory.study.archive import LOSSES
 from dqn_memory.study.collect import ACTING, Data, Entry, meaning, sizes_of
 from dqn_memory.study.page import WORDS, Picture, Section, counted, section, slug
 from dqn_memory.study.papers.tables import scores as published_scores
@@ -30,7 +31,6 @@ SOLVED = 0.95  # of the best known player's success or return, at which an envir
 ABLATION = "memory_ablation/"  # how the names of metrics begin that were evaluated without the memory
 RECALLED = "final/recall_distance"
 THRESHOLDS = 101  # of a performance profile
-LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
 WINDOW = 11  # log lines of a moving average
 FEW = 40  # runs up to which each has a row
 ALONE = ("seed", "output.", "compute.")  # settings that a run has to itself, or that change no number by contract
