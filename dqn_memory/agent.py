@@ -179,8 +179,10 @@ class Agent:
         Raises:
             UserError: the observations, the actions or the number of episodes do not fit.
         """
-        if episodes < 1:
-            raise UserError(f"episodes is {episodes}; it must be at least 1")
+        if episodes < 1 or episodes % 1:
+            raise UserError(f"episodes is {episodes}; it must be a whole number of at least 1")
+        if seed is not None and seed < 0:
+            raise UserError(f"seed is {seed}; it must be 0 or more")
         if not isinstance(env, (gymnasium.Env, VectorEnv)):
             raise UserError(f"{env!r} is no environment; give one, such as gymnasium.make('CartPole-v1')")
         vector = env if isinstance(env, VectorEnv) else SyncVectorEnv([lambda: env], autoreset_mode="SameStep")
@@ -258,7 +260,7 @@ class Agent:
         given, shape = _array(observation), self.interface.raw.shape or ()
         if given is None:
             raise UserError("the observation is no array: its rows must all have the same shape")
-        if (given.shape != shape and given.shape[1:] != shape) or given.ndim < len(shape):
+        if (given.shape != shape and given.shape[1:] != shape) or given.ndim < len(shape) or not given.size:
             raise UserError(f"the observation has shape {given.shape}; it must be {shape}, or (N, ...) for a batch")
         self._check_numbers(given)
         single = given.shape == shape
@@ -414,7 +416,8 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
     episodes = options.episodes or 1_000
     scores = {policy: evaluate(network, each, episodes, options.seed) for policy, each in setups.items()}
     if options.video is not None:
-        looks = [] if options.reset_memory else [Looks.found(network, each, config.acting) for each in film]
+        played = [] if options.reset_memory else film
+        looks = [Looks.found(network, each, config.acting, config.acting_state) for each in played]
         save_video(Path(options.video), film, action_names(setup), looks)
         print(f"wrote {options.video}", file=sys.stderr)
     architecture = config.network.architecture

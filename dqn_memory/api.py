@@ -127,7 +127,11 @@ def load_run(path: Path | str) -> RunData:
     lines = run.metrics()
     names = dict.fromkeys(name for line in lines for name in line if name != "step")
     metrics = Metrics({name: _series(lines, name) for name in names})
-    return RunData(run.path, tomllib.loads(run.config_toml), run.environment, metrics)
+    try:
+        config = tomllib.loads(run.config_toml)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{run.path / 'config.toml'} is damaged: {error}") from None
+    return RunData(run.path, config, run.environment, metrics)
 
 
 def _series(lines: Sequence[dict[str, Any]], name: str) -> Series:

@@ -55,9 +55,9 @@ class LearnerConfig:
     """`full` keeps the oldest observation in the context of every target; `shifted` reads the window that starts one
     step later, as published, so that a cue seen only in the first observation never reaches a target."""
     window_placement: Literal["around", "ending"] = "around"
-    """Where a drawn step lies in its window: `around` anywhere in it, so that all steps of episodes shorter than K are
-    learned from about equally often (of longer ones the first and last about half as often as the others); `ending` at
-    its end, as published, where a terminal step is in one window and all others in K."""
+    """Where a drawn step lies in its window: `around` anywhere in it, so that all steps of episodes much shorter than K
+    are learned from about equally often (of longer ones the last, and of much longer ones also the first, about half as
+    often as the others); `ending` at its end, as published, where a terminal step is in one window, all others in K."""
     terminal_fraction: Annotated[float, Bounds(0, 1)] = 0.0
     """Fraction of windows that are drawn to end at a terminal step (0: as often as they happen)."""
     terminal_weight: Annotated[float, Bounds(above=0)] = 1.0
@@ -68,7 +68,7 @@ class LearnerConfig:
     random endings."""
     tail_fraction: Annotated[float, Bounds(above=0, most=1)] = 1.0
     """Fraction of windows that also train the steps whose target lies beyond the window, at two extra forward passes.
-    There these steps are weighted by 1/fraction, elsewhere by 0: the same expected gradient, in less time."""
+    There these steps are weighted by 1/fraction, elsewhere by 0: about the same expected gradient, in less time."""
     mask_padding: bool = True
     """Leave padding out of the loss (published: it is in the loss)."""
     lengths: bool = True

@@ -104,7 +104,7 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
     """Play and measure."""
     episodes = play(args, setup, network)
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
-    attention = episode_attention(network, *drawn, config.acting)
+    attention = episode_attention(network, *drawn, config.acting, config.acting_state)
     carries = network.stateful and config.network.row().positions == "none"  # step by step it encodes no places
     whole = len(drawn[0]) if config.acting_state == "episode" else network.config.context  # then acting cuts windows
     states, gates = (

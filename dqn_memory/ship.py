@@ -6,7 +6,7 @@ and `Agent.load` read it as any other run; it cannot be resumed. The agents in t
 """
 
 import json
-import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +41,8 @@ def ship(run: Path, folder: Path) -> None:
     Raises:
         UserError: the run is not finished or of another kind, or there is something in the folder.
     """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists already; choose another folder")
     checkpoint, config = read_run(run, TrainConfig)
     source = Run.open(run)
     metrics = [{name: line[name] for name in line if name.startswith(KEPT)} for line in source.metrics()]
@@ -50,7 +52,10 @@ def ship(run: Path, folder: Path) -> None:
     weights = {f"{part}.{name}": weight for name, weight in checkpoint.part(part).items()}
     text = to_toml(replace(config, output=replace(config.output, run=None)))
     facts = source.environment  # empty where the run died before that was written
-    command = re.sub(r" --run[ =]\S+", "", facts.get("command", ""))
+    words = shlex.split(facts.get("command", ""))
+    kept = [word for before, word in zip(["", *words], words, strict=False)
+            if "--run" not in (before, word) and not word.startswith("--run=")]  # fmt: skip
+    command = shlex.join(kept)
     with Run.create(folder, text, facts=facts | {"command": command}) as made:
         lines = [json.dumps(line) + "\n" for line in metrics if len(line) > 1]
         write_atomic(folder / METRICS, "".join(lines).encode())

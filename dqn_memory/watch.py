@@ -52,7 +52,7 @@ class Args(RunArgument):
     """Number of the first episode's initial state, in environments that have finitely many."""
     reset_memory: bool = False
     """Forget everything before each step: what the agent does without its memory."""
-    delay: Annotated[float, Bounds(0)] = 0.4
+    delay: Annotated[float, Bounds(0, 60)] = 0.4
     """Seconds that a step is shown."""
 
 
@@ -63,7 +63,8 @@ def watched(args: Args) -> tuple[Watched, tuple[str, ...]]:
 
     def play() -> Watched:
         for episode in play_each(setup, network, args.seed, args.episodes, args.initial, draw=True):
-            yield episode, None if args.reset_memory else Looks.found(network, episode, config.acting)
+            looks = None if args.reset_memory else Looks.found(network, episode, config.acting, config.acting_state)
+            yield episode, looks
 
     return play(), action_names(setup)
 

@@ -42,7 +42,7 @@ class MeasureArgs(WriteArgs):
     """Few repetitions of tiny sizes: shows that everything runs; its numbers mean nothing."""
 
     def check(self) -> None:
-        require(self.threads >= 1, f"--threads {self.threads} must be at least 1")
+        require(1 <= self.threads <= 1024, f"--threads {self.threads} must be from 1 to 1,024")
 
 
 def check_id(id: str, plugins: Sequence[str]) -> None:

@@ -50,7 +50,7 @@ def near_names(what: str, name: str, known: Iterable[str]) -> str:
     hint = suggestion(name, known)
     if not hint.startswith("none of"):
         return f"unknown {what} '{name}'; {hint}"
-    own = "; one of your own needs --plugin MODULE, which registers it" if what in REGISTERED else ""
+    own = "; one of your own must be registered, in most scripts by --plugin MODULE" if what in REGISTERED else ""
     return f"unknown {what} '{name}': {hint}{own}"
 
 

@@ -88,9 +88,9 @@ def make_folder(folder: Path) -> None:
 
 
 def read_text(path: Path, what: str = "") -> str:
-    """Read a UTF-8 text file; a UserError, which calls it `what`, says why it cannot be read."""
+    """Read a UTF-8 text file, with or without a byte order mark; a UserError names it `what` and says why it cannot."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"cannot read {what}{path}: {reason}") from None

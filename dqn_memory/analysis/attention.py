@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import ActingMode
+from dqn_memory.acting import ActingMode, ActingState
 from dqn_memory.analysis.episodes import TOKENS, known_lengths, windows
 from dqn_memory.blocks import EncoderLayer, Prior, Sublayer
+from dqn_memory.blocks.attention import StreamedAttention
 from dqn_memory.blocks.gates import GruGate
 from dqn_memory.network import QNetwork
 from envs.spaces import Array
@@ -25,13 +26,17 @@ def attention_maps(network: QNetwork, observation: Tensor, previous_action: Tens
 
 
 def episode_attention(
-    network: QNetwork, observation: Tensor, previous_action: Tensor, acting: ActingMode = "prefix"
-) -> dict[int, Tensor]:
+    network: QNetwork, observation: Tensor, previous_action: Tensor, acting: ActingMode = "prefix",
+    state: ActingState = "window",
+) -> dict[int, Tensor]:  # fmt: skip
     """Compute what every decision of an episode (T, ...) attended to, by layer number, each (H, T, T).
 
     Row t holds the newest query's weights in the window that acting fed at step t; a key that had left the window, or
-    was still to come, has 0. Weights on padding, which some padded forms give, are left out.
+    was still to come, has 0. Weights on padding, which some padded forms give, are left out. Where acting carries a
+    state, each layer has a window of its own inputs, in which steps before it live on.
     """
+    if state == "episode":
+        return _carried_attention(network, observation, previous_action)
     length, size = len(observation), min(network.config.context, len(observation))
     found: dict[int, list[Tensor]] = {}
     for ends in torch.arange(length, device=observation.device).split(max(1, TOKENS // network.config.context)):
@@ -42,10 +47,35 @@ def episode_attention(
         maps = _maps(network, part.observation, part.previous_action, known_lengths(part, acting))
         for layer, weights in maps.items():
             newest = weights[rows, :, part.position, :size] * real[:, None]  # (B, H, S)
-            empty = newest.new_zeros(*newest.shape[:2], length)
-            by_step = empty.scatter_add(2, step[:, None].expand_as(newest), newest)
-            found.setdefault(layer, []).append(by_step)
+            found.setdefault(layer, []).append(_by_step(newest, step, length))
     return {layer: torch.cat(parts).transpose(0, 1) for layer, parts in found.items()}
+
+
+@torch.no_grad()
+def _carried_attention(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Tensor]:
+    """As `episode_attention`, from the inputs that each layer's state holds."""
+    x, found = network.embed(observation[None], previous_action[None]), {}  # (1, T, D)
+    for number, layer in enumerate(network.layers):
+        if isinstance(layer, EncoderLayer) and layer.attention is not None:
+            first = cast(Sublayer, layer.sublayers[0])
+            length, inputs = len(observation), first.enter(x)[0]  # (T, D)
+            size = min(cast(StreamedAttention, first.block).context, length)
+            parts = []
+            for ends in torch.arange(length, device=x.device).split(max(1, TOKENS // size)):
+                lengths = (ends + 1).clamp(max=size)  # (B,)
+                step = (ends + 1 - lengths)[:, None] + torch.arange(size, device=x.device)  # (B, S)
+                weights = layer.attention.weights(inputs[step], lengths)  # (B, H, S, S)
+                rows = torch.arange(len(ends), device=x.device)
+                parts.append(_by_step(weights[rows, :, lengths - 1], step, length))
+            found[number] = torch.cat(parts).transpose(0, 1)
+        x, _ = layer.sequence(x)  # type: ignore[operator]
+    return found
+
+
+def _by_step(newest: Tensor, step: Tensor, length: int) -> Tensor:
+    """Spread the weights of windows (B, H, S) over the steps `step` (B, S) of an episode -> (B, H, T)."""
+    empty = newest.new_zeros(*newest.shape[:2], length)
+    return empty.scatter_add(2, step[:, None].expand_as(newest), newest)
 
 
 @torch.no_grad()

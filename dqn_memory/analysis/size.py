@@ -271,9 +271,17 @@ def gigaflop(work: Callable[[], object]) -> float:
     return _counted(work) / 1e9
 
 
+def _operators() -> dict[Any, Callable[..., int]]:
+    """Add to `_OPERATORS` the other forms of Mamba's scan, which are there once they were needed."""
+    return _OPERATORS | {
+        getattr(_kernels, form + end): _OPERATORS[getattr(_kernels, "selective_scan" + end)]
+        for form in ("cpu_scan", "selective_scan_triton") for end in ("", "_backward") if hasattr(_kernels, form)
+    }  # fmt: skip
+
+
 def _counted(work: Callable[[], object]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the counter speaks of modules that it does not know
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=_OPERATORS) as counter:
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=_operators()) as counter:
             work()
     return counter.get_total_flops()

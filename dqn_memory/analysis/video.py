@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from dqn_memory.acting import ActingMode
+from dqn_memory.acting import ActingMode, ActingState
 from dqn_memory.analysis.attention import episode_attention
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.network import QNetwork
@@ -19,6 +19,7 @@ from envs.files import disk_errors, make_folder, write_atomic
 from envs.spaces import Array
 
 STEP_MS, LAST_MS = 400, 2000
+LONGEST_MS = 655_350  # that a GIF can show a picture
 PAGES = 200  # about the most pictures of a video; of longer ones only some steps are shown, each for longer
 SHADES, SOME = 128, 8  # colours of a GIF, and of how many of its pictures they are
 SIDE, PANEL, MARGIN, LINE = 250, 230, 12, 23  # pixels
@@ -46,11 +47,11 @@ class Looks:
         return cls(tuple(names), np.concatenate(list(attention.values())))
 
     @classmethod
-    def found(cls, network: QNetwork, episode: Episode, acting: ActingMode) -> Self | None:
+    def found(cls, network: QNetwork, episode: Episode, acting: ActingMode, state: ActingState) -> Self | None:
         """Compute what each decision of an episode attended to."""
         device = next(network.parameters()).device
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
-        attention = episode_attention(network, observation, previous, acting)
+        attention = episode_attention(network, observation, previous, acting, state)
         return cls.of({layer: maps.double().cpu().numpy() for layer, maps in attention.items()})
 
     def at(self, step: int) -> tuple[Array, float]:
@@ -88,7 +89,8 @@ def save_video(
         look = looks[number - 1] if looks else None
         steps = range(0, len(episode), every)
         pictures += [page(episode, step, number, actions, look) for step in (*steps, len(episode))]
-        durations += [step_ms * min(every, len(episode) - step) for step in steps] + [LAST_MS]
+        shown = (step_ms * min(every, len(episode) - step) for step in steps)
+        durations += [*(min(each, LONGEST_MS) for each in shown), LAST_MS]
     buffer, kind = io.BytesIO(), "GIF" if path.suffix.lower() == ".gif" else "PNG"
     if kind == "GIF":
         pictures = _with_palette(pictures)

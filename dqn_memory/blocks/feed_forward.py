@@ -65,6 +65,8 @@ class FrameStack(Memory):
 
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, frames: int = 4) -> None:
         super().__init__()
+        if frames < 1:
+            raise ValueError(f"frames is {frames}; frame_stack needs at least 1")
         self.width, self.frames = width, frames
         self.linear = nn.Linear(frames * width, width)
         self.tail = Tail(width, projection, dropout)

@@ -38,7 +38,9 @@ class Mamba(Memory):
         super().__init__()
         self.width, self.states, self.taps = width, states, taps
         self.inner = expand * width
-        self.rank = rank or math.ceil(width / 16)
+        self.rank = math.ceil(width / 16) if rank is None else rank
+        if min(states, taps, expand, self.rank) < 1:
+            raise ValueError(f"{states=}, {taps=}, {expand=}, rank={self.rank}; mamba needs at least 1 of each")
         self.in_proj = nn.Linear(width, 2 * self.inner, bias=False)
         self.conv1d = nn.Conv1d(self.inner, self.inner, taps, groups=self.inner)
         self.x_proj = nn.Linear(self.inner, self.rank + 2 * states, bias=False)

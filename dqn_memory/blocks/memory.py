@@ -32,6 +32,8 @@ def _feed_forward(multiple: int, width: int, dropout: float = 0.0, projection: b
 
 
 def _mlp(width: int, dropout: float = 0.0, projection: bool = False, *, multiple: int = 4) -> Block:
+    if multiple < 1:
+        raise ValueError(f"multiple is {multiple}; mlp needs at least 1")
     return FeedForward(width, multiple, dropout)
 
 
@@ -92,6 +94,8 @@ def build(name: str, width: int, dropout: float = 0.0, projection: bool = False,
     builder = lookup(MEMORY, name, "memory")
     if width < 1:
         raise ValueError(f"width is {width}; a memory needs at least 1")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout is {dropout}; it must be 0 or more and below 1")
     if SHIPPED.get(name) is not builder:
         check_memory(name, builder, width, projection)
     known = list(inspect.signature(builder).parameters)[3:]

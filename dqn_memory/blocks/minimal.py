@@ -4,6 +4,7 @@ from abc import abstractmethod
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, wide, wide_dtype
 from dqn_memory.blocks.kernels.linear_scan import linear_scan, mask, multiply
@@ -74,9 +75,9 @@ class MinLSTM(Linear):
         f_t = sigmoid(W_f x_t + c_f)    i_t = sigmoid(W_i x_t + c_i)    h~_t = W_h x_t + c_h
         h_t = f_t / (f_t + i_t) h_{t-1} + i_t / (f_t + i_t) h~_t
 
-    The plain equations, without g and logarithms. The output is h_t. 3 D^2 + 3 D parameters; 3 D^2 + 2 D multiply-adds
-    a token, a state of O(D). Stable at any length: h_t is an average of the candidates and the first state. In float32
-    the ratio is undefined only where both gates are below 1e-38, inputs of -87 to both sigmoids.
+    Without g. The ratio is sigmoid(log f_t - log i_t), which gates near 0 leave defined. The output is h_t. 3 D^2 + 3 D
+    parameters; 3 D^2 + 2 D multiply-adds a token, a state of O(D). Stable at any length: h_t is an average of the
+    candidates and the first state.
     """
 
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False) -> None:
@@ -89,8 +90,8 @@ class MinLSTM(Linear):
         width = self.shape[0]
         (outputs,) = wide(self.linear(x))
         gates, candidate = outputs.split((2 * width, width), -1)
-        forget, enter = gates.sigmoid().chunk(2, -1)
-        kept = forget / (forget + enter)
+        forget, enter = F.logsigmoid(gates).chunk(2, -1)
+        kept = (forget - enter).sigmoid()
         return kept, (1 - kept) * candidate
 
     def read(self, states: Tensor, x: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ def metrics_line(step: int, scalars: Mapping[str, float]) -> bytes:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """All whole lines of a metrics.jsonl; a line that a kill cut short is left out.
 
-    Raises UserError naming the first line that is not an object with a step.
+    Raises UserError naming the first line that is not an object of numbers (or null) with a step.
     """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
@@ -119,8 +119,9 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
         parsed = parse_json(line)
     except ValueError:  # also bytes that are no text
         parsed = None
-    if not isinstance(parsed, dict) or not isinstance(parsed.get("step"), int):
-        raise UserError(f"{path} is damaged: line {number} is not a JSON object with a step")
+    scalars = isinstance(parsed, dict) and all(isinstance(each, int | float | None) for each in parsed.values())
+    if not scalars or not isinstance(parsed.get("step"), int):
+        raise UserError(f"{path} is damaged: line {number} is not a JSON object of numbers with a step")
     return parsed
 
 

@@ -66,6 +66,11 @@ def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
         config = from_toml(config_class, run.config_toml, str(run.path / "config.toml"))
         if checkpoint is not None:
             check_unchanged(run.path, config, checkpoint)
+            if not checkpoint.trainer:
+                raise UserError(f"{run.path} was made to act, by dqn_memory.ship, and lacks what training goes on from")
+            if flags.total_steps not in (None, config.total_steps) and flags.total_steps < checkpoint.step:
+                few = f"--total-steps {flags.total_steps} is below the {checkpoint.step} steps"
+                raise UserError(f"{few} that {run.path} has taken")
         load_plugins(config.plugin)
         config = changed(config, flags)
         return config if flags.backend else with_backend(config, run), run

@@ -330,7 +330,7 @@ class Trainer(ABC, Generic[C]):
                 if checkpoint.replay is None and trainer.replay is not None:
                     lost = "without its replay: the continued run is not exact, episodes start anew"
                     print(f"resuming {run.path} {lost}", flush=True)
-            run.lengthen(config.total_steps, trainer.steps)
+            run.lengthen(config.total_steps)
             backend.log_backend(trainer.backend, trainer.device, run.environment.get(backend.FACT))
         except BaseException:
             run.close()

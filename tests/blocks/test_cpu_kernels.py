@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks import LayerConfig
 from dqn_memory.blocks.feed_forward import Gelu
-from dqn_memory.blocks.kernels import cpu_attention, cpu_gelu, recurrent
+from dqn_memory.blocks.kernels import cpu_attention, cpu_gelu, recurrent, simd
 from dqn_memory.blocks.kernels.cpu_scan import scan_simd
 from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.recurrence import CELLS, run
@@ -151,6 +152,13 @@ def test_a_step_of_any_length_forgets_exactly():
     compare_scans((2, 3, 8, 4), delta=torch.full((2, 3, 8), 1e3), decay=-torch.ones(8, 4))
 
 
+def test_kernels_compile_where_no_cache_can_be_kept(monkeypatch):
+    refused = Mock(side_effect=[RuntimeError("cannot cache function: no locator available"), lambda function: function])
+    monkeypatch.setattr(simd.numba, "njit", refused)
+    assert simd.compiled(len) is len
+    assert [call.kwargs.get("cache", False) for call in refused.call_args_list] == [True, False]
+
+
 def test_scans_of_other_numbers_than_float32_are_refused():
     with pytest.raises(ValueError, match=r"float32 alone, not in torch\.float64; use torch"):
         scan_simd(*drawn(1, 2, 8, 2))
@@ -189,6 +197,20 @@ def test_recurrences_from_a_state_with_resets(kind, batch, time):
     exact = [x.detach().double().requires_grad_(x.requires_grad) for x in given]
     for ours, known in zip(gradients(scan_of(kind), given), gradients(scan_of(kind), exact), strict=True):
         torch.testing.assert_close(ours.double(), known, atol=1e-5, rtol=1e-5)
+
+
+@KINDS
+def test_a_state_whose_memory_lies_otherwise_has_the_same_gradient(kind):
+    """As a view that permutes has it, which a kernel reads in a copy."""
+    given = scan_inputs(kind, 5, 7)
+    expected = gradients(scan_of(kind), given)
+
+    def turned(*inputs):
+        states = (x.t().contiguous().t() if x is not None and x.shape == (5, 8) else x for x in inputs)
+        return scan_of(kind)(*states)
+
+    for ours, known in zip(gradients(turned, given), expected, strict=True):
+        assert torch.equal(ours, known)
 
 
 @KINDS

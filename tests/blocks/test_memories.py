@@ -140,6 +140,15 @@ def test_gates_beyond_what_an_exponential_can_hold_overflow_nothing(name):
     assert all(each.isfinite().all() for each in (y, *state, *found))
 
 
+def test_gates_that_are_both_closed_still_average():
+    block = build("minlstm", 4)
+    with torch.no_grad():
+        block.linear.bias[:8] = -110
+    x = inputs(torch.float32)[..., :4]
+    stepped = block.step(x[:, 0], block.initial_state(len(x)))
+    assert all(each.isfinite().all() for each in (block.sequence(x)[0], stepped[0]))
+
+
 def test_what_cannot_be_built_is_one_sentence():
     cases = {
         "unknown memory 'gruu'; did you mean gru": lambda: build("gruu", 8),
@@ -148,6 +157,10 @@ def test_what_cannot_be_built_is_one_sentence():
         "memory 'attention' has no option 'head'; it takes heads, context": lambda: build("attention", 8, head=2),
         "heads is 3, which does not divide the width 8": lambda: build("attention", 8, heads=3),
         "context is 0; attention needs at least the newest input, 1": lambda: build("attention", 8, context=0),
+        "dropout is 1.5; it must be 0 or more and below 1": lambda: build("attention", 8, dropout=1.5),
+        "frames is 0; frame_stack needs at least 1": lambda: build("frame_stack", 8, frames=0),
+        "multiple is 0; mlp needs at least 1": lambda: build("mlp", 8, multiple=0),
+        "states=0, taps=4, expand=2, rank=1; mamba needs at least 1": lambda: build("mamba", 8, states=0),
     }
     for sentence, call in cases.items():
         with pytest.raises(ValueError, match=re.escape(sentence)) as caught:

@@ -1,6 +1,7 @@
 """Which backend Mamba runs on: choice, refusal, trial, and what a run writes down; mamba_ssm by a double of it."""
 
 import json
+import pickle
 import sys
 import types
 from unittest.mock import Mock
@@ -11,6 +12,7 @@ from run_folders import refused
 from scans import TOLERANCE, drawn, numbers, off, resets
 from trained import CAR, contents, training_flags
 
+from dqn_memory.analysis.size import gigaflop
 from dqn_memory.blocks.kernels import select
 from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.kernels.select import BACKENDS, Unavailable, choose, load, mixers, set_scan
@@ -136,6 +138,16 @@ def test_a_mask_of_ones_gives_the_same_bits_as_none(name):
     scan, inputs = load(name, CPU), drawn(3, 7, 11, 4, torch.float32)
     both = numbers(scan, inputs, torch.ones(3, 7)), numbers(scan, inputs, None)
     assert all(torch.equal(ours, known) for ours, known in zip(*both, strict=True))
+
+
+@pytest.mark.parametrize("name", ["torch", "simd"])
+def test_its_operations_are_counted_and_a_network_with_it_can_be_pickled(name):
+    block, inputs = Mamba(4), drawn(3, 7, 11, 4, torch.float32)
+    block.core = load(name, CPU)
+    assert pickle.loads(pickle.dumps(block)).core is block.core
+    size = 3 * 7 * 11 * 4 / 1e9
+    assert gigaflop(lambda: block.core(*inputs)) == pytest.approx(6 * size)
+    assert gigaflop(lambda: block.core(*inputs)[0].sum().backward()) == pytest.approx(22 * size)
 
 
 # --- mamba_ssm

@@ -144,7 +144,7 @@ def test_an_agent_refuses_to_play_where_actions_are_others(agents):
     *(("car", [bad, *[0.0] * 9], "finite") for bad in (np.nan, np.inf, -np.inf)),
     ("cards", {"grid": np.zeros(10, np.int64)}, "no dictionary"),
     ("cards", (np.zeros(10, np.int64), {}), "reset returns (observation, info); give the first"),
-    *(("cards", np.zeros(shape), "must be (10,), or (N, ...)") for shape in (5, (2, 5), ())),
+    *(("cards", np.zeros(shape), "must be (10,), or (N, ...)") for shape in (5, (2, 5), (), (0, 10))),
     *(("cards", np.full(10, value), "within MultiDiscrete") for value in (-1, 30)),
 ])  # fmt: skip
 def test_what_is_no_observation_is_named(agents, name, observation, words):

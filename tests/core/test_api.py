@@ -1,5 +1,6 @@
 """The suite from Python: it does what the command line does, and its agents play in any loop."""
 
+import shutil
 import sys
 from functools import cache
 
@@ -76,6 +77,14 @@ def test_metrics_are_arrays(made, monkeypatch):
     assert "pip install pandas" in told(data.frame)
 
 
+@pytest.mark.parametrize(("file", "text"), [("config.toml", "]"), ("metrics.jsonl", '{"step": 9, "a": "b"}\n')])
+def test_a_damaged_file_of_a_run_is_named(made, tmp_path, file, text):
+    run = shutil.copytree(made("q_network"), tmp_path / "run")
+    with (run / file).open("a") as opened:
+        opened.write(text)
+    assert f"{run / file} is damaged: " in told(load_run, run)
+
+
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("sync", [False, True])
 def test_every_autoreset_mode_plays_the_same_episodes(made, mode, sync):
@@ -98,7 +107,8 @@ def test_where_no_success_is_told_the_score_says_so(tmp_path):
     for env in (gymnasium.make("CartPole-v1"), gymnasium.make_vec("CartPole-v1", num_envs=2)):
         score = agent.play(env, 4, seed=1)
         assert not score.env_reports_success and (score.returns == score.lengths).all()
-    assert "episodes is 0" in told(agent.play, gymnasium.make("CartPole-v1"), 0)
+    for wrong, words in (((0,), "episodes is 0"), ((2.5,), "episodes is 2.5"), ((1, -1), "seed is -1; it must be 0")):
+        assert words in told(agent.play, gymnasium.make("CartPole-v1"), *wrong)
     assert "give one, such as gymnasium.make('CartPole-v1')" in told(agent.play, "CartPole-v1")
 
 

@@ -123,7 +123,7 @@ def test_the_script_writes_its_pages(tmp_path, capsys):
 
 @pytest.mark.parametrize(("flags", "sentence"), [
     (["--repetitions", "1"], "at least 2"),
-    (["--threads", "0"], "at least 1"),
+    (["--threads", "0"], "from 1 to 1,024"),
     (["--only", "updat"], "update"),
     (["--only", "graphs"], "need a CUDA device that torch sees"),
 ])  # fmt: skip

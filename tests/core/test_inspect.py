@@ -18,6 +18,7 @@ from dqn_memory.agent import load_network
 from dqn_memory.analysis import attention
 from dqn_memory.analysis.attention import attention_maps, carried_states, episode_attention, sensitivity
 from dqn_memory.blocks import PriorConfig
+from dqn_memory.blocks.attention import StreamedAttention
 from dqn_memory.inspect import Args, main, measure
 
 ARCHITECTURES = ("dtqn4", "dgfqn", "dbgfqn", "gtrxl", "drqn", "adrqn", "dqn", "dtqn_attention")
@@ -64,6 +65,35 @@ def test_an_episode_is_what_each_decision_attended_to(architecture, kind, acting
             expected = torch.zeros(2, 9, dtype=torch.float64)
             expected[:, first : t + 1] = maps[:, t - first, : t + 1 - first]
             torch.testing.assert_close(found[layer][:, t], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("architecture", ["attention", "gtrxl_memory"])
+def test_a_decision_that_goes_on_from_a_state_attended_to_what_that_holds(architecture, monkeypatch):
+    """Of every step the newest row over the inputs that each layer's state holds, and its own."""
+    net, (observation, previous), seen = make(architecture, layers=2), window(9), []
+    run, draws = StreamedAttention.run, torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in net.layers.parameters():
+            parameter.normal_(generator=draws)  # so that weights are far from even
+
+    def watched(block, x, state, reset):
+        count = int(state[1])
+        inputs = torch.cat((state[0][:, block.context - 1 - count :], x), 1)
+        seen.append(block.attention.weights(inputs)[0, :, -1])  # (H, count + 1)
+        return run(block, x, state, reset)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StreamedAttention, "run", watched)
+        carried_states(net, observation, previous)
+    found = episode_attention(net, observation, previous, state="episode")
+    assert list(found) == [0, 1] and len(seen) == 2 * 9
+    for number, weights in enumerate(seen):
+        (t, layer), count = divmod(number, 2), weights.shape[1]
+        expected = torch.zeros(2, 9, dtype=torch.float64)
+        expected[:, t + 1 - count : t + 1] = weights
+        torch.testing.assert_close(found[layer][:, t], expected, rtol=0, atol=1e-12)
+    windowed = episode_attention(net, observation, previous)
+    assert torch.allclose(windowed[0], found[0]) and (windowed[1] - found[1]).abs().max() > 0.01
 
 
 @pytest.mark.parametrize("architecture", ["gru", "attention", "gtrxl_memory", "lstm_bare"])

@@ -1,6 +1,7 @@
 """Agents of the package: what they are, how their names are found, how they are made and watched."""
 
 import json
+import shlex
 import shutil
 from unittest.mock import Mock
 
@@ -12,7 +13,7 @@ from rich.console import Console
 from run_folders import printed, refused
 from trained import CARDS, MEMORY, contents, trained
 
-from dqn_memory import inspect, ship, watch
+from dqn_memory import inspect, ship, train, watch
 from dqn_memory.agent import load_network
 from dqn_memory.analysis.terminal import half_blocks, screen
 from dqn_memory.runs.errors import UserError
@@ -76,6 +77,20 @@ def test_a_shipped_run_acts_as_the_run_and_holds_nothing_else(tmp_path, run, cap
     (bare / "environment.json").unlink()  # as where it was killed before that was written
     ship.main([str(bare), str(tmp_path / "other")])
     assert json.loads((tmp_path / "other" / "environment.json").read_text())["command"] == ""
+    assert "small exists already; choose another folder" in refused(
+        capsys, [str(run), str(tmp_path / "small")], ship.main
+    )
+    assert "small was made to act" in refused(capsys, ["--resume", str(tmp_path / "small")], train.main)
+
+
+@pytest.mark.parametrize("given", [["--run", "my runs/a"], ["--run=my runs/a"], ["--run", "b"]])
+def test_what_is_shipped_names_no_folder_of_the_run(tmp_path, run, given):
+    (moved := shutil.copytree(run, tmp_path / "run") / "environment.json").write_text(
+        json.dumps({"command": shlex.join(["python", "-m", "dqn_memory.train", *given, "--seed", "1"])})
+    )
+    ship.main([str(moved.parent), str(tmp_path / "small")])
+    made = json.loads((tmp_path / "small" / "environment.json").read_text())
+    assert made["command"] == "python -m dqn_memory.train --seed 1"
 
 
 def test_only_a_finished_run_is_shipped(tmp_path, run, capsys):

@@ -52,7 +52,7 @@ def test_the_script_prints_a_table_and_writes_two_files(tmp_path, capsys):
 @pytest.mark.parametrize(("words", "sentence"), [
     (["--env", "POMDP/CarFlg-v0"], "POMDP/CarFlag-v0"),
     (["--env", "Gridverse/Yaml-v0"], "its file decides"),
-    (["--threads", "0"], "--threads 0 must be at least 1"),
+    (["--threads", "0"], "--threads 0 must be from 1 to 1,024"),
     (["--device", "cuda"], "no CUDA device"),
     (["--write", __file__], "cannot write"),
 ])  # fmt: skip

@@ -234,6 +234,8 @@ def test_a_run_that_is_there_is_refused_in_one_sentence_and_stays_as_it_is(tmp_p
     assert "--resume" in refused(capsys, KINDS[kind].flags(run, steps=first), main(kind))
     done = Run.open(run).load().step
     assert f"complete at {done} steps" in refused(capsys, ["--resume", str(run)], main(kind))
+    fewer = refused(capsys, ["--resume", str(run), "--total-steps", "8"], main(kind))
+    assert f"--total-steps 8 is below the {done} steps that {run} has taken" in fewer
     other = next(name for name in KINDS if name != kind)
     foreign = refused(capsys, ["--resume", str(run)], main(other))
     assert f"its kind is '{kind}', not '{other}'; use python -m {trainer_class(kind).__module__}" in foreign

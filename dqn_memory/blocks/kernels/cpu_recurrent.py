@@ -14,6 +14,7 @@ from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.simd import COUNT
 
 LOG2_E = math.log2(math.e)
+DENSE = torch.contiguous_format  # of what a kernel writes: `simd.plain` hands it a copy of any other
 SMALLEST = -87.0  # a sigmoid of less is 1e-38
 
 
@@ -47,7 +48,11 @@ def gru_backward(
     keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of W h_{t-1} + b (T, B, 3 H), of the candidates' input and of the initial state."""
-    change, candidates, total = torch.empty_like(gates), torch.empty_like(hidden), torch.zeros_like(initial)
+    change, candidates, total = (
+        torch.empty_like(gates),
+        torch.empty_like(hidden),
+        torch.zeros_like(initial, memory_format=DENSE),
+    )
     outputs = (change, candidates, total)
     _run(_gru_backward, hidden, _packed(weight.mT), initial, keep, grad, gates, recurrent, *outputs)
     return outputs
@@ -64,7 +69,8 @@ def lstm_backward(
     grad: Tensor, grad_last: Tensor, cells: Tensor, gates: Tensor, weight: Tensor, cell: Tensor, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients of W_in x + b (T, B, 4 H), of the initial state and of the initial cell."""
-    change, total, carried = torch.empty_like(gates), torch.zeros_like(cell), grad_last.clone()
+    change, total = torch.empty_like(gates), torch.zeros_like(cell, memory_format=DENSE)
+    carried = grad_last.clone(memory_format=DENSE)
     _run(_lstm_backward, cells, _packed(weight.mT), cell, keep, grad, gates, change, total, carried)
     return change, total, carried
 

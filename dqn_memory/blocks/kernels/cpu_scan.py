@@ -194,4 +194,4 @@ def _sum(source, at):
     return total
 
 
-scan_simd = operator("cpu_scan", forward, backward)
+scan_simd = operator("cpu_scan", forward, backward, "scan_simd")

@@ -35,8 +35,8 @@ Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Ten
 """(gradient of y, gradient of last, the seven inputs) -> gradients of the first six, nothing else kept in between."""
 
 
-def operator(name: str, forward: Forward, backward: Backward) -> Scan:
-    """Make the scan that `forward` and `backward` compute, as operators `name` and `name`_backward."""
+def operator(name: str, forward: Forward, backward: Backward, known_as: str) -> Scan:
+    """Make the scan `known_as` that `forward` and `backward` compute, as operators `name` and `name`_backward."""
     run = operators.operator(name, forward, backward, (_outputs, _gradients), differentiable=2)
 
     # A plain function, because a module that holds it is copied with `copy.deepcopy`.
@@ -47,6 +47,8 @@ def operator(name: str, forward: Forward, backward: Backward) -> Scan:
         start = u.new_zeros(len(u), *decay.shape) if initial is None else initial
         return run(u, delta, decay, enter, leave, start, keep)
 
+    # Known by the name that modules give it, so that a network may be pickled.
+    scan.__module__, scan.__qualname__ = forward.__module__, known_as
     return scan
 
 
@@ -163,7 +165,7 @@ def _backward_block(
     return to_driven * delta, to_delta, to_decay.sum(0), to_enter, to_leave, total.mT
 
 
-scan_torch = operator("selective_scan", forward, backward)
+scan_torch = operator("selective_scan", forward, backward, "scan_torch")
 
 
 def selective_scan(

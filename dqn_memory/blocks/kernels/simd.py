@@ -11,7 +11,7 @@ import operator
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 import numba
@@ -212,8 +212,12 @@ _arithmetic(operator.truediv, "fdiv")
 
 
 def compiled(function: Any) -> Any:
-    """Compile a kernel at its first call; it is kept on disk and runs without Python's lock."""
-    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    """Compile a kernel at its first call; it is kept on disk, where it may be, and runs without Python's lock."""
+    make = partial(numba.njit, nogil=True, error_model="numpy")
+    try:
+        return make(cache=True)(function)
+    except RuntimeError:  # neither the package's folder nor the user's can be written
+        return make()(function)
 
 
 def run_in_threads(kernel: Any, batch: int, scratch: int, *arguments: Any) -> None:

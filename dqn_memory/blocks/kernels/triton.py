@@ -144,4 +144,4 @@ def backward(
     return to_u, to_delta, to_decay.sum(0), to_enter.sum(0), to_leave.sum(0), to_initial
 
 
-scan_triton = operator("selective_scan_triton", forward, backward)
+scan_triton = operator("selective_scan_triton", forward, backward, "scan_triton")

@@ -199,7 +199,8 @@ def of_q_network(run: Path, seed: int) -> Maps | None:
     network, config, _ = load_network(run)
     episode = play_in(config.eval_setup(next(network.parameters()).device), network, seed)[0]
     shown = slice(STEPS)
-    maps = episode_attention(network, episode.observation[shown], episode.previous_action[shown], config.acting)
+    steps = episode.observation[shown], episode.previous_action[shown]
+    maps = episode_attention(network, *steps, config.acting, config.acting_state)
     layers = {layer: each.double().cpu().numpy() for layer, each in maps.items()}
     total = None if episode.env_reports_success else episode.episode_return
     return Maps(layers, len(episode), episode.success, total) if layers else None
