@@ -76,7 +76,7 @@ class Args(WriteArgs):
     """Architectures; repeatable (none given: each memory in the layer in which memories are compared)."""
     seeds: Annotated[int, Bounds(1)] = 3
     """Trainings of each memory in each task, with the seeds 0, 1, ..."""
-    seconds: Annotated[float, Bounds(above=0)] = 60.0
+    seconds: Annotated[float, Bounds(above=0, most=1e6)] = 60.0
     """Processor time of a training; a short timing, once for each memory, makes a number of updates of it."""
     updates: Annotated[int, Bounds(1)] | None = None
     """Updates of a training instead of a time; the number in a row repeats that row."""
