@@ -14,7 +14,7 @@ from unizero_models import actions, model, simplex
 
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.episodes import Episode
-from dqn_memory.analysis.video import LAST_MS, MARGIN, NAMES, PAGES, ROW, STEP_MS, Looks, save_video
+from dqn_memory.analysis.video import LAST_MS, LONGEST_MS, MARGIN, NAMES, PAGES, ROW, STEP_MS, Looks, save_video
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study.plots import gains_figure
 from dqn_memory.study.statistics import Estimate
@@ -179,6 +179,11 @@ def test_pictures_of_a_long_episode_show_its_first_steps_and_say_so():
         words = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
         assert "A\n(steps 0 to 99 of 500)" in words
     assert len(figures[2].axes[0].lines[0].get_xdata()) == 100
+
+
+def test_a_picture_is_shown_no_longer_than_a_gif_can(tmp_path):
+    save_video(tmp_path / "slow.gif", [played(3)], step_ms=10**6)
+    assert Image.open(tmp_path / "slow.gif").info["duration"] == LONGEST_MS
 
 
 def test_a_long_video_leaves_out_steps_and_takes_the_same_time(tmp_path):

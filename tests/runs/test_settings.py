@@ -19,6 +19,7 @@ from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.settings import Bounds, check_numbers, check_parts, flag_names, flags_of, parse, preset_names
 from dqn_memory.runs.toml import defaults, from_toml, to_toml
 from envs.cli import load_plugins
+from envs.files import read_text
 
 
 @dataclass(frozen=True)
@@ -284,6 +285,11 @@ WRONG = {
 @pytest.mark.parametrize("text", WRONG)
 def test_wrong_values_are_named(text):
     assert told(read, text).startswith(WRONG[text])
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
+    (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbfseed = 1")
+    assert read_text(tmp_path / "a.toml") == "seed = 1"
 
 
 @pytest.mark.parametrize(

@@ -48,12 +48,8 @@ def gru_backward(
     keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of W h_{t-1} + b (T, B, 3 H), of the candidates' input and of the initial state."""
-    change, candidates, total = (
-        torch.empty_like(gates),
-        torch.empty_like(hidden),
-        torch.zeros_like(initial, memory_format=DENSE),
-    )
-    outputs = (change, candidates, total)
+    change, candidates = torch.empty_like(gates), torch.empty_like(hidden)
+    outputs = (change, candidates, torch.zeros_like(initial, memory_format=DENSE))
     _run(_gru_backward, hidden, _packed(weight.mT), initial, keep, grad, gates, recurrent, *outputs)
     return outputs
 
