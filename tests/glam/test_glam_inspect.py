@@ -17,7 +17,7 @@ from dqn_memory.blocks.kernels.select import set_scan
 from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import parse
-from world_models.glam import plots
+from world_models.glam import foresight, plots
 from world_models.glam.acting import Player, PolicyScore, build, evaluate, load
 from world_models.glam.config import TrainConfig
 from world_models.glam.foresight import (
@@ -139,6 +139,16 @@ def test_an_episode_that_is_too_short_is_not_compared(found, lived):
     assert "--imagined 4" in told(compare_memories, found, [short], 4, 0)
 
 
+def test_means_are_over_all_rollouts(found, monkeypatch):
+    names = [*(f"{form}/{name}" for form in foresight.KINDS for name in MEASURES), "apart"]
+    monkeypatch.setattr(foresight, "_errors", lambda _, __, begins, *___: dict.fromkeys(names, np.full(4, len(begins))))
+    episodes = [Episode(*[torch.zeros(steps)] * 4, episode_return=0.0, done=True) for steps in (20, 8)]
+    counts = [len(starts(each, found.config.model.context, 4)) for each in episodes]
+    said = compare_memories(found, episodes, 4, 0)
+    assert counts[0] > counts[1] and said["rollouts"] == sum(counts)
+    assert said["apart"] == pytest.approx([sum(n * n for n in counts) / sum(counts)] * 4)
+
+
 def test_boxes_are_around_what_varied():
     before, after = np.zeros((8, 8, 3)), np.zeros((8, 8, 3))
     assert plots.varied(before, after) == []
@@ -217,6 +227,18 @@ def test_every_world_plays_its_quota_by_the_seed_and_sampling_is_not_greedy():
     assert first.scalars()["eval/greedy_episodic_return"] == first.greedy.returns.mean()
     alone = played(tiny(policy="greedy", max_episode_steps=None))
     assert alone.greedy is None and np.array_equal(alone.returns, first.greedy.returns)
+
+
+def test_every_episode_of_an_evaluation_opens(monkeypatch):
+    opened, act = [], Player.act
+
+    def noted(player, frame, first, *more):
+        opened.append(first.tolist())
+        return act(player, frame, first, *more)
+
+    monkeypatch.setattr(Player, "act", noted)
+    played(tiny(policy="sampled", max_episode_steps=None), rows=2)
+    assert opened == ([[True] * 2] + [[False] * 2] * 5) * 2
 
 
 def test_without_its_memory_every_step_opens_an_episode(run, capsys, monkeypatch):

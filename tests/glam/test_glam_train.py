@@ -20,13 +20,15 @@ from world_models.glam.train import GlamTrainer, main
 
 @pytest.mark.parametrize(("form", "memory"), list(zip(FORMS, ("window", "carried") * 3, strict=True)))
 def test_every_sequence_module_trains(tmp_path, form, memory, capsys):
-    run = trained(tmp_path / "run", "--sequence", form, "--imagination-memory", memory, steps=40)
+    forms = ("--sequence", form, "--imagination-memory", memory)
+    run = trained(tmp_path / "run", *forms, "--final-episodes-per-env", "3", steps=40)
     logged = metrics(run)
     updates = [line for line in logged if "losses/total" in line]
     assert updates and all(line["losses/total"] > 0 and line["grad/norm"] > 0 for line in updates)
     assert all({"losses/actor", "agent/entropy", "grad/agent_norm"} <= line.keys() for line in updates)
     assert any("losses/variation" in line for line in updates) == (form == "glam")
-    assert logged[-1]["step"] == 40 and {"final/episodic_return", "final/greedy_episodic_return"} <= logged[-1].keys()
+    assert logged[-1]["step"] == 40 and logged[-1]["final/episodes"] == 3
+    assert {"final/episodic_return", "final/greedy_episodic_return"} <= logged[-1].keys()
     assert str(run) in capsys.readouterr().out
 
 
@@ -52,6 +54,14 @@ def test_what_is_stored_is_what_was_played():
     assert (cells["reward"] != 0).nonzero()[:, 0].unique().tolist() == [2, 5, 8, 11]
     assert_equal(training.observation, training.fleet.state.observation)
     assert not torch.equal(cells["frames"][0], cells["frames"][1])
+
+
+def test_a_time_limit_opens_an_episode_and_terminates_none():
+    training = GlamTrainer(parse(TrainConfig, [*TINY.split(), "--num-envs", "3", "--time-limit", "4"]))
+    for _ in range(10):
+        training.iterate()
+    cells = training.replay.cells
+    assert cells["first"][:10].nonzero()[:, 0].unique().tolist() == [0, 4, 8] and not cells["terminated"].any()
 
 
 def test_both_step_sizes_fall_on_a_straight_line():

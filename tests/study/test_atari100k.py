@@ -46,6 +46,9 @@ def test_a_row_by_hand():
         (scores[name] - scores["random"]) / (scores["human"] - scores["random"]) for name in ("IRIS", "Simulus")
     )
     middle = np.sort(iris, axis=None)[32:98]  # of 26 x 5 = 130 scores a quarter, 32, is left out on each side
+    assert atari100k._iqm_of_means(atari100k.normalised(Tables())["IRIS"]) == pytest.approx(
+        sum(sorted(iris.mean(1))[6:20]) / 14
+    )
     wins = [
         np.mean([(a > b) + (a == b) / 2 for a in mine for b in theirs]) for mine, theirs in zip(iris, best, strict=True)
     ]

@@ -164,6 +164,9 @@ def test_an_estimate_starts_from_the_file_and_goes_on_from_what_was_measured(stu
         run_folder(study.folder / "runs" / name, 1_000, 1_000)
     seconds, megabytes = estimate(study.runs(), resources)
     assert seconds == pytest.approx(2 * 200.0) and 0 < megabytes < 0.01
+    (half := study.folder / "runs" / SECOND).mkdir()
+    (half / "metrics.jsonl").write_text('{"step": 500}\n')
+    assert estimate(study.runs(), resources)[0] == pytest.approx(1.5 * 200.0)
 
 
 def test_study_run_and_its_workers_load_no_torch_before_they_need_it():

@@ -1,6 +1,7 @@
 """Studies on plain processes and on Ray: killed anywhere they end as if undisturbed; a failure stops nothing else."""
 
 import importlib
+import json
 import os
 import random
 import re
@@ -29,8 +30,8 @@ from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.gather import gather
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import main
-from dqn_memory.study.runner import Processes, device_slots
-from dqn_memory.study.store import Study, finished, last_step
+from dqn_memory.study.runner import Drive, Processes, device_slots
+from dqn_memory.study.store import RunState, Study, finished, last_step
 
 TESTS = Path(__file__).resolve().parent
 TINY = """
@@ -319,9 +320,21 @@ def test_a_run_killed_between_its_last_step_and_its_final_evaluation_ends(tmp_pa
 def test_shares_of_accelerators(monkeypatch):
     assert sorted(device_slots(["0", "1"], 0.5)) == ["0", "0", "1", "1"]
     assert device_slots(["0", "1", "2"], 2) == ["0,1"] and device_slots(["0"], 2) == []
+    assert device_slots(["0"], 0.6) == ["0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3")
     assert Processes(None, 1, 0.5).slots() == min(os.cpu_count(), 4)
     assert "a run of this study takes 4 GPUs and there are not as many here" in told(Processes, None, 1, 4.0)
+
+
+def test_a_further_checkpoint_gives_a_killed_run_its_retries_back(tmp_path):
+    drive, run = Drive(*[None] * 3, retries=1, say=print), RunState("a", {}, "stopped", tmp_path, 9)
+    (tmp_path / "checkpoints").mkdir()
+    found = []
+    for step in (1, 1, 2, 2):
+        content = {"content": {"step": step, "metrics_bytes": 0}}
+        (tmp_path / "checkpoints" / "manifest.json").write_text(json.dumps(content))
+        found.append(drive._worth_another(run))
+    assert found == [True, False, True, False]
 
 
 def test_runs_with_the_very_same_settings_are_taken_from_another_study(fast, tmp_path, undisturbed):

@@ -45,9 +45,10 @@ def test_every_form_and_every_kind_of_world_trains(tmp_path, env, more, learned,
 
 def test_evaluations_begin_where_they_are_told_to_and_phases_are_timed(tmp_path):
     run = tmp_path / "run"
-    main(flags(run, "--evaluate-every", "40", "--evaluate-from", "160"))
+    main(flags(run, "--evaluate-every", "40", "--evaluate-from", "160", "--final-episodes-per-env", "2"))
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in logged if "eval/episodic_return" in line] == [160, 200]
+    assert (logged[-2].get("eval/episodes"), logged[-1]["final/episodes"]) == (1, 2)
     seconds = {phase: sum(line.get(f"time/{phase}", 0.0) for line in logged) for phase in PHASES}
     assert min(seconds.values()) > 0 and sum(seconds.values()) < logged[-1]["time/elapsed"]
 
@@ -132,6 +133,31 @@ def test_random_steps_come_first_and_searches_know_what_they_saw():
     assert not (searched == 1 / training.num_actions).all()
 
 
+def test_a_time_limit_ends_an_episode_and_terminates_none():
+    smoke = read_config(TrainConfig, "unizero/smoke")
+    collection = replace(smoke.collection, prepopulate=1000, learning_starts=1000)
+    short = replace(smoke, collection=collection, environment=replace(smoke.environment, time_limit=6))
+    training = UniZeroTrainer(replace(short, total_steps=2000))
+    for _ in range(14):
+        training.iterate()
+    stored = training.replay.columns(0, 14)
+    assert stored["time"][:, 0].tolist() == [*range(6), *range(6), 0, 1]
+    assert stored["done"].nonzero()[:, 0].unique().tolist() == [5, 11] and not stored["terminated"].any()
+    same = (stored["next_observation"][:-1] == stored["observation"][1:]).flatten(1).all(1)
+    assert (~same).nonzero().flatten().tolist() == [5, 11]  # there it is the final one
+    assert training.planner.window.count.tolist() == [2] * 4
+
+
+def test_planning_and_reanalysis_set_the_evaluation_mode():
+    training = UniZeroTrainer(read_config(TrainConfig, "unizero/smoke"))
+    while not training.replay.drawable:
+        training.iterate()
+    for search in (training.plan, lambda: training.sequences(reanalyse=True)):
+        training.model.train()
+        search()
+        assert not training.model.training
+
+
 @pytest.mark.parametrize("name", ["smoke", "cartpole", "memory-5x5"])
 def test_the_shipped_presets_can_be_built(name):
     training = UniZeroTrainer(read_config(TrainConfig, f"unizero/{name}"))
@@ -206,9 +232,10 @@ def test_without_its_memory_a_planner_has_no_history(monkeypatch, player, reset_
     counts, plan = [], Planner.plan
 
     def noted(planner, observation, numbers):
-        counts.append(int(planner.window.count.max()))
+        counts.append(planner.window.count.tolist())
         return plan(planner, observation, numbers)
 
     monkeypatch.setattr(Planner, "plan", noted)
-    evaluate(player, replace(CART, reset_memory=reset_memory), SEARCH, 2, 1, seed=5)
-    assert counts and (max(counts) == 0) == reset_memory
+    setup = replace(CART, env_kwargs={"max_episode_steps": 3}, reset_memory=reset_memory)
+    evaluate(player, setup, SEARCH, 2, 2, seed=5)
+    assert counts == [[0 if reset_memory else step] * 2 for step in (0, 1, 2, 0, 1, 2)]
