@@ -89,6 +89,7 @@ class Tally:
         self.quota = quota
         self.outcome = np.zeros((3, quota, rows))  # success, return, length
         self.finished = np.zeros(rows, np.int64)
+        self.steps = 0  # of each row
         self._said = time.monotonic()
 
     @property
@@ -107,9 +108,10 @@ class Tally:
         for entry, values in enumerate((success, returns, lengths)):
             self.outcome[entry, self.finished[ended], ended] = values[ended]
         self.finished[ended] += 1
+        self.steps += 1
         if self.open and time.monotonic() - self._said >= SILENCE:
             played, episodes = int(self.finished.sum()), self.finished.size * self.quota
-            print(f"evaluation {played:,}/{episodes:,} episodes", file=sys.stderr, flush=True)
+            print(f"evaluation {played:,}/{episodes:,} episodes, step {self.steps:,}", file=sys.stderr, flush=True)
             self._said = time.monotonic()
 
     def score(self, episodes: int | None = None, exhaustive: bool = False, reported: bool = True) -> Score:

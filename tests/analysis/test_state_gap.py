@@ -99,6 +99,10 @@ def test_runs_that_cannot_be_compared_are_refused():
         "observes the state itself": (state, state),
         "--state-run b observes its world": (ours, ours),
         "is of POMDP/Hallway-v0, but the run is of POMDP/HeavenHell-v0": (ours, config("POMDP/Hallway-v0", "state")),
+        "File-v0 {'path': 'b'}, but the run is of POMDP/File-v0 {'path': 'a'}": tuple(
+            TrainConfig(EnvironmentConfig("POMDP/File-v0", path=path, observe=observe), SMALL)
+            for path, observe in (("a", "observation"), ("b", "state"))
+        ),
         "is a drqn, but the run is a dgfqn": (ours, replace(state, network=replace(SMALL, architecture="drqn"))),
     }
     for sentence, (one, other) in wrong.items():

@@ -22,7 +22,7 @@ from dqn_memory.runs.folder import Run
 RUNS = {
     "transformer": "",
     "bidirectional": f"--architecture dbgfqn --env {CAR}",
-    "carried": "--architecture drqn --acting-state episode",
+    "carried": "--architecture adrqn --action-embedding 4 --acting-state episode",
     "actions": "--architecture adrqn --action-embedding 4",
     "padded": f"--acting padded --no-lengths --env {CAR}",
 }

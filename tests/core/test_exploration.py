@@ -68,3 +68,20 @@ def test_a_lead_ends_on_time_also_where_actions_are_held():
 def test_a_share_of_the_worlds_begins_at_random():
     random = explore(constant(0.0, random_start_steps=6, random_start_share=0.25), 10, length=10) != GREEDY
     assert not random[:, 100:].any() and 0.7 < random[0, :100].float().mean() < 1
+
+
+@pytest.mark.parametrize(("schedule", "step", "share"), [
+    ("linear", 0, 1), ("linear", 25, 0.75), ("linear", 100, 0), ("linear", 1000, 0),
+    ("exponential", 0, 1), ("exponential", 1, 0.99), ("exponential", 100, 0.99**100),
+])  # fmt: skip
+def test_epsilon_falls_from_its_first_to_its_last_value_and_stays_there(schedule, step, share):
+    config = ExplorationConfig(epsilon_start=0.9, epsilon_end=0.1, epsilon_steps=100, epsilon_schedule=schedule)
+    assert config.epsilon(step) == pytest.approx(0.1 + 0.8 * share)
+
+
+def test_the_ladder_ends_at_its_exponent_and_durations_at_the_longest():
+    config = constant(0.5, epsilon_ladder=3.0, sticky_exponent=2.0, sticky_max_steps=3)  # of chances 36, 9, 4 / 49
+    explorer = Explorer(config, 4, ACTIONS, torch.Generator())
+    assert explorer.exponent.tolist() == pytest.approx([1, 2, 3, 4])
+    assert explorer.survival.tolist() == pytest.approx([13 / 49, 4 / 49])
+    assert explorer.mean_duration == pytest.approx((36 + 2 * 9 + 3 * 4) / 49)

@@ -234,6 +234,7 @@ def test_default_positions_follow_the_network():
     assert [CONFIG.contexts_per_window(net) for net in (causal, one, two)] == [None, None, 4]
     assert replace(CONFIG, loss_positions="last").contexts_per_window(causal) == 1
     replace(CONFIG, loss_positions="prefixes").check(one)
+    replace(CONFIG, n_step=K).check(causal)  # as long as a window
     assert "--targets shifted needs --loss-positions all" in told(replace(CONFIG, targets="shifted").check, one)
 
 

@@ -166,3 +166,10 @@ def test_restored_columns_give_the_same_batches():
 
 def test_a_capacity_without_room_is_one_sentence():
     assert "--capacity 16" in told(Replay, TOKENS, NUM_ACTIONS, 16, 16, torch.device("cpu"))
+
+
+def test_a_cut_ends_the_newest_episodes_on_the_host_too():
+    replay = filled_replay([[4, 9], [20]])  # the last of 13 columns is in the middle of an episode of 20
+    replay.cut()
+    for done in (replay.cells["done"].numpy(), replay.host["done"]):
+        assert done[12].all() and not done[11].any()

@@ -311,3 +311,24 @@ def test_memory_5x5_is_learned_within_a_minute(tmp_path, trainer, preset):
         return read_metrics(run / "metrics.jsonl")[-1]["final/success_rate"]
 
     assert any(success(seed) >= 0.95 for seed in (61, 62, 63))
+
+
+def test_targets_of_pqn_are_those_of_the_average(tmp_path):
+    trainer = PQNTrainer(PQNTrainer.configure(rollout_flags(tmp_path, "--env", MEMORY)))
+    trainer.iterate()  # now the two differ
+    assert trainer.updates == 4  # two epochs of two minibatches
+    steps, both = collect(trainer.collector), (trainer.network, trainer.evaluated)
+    own, averaged = (q_lambda(steps, each.sequence(*steps.inputs)[0], trainer.config.learner) for each in both)
+    assert torch.equal(trainer.targets(steps)[0], averaged) and not torch.allclose(own, averaged)
+
+
+def test_an_iteration_takes_from_schedules_what_is_due_at_its_steps_and_updates(tmp_path):
+    """Four environments, 16 steps, 2 x 2 updates; of 512 steps in all."""
+    more = "--epsilon-steps 1000 --novelty-weight 1 --novelty-steps 256 --final-lr-fraction 0 --learning-rate 1"
+    trainer = PQNTrainer(PQNTrainer.configure(rollout_flags(tmp_path, "--env", MEMORY, *more.split())))
+    for trainer.iterations, trainer.updates, novelty in ((3, 12, 0.25), (5, 20, 0.0)):
+        found, step = trainer.schedule(), 64 * trainer.iterations
+        assert found.epsilon.tolist() == pytest.approx([1 - 0.9 * (step + 4 * t) / 1000 for t in range(16)])
+        decay = [(1 + n) / (10 + n) for n in range(trainer.updates + 1, trainer.updates + 5)]
+        assert found.decay.tolist() == pytest.approx(decay) and float(found.novelty) == pytest.approx(novelty)
+        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(1 - step / 512)

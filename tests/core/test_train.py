@@ -12,11 +12,13 @@ from trained import CARDS
 from trained import training_flags as flags
 
 from dqn_memory.agent import Agent, load_network
+from dqn_memory.analysis.episodes import beginning
 from dqn_memory.config import TrainConfig
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import parse
 from dqn_memory.train import QTrainer, main
+from dqn_memory.trainer import RECALL_EPISODES
 from envs import baselines
 from envs.packages import make_env
 
@@ -182,3 +184,98 @@ def test_the_last_backward_recurrence_keeps_its_first_values_at_newest_positions
     assert {name.split(".")[0] for name in last if name.startswith("moved/")} == {f"moved/{layer}" for layer in moved}
     assert last[f"moved/{layers - 1}.behind"] == 0 < last[f"moved/{layers - 1}.ahead"]
     assert layers == 1 or last["moved/0.behind"] > 0
+
+
+def test_what_is_stored_is_what_happened_also_at_the_ends_of_episodes(monkeypatch):
+    """An episode that a time limit cuts off is done but not terminated, and none lends the next one an action."""
+    training = QTrainer(parse(TrainConfig, flags("run", "--env FrozenLake-v1 --time-limit 6 --learning-starts 600")))
+    step, choose, before, begun, seen = training.fleet.step, training.explorer.choose, None, [], []
+    monkeypatch.setattr(training.explorer, "choose", lambda own, *more: begun.append(more[1]) or choose(own, *more))
+    monkeypatch.setattr(
+        training.fleet, "step", lambda action: seen.append((training.observation, action, step(action))) or seen[-1][2]
+    )
+    for _ in range(40):
+        training.iterate()
+        assert torch.equal(training.actor.lengths, (training.time + 1).clamp(max=8))  # of its windows, K = 8
+    cells, time = training.replay.columns(0, 40), torch.zeros(4, dtype=torch.int32)
+    for t, (observation, action, after) in enumerate(seen):
+        first = torch.ones(4, dtype=torch.bool) if before is None else before[1].done
+        assert torch.equal(begun[t], first)
+        time = torch.where(first, 0, time + 1).int()
+        led = torch.where(first, training.num_actions, action if before is None else before[0])
+        told = observation, after.final_observation, led, action, after.reward, after.terminated, after.done, time
+        assert_equal(
+            [cells[name][t] for name in cells],
+            [each.to(cells[name].dtype) for name, each in zip(cells, told, strict=True)],
+        )
+        before = action, after
+    ends = {name: cells[name].any() for name in ("done", "terminated")}
+    assert ends["terminated"] and (cells["done"] & ~cells["terminated"]).any(), ends
+
+
+def test_the_target_is_copied_after_every_so_many_updates():
+    training, same = QTrainer(parse(TrainConfig, flags("run", f"--env {CARDS} --target-update-every 4"))), []
+    while training.updates < 7:
+        training.iterate()
+        ours, theirs = ([*network.parameters()] for network in (training.network, training.target))
+        same.append(all(map(torch.equal, ours, theirs)))
+    assert same[-7:] == [False, False, False, True, False, False, False] and all(same[:-7])
+
+
+def test_evaluations_play_the_average_without_dropout_and_training_goes_on_with_it():
+    training = QTrainer(parse(TrainConfig, flags("run", f"--env {CARDS} --dropout 0.5 --ema-decay 0.9")))
+    modes, network = [], training.evaluated
+    network.head.register_forward_pre_hook(lambda head, _: modes.append(head.training))
+    training.evaluate()
+    assert modes and not any(modes) and network is not training.network
+    assert all(part.training for each in (network, training.network) for part in each.modules())
+
+
+def test_the_ablation_at_a_runs_end_forgets(tmp_path, monkeypatch):
+    asked, evaluate = [], QTrainer.evaluate
+    monkeypatch.setattr(QTrainer, "evaluate", lambda self, **how: asked.append(how) or evaluate(self, **how))
+    main(flags(tmp_path / "run", "--env", CARDS, "--memory-ablation", "--evaluate-every", "0", steps=100))
+    assert asked == [{"final": True}, {"final": True, "reset_memory": True}]
+
+
+def test_an_update_takes_from_schedules_what_is_due_at_its_step(monkeypatch):
+    more = "--terminal-weight 16 --terminal-weight-updates 4 --learning-rate 1 --final-lr-fraction 0 --ema-decay 0.9"
+    decays: list[float] = []
+    monkeypatch.setattr("dqn_memory.train.average_parameters", lambda *given: decays.append(given[2]))
+    training, seen = QTrainer(parse(TrainConfig, flags("run", f"--env {CARDS} {more}"))), []
+    rate, nothing = (
+        training.optimizer.param_groups[0],
+        {"losses/td_loss": torch.zeros(()), "grad/norm": torch.zeros(())},
+    )
+    monkeypatch.setattr(
+        training, "update", lambda batch: seen.append((rate["lr"], float(batch.terminal_weight))) or nothing
+    )
+    for _ in range(20):
+        training.iterate()
+    expected = [(1 - (64 + 4 * n) / 600, 16 ** (1 - n / 4)) for n in range(5)]  # it learns from step 64 on
+    assert seen == [pytest.approx(pair) for pair in expected]
+    assert decays == [(1 + n) / (10 + n) for n in range(1, 6)]
+
+
+def test_a_resume_without_a_replay_begins_episodes_and_fills_it_first(tmp_path):
+    main(flags(tmp_path, "--env", CARDS, "--checkpoint-replay", "none", steps=100))
+    training, run = QTrainer.start({"resume": tmp_path, "total_steps": 300})
+    with run:
+        assert run.load().trainer["time"].any() and not training.time.any() and (training.actor.lengths == 1).all()
+    before = training.updates
+    for _ in range(16):  # of four environments, and 64 steps come before the first update
+        training.iterate()
+    assert training.updates == before + 1
+
+
+def test_recall_is_measured_in_episodes_of_their_own(monkeypatch):
+    training, seeds = QTrainer(parse(TrainConfig, flags("run", f"--env {CARDS}"))), []
+    monkeypatch.setattr("dqn_memory.trainer.beginning", lambda *given: seeds.append(given[2]) or beginning(*given))
+    training.recall(training.config.eval_setup(training.device))
+    assert len(set(seeds)) == len(seeds) == RECALL_EPISODES
+
+
+def test_nothing_is_evaluated_before_the_first_update(tmp_path):
+    late = ("--env", CARDS, "--learning-starts", "96", "--evaluate-every", "40", "--episodes", "2")
+    main(flags(tmp_path / "run", *late, steps=120))
+    assert [line["step"] for line in metrics(tmp_path / "run") if "eval/episodes" in line] == [120]

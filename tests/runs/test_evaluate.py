@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from run_folders import printed, refused
+from scipy.stats import binomtest
 from trained import CAR, CARDS, MEMORY, contents, trained
 
 from dqn_memory.acting import EvalSetup, NetworkPolicy, evaluate
@@ -18,12 +19,12 @@ from dqn_memory.analysis.episodes import _last_drawn, _state_before, play_in, si
 from dqn_memory.analysis.video import MARGIN
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluate import main
-from dqn_memory.network import observation_spec
+from dqn_memory.network import NetworkConfig, observation_spec
 from dqn_memory.runs.score import mean_interval, play, wilson
 from dqn_memory.runs.settings import parse
 from envs import gymnasium_fleet
 from envs.core import Step
-from envs.fleet import TensorFleet
+from envs.fleet import TensorFleet, make_fleet
 from envs.registry import make_world
 
 
@@ -42,6 +43,8 @@ def test_the_interval_of_a_rate_holds_the_rate(trials):
     for successes in (0, trials // 3, trials):
         low, high = wilson(successes, trials)
         assert 0 <= low <= successes / trials <= high <= 1 and low < high
+        expected = binomtest(successes, trials).proportion_ci(method="wilson")
+        assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-6)
 
 
 def test_a_world_with_finitely_many_starts_is_tried_from_each(memory, capsys):
@@ -120,7 +123,8 @@ def test_the_interval_of_a_mean():
     assert mean_interval(np.array([4.0]), exhaustive=False) == (4.0, None, None)
 
 
-def test_environments_are_closed_after_an_evaluation(monkeypatch):
+def test_a_long_evaluation_says_how_far_it_is_and_closes_its_environments(monkeypatch, capsys):
+    monkeypatch.setattr("dqn_memory.runs.score.SILENCE", 0.0)
     opened, closed, make = [], [], gymnasium_fleet.make_env
 
     def counted(*args, **kwargs):
@@ -136,6 +140,7 @@ def test_environments_are_closed_after_an_evaluation(monkeypatch):
     opened.clear()
     evaluate(network, setup, episodes=3, seed=1)
     assert len(opened) == 3 and closed == opened
+    assert capsys.readouterr().err.startswith("evaluation 0/3 episodes, step 1\nevaluation 0/3 episodes, step 2\n")
 
 
 @pytest.mark.parametrize(("suffix", "kind"), [(".gif", "GIF"), (".png", "PNG")])
@@ -204,3 +209,20 @@ def test_wrong_input_is_one_line_and_changes_nothing(cards, capsys, here, name):
     argv = [{"RUN": str(cards), "NOWHERE": str(here / "nowhere")}.get(word, word) for word in argv]
     assert message in refused(capsys, argv, main)
     assert contents(cards) == before and not list(here.iterdir())
+
+
+def test_a_policy_is_told_where_episodes_begin_also_after_a_time_limit():
+    told, still = [], torch.zeros(3, dtype=torch.int64)
+    policy = SimpleNamespace(act=lambda observation, reset: told.append(reset.tolist()) or (still, None))
+    play(make_fleet(CAR, 3, 0, env_kwargs={"time_limit": 5}), policy, 2)
+    assert told == [[t % 5 == 0] * 3 for t in range(10)]
+
+
+def test_as_many_episodes_are_scored_as_were_asked_for(monkeypatch):
+    monkeypatch.setattr("dqn_memory.acting.MAX_EVAL_ENVS", 4)
+    setup = EvalSetup(CAR, {"time_limit": 5}, None, torch.device("cpu"))
+    fleet = setup.fleet(6, 0)[0]
+    network = NetworkConfig(width=16, heads=2, context=4).build(
+        observation_spec(fleet.observation_space), fleet.num_actions
+    )
+    assert fleet.num_envs == 4 and evaluate(network, setup, 6, 0).episodes == 6

@@ -1,11 +1,15 @@
-"""Progress: a bar on a terminal, plain lines elsewhere."""
+"""Progress: a bar on a terminal, plain lines elsewhere; what is due, and what a line of the log says."""
 
 import io
 from types import SimpleNamespace
 
+import pytest
+import torch
 from rich.console import Console
+from run_folders import told
 
-from dqn_memory.runs.progress import Progress
+from dqn_memory.runs.metrics import RunStats
+from dqn_memory.runs.progress import Progress, due
 
 
 def test_plain_lines_where_there_is_no_terminal():
@@ -45,3 +49,18 @@ def test_a_bar_on_a_terminal():
         progress.update(500, success=0.75)
     shown = out.getvalue()
     assert "demo" in shown and "50%" in shown and "success 0.75" in shown and "steps/s" in shown
+
+
+@pytest.mark.parametrize(("every", "steps"), [(10, [12, 20, 32]), (3, list(range(4, 36, 4))), (0, [])])
+def test_what_is_due_is_due_in_the_iteration_that_passes_a_multiple(every, steps):
+    assert [step for step in range(4, 36, 4) if due(step, every, 4)] == steps
+
+
+def test_a_line_holds_means_since_the_last_one_and_the_first_broken_update_is_named():
+    stats, one = RunStats(torch.device("cpu")), torch.ones(())
+    for step, loss in ((4, 1.0), (8, 3.0)):
+        stats.count_update({"losses/td_loss": one * loss, "grad/norm": one}, step)
+    assert stats.scalars() == {"losses/td_loss": 2.0, "grad/norm": 1.0} and stats.scalars() == {}
+    for step in (12, 16):
+        stats.count_update({"losses/td_loss": one * torch.nan, "grad/norm": one}, step)
+    assert "not finite at step 12" in told(stats.scalars)

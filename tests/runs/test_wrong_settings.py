@@ -45,7 +45,7 @@ WRONG = {
         ("--config pape", "paper"),
         ("--architecture dqn", "--layers 0 only"),
         ("--heads 3", "--heads 3 does not divide --width 16"),
-        ("--prior local --local-window 10", "must be below --context"),
+        ("--prior local --local-window 8", "must be below --context"),
         ("--acting padded", "--no-lengths"),
         ("--ema-decay 1", "--ema-decay 1.0 must be"),
         ("--acting-state episode", "has no place in a window to encode; use a memory that streams"),
