@@ -15,6 +15,7 @@ version, and several names have semicolons between them:
     {{iqm first_evidence dtqn4}}                         IQM of normalised scores over all environments
     {{runs every_environment}}                           finished runs of all
     {{seeds memories}}                                   seeds with a finished run, of all
+    {{hours memories;popgym}}                            processor hours of finished runs
     {{table first_evidence Memory-5x5;Hallway *}}        means, environments down and series across
     {{within first_evidence Memory-5x5;Hallway * 110}}   the same at the last evaluation within processor seconds
     {{solved every_environment CarFlag=30;Hallway=60}}   what each environment came to, when it was solved, and aims
@@ -56,7 +57,7 @@ from envs.tables import Table, show
 TEMPLATE, QUESTIONS = ".template.md", "questions.toml"
 FIELD = re.compile(r"\{\{([^{}]+)\}\}")
 NAMED = 2  # environments of a question up to which a table names them
-SHORT = 0.1  # of success, by which what counts as good as the best may fall short of it
+SHORT = 0.1  # of a score, by which what counts as near the best may fall short of it
 NEVER = "never"  # solved
 NOTE = "<!-- Made from {name} by `make results`: change that file. -->\n"
 
@@ -167,9 +168,10 @@ def seeds(archives: Archives, archive: str) -> str:
     return f"{own} of {len({run.seed for run in data.source.runs})}"
 
 
-def hours(archives: Archives, archive: str) -> str:
-    """Add up the processor hours of finished runs."""
-    return f"{sum(run.last('time/processor') or 0.0 for run in archives[archive].entries) / 3600:.1f}"
+def hours(archives: Archives, names: str) -> str:
+    """Add up the processor hours of finished runs; one that several archives hold (the same seconds) counts once."""
+    seconds = {run.last("time/processor") or 0.0 for name in names.split(";") for run in archives[name].entries}
+    return f"{sum(seconds) / 3600:.1f}"
 
 
 def table(archives: Archives, archive: str, worlds: str, names: str, number: str = PREFERRED) -> str:
@@ -242,12 +244,11 @@ def curve(archives: Archives, archive: str, world: str) -> str:
 
 
 def choices(archives: Archives, archive: str, tasks: str = "", control: str = "") -> str:
-    """Tabulate what to take in each environment: of all as good as the best, what remembers the fewest bytes.
+    """Tabulate what to take in each environment: of all near the best, what remembers the fewest bytes.
 
     `tasks` says what each environment is an example of, and orders them; `control` is the series without a memory.
-    Where the best has only rivals that may be as good, or is nearer to random play than to the best player, nothing is
+    Where the best has only rivals that may be near, or is nearer to random play than to the best player, nothing is
     chosen. What takes longer beyond chance to solve the environment is not taken. Only series with two seeds count.
-    `steps` is the median over seeds of what is taken: an episode's mean length in the end.
     """
     data, rows, examples = archives[archive], [], archives.notes(archive, tasks)
     uneven = len({len(found) for _, _, found in data.groups()}) > 1
@@ -267,7 +268,7 @@ def choices(archives: Archives, archive: str, tasks: str = "", control: str = ""
         else:
             doubt = "undecided" if len(good) == 1 and maybe else ""  # about who is the best
         row = {"a task with": examples.get(world, "")} if tasks else {}
-        lengths = [run.length for run in data.of(world, take) if run.length is not None]
+        lengths = [run.length for run in data.of(world, take) if run.length is not None]  # each a mean, in the end
         row |= {"environment": plain_name(world), "steps": f"{np.median(lengths):.0f}" if lengths else ""}
         row |= {"random play": f"{scale.zero:.2f}" if scale else ""}
         if control:
@@ -275,15 +276,15 @@ def choices(archives: Archives, archive: str, tasks: str = "", control: str = ""
         row |= {"take": f"{doubt} (highest: {take})" if doubt else take}
         row |= {"score": f"{interval(scores[take]):.2f}"} | ({"seeds": str(len(scores[take]))} if uneven else {})
         row |= {"solved after": _after(data, world, take)}
-        row |= {"as good": "" if doubt == "none yet" else ", ".join(name for name in good if name != take)}
+        row |= {f"within {SHORT}": ", ".join(name for name in good if name != take)}
         rows.append(row | {"undecided": ", ".join(maybe), "worse": ", ".join(worse)})
     return Table.from_records(rows).markdown()
 
 
 def _ranked(scores: Mapping[str, Sequence[float]]) -> tuple[list[str], list[str], list[str]]:
-    """Name what is as good as the best mean, which comes first, what may be, and what is worse beyond chance.
+    """Name what is near the best mean, which comes first, what may be, and what is worse beyond chance.
 
-    As good is what falls short by less than `SHORT`, the whole interval of the shortfall.
+    Near is what falls short by less than `SHORT`, the whole interval of the shortfall, even if beyond chance.
     """
     best = max(scores, key=lambda name: float(np.mean(scores[name])))
     short = {name: contrast([(scores[best], scores[name])]) for name in scores if name != best}
@@ -341,8 +342,7 @@ def _after(data: Data, world: str, name: str) -> str:
 def used(archives: Archives, archive: str) -> str:
     """Tabulate scores with and without the memory.
 
-    Where more than `SHORT` is lost, how many past steps half of its influence comes from stands in brackets, by the
-    runs that lose as much themselves.
+    Where more than `SHORT` is lost, brackets say how far back half of its influence reaches, in runs that lose as much.
     """
     data, rows = archives[archive], []
     for world in data.worlds:

@@ -7,6 +7,8 @@ import re
 import shutil
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from reported import MEMORY, make_study, read
 from run_folders import told
 from scipy import stats
 
+from dqn_memory.study import answers
 from dqn_memory.study.answers import filled_pages
 from dqn_memory.study.archive import open_source
 from dqn_memory.study.definition import Planned
@@ -108,6 +111,12 @@ def test_fields_are_numbers_of_the_archive(kept: Path) -> None:
     assert all(pages[kept / name].startswith(b"\x89PNG") for name in ("kept.png", "kept-memory-5x5.png"))
 
 
+def test_within_seconds_the_last_evaluation_counts(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = {100: (0.9, 1.0), 200: (0.4, 2.0), 300: (0.6, 3.0)}  # score and seconds by step
+    monkeypatch.setattr(answers, "scores_and_seconds", lambda run: marks)
+    assert fill(kept, "{{within kept Memory-5x5 dgfqn 2}}").endswith("| 0.40 |")
+
+
 def test_seeds_are_counted_where_environments_have_not_as_many(finished: Path, tmp_path: Path) -> None:
     archive(read(finished), tmp_path / "kept")
     assert "| seeds |" not in fill(tmp_path, "{{choices kept}}")
@@ -127,18 +136,19 @@ def test_a_run_that_was_killed_does_not_count_as_the_quickest(finished: Path, tm
     archive(read(finished), tmp_path / "kept")
     seconds = [row.split(" | ")[2] for row in fill(tmp_path, "{{costs kept}}").splitlines()[2:]]
     assert seconds == ["11,111", "10,000"]
+    assert fill(tmp_path, "{{times kept dtqn4 dgfqn}}") == "1.1"
 
 
 @pytest.mark.parametrize(("share", "scatter", "sooner", "expected"), [
     (1, 0.02, {}, ["near", "0.85 [0.84, 0.86]", "never", "best", "", "far"]),
     (1, 0.1, {}, ["undecided (highest: best)", "0.78 [0.72, 0.83]", "never", "", "near", "far"]),
     (1, 0.2, {}, ["none yet (highest: best)", "0.65 [0.55, 0.75]", "never", "", "near", "far"]),  # random: 0.44
-    (0.75, 0.02, {}, ["none yet (highest: best)", "0.65 [0.64, 0.66]", "never", "", "", "far"]),  # nothing is good yet
+    (0.75, 0.02, {}, ["none yet (highest: best)", "0.65 [0.64, 0.66]", "never", "near", "", "far"]),  # none is good
     (1, 0.01, {"best": 200, "near": 200}, ["near", "1.00 [1.00, 1.00]", "2 s", "best", "", "far"]),
     (1, 0.01, {"best": 200, "near": 400}, ["best", "1.00 [1.00, 1.00]", "2 s", "near", "", "far"]),  # later
     (1, 0.01, {"best": 600, "near": 200}, ["near", "1.00 [1.00, 1.00]", "2 s", "best", "", "far"]),  # not to stay
 ])  # fmt: skip
-def test_the_choice_remembers_least_of_those_that_are_as_good_and_as_soon(
+def test_the_choice_remembers_least_of_those_that_are_near_the_best_and_as_soon(
     tmp_path: Path, share: float, scatter: float, sooner: dict[str, int], expected: list[str]
 ) -> None:
     level = {"best": 0.9, "near": 0.88, "far": 0.45}
@@ -171,6 +181,21 @@ def test_the_choice_remembers_least_of_those_that_are_as_good_and_as_soon(
     used = fill(tmp_path, "{{used kept}}").splitlines()[2].split(" | ")
     assert used[0] == "| Memory 5x5" and used[1].endswith(" (3)")
     assert used[3].startswith(f"{without} → 0.") and "(" not in used[3]
+
+
+def test_nearness_is_judged_for_all_rivals_at_once() -> None:
+    found = {"best": [1.0] * 4, "near": [0.93, 0.99] * 2, "far": [0.2, 0.21] * 2}
+    assert answers._ranked(found) == (["best"], ["near"], ["far"])
+    assert answers._ranked({name: found[name] for name in ("best", "near")}) == (["best", "near"], [], [])
+
+
+def test_a_seed_that_never_solves_it_counts_with_all_its_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"lucky": [1.0, 1.1, None], "steady": [5.0, 5.1, 5.2]}
+    curve = SimpleNamespace(trained=100)
+    runs = {name: [SimpleNamespace(at=at, pace=1.0, curve=curve) for at in each] for name, each in seconds.items()}
+    monkeypatch.setattr(answers, "solved", lambda _, __, of: of[0].at and SimpleNamespace(seconds=of[0].at))
+    data: Any = SimpleNamespace(of=lambda _, name: runs[name])
+    assert answers._soonest(data, "world", list(runs)) == ["steady", "lucky"]  # not beyond chance
 
 
 def test_leads_are_welchs_and_are_judged_after_holm(kept: Path) -> None:
@@ -206,8 +231,9 @@ def test_what_is_detectable_is_found_in_four_of_five_studies(seeds: int, claims:
     assert 0.75 < np.mean(found) < 0.85
 
 
-def test_holm_corrects_in_order() -> None:
+def test_holm_corrects_in_order_and_up_to_one() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.6, 0.7]) == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -227,6 +253,11 @@ def test_holm_corrects_in_order() -> None:
 def test_verdicts(first: list[float], second: list[float], words: str) -> None:
     found = contrast([(first, second)])
     assert found.verdict(found.p, 0.05) == words
+
+
+def test_a_lead_is_ruled_out_for_all_claims_at_once() -> None:
+    found = Contrast(0.0, 0.02, 20.0)  # margins of 0.042 for one claim and 0.053 for three
+    assert [found.verdict(1.0, 0.05, claims) for claims in (1, 3)] == ["no such lead", "undecided"]
 
 
 @pytest.mark.parametrize(
@@ -330,6 +361,18 @@ def test_printed_numbers_are_those_of_the_logs() -> None:
                 assert float(number) == pytest.approx(np.mean([last(r, f"{name}/success_rate") for r in runs]), **near)
                 checked += 1
     assert checked == 3 * 7 + 8 + 2 * 7 * 8
+
+
+@pytest.mark.results
+def test_hours_and_returns_of_the_other_library_are_those_of_the_tables() -> None:
+    page, spent = " ".join((RESULTS / "details.md").read_text().split()), set()
+    said = page.partition("Processor hours of the finished runs: ")[2].partition("; 45 were planned")[0]
+    for name in re.findall(r"`(\w+)`", said):
+        runs = [run for runs in logged(RESULTS / "studies" / name).values() for run in runs]
+        spent |= {max(float(line["time/processor"] or 0) for line in run) for run in runs}
+    assert float(said.split()[-1]) == pytest.approx(sum(spent) / 3600, abs=0.051)
+    theirs = [f"{float(row['return']):.2f}" for row in tables(RESULTS / "learning" / "beside_sb3.md")[1]]
+    assert f"are {', '.join(theirs[:-1])} and {theirs[-1]}, below" in page
 
 
 @pytest.mark.results
