@@ -317,7 +317,7 @@ def logged(folder: Path) -> dict[tuple[str, str], list[list[dict[str, str]]]]:
             lines[line["run"]].append(line)
         for row in csv.DictReader(runs):
             if row["state"] == "finished":
-                found[row["axes.world"].split("/")[1], row["axes.architecture"]].append(lines[row["run"]])
+                found[row["axes.world"].split("/")[-1], row["axes.architecture"]].append(lines[row["run"]])
     return found
 
 
