@@ -14,7 +14,7 @@ import fuzz_mutate as mutate
 import glam_models
 import torch
 import unizero_models
-from trained import CARDS, contents, training_flags
+from trained import CAR, CARDS, contents, rollout_flags, training_flags
 
 from dqn_memory.runs import checkpoint
 from dqn_memory.runs.errors import UserError
@@ -31,6 +31,8 @@ RUNS = {  # a tiny run of every kind, which is finished
     "q_network": lambda run, *more: training_flags(run, "--env", CARDS, *more, steps=200),
     "unizero": partial(unizero_models.flags, steps=100),
     "glam": partial(glam_models.flags, steps=42),
+    "ppo": lambda run, *more: rollout_flags(run, "--env", CAR, *more, steps=256),
+    "pqn": lambda run, *more: rollout_flags(run, "--env", CAR, *more, steps=256),
 }
 Case = Callable[[], object]
 
