@@ -5,7 +5,6 @@ such a name leads to an import.
 """
 
 import importlib
-import os
 import re
 import shlex
 import site
@@ -27,6 +26,7 @@ from envs.registry import WORLDS
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
 HOME = Path(__file__).resolve().parents[1]  # of this package and of `configs`
+LIBRARIES = ("numpy", "torch", "gymnasium")  # whose errors are those of who calls them
 SHIPPED = re.compile(r"configs\.studies\.(\w+)")  # modules of the studies that come with the suite
 
 
@@ -134,10 +134,12 @@ def _refusal(name: str, who: str) -> str:
 
 
 def in_own_code(error: BaseException) -> bool:
-    """Tell whether an error passed through a user's own module, whose author needs its traceback."""
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    ours = tuple(str(HOME / package) + os.sep for package in ("dqn_memory", "envs", "world_models"))
-    return not all(file.startswith(("<", *ours)) or _is_installed(file) for file in files)
+    """Tell whether an error was raised in a user's own module, whose author needs its traceback, or on its behalf."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    packages = (str(name).partition(".")[0] for name in reversed(names))
+    others = {*LIBRARIES, *(package.module for package in PACKAGES), *sys.stdlib_module_names}
+    first = next((name for name in packages if name not in others), "envs")
+    return first not in ("dqn_memory", "envs", "world_models")
 
 
 def is_known(name: str) -> bool:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from importlib.metadata import EntryPoints
 from pathlib import Path
 
 import gymnasium
@@ -20,6 +21,8 @@ from trained import training_flags
 
 from dqn_memory import api, evaluate, inspect, ship, train, watch
 from dqn_memory.agent import Agent
+from dqn_memory.blocks import MEMORY as MEMORIES
+from dqn_memory.network import ARCHITECTURES
 from dqn_memory.runs import kinds
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import installed_trainers, script_of, trainer_class
@@ -33,7 +36,7 @@ from envs.packages import PACKAGES
 from world_models.glam import inspect as glam_inspect
 from world_models.unizero import inspect as unizero_inspect
 
-KINDS = tuple(kinds.SHIPPED)
+KINDS = sorted(installed_trainers().names)
 INSPECT = {"unizero": unizero_inspect.main, "glam": glam_inspect.main}
 EVIL = "from pathlib import Path\nPath({marker!r}).write_text(__name__)\n"
 FILES = (  # all run where Python imports any of the names below
@@ -227,21 +230,17 @@ def test_distributions_in_the_working_directory_bring_no_trainers(marker):
     assert trainer_class("q_network").__module__ == "dqn_memory.train"
 
 
-def test_shipped_trainers_are_found_without_metadata():
-    code = (
-        "import importlib.metadata as m; m.distributions = lambda **_: iter(()); "
-        "m.entry_points = lambda **_: m.EntryPoints(())\n"
-        "from dqn_memory.runs.kinds import installed_trainers, trainer_class\n"
-        "print(*sorted(trainer_class(kind).kind for kind in installed_trainers().names))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == sorted(KINDS)
+def test_shipped_trainers_are_found_without_metadata(monkeypatch):
+    monkeypatch.setattr(kinds, "entry_points", lambda **_: EntryPoints())
+    installed_trainers.cache_clear()
+    assert sorted(trainer_class(kind).kind for kind in installed_trainers().names) == KINDS
+    assert script_of("ppo") == "dqn_memory.ppo"
+    installed_trainers.cache_clear()
 
 
 def test_what_is_installed_says_the_same_as_the_table():
     text = (Path(train.__file__).parents[1] / "pyproject.toml").read_text()
     assert all(f'{kind} = "{place}"' in text for kind, place in kinds.SHIPPED.items())
-    assert script_of("ppo") == "dqn_memory.ppo"
 
 
 # ---- runs of one's own -----------------------------------------------------------------------------------------------
@@ -249,6 +248,16 @@ OWN = """
 import gymnasium, envs
 envs.register("Mine/Hall-v0", envs.Entry("envs.worlds.hallway:Hallway"))
 gymnasium.register("MyPole-v0", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=20)
+"""
+
+
+BROKEN = """
+from dqn_memory.blocks import MEMORY
+from dqn_memory.network import ARCHITECTURES, Architecture
+def broken(*_, **__):
+    raise ValueError("mine")
+MEMORY["broken"] = broken
+ARCHITECTURES["broken"] = Architecture(memory="broken", attention=False, layers=1)
 """
 
 
@@ -292,10 +301,6 @@ def test_runs_of_ones_own_need_no_flag_and_a_copy_does(own, capsys):
     assert "--plugin mine.own" in refused(capsys, [str(copied)], evaluate.main)
     assert "--plugin mine.own" in refused(capsys, ["--resume", str(copied)], train.main)
     assert api.evaluate(copied, plugins=["mine.own"], episodes=2).step == 120
-    forget()
-    train.main(["--resume", str(copied), "--total-steps", "160", "--plugin", "mine.own"])
-    forget()
-    evaluate.main([str(copied), "--episodes", "2"])  # this user went on with it
 
 
 @pytest.mark.parametrize("change", ["config", "module", "forgotten"])
@@ -316,7 +321,7 @@ def test_what_was_changed_since_is_asked_for(change, own, capsys):
 
 def test_an_environment_of_a_module_is_remembered_too(own, capsys):
     run = started(("--env", "mine.own:MyPole-v0"))
-    evaluate.main([str(run), "--episodes", "2", "--num-eval-envs", "2"])
+    evaluate.main([str(run), "--episodes", "2"])
     forget()
     copied = Path(shutil.copytree(run, "copied"))
     assert "--plugin mine.own" in refused(capsys, [str(copied)], evaluate.main)
@@ -357,6 +362,7 @@ def test_a_preset_and_a_flag_that_name_one_module_make_it_one(own):
     assert api.load_run(run).config["plugin"] == ["mine.own"]
 
 
+@pytest.mark.long
 def test_the_runs_of_a_study_are_told_its_modules(own, capsys):
     smoke = "width = 16\nheads = 2\nlayers = 1\ncontext = 8\nlearning_starts = 64\ntotal_steps = 80\nnum_envs = 4\n"
     smoke += "evaluate_every = 0\nepisodes = 2\nfinal_episodes = 2\nmemory_ablation = false\nlog_every = 40\n"
@@ -391,9 +397,9 @@ def test_a_process_of_its_own_imports_none(marker):
 
 
 def test_a_plugins_value_error_keeps_its_traceback(own, monkeypatch):
-    code = "from dqn_memory.network import ARCHITECTURES\nimport dqn_memory.blocks as b\n"
-    code += "def broken(*_, **__):\n    raise ValueError('mine')\nb.MEMORY['broken'] = broken\n"
-    (own / "mine" / "own.py").write_text(OWN + code)
+    for table in (MEMORIES, ARCHITECTURES):
+        monkeypatch.setitem(table, "broken", None)  # the plugin's own, which goes afterwards
+    (own / "mine" / "own.py").write_text(BROKEN)
     with pytest.raises(ValueError, match="mine") as caught:
         train.main(training_flags("run", "--plugin", "mine.own", "--architecture", "broken", "--env", MEMORY))
     assert not isinstance(caught.value, api.UserError)
