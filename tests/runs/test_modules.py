@@ -137,9 +137,15 @@ def test_a_preset_imports_none(kind, marker, capsys):
     assert not Path("new").exists()
 
 
-@pytest.mark.parametrize("env", ["MiniGrid-MemoryS7-v0", "popgym-RepeatPreviousEasy-v0", "MortarMayhem-v0", *(
-    f"{package.module}:X-v0" for package in PACKAGES
-)])
+@pytest.mark.parametrize(
+    "env",
+    [
+        "MiniGrid-MemoryS7-v0",
+        "popgym-RepeatPreviousEasy-v0",
+        "MortarMayhem-v0",
+        *(f"{package.module}:X-v0" for package in PACKAGES),
+    ],
+)
 def test_a_known_package_is_not_taken_from_the_working_directory(env, marker, monkeypatch):
     for package in PACKAGES:
         monkeypatch.delitem(sys.modules, package.module, raising=False)
