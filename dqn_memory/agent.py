@@ -16,6 +16,7 @@ import logging
 import math
 import sys
 import warnings
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,6 +41,7 @@ from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Policy, Score, Tally
 from dqn_memory.runs.trainer import LoadedPolicy
+from envs.cli import load_plugins
 from envs.files import make_folder, write_atomic
 from envs.fleet import make_fleet
 from envs.packages import make_env
@@ -103,7 +105,7 @@ class Agent:
     @classmethod
     def load(
         cls, run: Path | str, rows: int | None = None, device: torch.device | str = "cpu", seed: int = 0,
-        policy: Literal["sampled", "greedy"] | None = None,
+        policy: Literal["sampled", "greedy"] | None = None, plugins: Sequence[str] = (),
     ) -> Self:  # fmt: skip
         """Read the agent of a run's latest checkpoint, whatever trained it.
 
@@ -113,12 +115,14 @@ class Agent:
             device: where its networks are.
             seed: of what PPO, UniZero and GLAM draw; a call of `play` begins these draws anew.
             policy: how PPO and GLAM choose actions; None: as its config says, GLAM sampled ones.
+            plugins: modules that may be imported as the run names them; a run that you started yourself needs none.
 
         Raises:
-            UserError: there is no run or checkpoint, it is damaged or foreign, the device or the seed is none, or the
-                agent has no such policy.
+            UserError: there is no run or checkpoint, it is damaged or foreign, it wants a module that is not among
+                `plugins`, the device or the seed is none, or the agent has no such policy.
         """
         require(seed >= 0, f"seed {seed} must be 0 or more")
+        load_plugins(plugins)
         kind = kind_of(Run.open(run).load(with_replay=False))
         loaded = trainer_class(kind).load_policy(Path(run), usable_device(device), seed)
         if policy is not None:

@@ -25,12 +25,13 @@ from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.score import Evaluation, Score
 from dqn_memory.runs.settings import check_numbers, parse
+from envs.cli import load_plugins
 from envs.spaces import Array
 
 __all__ = ["Agent", "RunData", "Series", "UserError", "evaluate", "load_run", "train"]
 
 
-def train(kind: str = "q_network", **settings: Any) -> tuple[Path, Score]:
+def train(kind: str = "q_network", *, plugins: Sequence[str] = (), **settings: Any) -> tuple[Path, Score]:
     """Train an agent to the end of its run, or go on with a run.
 
     Args:
@@ -38,6 +39,7 @@ def train(kind: str = "q_network", **settings: Any) -> tuple[Path, Score]:
         settings: the trainer's flags by name, with underscores: `total_steps=5_000`, `prior="local"`. `config` names
             presets or TOML files, one or a list, over which the others lie. `resume="runs/mine"` goes on with a run,
             and takes what `--resume` takes.
+        plugins: modules to import, as `--plugin` does; a preset or a run that names others is refused.
 
     Returns:
         The run's folder, and the score of its last evaluation.
@@ -45,17 +47,20 @@ def train(kind: str = "q_network", **settings: Any) -> tuple[Path, Score]:
     Raises:
         UserError: a setting is unknown or cannot work, or the folder holds a run already.
     """
+    if plugins:
+        settings["plugin"] = [*settings.get("plugin", ()), *plugins]
     trainer, run = trainer_class(kind).start(settings)
     with run:
         score = trainer.train(run)
     return run.path, score
 
 
-def evaluate(run: Path | str, **options: Any) -> Evaluation:
+def evaluate(run: Path | str, *, plugins: Sequence[str] = (), **options: Any) -> Evaluation:
     """Play a run's latest checkpoint without learning, as `python -m dqn_memory.evaluate` does.
 
     Args:
         run: the run's folder.
+        plugins: modules that may be imported as the run names them; a run that you started yourself needs none.
         options: flags of that script by name, such as `episodes=200`, `reset_memory=True`, `seed=3`.
 
     Returns:
@@ -64,10 +69,10 @@ def evaluate(run: Path | str, **options: Any) -> Evaluation:
     Raises:
         UserError: there is no such run, or an option is unknown, or not for its kind.
     """
-    known = [option.name for option in fields(Args) if option.name not in ("folder", "run", "format")]
+    known = [option.name for option in fields(Args) if option.name not in ("folder", "run", "plugin", "format")]
     for name in options:
         check_known("option", name, known)
-    args = parse(Args, options)
+    args = parse(Args, options | {"plugin": plugins})
     check_numbers(args)
     return evaluate_folder(Path(run), args)
 
@@ -117,12 +122,15 @@ class RunData:
         return pandas.DataFrame(columns).rename_axis("step")
 
 
-def load_run(path: Path | str) -> RunData:
+def load_run(path: Path | str, *, plugins: Sequence[str] = ()) -> RunData:
     """Read the config and all metrics of a run, finished or not; nothing is written.
+
+    `plugins` are imported; this reading itself imports nothing that the run names.
 
     Raises:
         UserError: there is no run, or a file of it is damaged.
     """
+    load_plugins(plugins)
     run = Run.open(path)
     lines = run.metrics()
     names = dict.fromkeys(name for line in lines for name in line if name != "step")

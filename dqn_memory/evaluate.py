@@ -22,10 +22,12 @@ from dqn_memory.runs.common import ComputeConfig
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run, RunArgument
 from dqn_memory.runs.kinds import kind_of, trainer_class
+from dqn_memory.runs.modules import module_of
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, lines
 from dqn_memory.runs.score import fields as measures
 from dqn_memory.runs.settings import check_numbers
 from envs.baselines import baseline_summary
+from envs.cli import load_plugins
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ def evaluate_folder(folder: Path, args: Args) -> Evaluation:
     Raises:
         UserError: nobody knows the run's kind, or an option is not for it.
     """
+    load_plugins([*args.plugin, *module_of(args.env)])
     kind = kind_of(Run.open(folder).load(with_replay=False))
     trainer = trainer_class(kind)
     given = [option.name for option in fields(EvaluationOptions) if getattr(args, option.name) != option.default]

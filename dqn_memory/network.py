@@ -26,6 +26,7 @@ from dqn_memory.blocks.memory import BIDIRECTIONAL, build
 from dqn_memory.blocks.priors import PriorConfig
 from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.settings import Bounds, check_numbers
+from envs.packages import in_own_code
 
 HEADS = ("mlp", "linear")
 WINDOW_LENGTHS = (8, 16, 24, 32)  # what shorter windows are trimmed to; compiled runs have a graph of each
@@ -287,6 +288,8 @@ class NetworkConfig:
         try:
             return QNetwork(self, spec, num_actions)
         except ValueError as error:  # blocks know no UserError, but their sentence is one
+            if in_own_code(error):
+                raise
             raise UserError(str(error)) from error
 
 

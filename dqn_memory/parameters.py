@@ -33,8 +33,9 @@ from dqn_memory.analysis.size import (
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig
 from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.modules import load_named
 from dqn_memory.runs.settings import Repeatable, parse
-from envs.cli import WriteArgs, load_plugins
+from envs.cli import WriteArgs
 from envs.files import write_text
 from envs.machine import revision
 from envs.tables import Table, Value, origin, page
@@ -165,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Count and print, write where asked; a network that cannot meet the budget is left out with a sentence."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(Args, argv, prog="python -m dqn_memory.parameters")
-    load_plugins(args.plugin)
+    load_named(argv)
     budget = None if args.match is None else parse_budget(args.match)
     base = NetworkConfig(heads=args.heads, context=args.context, form=args.form, prior=PriorConfig(kind=args.prior))
     rows, misses = [], []

@@ -18,8 +18,11 @@ from dqn_memory.config import TrainConfig
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import LOCK, Run
 from dqn_memory.runs.metrics import FINAL, METRICS
+from dqn_memory.runs.modules import modules_of, remember
 from dqn_memory.runs.resume import read_run
+from dqn_memory.runs.settings import Repeatable
 from dqn_memory.runs.toml import to_toml
+from envs.cli import load_plugins
 from envs.files import write_atomic
 
 KEPT = ("step", "eval/", FINAL, "memory_ablation/")
@@ -33,6 +36,8 @@ class Args:
     """Run folder."""
     folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FOLDER")]
     """New folder, whose name is the agent's."""
+    plugin: Repeatable = ()
+    """Module that may be imported as the run names it; of a run that you started yourself none need be given."""
 
 
 def ship(run: Path, folder: Path) -> None:
@@ -61,6 +66,7 @@ def ship(run: Path, folder: Path) -> None:
         write_atomic(folder / METRICS, "".join(lines).encode())
         made.save(checkpoint.step, weights, {}, header=checkpoint.header | {"config": text})
     (folder / LOCK).unlink(missing_ok=True)
+    remember(made.config_file, modules_of(config))
 
 
 @one_line_errors
@@ -68,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write it and say how large it is."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.ship")
     folder = Path(args.folder)
+    load_plugins(args.plugin)
     ship(Path(args.run), folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"wrote {folder}, {size / 1000:.0f} kB")

@@ -85,12 +85,13 @@ def named(id: str, given: Mapping[str, Any]) -> str:
 
 
 def load_plugins(names: Iterable[str]) -> None:
-    """Import modules from outside the package that register environments, blocks or priors.
+    """Import modules that the user names; they register environments, blocks or priors.
 
     They are looked for in the working directory, too. An error inside a plugin keeps its traceback, which is for the
-    plugin's author.
+    plugin's author. What a file names goes through `envs.packages.load_wanted` instead.
     """
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+    names = [names] if isinstance(names, str) else [*names]
+    if names and "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     for name in names:
         _load(name)

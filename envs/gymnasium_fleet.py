@@ -13,7 +13,7 @@ from torch import Tensor
 
 from envs.core import Step
 from envs.errors import DrawsNothing, UserError, require
-from envs.packages import Make, make_env
+from envs.packages import Make, make_env, without_module
 from envs.seeding import digest
 from envs.spaces import Array
 from envs.workers import Rows, WorkerRows
@@ -161,7 +161,7 @@ class GymnasiumFleet(ReplayedFleet):
         **kwargs: Any,
     ) -> None:
         super().__init__(env if isinstance(env, str) else getattr(env, "__name__", repr(env)), num_envs, device)
-        make: Make = partial(make_env, env, **kwargs) if isinstance(env, str) else env
+        make: Make = partial(make_env, without_module(env), **kwargs) if isinstance(env, str) else env
         rows = Rows if workers is None else partial(WorkerRows, workers=workers)
         self._open: Callable[[], Rows | WorkerRows] = partial(rows, make, num_envs, observation_key)
         children = np.random.SeedSequence(seed).spawn(num_envs)

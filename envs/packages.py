@@ -1,10 +1,22 @@
-"""Environments of other packages: who registers an id that Gymnasium does not know, and how any id is made."""
+"""Environments of other packages: who registers an id that Gymnasium does not know, and how any id is made.
+
+Files of others name modules: a config's plugins, and ids such as "module:Id-v0". `load_wanted` is the one way by which
+such a name leads to an import.
+"""
 
 import importlib
 import re
+import shlex
+import site
+import sys
+import sysconfig
+import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,6 +25,9 @@ from envs.errors import DrawsNothing, UserError, near_names, require
 from envs.registry import WORLDS
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
+HOME = Path(__file__).resolve().parents[1]  # of this package and of `configs`
+LIBRARIES = ("numpy", "torch", "gymnasium")  # whose errors are those of who calls them
+SHIPPED = re.compile(r"configs\.studies\.(\w+)")  # modules of the studies that come with the suite
 
 
 @dataclass(frozen=True)
@@ -39,21 +54,27 @@ PACKAGES = (
 
 
 def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Call `gymnasium.make`, with one clear sentence for an id, a package or a keyword that does not exist."""
-    name = id.rpartition(":")[2]
+    """Call `gymnasium.make`, with one clear sentence for an id, a package or a keyword that does not exist.
+
+    Of "module:Id-v0" the module must be known or imported already, as `load_wanted` says.
+    """
+    name = without_module(id)
     ours = [known for known in WORLDS if known.rpartition("-v")[0] == name]
     require(not ours, f"Environment {id!r} lacks its version; give {' or '.join(ours)}.")  # Gymnasium would be slower
     package = next((each for each in PACKAGES if re.match(each.ids, name)), None)
     if package is not None and id == name and id not in gymnasium.registry:
-        _import(package, id)
+        _import(package, f"Environment {id!r}")
     try:
-        with warnings.catch_warnings():  # an environment without pictures is said to be one where they are asked for
+        with warnings.catch_warnings(), _path_of(name):
+            # an environment without pictures is said to be one where they are asked for
             warnings.filterwarnings("ignore", message=".*is being initialised with render_mode")
-            env = gymnasium.make(id, disable_env_checker=True, **kwargs)
+            env = gymnasium.make(name, disable_env_checker=True, **kwargs)
         return Unclosed(env) if package is not None and package.closes_all else env
     except gymnasium.error.UnregisteredEnv as error:
         raise UserError(near_names("environment", id, {*WORLDS, *gymnasium.registry})) from error
     except (gymnasium.error.Error, ImportError, ValueError) as error:
+        if isinstance(error, ValueError) and not isinstance(error, UserError) and in_own_code(error):
+            raise
         raise UserError(f"Environment {id!r} cannot be made: {error}") from error
     except TypeError as error:
         if "argument" not in str(error):
@@ -70,13 +91,106 @@ class Unclosed(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Do nothing."""
 
 
-def _import(package: Package, id: str) -> None:
-    """Import the package, so that it registers the id."""
+def without_module(id: str) -> str:
+    """Import the module in "module:Id-v0", if that may be; give the id alone, which is registered then."""
+    module, colon, name = id.rpartition(":")
+    if colon:
+        load_wanted([module], f"the environment {id!r}")
+    return name
+
+
+# ---- modules that files name -----------------------------------------------------------------------------------------
+def load_wanted(names: Iterable[str], who: str) -> None:
+    """Import the modules that a file of anybody's names, where that runs no code of a stranger.
+
+    A module that this process has imported needs no more: the command line or a caller has named it. Others must come
+    with the suite, or be an installed package that the suite knows; what lies in the working directory does not count.
+
+    Args:
+        names: of the modules.
+        who: says what wants them, as in "the run runs/a".
+
+    Raises:
+        UserError: another module is wanted, or one is not installed; none is imported then.
+    """
+    wanted = [name for name in names if name not in sys.modules]
+    for name in wanted:
+        require(is_known(name), _refusal(name, who))
+    packages = {package.module: package for package in PACKAGES}
+    for name in wanted:
+        if name in packages:
+            _import(packages[name], f"the module {name!r} of {who}")
+        else:
+            with installed_alone(*([str(HOME)] if SHIPPED.fullmatch(name) else [])):
+                importlib.import_module(name)
+
+
+def _refusal(name: str, who: str) -> str:
+    """Say that a module is not imported merely because a file names it."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        return f"{who} wants the module {name!r}, which is no module's name: take that out of it"
+    flag = f"--plugin {shlex.quote(name)}"
+    return f"{who} wants the module {name!r}, whose code would run here: read it, then pass {flag} (plugins= in Python)"
+
+
+def in_own_code(error: BaseException) -> bool:
+    """Tell whether an error was raised in a user's own module, whose author needs its traceback, or on its behalf."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    packages = (str(name).partition(".")[0] for name in reversed(names))
+    others = {*LIBRARIES, *(package.module for package in PACKAGES), *sys.stdlib_module_names}
+    first = next((name for name in packages if name not in others), "envs")
+    return first not in ("dqn_memory", "envs", "world_models")
+
+
+def is_known(name: str) -> bool:
+    """Tell whether a module is this package, one of PACKAGES, ALE's, or one of a shipped study; none is imported."""
+    study = SHIPPED.fullmatch(name)
+    shipped = study is not None and (HOME / "configs" / "studies" / f"{study[1]}.py").is_file()
+    return shipped or name in ("envs", "ale_py", *(package.module for package in PACKAGES))
+
+
+@contextmanager
+def installed_alone(*first: str) -> Iterator[None]:
+    """Let imports look into these folders and then where packages are installed, and not into the working directory."""
+    before = sys.path[:]
+    sys.path[:] = [*first, *(entry for entry in before if entry and _is_installed(entry))]
     try:
-        importlib.import_module(package.module)
+        yield
+    finally:
+        sys.path[:] = before
+
+
+def _is_installed(place: str) -> bool:
+    """Tell whether a file or folder lies where Python and its packages are installed."""
+    paths = sysconfig.get_paths()
+    named = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    places = [*named, *site.getsitepackages(), site.getusersitepackages()]
+    return any(Path(place).resolve().is_relative_to(Path(each).resolve()) for each in places)
+
+
+def _path_of(name: str) -> AbstractContextManager[None]:
+    """Let an installed package's environment find installed modules alone, and one of the user's all."""
+    spec = gymnasium.registry.get(name)
+    if spec is None or spec.additional_wrappers or not isinstance(spec.entry_point, str):
+        return nullcontext()
+    package = re.split("[.:]", spec.entry_point)[0]
+    return installed_alone() if package in ("gymnasium", *(each.module for each in PACKAGES)) else nullcontext()
+
+
+def _import(package: Package, who: str) -> None:
+    """Import an installed package, so that it registers its ids; one that lies elsewhere is not looked at."""
+    install = f"`pip install {package.install}`"
+    try:
+        with installed_alone():
+            spec = None if package.module in sys.modules else find_spec(package.module)
+            places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+            strange = any(place is not None and not _is_installed(place) for place in places)
+            require(not strange, _refusal(package.module, who))
+            importlib.import_module(package.module)
+    except UserError:
+        raise
     except Exception as error:  # whatever a package of another age ends on
-        install = f"`pip install {package.install}`"
         if isinstance(error, ModuleNotFoundError) and error.name == package.module:
-            raise UserError(f"Environment {id!r} is of another package; install it with {install}.") from None
+            raise UserError(f"{who} is of another package; install it with {install}.") from None
         why = f"beside Gymnasium {gymnasium.__version__} ({type(error).__name__}: {error}); try {install}"
-        raise UserError(f"Environment {id!r} needs {package.module}, which cannot be imported {why}.") from error
+        raise UserError(f"{who} needs {package.module}, which cannot be imported {why}.") from error

@@ -32,6 +32,8 @@ from dqn_memory.runs.errors import UserError, require, train_anew
 from dqn_memory.runs.lock import held_by, lock_holder, take_lock
 from dqn_memory.runs.metrics import FINAL, Metrics, read_metrics
 from dqn_memory.runs.ring import Ring
+from dqn_memory.runs.settings import Repeatable
+from envs.cli import load_plugins
 from envs.files import disk_errors, leftovers, parse_json, read_text, write_atomic
 from envs.machine import describe_environment
 
@@ -111,9 +113,14 @@ class Run:
         return run
 
     @property
+    def config_file(self) -> Path:
+        """Path of config.toml."""
+        return self.path / "config.toml"
+
+    @property
     def config_toml(self) -> str:
         """Text of config.toml."""
-        return read_text(self.path / "config.toml")
+        return read_text(self.config_file)
 
     def lengthen(self, total_steps: int) -> None:
         """Let config.toml say another length of the run, so that a later resume goes on to it too."""
@@ -259,8 +266,12 @@ class RunArgument:
     """Run folder, or the name of an agent in the package (Q-networks: demo, memory-7x7, car-flag)."""
     run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """The same, as a flag instead."""
+    plugin: Repeatable = ()
+    """Module that may be imported as the run names it, or that it needs; none need be given for a run that you started
+    yourself."""
 
     def chosen_run(self) -> Path:
-        """Give the one run that was named."""
+        """Import the plugins, and give the one run that was named."""
+        load_plugins(self.plugin)
         require(bool(self.folder) != bool(self.run), "give one run folder, as an argument or as --run RUN")
         return Path(self.folder or self.run)

@@ -1,7 +1,10 @@
-"""Kinds of runs: the trainers that what is installed names as its entry points."""
+"""Kinds of runs: the trainers of the suite, and those that other distributions name as their entry points."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
@@ -14,16 +17,25 @@ if TYPE_CHECKING:
     from dqn_memory.runs.trainer import Trainer
 
 TRAINERS = "dqn_memory.trainers"  # the group of entry points that a distribution names its trainers in
+SHIPPED = {  # found without metadata of an installation, which a checkout or a zip file lacks
+    "q_network": "dqn_memory.train:QTrainer",
+    "pqn": "dqn_memory.pqn:PQNTrainer",
+    "ppo": "dqn_memory.ppo:PPOTrainer",
+    "unizero": "world_models.unizero.train:UniZeroTrainer",
+    "glam": "world_models.glam.train:GlamTrainer",
+}
 
 
 def trainer_class(kind: str) -> type[Trainer[Any]]:
-    """Find the trainer of this kind through the entry points of what is installed.
+    """Find the trainer of this kind in the suite or among the entry points of what is installed.
 
     Raises:
         UserError: there is none, or its package cannot be imported here.
     """
+    found = _entry_point(kind)
     try:
-        trainer: type[Trainer[Any]] = _entry_point(kind).load()
+        with nullcontext() if kind in SHIPPED else _working_directory(last=True):
+            trainer: type[Trainer[Any]] = found.load()
     except ModuleNotFoundError as error:
         raise UserError(f"the trainer {kind} is not installed here: there is no module {error.name}") from None
     return trainer
@@ -36,8 +48,25 @@ def script_of(kind: str) -> str:
 
 @cache
 def installed_trainers() -> EntryPoints:
-    """Find the entry points of all trainers, once, as this reads files of everything that is installed."""
-    return entry_points(group=TRAINERS)
+    """List all trainers as entry points, once, as this reads files of everything that is installed.
+
+    A distribution that lies in the working directory, as an unpacked run may, is none.
+    """
+    with _working_directory(last=False):
+        others = [each for each in entry_points(group=TRAINERS) if each.name not in SHIPPED]
+    return EntryPoints([*(EntryPoint(kind, place, TRAINERS) for kind, place in SHIPPED.items()), *others])
+
+
+@contextmanager
+def _working_directory(last: bool) -> Iterator[None]:
+    """Look into the working directory, which `python -m` puts first, after all other folders or not at all."""
+    before = sys.path[:]
+    here = [entry for entry in before if Path(entry).absolute() == Path.cwd()]
+    sys.path[:] = [entry for entry in before if entry not in here] + (here if last else [])
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def _entry_point(kind: str) -> EntryPoint:

@@ -12,7 +12,8 @@ from dqn_memory.runs.common import Engine
 from dqn_memory.runs.errors import UserError, train_anew
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
-from dqn_memory.runs.settings import Settings, flag_names, parse
+from dqn_memory.runs.modules import load_modules
+from dqn_memory.runs.settings import Repeatable, Settings, flag_names, parse
 from dqn_memory.runs.toml import defaults, from_toml, leaves, to_toml
 from envs.cli import load_plugins
 
@@ -37,6 +38,8 @@ class ResumeConfig:
     """Environment steps between log lines."""
     checkpoint_every: int | None = None
     """Environment steps between checkpoints."""
+    plugin: Repeatable = ()
+    """Module that may be imported as the run names it; of a run that you started yourself none need be given."""
 
 
 def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
@@ -45,12 +48,13 @@ def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
     Raises:
         UserError: there is no run or no checkpoint, or it is damaged or of another kind.
     """
-    checkpoint = Run.open(run).load(with_replay=False)
+    opened = Run.open(run)
+    checkpoint = opened.load(with_replay=False)
     check_kind(run, checkpoint, config_class.trainer)
     with foreign_state(run):
         text = checkpoint.header["config"]
     config = from_toml(config_class, text, f"the config in the checkpoint of {run}")
-    load_plugins(config.plugin)
+    load_modules(config, f"the run {run}", opened.config_file)
     return checkpoint, config
 
 
@@ -71,7 +75,8 @@ def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
             if flags.total_steps not in (None, config.total_steps) and flags.total_steps < checkpoint.step:
                 few = f"--total-steps {flags.total_steps} is below the {checkpoint.step} steps"
                 raise UserError(f"{few} that {run.path} has taken")
-        load_plugins(config.plugin)
+        load_plugins(flags.plugin)
+        load_modules(config, f"the run {run.path}", run.config_file)
         config = changed(config, flags)
         return config if flags.backend else with_backend(config, run), run
     except BaseException:

@@ -25,13 +25,13 @@ from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
+from dqn_memory.runs.modules import load_modules, load_named, modules_of, remember
 from dqn_memory.runs.progress import Progress, due
 from dqn_memory.runs.resume import check_unfinished, reopened, resumes
 from dqn_memory.runs.score import SUCCESS, SUCCESS_TOLD, Evaluation, EvaluationOptions, Policy, Score
 from dqn_memory.runs.seeding import Streams, dropout_state, restore_dropout
 from dqn_memory.runs.settings import Settings, parse
 from dqn_memory.runs.toml import to_toml
-from envs.cli import load_plugins
 from envs.files import portable_name
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import ReplayedFleet
@@ -285,7 +285,9 @@ class Trainer(ABC, Generic[C]):
         trainer = cls(config)
         trainer.announce()
         facts = backend.facts(trainer.backend)
-        return trainer, Run.create(cls.folder(config), to_toml(config), trainer.device, facts=facts)
+        run = Run.create(cls.folder(config), to_toml(config), trainer.device, facts=facts)
+        remember(run.config_file, modules_of(config))
+        return trainer, run
 
     def announce(self) -> None:
         """Say what a reader should know before a fresh run."""
@@ -302,7 +304,9 @@ class Trainer(ABC, Generic[C]):
         config = parse(cls.config_class, argv)
         if hasattr(config, "base"):  # what was chosen brings other defaults with it
             config = parse(cls.config_class, argv, base=config.base())
-        load_plugins(config.plugin)
+        load_named(argv)
+        config = replace(config, plugin=tuple(dict.fromkeys(config.plugin)))  # a preset and a flag may name one twice
+        load_modules(config, "the config")
         return cls.resolve(replace(config, environment=config.environment.completed()))
 
     @classmethod
@@ -331,6 +335,7 @@ class Trainer(ABC, Generic[C]):
                     lost = "without its replay: the continued run is not exact, episodes start anew"
                     print(f"resuming {run.path} {lost}", flush=True)
             run.lengthen(config.total_steps)
+            remember(run.config_file, modules_of(config))
             backend.log_backend(trainer.backend, trainer.device, run.environment.get(backend.FACT))
         except BaseException:
             run.close()

@@ -14,13 +14,13 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.metrics import METRICS
+from dqn_memory.runs.modules import load_modules
 from dqn_memory.runs.score import SUCCESS_TOLD
 from dqn_memory.runs.toml import from_toml
 from dqn_memory.study.archive import CONFIG, ROWS, RunRecord, Source, compact
 from dqn_memory.study.run_summary import FINALS, MEANINGS, Curve, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, OTHERS, Scale, game, world_scale
 from dqn_memory.study.store import DEFINITION, RunState
-from envs.cli import load_plugins
 from envs.registry import WORLDS, make_world
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of normalisation layers
@@ -190,7 +190,7 @@ def read_entry(source: Source, run: RunState) -> Entry:
     folder, rows = (run.folder, METRICS) if source.recorded is None else (source.folder, ROWS)
     config = from_toml(trainer_class(source.kind).config_class, record.config_toml, str(folder / CONFIG))
     if record.summary is None:  # an archive says what its runs' modules would be asked
-        load_plugins(getattr(config, "plugin", ()))
+        load_modules(config, f"the run {run.folder}", run.folder / CONFIG, source.folder / DEFINITION)
     success = not source.shown.get("returns") and counts_success(record, config)
     curve = read_curve(record.metrics, success, str(folder / rows))
     if curve.final is None:

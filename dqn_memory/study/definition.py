@@ -49,9 +49,9 @@ import tomli_w
 
 from dqn_memory.runs.errors import UserError, check_known, near_names, require
 from dqn_memory.runs.kinds import trainer_class
+from dqn_memory.runs.modules import load_modules
 from dqn_memory.runs.settings import Bounds, check_numbers, flag_names, read_config, study_files
 from dqn_memory.runs.toml import SCHEMA, defaults, from_toml, leaves, to_toml
-from envs.cli import load_plugins
 from envs.files import read_text
 from envs.registry import WORLDS
 
@@ -310,7 +310,7 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     config = over(defaults(known))
     if hasattr(config, "base"):  # what was chosen may bring other defaults with it
         config = over(config.base())
-    load_plugins(config.plugin)
+    load_modules(config, f"the study {definition.source}", Path(definition.source))
     compute = replace(config.compute, device="cpu") if resources.gpus == 0 else type(config.compute)()
     replace(config, compute=compute).check()
     gymnasium.register_envs(ale_py)

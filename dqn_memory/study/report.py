@@ -18,6 +18,7 @@ import tyro
 
 from dqn_memory.runs.errors import UserError, one_line_errors, require
 from dqn_memory.runs.kinds import script_of
+from dqn_memory.runs.settings import Repeatable
 from dqn_memory.study.answers import filled_pages
 from dqn_memory.study.archive import Source, compact, find_study, is_archive, open_source, write_archive
 from dqn_memory.study.collect import PREFERRED, Data, collect, kept_record, meaning
@@ -29,6 +30,7 @@ from dqn_memory.study.papers.verdicts import claims_page
 from dqn_memory.study.sections import environments, learned, scores
 from dqn_memory.study.store import INDEX
 from envs.baselines import known as baselines
+from envs.cli import load_plugins
 from envs.files import write_atomic
 from envs.tables import remake_page
 
@@ -60,6 +62,8 @@ class Args:
     """Read the runs by their returns, also where the environment reports success."""
     attention: bool = True
     """Play an episode with one run of each environment and architecture and show what it attends to."""
+    plugin: Repeatable = ()
+    """Module that may be imported as runs name it; of runs that you started yourself none need be given."""
 
 
 @one_line_errors
@@ -67,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Read, measure, draw, write; exit code 1 where files of the study are damaged or missing."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.report")
     require(bool(args.all) != bool(args.study), "give a study, the folders of runs, or --all FOLDER")
+    load_plugins(args.plugin)
     if args.all is not None:
         bad = remake_all(args.all)
     else:

@@ -22,12 +22,14 @@ import tyro
 
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.lock import held_lock
+from dqn_memory.runs.modules import modules_of, remember
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from dqn_memory.study import store
 from dqn_memory.study.archive import find_study, named_definition, open_source
 from dqn_memory.study.definition import Definition, Planned, Resources, expand, shipped
 from dqn_memory.study.runner import NOTHING_TAKEN, Backend, Drive, Processes, offered, open_runs, take_over
 from dqn_memory.study.store import RunState, State, Study, in_words, last_step
+from envs.cli import load_plugins
 from envs.tables import Table
 
 FEW = 40  # runs that are all shown without being asked for
@@ -63,6 +65,8 @@ class Args:
     take_from: Repeatable = ()
     """Other studies, by name or folder, or archives of some: their finished runs are taken over where all settings and
     the seed are the same. Those of an archive have no checkpoints."""
+    plugin: Repeatable = ()
+    """Module that may be imported as the study names it; of a study that you started with it none need be given."""
     dry_run: bool = False
     """Show what would be run, with names, time and disk, and write nothing."""
     status: bool = False
@@ -106,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = args.folder or store.HOME / definition.name
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where a shell in the background ignores SIGINT
     try:
+        load_plugins(args.plugin)
         planned = expand(definition)
         wanted = chosen(planned, args.only)
         store.check_study_folder(folder, definition, planned)
@@ -131,6 +136,9 @@ def carry_out(
         if damage := store.put_aside(folder):
             say(f"{damage}: it is made anew from the folders of the runs")
         study = Study.create(folder, definition, planned)
+        modules = [module for run in planned for module in modules_of(run.config)]
+        for file in (Path(definition.source), folder / store.DEFINITION):
+            remember(file, modules)
         names = {run.name for run in wanted}
         take_over(study, wanted, list(map(Path, args.take_from)), say)
         left = [run for run in open_runs(study, definition.resources.keep_replay) if run.name in names]
@@ -138,7 +146,8 @@ def carry_out(
             backend = args.make_backend(definition.resources)
             announce(definition, folder, [run for run in study.runs() if run.name in names], len(planned))
             say(f"backend {backend.describes}")
-            Drive(study, backend, definition.resources, args.retries, say).run(left)
+            configs = {run.name: run.config for run in wanted}
+            Drive(study, backend, definition.resources, args.retries, say, configs).run(left)
     return study
 
 

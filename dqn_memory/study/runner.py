@@ -16,7 +16,7 @@ import threading
 import time
 import tomllib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,12 +29,14 @@ from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.lock import held_lock
 from dqn_memory.runs.metrics import FINAL, METRICS
+from dqn_memory.runs.modules import module_of
 from dqn_memory.runs.toml import from_toml, to_toml
 from dqn_memory.study import child, store
 from dqn_memory.study.archive import CONFIG, ENVIRONMENT, Source, find_study, open_source, placeless, unpack
 from dqn_memory.study.definition import Planned, Resources
 from dqn_memory.study.store import RunState, Study, checkpoint, final_metrics, finished
 from envs.files import disk_errors, read_text
+from envs.packages import is_known
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 STOPPING = 30  # seconds that trainers have to save a checkpoint
@@ -53,6 +55,10 @@ class Order:
     script: str
     cwd: Path
     cpus: int
+    plugins: tuple[str, ...] = ()
+    """Modules that the run's config names, which the trainer's command line must name too."""
+    env: str = ""
+    """Its environment, where that names a module."""
     devices: str | None = None
     """CUDA_VISIBLE_DEVICES of the trainer (None: as the worker has it; empty: no device)."""
 
@@ -101,14 +107,18 @@ def _train(order: Order, lock: int, started: Callable[[Process], object]) -> Out
 
 def _command(order: Order) -> list[str]:
     folder, module = order.run.folder, [sys.executable, "-m", order.script]
+    named = [word for name in order.plugins for word in ("--plugin", name)]
     if (folder / "checkpoints" / "manifest.json").is_file():
-        return [*module, "--resume", str(folder)]
+        named += [word for name in module_of(order.env) for word in ("--plugin", name)]
+        return [*module, "--resume", str(folder), *named]
     if folder.exists():  # killed before its first checkpoint: nothing of it can be continued
         path = folder / METRICS
         ended = path.is_file() and FINAL.encode() in path.read_bytes()
         require(not ended, f"{folder} holds a run that ended, but is not as it was then; move it away to train anew")
         shutil.rmtree(folder)
-    return [*module, "--config", str(order.run.study / "configs" / f"{order.run.name}.toml"), "--run", str(folder)]
+    named += ["--env", order.env] if order.env else []
+    config = order.run.study / "configs" / f"{order.run.name}.toml"
+    return [*module, "--config", str(config), "--run", str(folder), *named]
 
 
 def _judge(run: RunState, code: int, began: int) -> Outcome:
@@ -255,8 +265,15 @@ class Drive:
     """One session of `study.run`: from the runs that are left to their outcomes."""
 
     def __init__(
-        self, study: Study, backend: Backend, resources: Resources, retries: int, say: Callable[[str], object]
+        self,
+        study: Study,
+        backend: Backend,
+        resources: Resources,
+        retries: int,
+        say: Callable[[str], object],
+        configs: Mapping[str, Any] | None = None,
     ) -> None:
+        self.configs = configs or {}  # by run
         self.study, self.backend, self.resources, self.retries, self.say = study, backend, resources, retries, say
         self.waiting: deque[RunState] = deque()
         self.running: dict[Future[Outcome], RunState] = {}
@@ -282,8 +299,17 @@ class Drive:
         run = replace(run, attempts=run.attempts + 1)
         self.study.mark(run.name, "running", begun=True)
         there, script = replace(run, folder=run.folder.resolve()), script_of(self.study.kind)
-        self.running[self.backend.submit(Order(there, script, Path.cwd(), self.resources.cpus))] = run
+        order = Order(there, script, Path.cwd(), self.resources.cpus, *self._named(run.name))
+        self.running[self.backend.submit(order)] = run
         self.say(f"started  {run.name}" + (f" (start {run.attempts})" if run.attempts > 1 else ""))
+
+    def _named(self, name: str) -> tuple[tuple[str, ...], str]:
+        """Give the plugins of a run that are not known to every process, and its environment if that names a module."""
+        config = self.configs.get(name)
+        if config is None:
+            return (), ""
+        env = config.environment.env
+        return tuple(each for each in config.plugin if not is_known(each)), env if module_of(env) else ""
 
     def _end(self, run: RunState, future: Future[Outcome]) -> None:
         try:

@@ -1,6 +1,7 @@
 """Ids of other packages: the package is imported when such an id is asked for, and named where it is missing."""
 
 import re
+import site
 import sys
 
 import gymnasium
@@ -18,8 +19,9 @@ gymnasium.register("Other-Corridor-v0", "foreign:Corridor")
 
 @pytest.fixture
 def other(tmp_path, monkeypatch):
-    """A package whose module a test writes."""
+    """An installed package whose module a test writes."""
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(tmp_path)])
     monkeypatch.setattr(packages, "PACKAGES", (Package("Other-", "other_package", "other-package"),))
     yield tmp_path / "other_package.py"
     sys.modules.pop("other_package", None)

@@ -232,6 +232,14 @@ def test_workers_and_a_node_of_ray_are_killed_and_the_results_are_the_same(study
     assert any("--resume" in run.log.read_text() for run in runs)
 
 
+def test_a_trainer_is_told_on_its_command_line_what_its_config_imports(fast, tmp_path):
+    one = FAST.replace("pause", 'plugin = ["tiny_trainer"]\npause').replace(', "bb"', "").replace("[1, 2]", "[1]")
+    fast.write_text(one.replace('"POMDP/Hallway-v0", "POMDP/HeavenHell-v0"', '"tiny_trainer:X-v0"'))
+    carry_out(fast, tmp_path / "study", "--workers", "1", "--plugin", "tiny_trainer")
+    (command,) = [json.loads(file.read_text())["command"] for file in tmp_path.glob("study/runs/*/environment.json")]
+    assert command.endswith("--plugin tiny_trainer --env tiny_trainer:X-v0")
+
+
 def test_ray_on_this_machine_needs_no_server(fast, tmp_path, undisturbed):
     pytest.importorskip("ray")
     said = carry_out(fast, tmp_path / "study", "--workers", "2", "--backend", "ray")

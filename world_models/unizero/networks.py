@@ -12,6 +12,7 @@ from dqn_memory.blocks.positions import Learned
 from dqn_memory.blocks.priors import PENALTIES
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
+from envs.packages import in_own_code
 from world_models.distributions import simnorm, value_code
 from world_models.unizero.config import GROUP, ModelConfig
 from world_models.unizero.dynamics import DYNAMICS, Window
@@ -172,4 +173,6 @@ def build(config: ModelConfig, spec: ObservationSpec, num_actions: int) -> World
     try:
         return WorldModel(config, spec, num_actions)
     except ValueError as error:  # the blocks know nothing of command lines; their sentence serves as it is
+        if in_own_code(error):
+            raise
         raise UserError(str(error)) from error

@@ -1,0 +1,134 @@
+"""Modules that a run or a study names: which they are, and whether this user started it with them.
+
+A module of somebody else's runs here only where the command line names it (`--plugin`), or a caller does. So that runs
+of one's own need no flag, `$XDG_STATE_HOME/dqn-memory` (else ~/.local/state/dqn-memory) remembers each that was started
+with modules: by the real path of its file of settings, which a copy has not, and by that file's SHA-256.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import Settings
+from envs.cli import load_plugins
+from envs.files import parse_json, sha256, write_atomic
+from envs.packages import is_known, load_wanted
+
+MOST = 4096  # remembered runs and studies; beyond them the oldest is forgotten
+MOST_BYTES = 1 << 16  # of what is remembered of one
+
+
+def module_of(env: str | None) -> list[str]:
+    """List the module in an environment's id "module:Id-v0", where it has one."""
+    module, colon, _ = (env or "").rpartition(":")
+    return [module] if colon else []
+
+
+def modules_of(config: Any) -> list[str]:
+    """List the modules that a trainer's config names, as plugins and in its environment's id."""
+    return list(dict.fromkeys([*getattr(config, "plugin", ()), *module_of(config.environment.env)]))
+
+
+def load_named(argv: Settings) -> None:
+    """Import the modules that a command line names, by --plugin and in --env, or that settings name alike."""
+    if isinstance(argv, Mapping):
+        plugins, env = argv.get("plugin") or (), argv.get("env")
+        given = [plugins] if isinstance(plugins, str) else plugins
+        load_plugins([*map(str, given), *module_of(None if env is None else str(env))])
+        return
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--plugin", action="append", default=[])
+    parser.add_argument("--env", action="append", default=[])
+    found = parser.parse_known_args(list(argv))[0]
+    load_plugins([*found.plugin, *(name for env in found.env for name in module_of(env))])
+
+
+def load_modules(config: Any, who: str, *files: Path) -> None:
+    """Import what a config names, if it may be: `load_wanted`, and what this user started one of the `files` with.
+
+    Args:
+        config: of a trainer.
+        who: names the modules, as in "the run runs/a".
+        files: config.toml of the run and study.toml of the study that the config belongs to.
+
+    Raises:
+        UserError: another module is wanted; it says that --plugin lets it in.
+    """
+    wanted = modules_of(config)
+    if any(name not in sys.modules for name in wanted):
+        own = {name for file in files for name in recall(file)}
+        load_plugins(name for name in wanted if name in own and name not in sys.modules)
+    load_wanted(wanted, who)
+
+
+# ---- what this user started ------------------------------------------------------------------------------------------
+def remember(file: Path, modules: Iterable[str]) -> None:
+    """Remember that this user started what has these settings, with these modules; where that fails, say so and go on.
+
+    Nothing is written where there are none.
+    """
+    places = {name: _place(name) for name in modules if not is_known(name)}
+    if not places:
+        return
+    try:
+        digest, entry = sha256(file.read_bytes()), _entry(file)
+        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomic(entry, json.dumps({"file": str(file.resolve()), "sha256": digest, "modules": places}).encode())
+        _forget_oldest(entry.parent)
+    except (OSError, RuntimeError, UserError) as error:
+        _warn(f"{error}; runs with modules of your own will ask for --plugin again")
+
+
+def recall(file: Path) -> list[str]:
+    """List the modules with which this user started what has these settings, as far as they lie where they lay then.
+
+    One that is nowhere to be found is among them: its import says so.
+    """
+    with suppress(OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError):
+        entry = _entry(file)
+        if file.is_file() and entry.is_file() and entry.stat().st_size <= MOST_BYTES:
+            held = parse_json(entry.read_bytes())
+            if (held["file"], held["sha256"]) == (str(file.resolve()), sha256(file.read_bytes())):
+                return [name for name, place in held["modules"].items() if _place(name) in (place, None)]
+    return []
+
+
+def _entry(file: Path) -> Path:
+    """Name the file that remembers a run or a study; RuntimeError where this user has no home."""
+    given = Path(os.environ.get("XDG_STATE_HOME", ""))
+    home = given if given.is_absolute() else Path.home() / ".local" / "state"
+    return home / "dqn-memory" / "started" / f"{sha256(os.fsencode(file.resolve()))[:32]}.json"
+
+
+def _place(name: str) -> str | None:
+    """Find the file of a module, or the folder of a package without one; no code runs, not even of its parents."""
+    top, *inner = name.split(".")
+    with suppress(ImportError, ValueError, AttributeError, TypeError, OSError):
+        spec = find_spec(top) or PathFinder.find_spec(top, [str(Path.cwd())])  # where `load_plugins` looks at last
+        for part in inner:
+            spec = spec and PathFinder.find_spec(part, list(spec.submodule_search_locations or ()))
+        places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+        return next((str(Path(place).resolve()) for place in places if place is not None), None)
+    return None
+
+
+def _forget_oldest(folder: Path) -> None:
+    held = [Path(each) for each in os.scandir(folder)]
+    if len(held) > MOST:
+        with suppress(OSError):  # another process may have been faster
+            for oldest in sorted(held, key=lambda path: path.stat().st_mtime)[: len(held) - MOST]:
+                oldest.unlink(missing_ok=True)
+
+
+@cache
+def _warn(sentence: str) -> None:
+    print(f"cannot remember what was started: {sentence}", file=sys.stderr, flush=True)
