@@ -114,7 +114,7 @@ def test_wherever_the_module_lies(plugin, marker, capsys):
     assert f"--plugin {plugin}" in refused(capsys, [str(foreign(plugin=[plugin]))], evaluate.main)
 
 
-@pytest.mark.parametrize("plugin", ["evil.py", "", "../evil", ".evil", "a\nb\x1b[31m", "x" * 9_999])
+@pytest.mark.parametrize("plugin", ["", "a\nb\x1b[31m", "x" * 9_999])
 def test_a_name_that_no_module_has_is_one_clean_sentence(plugin, marker, capsys):
     said = refused(capsys, [str(foreign(plugin=[plugin]))], evaluate.main)
     assert said[:-1].isprintable() and len(said) < 600
@@ -332,11 +332,6 @@ def test_an_environment_of_a_module_is_remembered_too(own, capsys):
     copied = Path(shutil.copytree(run, "copied"))
     assert "--plugin mine.own" in refused(capsys, [str(copied)], evaluate.main)
     evaluate.main([str(copied), "--plugin", "mine.own", "--episodes", "2"])
-
-
-def test_nothing_is_written_of_runs_without_modules(own):
-    train.main(training_flags("run", steps=80))
-    assert not (own / "state").exists()
 
 
 @pytest.mark.parametrize("kind", ["a file", "protected", "relative", "damaged"])
