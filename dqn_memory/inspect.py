@@ -45,7 +45,7 @@ from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.score import report
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
-from envs.files import disk_errors, write_atomic
+from envs.files import make_inside, write_atomic
 from envs.spaces import Array
 
 
@@ -234,9 +234,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     setup = config.eval_setup(device)
     gap, apart = compare(args, network, config, device)
     found = measure(args, config, network, setup)
-    folder = run / "inspect"
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder = make_inside(run, "inspect")
     written = draw(folder, network, config, found, gap, action_names(setup))
     facts = describe(args, config, step, network, found)
     if gap is not None:
