@@ -63,12 +63,16 @@ def seen(folder: Path) -> dict[str, tuple[int, str]]:
     return found
 
 
+class Hangs(BaseException):
+    """Something does not end; nothing that a script catches."""
+
+
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise a TimeoutError where something hangs."""
+    """Raise `Hangs` where something takes longer."""
 
     def ring(*_: object) -> None:
-        raise TimeoutError(f"it did not end within {seconds} seconds")
+        raise Hangs(f"it did not end within {seconds} seconds")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)

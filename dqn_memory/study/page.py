@@ -156,7 +156,8 @@ def as_html(title: str, text: str, folder: Path) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse to replace a page that is of no report."""
+    """Refuse to replace a page that is of no report, or to write through a link."""
+    check_inside(folder, PICTURES)
     for path in (folder / PAGE, folder / HTML):
         with disk_errors(path):
             if os.path.lexists(path) and not MARK.search(_text(path)):
@@ -166,7 +167,6 @@ def check_folder(folder: Path) -> None:
 def _make_room(folder: Path, pictures: Sequence[str]) -> None:
     """Make the folder and remove the earlier report's pictures that are not among `pictures`."""
     check_folder(folder)
-    check_inside(folder, PICTURES)
     earlier = set(LINK.findall(_text(folder / PAGE)))
     with disk_errors(folder):
         for path in (folder / PICTURES / f"{name}.png" for name in pictures if name not in earlier):

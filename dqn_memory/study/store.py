@@ -14,7 +14,6 @@ import json
 import os
 import re
 import sqlite3
-import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -59,7 +58,7 @@ create table if not exists runs (
 DAMAGE = re.compile("not a database|malformed|no such (table|column)")  # what SQLite says of a damaged file
 BESIDE = ("", "-journal", "-wal", "-shm")  # what SQLite opens: the file of a state, and others named after it
 FOLDERS = ("configs", "runs", "logs", "locks")
-LONGEST = 60.0  # seconds that a transaction may take
+SCHEMA = "select count(*) from sqlite_master where type in ('view', 'trigger')"  # which run what their author wrote
 
 
 class DamagedState(UserError):
@@ -244,11 +243,11 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
     for file in (path.with_name(f"{path.name}{end}") for end in BESIDE):
         if os.path.lexists(file) and not is_file(file):
             raise UserError(f"{file} is not a regular file")
-    until = time.monotonic() + LONGEST
     try:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}{mode}", timeout=30, uri=True)
-        connection.set_progress_handler(lambda: time.monotonic() > until, 100_000)  # a view may have no end
         with closing(connection), connection:
+            if connection.execute(SCHEMA).fetchone() != (0,):
+                raise UserError(f"{path} is foreign: it holds views or triggers, which no study has")
             yield connection
     except sqlite3.DatabaseError as error:
         if DAMAGE.search(str(error)):

@@ -23,7 +23,7 @@ from dqn_memory.study import report
 from envs.files import sha256
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes and sockets among its files")
-LONG = 20.0  # seconds that no command comes near to
+LONG = 10.0  # seconds that no command comes near to
 BIG = 10**400
 
 
