@@ -276,7 +276,7 @@ KEPT = ("name", "axes", "steps", "state", "attempts", "seconds")
 def test_a_state_of_another_type_is_one_sentence(made: Path, tmp_path: Path, capsys: Capture) -> None:
     endless = "with recursive n(key, value) as (select 'a', '1' union all select key, value from n) select * from n"
     harms = [
-        *(f"update study set value = '{value}' where key = '{key}'" for key in FACTS for value in ("[1]", "1e999", "{")),
+        *(f"update study set value = '{text}' where key = '{key}'" for key in FACTS for text in ("[1]", "1e999", "{")),
         *(f"update runs set {key} = {value}" for key in KEPT for value in ("'../../x'", "x'ff'", "9e999", "'[1]'")),
         f"alter table study rename to other; create view study as {endless}",
         "delete from study where key = 'axes'",
