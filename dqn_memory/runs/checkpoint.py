@@ -61,6 +61,8 @@ class Checkpoint:
     trainer: dict[str, Any]
     replay: Columns | None
     header: dict[str, str]
+    source: Path = Path("checkpoint")
+    """File of the weights."""
 
     def part(self, name: str) -> dict[str, Tensor]:
         """Select the weights of one network, such as "target", by their names in it; empty where it was not saved."""
@@ -68,13 +70,20 @@ class Checkpoint:
         return {rest: value for (part, _, rest), value in named.items() if part == name}
 
     def fill(self, network: nn.Module, part: str, misfit: str | None = None) -> None:
-        """Load the weights of one part; a UserError that begins with `misfit` names the first of another form."""
+        """Load the weights of one part; a UserError that begins with `misfit` names the first of another form.
+
+        One that is not finite is a UserError too, unless it is not in a new network either, as in the buffer of a mask.
+        """
         weights, own = self.part(part), network.state_dict()
         for name in (*own, *weights):
             here, there = (list(held[name].shape) if name in held else None for held in (own, weights))
             if here != there:
                 begin = misfit or f"the checkpoint's weights do not fit the {part} that its config says"
                 raise UserError(f"{begin}: {name} {_shaped(there)} in the checkpoint and {_shaped(here)} here")
+        for name, weight in weights.items():
+            finite = weight.isfinite()
+            if not finite.all() and not (finite | ~own[name].isfinite().to(finite.device)).all():
+                raise UserError(f"{self.source} is damaged: its weights {part}.{name} are not all finite numbers")
         network.load_state_dict(weights)
 
 
@@ -197,15 +206,12 @@ class CheckpointFolder:
     def _load(self, manifest: Record, with_replay: bool) -> Checkpoint:
         path, data = self._read(manifest["weights"])
         weights, header = unpack_tensors(data, WEIGHTS, path)
-        for name, weight in weights.items():
-            if not weight.isfinite().all():
-                raise UserError(f"{path} is damaged: its weights {name} are not all finite numbers")
-        path, data = self._read(manifest["trainer"])
+        source, (path, data) = path, self._read(manifest["trainer"])
         trainer = unpack_trainer(data, path)
         saved: Any = manifest["replay"] if with_replay else "none"
         with foreign_state(self.folder.parent):
             replay = None if saved == "none" else self._load_replay(saved)
-        return Checkpoint(manifest["step"], weights, trainer, replay, header)
+        return Checkpoint(manifest["step"], weights, trainer, replay, header, source)
 
     def _next_span(self, replay: Ring, taken: set[str]) -> tuple[list[Record], tuple[int, int] | None]:
         """Give `next_span`, from the chunks that the valid manifest still names: a save without replay drops them."""

@@ -285,6 +285,7 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
     with another config: its numbers would not belong here.
     """
     hint = "give another --folder"
+    check_inside(folder, *FOLDERS)
     with disk_errors(folder):
         inside = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
         known = {path.stem for path in (folder / "configs").glob("*.toml")}

@@ -145,7 +145,7 @@ def read(path: Path) -> dict[str, Lines]:
     if not path.exists():
         return {}
     try:
-        entries = parse_json(read_bytes(path))
+        entries = parse_json(read_bytes(path, follow=True))
         return {id: from_plain(id, entry) for id, entry in entries.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is no table of baselines; move it away or choose another folder") from None

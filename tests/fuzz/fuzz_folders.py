@@ -34,6 +34,7 @@ VALUES = (
     "<script>alert(1)</script>", "\x1b[2J", [], [1], [[]], {}, {"a": 1}, {"a": {"b": [None]}}, "x" * 5000,
 )  # fmt: skip
 TEXTS = ("[" * 100_000, "9" * 5000, "", "{", "\0", '{"a": 1, "a": 2}', "é", "null", "1e999", '"' * 99)
+MINE = ("notes.txt", "checkpoints/best.pt")  # files of the user beside ours
 Damage = Callable[[Path, random.Random, Path], None]  # of a run, with what is outside it
 
 
@@ -73,10 +74,10 @@ class FolderTarget:
         kind, made = draw.choice(list(run_folders().items()))
         run, outside = folder / "run", make_outside(folder / "outside")
         shutil.copytree(made, run)
-        for name in ("notes.txt", "checkpoints/best.pt"):
+        for name in MINE:
             (run / name).write_text("mine")
         self.damage(run, draw, outside)
-        before = seen(outside)
+        before, mine = seen(outside), [run / name for name in MINE if (run / name).exists()]
         use = draw.choice(list((USES | (OF_NETWORKS if kind == "q_network" else {})).values()))
 
         def case() -> None:
@@ -85,8 +86,7 @@ class FolderTarget:
                 one_line_errors(use)(kind, run)
             finally:
                 assert seen(outside) == before
-                notes = [path for path in (run / "notes.txt", run / "checkpoints" / "best.pt") if path.parent.is_dir()]
-                assert all(path.read_text() == "mine" for path in notes if not path.parent.is_symlink())
+                assert all(path.read_text() == "mine" for path in mine)
 
         return case
 

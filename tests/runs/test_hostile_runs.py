@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from hostile import KINDS, make_outside, put, seen, within
+from run_folders import told
 from trained import CARDS, training_flags
 
 from dqn_memory import evaluate, inspect, train, watch
@@ -234,3 +235,17 @@ def test_a_save_that_was_cut_off_leaves_nothing_once_another_ends(run: Path, mon
         opened.save(778, weights, state)
     left = {path.name for path in (run / "checkpoints").iterdir() if path.is_file()}
     assert left == {"manifest.json", "step_000000778.pt", "step_000000778.safetensors"}
+
+
+def test_a_buffer_that_is_infinite_in_every_network_is_no_damage() -> None:
+    class Masked(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(3))
+            self.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+
+    network = Masked()
+    weights = {f"network.{name}": value.clone() for name, value in network.state_dict().items()}
+    checkpoint.Checkpoint(0, weights, {}, None, {}).fill(network, "network")
+    weights["network.mask"][1, 0] = torch.inf
+    assert "network.mask" in told(checkpoint.Checkpoint(0, weights, {}, None, {}).fill, network, "network")

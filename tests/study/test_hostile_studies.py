@@ -308,3 +308,12 @@ def test_a_report_where_a_folder_is_in_the_way_of_its_pictures_is_told(made: Pat
     (folder / "report" / "pictures").write_text("mine")
     assert "pictures is no folder" in refused(capsys, [str(folder), "--no-attention"], report)
     assert (folder / "report" / "pictures").read_text() == "mine"
+
+
+def test_a_new_study_does_not_begin_in_a_folder_whose_locks_are_a_link(tmp_path: Path, capsys: Capture) -> None:
+    outside = make_outside(tmp_path / "outside")
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "locks").symlink_to(outside / "album")
+    before = seen(outside)
+    assert "locks is a link" in refused(capsys, ["smoke", "--folder", str(tmp_path / "study")], main)
+    assert seen(outside) == before
