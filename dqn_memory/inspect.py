@@ -45,7 +45,7 @@ from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.score import report
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
-from envs.files import disk_errors, write_atomic
+from envs.files import check_inside, make_inside, write_atomic
 from envs.spaces import Array
 
 
@@ -226,6 +226,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.inspect")
     check_numbers(args)
     run = args.chosen_run()
+    check_inside(run, "inspect")
     set_tf32(False)
     device = ComputeConfig(args.device).torch_device()
     network, config, step = load_network(run, device)
@@ -234,9 +235,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     setup = config.eval_setup(device)
     gap, apart = compare(args, network, config, device)
     found = measure(args, config, network, setup)
-    folder = run / "inspect"
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    folder = make_inside(run, "inspect")
     written = draw(folder, network, config, found, gap, action_names(setup))
     facts = describe(args, config, step, network, found)
     if gap is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import UserError
-from envs.files import make_folder, parse_json, write_text
+from envs.files import make_folder, parse_json, read_bytes, write_text
 
 Value = str | int | float | bool | None
 Section = dict[str, Any]  # machine: facts by name; tables: a list of title, note and rows
@@ -157,7 +157,7 @@ def publish(
 def remake_page(path: Path) -> str | None:
     """Make the Markdown of a page again from its numbers alone; None where a JSON file holds something else."""
     try:
-        content = parse_json(path.read_bytes())
+        content = parse_json(read_bytes(path))
     except (OSError, ValueError):
         return None
     paged = isinstance(content, dict) and "title" in content and not {"tables", "sections"}.isdisjoint(content)
@@ -169,7 +169,7 @@ def read_page(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        content: dict[str, Any] = parse_json(path.read_bytes())
+        content: dict[str, Any] = parse_json(read_bytes(path))
         page_text(content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} does not hold a page of tables; move it away or choose another folder") from None

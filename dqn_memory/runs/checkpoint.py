@@ -1,12 +1,15 @@
 """Checkpoints that a kill, a full disk or a flipped bit cannot make wrong.
 
 A folder of files that are written once under fresh names, and `manifest.json`, renamed last: it alone
-says which files are valid, with their sizes and hashes. What it does not name is swept away.
+says which files are valid, with their sizes and hashes. What an earlier one names is swept away, and what a save that
+was cut off had begun: a list of its files lies beside them until the manifest is there. Other files are left alone.
 """
 
 import io
 import json
+import os
 import re
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,13 +23,25 @@ from torch import Tensor, nn
 
 from dqn_memory.runs.errors import SHORT_OF_MEMORY, UserError, train_anew
 from dqn_memory.runs.ring import Ring
-from envs.files import disk_errors, parse_json, sha256, write_atomic
+from envs.files import (
+    MOST_TEXT,
+    check_inside,
+    disk_errors,
+    leftovers,
+    open_file,
+    parse_json,
+    read_bytes,
+    sha256,
+    write_atomic,
+)
 
 MANIFEST = "manifest.json"
 FORMAT = "dqn-memory checkpoint 1"
 WEIGHTS, REPLAY = "weights", "replay"
 Record = dict[str, Any]
 _OWN = re.compile(rf"(?:{REPLAY}/)?\w[\w.]*")  # a file's name, relative to the folder, or a hash
+_BEGUN = re.compile(r"\.saving\.[0-9a-f]{8}\.tmp")  # the list of files that a save has begun to write
+_WRITTEN = re.compile(rf"step_\d+(_\d+)?\.(pt|safetensors)|{REPLAY}/chunk_\d+_\d+(_\d+)?\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,8 @@ class Checkpoint:
     trainer: dict[str, Any]
     replay: Columns | None
     header: dict[str, str]
+    source: Path = Path("checkpoint")
+    """File of the weights."""
 
     def part(self, name: str) -> dict[str, Tensor]:
         """Select the weights of one network, such as "target", by their names in it; empty where it was not saved."""
@@ -53,13 +70,20 @@ class Checkpoint:
         return {rest: value for (part, _, rest), value in named.items() if part == name}
 
     def fill(self, network: nn.Module, part: str, misfit: str | None = None) -> None:
-        """Load the weights of one part; a UserError that begins with `misfit` names the first of another form."""
+        """Load the weights of one part; a UserError that begins with `misfit` names the first of another form.
+
+        One that is not finite is a UserError too, unless it is not in a new network either, as in the buffer of a mask.
+        """
         weights, own = self.part(part), network.state_dict()
         for name in (*own, *weights):
             here, there = (list(held[name].shape) if name in held else None for held in (own, weights))
             if here != there:
                 begin = misfit or f"the checkpoint's weights do not fit the {part} that its config says"
                 raise UserError(f"{begin}: {name} {_shaped(there)} in the checkpoint and {_shaped(here)} here")
+        for name, weight in weights.items():
+            finite = weight.isfinite()
+            if not finite.all() and not (finite | ~own[name].isfinite().to(finite.device)).all():
+                raise UserError(f"{self.source} is damaged: its weights {part}.{name} are not all finite numbers")
         network.load_state_dict(weights)
 
 
@@ -113,13 +137,14 @@ class CheckpointFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        check_inside(folder.parent, folder.name, f"{folder.name}/{REPLAY}")
         # Chunks may be continued only by who wrote or read them: another replay buffer's columns differ.
         self._chunks: list[Record] = []
 
     @property
     def exists(self) -> bool:
         """Whether there is a checkpoint at all."""
-        return (self.folder / MANIFEST).is_file()
+        return os.path.lexists(self.folder / MANIFEST)
 
     def save(
         self,
@@ -133,20 +158,27 @@ class CheckpointFolder:
         """Write a checkpoint and make it the valid one; raises UserError and changes nothing on failure."""
         with disk_errors(self.folder):
             (self.folder / REPLAY).mkdir(parents=True, exist_ok=True)
-        taken = set(_named(self._manifest())) if self.exists else set()
+        before = self._manifest() if self.exists else None
+        taken = set(_named(before))
         try:
             stem = f"step_{step:09d}"
             manifest: Record = {"step": step, "metrics_bytes": len(metrics), "metrics_sha256": sha256(metrics)}
-            packed = pack_tensors(weights, WEIGHTS, header)
-            manifest["weights"] = self._write(_fresh(stem, ".safetensors", taken), packed)
-            manifest["trainer"] = self._write(_fresh(stem, ".pt", taken), pack_trainer(trainer))
-            manifest["replay"] = "none" if replay is None else self._save_replay(replay, taken)
+            names = [_fresh(stem, suffix, taken) for suffix in (".safetensors", ".pt")]
+            kept, span = ([], None) if replay is None else self._next_span(replay, taken)
+            if span is not None:
+                names.append(_fresh("{}/chunk_{}_{}".format(REPLAY, *span), ".safetensors", taken))
+            self._begin(names)
+            manifest["weights"] = self._write(names[0], pack_tensors(weights, WEIGHTS, header))
+            manifest["trainer"] = self._write(names[1], pack_trainer(trainer))
+            manifest["replay"] = "none"
+            if replay is not None:
+                manifest["replay"] = self._save_replay(replay, kept, span, names[-1])
             write_atomic(self.folder / MANIFEST, _seal(manifest))
         except BaseException:  # an interrupt may come after the rename too, so ask the disk what is valid
-            self._sweep(self._manifest() if self.exists else None)
+            self._sweep(self._manifest() if self.exists else None, before)
             raise
         self._chunks = [] if replay is None else manifest["replay"]["chunks"]
-        self._sweep(manifest)
+        self._sweep(manifest, before)
 
     def load(self, with_replay: bool = True) -> tuple[Checkpoint, Record]:
         """Read the valid checkpoint, and its manifest, which says how long metrics.jsonl was then.
@@ -165,31 +197,40 @@ class CheckpointFolder:
 
     def drop_replay(self) -> None:
         """Forget the replay, which a finished run no longer needs: a resume is then no longer exact."""
-        manifest = {**self._manifest(), "replay": "none"}
+        before = self._manifest()
+        manifest = {**before, "replay": "none"}
         write_atomic(self.folder / MANIFEST, _seal(manifest))
         self._chunks = []
-        self._sweep(manifest)
+        self._sweep(manifest, before)
 
     def _load(self, manifest: Record, with_replay: bool) -> Checkpoint:
         path, data = self._read(manifest["weights"])
         weights, header = unpack_tensors(data, WEIGHTS, path)
-        path, data = self._read(manifest["trainer"])
+        source, (path, data) = path, self._read(manifest["trainer"])
         trainer = unpack_trainer(data, path)
         saved: Any = manifest["replay"] if with_replay else "none"
         with foreign_state(self.folder.parent):
             replay = None if saved == "none" else self._load_replay(saved)
-        return Checkpoint(manifest["step"], weights, trainer, replay, header)
+        return Checkpoint(manifest["step"], weights, trainer, replay, header, source)
 
-    def _save_replay(self, replay: Ring, taken: set[str]) -> Record:
-        begin, written = replay.oldest, replay.written
-        kept, span = next_span(self._chunks, begin, written)
+    def _next_span(self, replay: Ring, taken: set[str]) -> tuple[list[Record], tuple[int, int] | None]:
+        """Give `next_span`, from the chunks that the valid manifest still names: a save without replay drops them."""
+        chunks = self._chunks if all(chunk["file"] in taken for chunk in self._chunks) else []
+        return next_span(chunks, replay.oldest, replay.written)
+
+    def _save_replay(self, replay: Ring, kept: list[Record], span: tuple[int, int] | None, name: str) -> Record:
         if span is not None:
             start, stop = span
             data = pack_tensors(replay.columns(start, stop), REPLAY, {"start": str(start), "stop": str(stop)})
-            name = _fresh(f"{REPLAY}/chunk_{start}_{stop}", ".safetensors", taken)
             kept = [*kept, {**self._write(name, data), "start": start, "stop": stop}]
         # a ring that grew since the first chunk has columns before it that no chunk ever held
-        return {"start": max(begin, kept[0]["start"]) if kept else begin, "stop": written, "chunks": kept}
+        begin = max(replay.oldest, kept[0]["start"]) if kept else replay.oldest
+        return {"start": begin, "stop": replay.written, "chunks": kept}
+
+    def _begin(self, names: list[str]) -> None:
+        """List the files that a save will write, so that they are swept away where it never ends."""
+        with disk_errors(self.folder), open_file(self.folder / f".saving.{secrets.token_hex(4)}.tmp", "xb") as file:
+            file.write("\n".join(names).encode())
 
     def _load_replay(self, record: Record) -> Columns:
         parts = []
@@ -206,11 +247,12 @@ class CheckpointFolder:
     def _read(self, record: Record) -> tuple[Path, bytes]:
         path = self.folder / record["file"]
         try:
-            data = path.read_bytes()
+            size = path.lstat().st_size
+            data = read_bytes(path, record["size"]) if size == record["size"] else None
         except OSError as error:
             raise UserError(f"cannot read the checkpoint file {path}: {error.strerror}") from None
-        if len(data) != record["size"]:
-            raise UserError(f"{path} is damaged: it has {len(data)} bytes, not {record['size']}")
+        if data is None:
+            raise UserError(f"{path} is damaged: it has {size} bytes, not {record['size']}")
         if sha256(data) != record["sha256"]:
             raise UserError(f"{path} is damaged: its content is not what was saved")
         return path, data
@@ -218,7 +260,7 @@ class CheckpointFolder:
     def _manifest(self) -> Record:
         path = self.folder / MANIFEST
         try:
-            manifest = parse_json(path.read_bytes())
+            manifest = parse_json(read_bytes(path, MOST_TEXT))
         except FileNotFoundError:
             raise UserError(f"{self.folder.parent} holds no checkpoint yet (no {path})") from None
         except (OSError, ValueError) as error:
@@ -232,16 +274,25 @@ class CheckpointFolder:
             _check_manifest(content)
         return content
 
-    def _sweep(self, manifest: Record | None) -> None:
-        """Delete what the valid manifest does not name; a file that will not go is no reason to stop."""
-        named = {MANIFEST, *(_named(manifest) if manifest else ())}
-        for path in self.folder.rglob("*"):
-            if path.is_file() and path.relative_to(self.folder).as_posix() not in named:
+    def _sweep(self, manifest: Record | None, before: Record | None) -> None:
+        """Delete what is of an earlier checkpoint, or of a save that was cut off, and not of the valid one.
+
+        A file that will not go is no reason to stop.
+        """
+        with suppress(OSError):
+            left = leftovers(self.folder)
+            lists = [path for path in left if _BEGUN.fullmatch(path.name)]
+            begun = [name for path in lists for name in read_bytes(path, MOST_TEXT).decode(errors="replace").split()]
+            gone = {*_named(before), *filter(_WRITTEN.fullmatch, begun)}.difference(_named(manifest), (MANIFEST,))
+            halves = [*(path for path in left if path not in lists), *leftovers(self.folder / REPLAY)]
+            for path in (*(self.folder / name for name in sorted(gone)), *halves, *lists):
                 with suppress(OSError):
-                    path.unlink()
+                    path.unlink(missing_ok=True)
 
 
-def _named(manifest: Record) -> Iterator[str]:
+def _named(manifest: Record | None) -> Iterator[str]:
+    if manifest is None:
+        return
     yield manifest["weights"]["file"]
     yield manifest["trainer"]["file"]
     if manifest["replay"] != "none":

@@ -16,11 +16,12 @@ One process at a time writes to a run: it holds a lock, which ends with it.
 """
 
 import json
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Self
+from typing import IO, Annotated, Any, Self
 
 import tomli_w
 import torch
@@ -30,11 +31,11 @@ from torch import Tensor
 from dqn_memory.runs.checkpoint import Checkpoint, CheckpointFolder
 from dqn_memory.runs.errors import UserError, require, train_anew
 from dqn_memory.runs.lock import held_by, lock_holder, take_lock
-from dqn_memory.runs.metrics import FINAL, Metrics, read_metrics
+from dqn_memory.runs.metrics import FINAL, Metrics, checked_facts, read_metrics
 from dqn_memory.runs.ring import Ring
 from dqn_memory.runs.settings import Repeatable
 from envs.cli import load_plugins
-from envs.files import disk_errors, leftovers, parse_json, read_text, write_atomic
+from envs.files import MOST_TEXT, disk_errors, leftovers, parse_json, read_bytes, read_text, write_atomic
 from envs.machine import describe_environment
 
 LOCK = ".lock"  # held by the process that trains the run
@@ -62,7 +63,7 @@ def _is_run(path: Path) -> bool:
 class Run:
     """A run folder, made by `create` or found by `open`; a context manager that closes its files."""
 
-    def __init__(self, path: Path, lock: BinaryIO | None = None) -> None:
+    def __init__(self, path: Path, lock: IO[bytes] | None = None) -> None:
         self.path = path
         self._lock = lock  # None: it is only read
         self._metrics = Metrics(path)
@@ -87,9 +88,8 @@ class Run:
         try:
             check_empty(path)  # another process may have begun meanwhile
             _sweep(path)
-            environment = describe_environment(device) | dict(facts or {})
             write_atomic(path / "config.toml", config_toml.encode())
-            write_atomic(path / "environment.json", json.dumps(environment, indent=1).encode())
+            run.describe(device, facts)
         except BaseException:
             run.close()
             raise
@@ -120,7 +120,12 @@ class Run:
     @property
     def config_toml(self) -> str:
         """Text of config.toml."""
-        return read_text(self.config_file)
+        return read_text(self.config_file, follow=False)
+
+    def describe(self, device: torch.device | str = "cpu", facts: Mapping[str, Any] | None = None) -> None:
+        """Write environment.json, which a start that was killed may lack."""
+        environment = describe_environment(device) | dict(facts or {})
+        write_atomic(self.path / "environment.json", json.dumps(environment, indent=1).encode())
 
     def lengthen(self, total_steps: int) -> None:
         """Let config.toml say another length of the run, so that a later resume goes on to it too."""
@@ -133,8 +138,8 @@ class Run:
         """What the run was started on; empty where it was killed before that was written."""
         path = self.path / "environment.json"
         try:
-            return dict(parse_json(path.read_bytes())) if path.exists() else {}
-        except (OSError, ValueError, TypeError) as error:
+            return checked_facts(parse_json(read_bytes(path, MOST_TEXT))) if os.path.lexists(path) else {}
+        except (OSError, ValueError) as error:
             raise UserError(f"{path} is damaged: {error}; delete it to go on without what it says") from None
 
     @property
@@ -226,7 +231,7 @@ def _checked(path: Path, absent: str = "") -> Path:
     raise UserError(f"{path} is no run folder: it has no config.toml{hint}")
 
 
-def _taken(path: Path) -> BinaryIO:
+def _taken(path: Path) -> IO[bytes]:
     return take_lock(path / LOCK, f"the run {path} is being trained", PATIENCE)
 
 

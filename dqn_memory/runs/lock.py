@@ -13,18 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from filelock import lock_descriptor
 
 from dqn_memory.runs.errors import UserError
-from envs.files import disk_errors, parse_json
+from envs.files import disk_errors, is_file, open_file, parse_json
 
 PATIENCE = 10.0  # seconds that a dying holder of a lock has to let go
+MOST_BYTES = 4096  # of what a lock says of its holder
 PROBES = 3  # times that a lock is asked for before it counts as held: who asks holds it, for a moment
 
 
-def take_lock(path: Path, busy: str, patience: float = PATIENCE) -> BinaryIO:
+def take_lock(path: Path, busy: str, patience: float = PATIENCE) -> IO[bytes]:
     """Take a lock; it is free again when the file that this gives is closed, also in processes that inherited it.
 
     Raises:
@@ -32,9 +33,9 @@ def take_lock(path: Path, busy: str, patience: float = PATIENCE) -> BinaryIO:
     """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
+        if os.path.lexists(path) and not is_file(path):
             raise UserError(f"{path} is not the file of a lock that it should be: delete it")
-        file = path.open("a+b", buffering=0)
+        file = open_file(path, "a+b", buffering=0)
     until = time.monotonic() + patience
     with disk_errors(path):
         while not lock_descriptor(file.fileno(), blocking=False):
@@ -58,16 +59,16 @@ def held_lock(path: Path, busy: str, patience: float = PATIENCE) -> Iterator[int
 
 def lock_holder(path: Path) -> dict[str, Any] | None:
     """Say who holds a lock, by pid, host and since when (nothing where it cannot be asked); None: nobody."""
-    if not path.is_file():
+    if not is_file(path):
         return None
     try:
-        with path.open("r+b" if os.access(path, os.W_OK) else "rb", buffering=0) as file:
+        with open_file(path, "r+b" if os.access(path, os.W_OK) else "rb", buffering=0) as file:
             for probe in range(PROBES):
                 if lock_descriptor(file.fileno(), blocking=False):
                     return None
                 time.sleep(0.01 * (probe + 1 < PROBES))
             file.seek(1)
-            return dict(parse_json(file.read()))
+            return dict(parse_json(file.read(MOST_BYTES)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError):

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dqn_memory.runs.errors import UserError, train_anew
 from dqn_memory.runs.trackers import NONE, TRACKERS, Tracker
-from envs.files import disk_errors, parse_json, sha256
+from envs.files import disk_errors, open_file, parse_json, read_bytes, sha256
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +28,7 @@ METRICS = "metrics.jsonl"
 RAW = ("config.toml", "environment.json", METRICS)
 TIMES = ("time/elapsed", "time/processor")
 RECENT = 100  # episodes that charts/success_rate averages
+MOST = 2**63  # what no whole number reaches
 FINAL = "final/"  # how the names of a finished run's last evaluation begin
 
 
@@ -50,7 +51,7 @@ class Metrics:
         values = {name: _number(value) for name, value in scalars.items()}
         with disk_errors(self.path):
             if self._file is None:
-                self._file = self.path.open("ab")
+                self._file = open_file(self.path, "ab")
             self._file.write(metrics_line(step, values))
             self._file.flush()
             for tracker in self._trackers:
@@ -62,7 +63,7 @@ class Metrics:
             if self._file is not None:
                 self._file.flush()
                 os.fsync(self._file.fileno())
-            return self.path.read_bytes() if self.path.exists() else b""
+            return read_bytes(self.path) if os.path.lexists(self.path) else b""
 
     def truncate(self, length: int, step: int, digest: str | None = None) -> None:
         """Go back to `length` bytes, and let trackers know that the run goes on from `step`.
@@ -79,7 +80,7 @@ class Metrics:
             )
         if digest not in (None, sha256(present[:length])):
             raise UserError(f"{self.path} is damaged: its first {length} bytes are not what was saved; {way_out}")
-        with disk_errors(self.path), self.path.open("ab") as file:
+        with disk_errors(self.path), open_file(self.path, "ab") as file:
             file.truncate(length)
             os.fsync(file.fileno())
         self._resumed = step
@@ -106,7 +107,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Raises UserError naming the first line that is not an object of numbers (or null) with a step.
     """
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = read_bytes(path).split(b"\n")[:-1]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -119,10 +120,38 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
         parsed = parse_json(line)
     except ValueError:  # also bytes that are no text
         parsed = None
-    scalars = isinstance(parsed, dict) and all(isinstance(each, int | float | None) for each in parsed.values())
-    if not scalars or not isinstance(parsed.get("step"), int):
+    if not is_line(parsed):
         raise UserError(f"{path} is damaged: line {number} is not a JSON object of numbers with a step")
     return parsed
+
+
+def checked_facts(found: Any) -> dict[str, Any]:
+    """Give what environment.json says of a run; a ValueError where it has another form."""
+    if not isinstance(found, dict):
+        raise ValueError("it is not a JSON object")
+    for name, fact in found.items():
+        if not (fact is None or isinstance(fact, str | bool) or is_number(fact)):
+            raise ValueError(f"its fact {name!r:.99} is no text, number or truth value")
+    if not isinstance(found.get("command", ""), str):
+        raise ValueError("its command is no text")
+    return found
+
+
+def is_line(value: Any) -> bool:
+    """Tell whether a value is what `metrics_line` writes: a step, and finite numbers or null by name."""
+    if not isinstance(value, dict) or not is_count(value.get("step")):
+        return False
+    return all(each is None or is_number(each) for each in value.values())
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is a finite number that 64 bits hold."""
+    return (type(value) is int and -MOST <= value < MOST) or (type(value) is float and math.isfinite(value))
+
+
+def is_count(value: Any) -> bool:
+    """Tell whether a value is a whole number of at least 0."""
+    return type(value) is int and 0 <= value < MOST
 
 
 def _number(value: Any) -> float | int:

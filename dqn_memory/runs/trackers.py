@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dqn_memory.runs.errors import UserError, check_known
-from envs.files import read_text, write_atomic
+from envs.files import check_inside, open_file, read_text, write_atomic
 
 NONE = "none"
 WANDB_ID = "wandb-run-id"  # file of a run folder: which run of W&B a resume goes on with
@@ -66,7 +66,7 @@ class TensorBoard:
 
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         name = f"events.out.tfevents.{time.time_ns() / 1e9:019.8f}.{platform.node()}.{os.getpid()}"
-        self._file = (folder / name).open("wb")
+        self._file = open_file(folder / name, "xb")
         self._records = RecordWriter(self._file)
         self._add(file_version="brain.Event:2")
         if resumed is not None:  # TensorBoard forgets what earlier files say of this step and later ones
@@ -97,7 +97,7 @@ class CsvFile:
 
         path = folder / "metrics.csv"
         write_atomic(path, b"step,name,value\r\n")
-        self._file = path.open("a", encoding="utf-8", newline="")
+        self._file = open_file(path, "a", encoding="utf-8", newline="")
         self._rows = csv.writer(self._file)
         for line in read_metrics(folder / METRICS):
             self.log(line.pop("step"), line)
@@ -122,13 +122,15 @@ class WandB:
     def __init__(self, folder: Path, resumed: int | None) -> None:
         import wandb
 
+        check_inside(folder, "wandb")
         saved, variables = folder / WANDB_ID, os.environ
-        id = read_text(saved).strip() if saved.exists() else variables.get("WANDB_RUN_ID") or secrets.token_hex(4)
+        there = os.path.lexists(saved)
+        id = read_text(saved, follow=False).strip() if there else variables.get("WANDB_RUN_ID") or secrets.token_hex(4)
         write_atomic(saved, f"{id}\n".encode())
         self._errors = (wandb.Error, OSError)
         with self._one_sentence():
             self._run: Any = wandb.init(
-                id=id, resume="allow", config=tomllib.loads(read_text(folder / "config.toml")),
+                id=id, resume="allow", config=tomllib.loads(read_text(folder / "config.toml", follow=False)),
                 project=variables.get("WANDB_PROJECT", "dqn-memory"),
                 name=variables.get("WANDB_NAME", "/".join(folder.as_posix().strip("/").split("/")[-3:])),
                 dir=variables.get("WANDB_DIR", str(folder)),

@@ -329,6 +329,8 @@ class Trainer(ABC, Generic[C]):
                 checkpoint = run.resume(trainer.restore)
             if checkpoint is None:
                 print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
+                if not run.environment:
+                    run.describe(trainer.device, backend.facts(trainer.backend))
             else:
                 check_unfinished(run, config, trainer.steps, trainer.solved)
                 if checkpoint.replay is None and trainer.replay is not None:

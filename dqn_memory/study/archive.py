@@ -18,11 +18,12 @@ these tables by `study.report`.
 import csv
 import io
 import json
+import os
 import re
 import shlex
 import tomllib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,15 @@ from typing import Any
 import tomli_w
 
 from dqn_memory.runs.errors import UserError, require
-from dqn_memory.runs.metrics import METRICS, RAW, read_metrics
+from dqn_memory.runs.metrics import METRICS, RAW, checked_facts, is_line, read_metrics
+from dqn_memory.study.checks import (
+    checked_all_maps,
+    checked_maps,
+    checked_summary,
+    parse_facts,
+    parse_hashes,
+    parse_machines,
+)
 from dqn_memory.study.definition import Definition, Line, flat, nested, parse_file, read_definition, shipped
 from dqn_memory.study.store import (
     DEFINITION,
@@ -40,11 +49,12 @@ from dqn_memory.study.store import (
     Facts,
     RunState,
     Study,
+    checked_run,
     read_facts,
     read_file,
     write_checksums,
 )
-from envs.files import disk_errors, parse_json, sha256, write_text
+from envs.files import MOST_TEXT, disk_errors, parse_json, sha256, write_text
 
 FORMAT = "dqn-memory archive 1"
 RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
@@ -112,7 +122,7 @@ class Source(Facts):
 
 def is_archive(folder: Path) -> bool:
     """Tell whether a folder holds an archive."""
-    return (folder / INDEX).is_file()
+    return os.path.lexists(folder / INDEX)
 
 
 def open_source(folder: Path) -> Source:
@@ -132,7 +142,7 @@ def _source(facts: Tree, folder: Path, runs: tuple[RunState, ...], damage: Damag
     """Give a study its definition, with what is wrong with that."""
     problems, path, text, lines = list(damage.get("", ())), folder / DEFINITION, "", dict[str, Line]()
     try:
-        text = read_file(path, bytes.decode)
+        text = read_file(path, bytes.decode, MOST_TEXT)
         lines = parse_file(text, str(path)).lines
     except UserError as error:
         problems.append(str(error))
@@ -144,7 +154,7 @@ def _changed(folder: Path) -> list[str]:
     """Say which files of a run are not what they were when it was finished."""
     path = folder / HASHES
     try:
-        before = read_file(path, lambda data: dict(json.loads(data))) if path.is_file() else {}
+        before = read_file(path, parse_hashes) if os.path.lexists(path) else {}
     except UserError as error:
         return [str(error)]
     return _problems(folder, dict.fromkeys(RAW) | before, f" (if that was meant, delete {path})")
@@ -165,9 +175,12 @@ def _problems(folder: Path, digests: Mapping[str, str | None], hint: str = "") -
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder; one that was unpacked from an archive has its summary and attention maps too."""
     return RunRecord(
-        _toml(folder / CONFIG), _json(folder / ENVIRONMENT), read_metrics(folder / METRICS),
-        _json(folder / SUMMARY, optional=True), _json(folder / ATTENTION, optional=True),
-    )  # fmt: skip
+        _toml(folder / CONFIG),
+        read_file(folder / ENVIRONMENT, parse_facts, MOST_TEXT),
+        read_metrics(folder / METRICS),
+        _json(folder / SUMMARY, checked_summary),
+        _json(folder / ATTENTION, checked_maps),
+    )
 
 
 def unpack(record: RunRecord, folder: Path) -> None:
@@ -368,33 +381,48 @@ def _open_archive(folder: Path) -> Source:
     index = read_file(folder / INDEX, _parse_index)
     damage: dict[str, list[str]] = {"": _problems(folder, index["files"])}
     rows, runs, recorded = _rows(folder / RUNS), list[RunState](), dict[str, RunRecord]()
-    common, machines = flat(_toml(folder / CONFIG)), _json(folder / MACHINES)
-    maps = _json(folder / ATTENTION, optional=True) or {}
+    common = flat(_toml(folder / CONFIG))
+    machines = read_file(folder / MACHINES, parse_machines)
+    maps = _json(folder / ATTENTION, checked_all_maps) or {}
     metrics: dict[int, list[Tree]] = defaultdict(list)
     try:
         for row in _rows(folder / ROWS):
             metrics[row.pop("run")].append(row)
+            if not is_line(row):
+                raise TypeError(f"{ROWS} has a row that is not a step and numbers")
         for row in rows:
             progress = {name: row[name] for name in PROGRESS if name in row}
-            runs.append(RunState(row["name"], _part(row, "axes."), folder=folder / RUNS, **progress))
+            run = RunState(row["name"], _part(row, "axes."), folder=folder / RUNS, **progress)
+            runs.append(checked_run(run, index["study"]["axes"]))
+        if len({run.name for run in runs}) < len(runs):
+            raise ValueError("two rows have one name")
         for row in (row for row in rows if "run" in row):
             name, environment = row["name"], machines[str(row["machine"])]
             record = recorded[name] = RunRecord(
                 config=nested(common | _part(row, "config.")),
-                environment=environment | {fact: row[fact] for fact in PER_RUN if fact in row},
-                metrics=metrics[row["run"]], summary=_part(row, "summary.") or None, attention=maps.get(name),
+                environment=checked_facts(environment | {fact: row[fact] for fact in PER_RUN if fact in row}),
+                metrics=metrics[row["run"]], summary=checked_summary(_part(row, "summary.") or None),
+                attention=maps.get(name),
             )  # fmt: skip
+            record.config_toml  # noqa: B018 - a null or a key in two forms cannot be written
             if checksum(record) != row["sha256"]:
                 damage[name] = [f"{folder} was changed: settings, facts or metrics of {name} have another SHA-256"]
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{folder / RUNS} is damaged: {error!r}") from None
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise UserError(f"{folder / RUNS} is damaged: {' '.join(repr(error).split()):.400}") from None
     return _source(index["study"], folder, tuple(runs), damage, recorded=recorded, shown=index["report"])
 
 
 def _parse_index(data: bytes) -> Tree:
-    index = json.loads(data)
+    index = parse_json(data)
     if index["format"] != FORMAT:
         raise ValueError(f"it is not a '{FORMAT}'")
+    if not all(isinstance(name, str) and isinstance(shown, bool) for name, shown in index["report"].items()):
+        raise TypeError("what the report shows is not given by truth values")
+    known = {DEFINITION, CONFIG, RUNS, ROWS, MACHINES, ATTENTION}
+    if not known.issuperset(index["files"]) or not all(isinstance(each, str) for each in index["files"].values()):
+        raise TypeError("its files are not those of an archive, each with its SHA-256")
     return {"files": index["files"], "report": index["report"], "study": read_facts(index["study"])}
 
 
@@ -405,15 +433,23 @@ def _part(row: Tree, prefix: str) -> Tree:
 def _rows(path: Path) -> list[Tree]:
     """Read the rows of a table by column, without empty cells."""
     rows = csv.DictReader(io.StringIO(read_file(path, bytes.decode), newline=""))
-    return [{name: _value(cell) for name, cell in row.items() if cell} for row in rows]
+    try:
+        found = [{name: _value(cell) for name, cell in row.items() if cell} for row in rows]
+    except csv.Error as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    columns = rows.fieldnames or ()
+    if len(set(columns)) < len(columns) or any(None in row for row in found):
+        raise UserError(f"{path} is damaged: two columns have one name, or a row has more cells than columns")
+    return found
 
 
-def _json(path: Path, optional: bool = False) -> Any:
-    return None if optional and not path.is_file() else read_file(path, json.loads)
+def _json(path: Path, check: Callable[[Any], Any]) -> Any:
+    """Read a file of JSON and check it; None where there is none."""
+    return read_file(path, lambda data: check(parse_json(data))) if os.path.lexists(path) else None
 
 
 def _toml(path: Path) -> Tree:
-    return dict(read_file(path, lambda data: tomllib.loads(data.decode())))
+    return dict(read_file(path, lambda data: tomllib.loads(data.decode()), MOST_TEXT))
 
 
 def _compact(value: Any) -> str:

@@ -69,6 +69,7 @@ def _single(path: Path) -> tuple[RunState, RunRecord]:
         raise UserError(f"{path} is not finished: it has no final evaluation; continue it with --resume {path}")
     path = path.resolve()
     settings = flat(record.config)
+    kind_of(record, str(path / CONFIG))  # which checks all settings
     env, series, seed = settings["environment.env"], SEED.sub("", path.name) or path.parent.name, settings["seed"]
     axes: dict[str, Label] = {"world": env, "architecture": series, "seed": seed}
     state = RunState(

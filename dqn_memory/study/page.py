@@ -2,6 +2,7 @@
 
 import base64
 import html
+import os
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +16,7 @@ from matplotlib.figure import Figure
 
 from dqn_memory.analysis.plots import png
 from dqn_memory.runs.errors import UserError
-from envs.files import disk_errors, write_atomic
+from envs.files import check_inside, disk_errors, make_inside, read_bytes, read_text, write_atomic
 from envs.tables import Table
 
 WORDS: Mapping[str, Mapping[str, str]] = tomllib.loads(
@@ -147,7 +148,7 @@ def as_html(title: str, text: str, folder: Path) -> str:
     reader = markdown.Markdown(extensions=["tables", "toc"], extension_configs={"toc": {"toc_depth": "2-2"}})
     body = reader.convert(text).replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
     for name in LINK.findall(text):
-        data = base64.b64encode((folder / PICTURES / f"{name}.png").read_bytes()).decode()
+        data = base64.b64encode(read_bytes(folder / PICTURES / f"{name}.png")).decode()
         body = body.replace(f'src="{PICTURES}/{name}.png"', f'src="data:image/png;base64,{data}"')
     body = body.replace("</h1>", f"</h1>\n<nav>{reader.toc}</nav>\n", 1)  # type: ignore[attr-defined]
     page = Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
@@ -155,10 +156,11 @@ def as_html(title: str, text: str, folder: Path) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse to replace a page that is of no report."""
+    """Refuse to replace a page that is of no report, or to write through a link."""
+    check_inside(folder, PICTURES)
     for path in (folder / PAGE, folder / HTML):
         with disk_errors(path):
-            if path.exists() and not MARK.search(_text(path)):
+            if os.path.lexists(path) and not MARK.search(_text(path)):
                 raise UserError(f"{path} is not what study.report writes and would be replaced: give another folder")
 
 
@@ -168,9 +170,11 @@ def _make_room(folder: Path, pictures: Sequence[str]) -> None:
     earlier = set(LINK.findall(_text(folder / PAGE)))
     with disk_errors(folder):
         for path in (folder / PICTURES / f"{name}.png" for name in pictures if name not in earlier):
-            if path.exists():
+            if os.path.lexists(path):
                 raise UserError(f"{path} is of no earlier report and would be replaced: give another folder")
-        (folder / PICTURES if pictures else folder).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if pictures:
+            make_inside(folder, PICTURES)
         for name in earlier.difference(pictures):
             (folder / PICTURES / f"{name}.png").unlink(missing_ok=True)
 
@@ -178,6 +182,6 @@ def _make_room(folder: Path, pictures: Sequence[str]) -> None:
 def _text(path: Path) -> str:
     """Read a page, "" where there is none to be read."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        return read_text(path, follow=False)
+    except UserError:
         return ""

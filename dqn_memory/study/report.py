@@ -31,7 +31,7 @@ from dqn_memory.study.sections import environments, learned, scores
 from dqn_memory.study.store import INDEX
 from envs.baselines import known as baselines
 from envs.cli import load_plugins
-from envs.files import write_atomic
+from envs.files import check_inside, write_atomic
 from envs.tables import remake_page
 
 REPORTS = "runs/reports"  # of archives
@@ -86,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise UserError("runs of several folders need a place for their report: give --write or --archive")
         else:
             own = Path(REPORTS, source.folder.resolve().name) if is_archive(source.folder) else source.folder / "report"
+            if args.write is None:
+                check_inside(own.parent, own.name)
             bad = write(data, args.write or own)
     if bad:
         raise SystemExit(f"error: {len(bad)} of the study's runs or files are damaged or missing, see above")

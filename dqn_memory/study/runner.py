@@ -28,19 +28,19 @@ import tomli_w
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.lock import held_lock
-from dqn_memory.runs.metrics import FINAL, METRICS
 from dqn_memory.runs.modules import module_of
 from dqn_memory.runs.toml import from_toml, to_toml
 from dqn_memory.study import child, store
 from dqn_memory.study.archive import CONFIG, ENVIRONMENT, Source, find_study, open_source, placeless, unpack
 from dqn_memory.study.definition import Planned, Resources
 from dqn_memory.study.store import RunState, Study, checkpoint, final_metrics, finished
-from envs.files import disk_errors, read_text
+from envs.files import check_inside, disk_errors, make_inside, open_file, parse_json, read_text, write_text
 from envs.packages import is_known
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 STOPPING = 30  # seconds that trainers have to save a checkpoint
 LAST_LINES = 12  # of a trainer's log that an error repeats
+MOST_SAID = 1 << 20  # bytes of the end of a trainer's log where they are looked for
 POLL = 1.0  # seconds between looks at the room for more runs
 NOTHING_TAKEN = "took nothing: --take-from has none of these runs, by the same trainer with the very same settings"
 Process = subprocess.Popen[bytes]
@@ -87,8 +87,8 @@ def _train(order: Order, lock: int, started: Callable[[Process], object]) -> Out
     changed = dict.fromkeys(THREADS, str(order.cpus)) | {"PYTHONUNBUFFERED": "1"}
     if order.devices is not None:
         changed["CUDA_VISIBLE_DEVICES"] = order.devices
-    run.log.parent.mkdir(parents=True, exist_ok=True)
-    with run.log.open("ab") as log:
+    make_inside(run.study, "logs")
+    with open_file(run.log, "ab") as log:
         said = shlex.join(["python", *command[1:]])
         when = time.strftime("%Y-%m-%d %H:%M:%S")
         log.write(f"# {when} attempt {run.attempts} on {platform.node()}: {said}\n".encode())
@@ -107,15 +107,11 @@ def _train(order: Order, lock: int, started: Callable[[Process], object]) -> Out
 
 def _command(order: Order) -> list[str]:
     folder, module = order.run.folder, [sys.executable, "-m", order.script]
+    check_inside(order.run.study, "runs", f"runs/{order.run.name}")
     named = [word for name in order.plugins for word in ("--plugin", name)]
-    if (folder / "checkpoints" / "manifest.json").is_file():
+    if os.path.lexists(folder / CONFIG):  # before its first checkpoint it starts over, in the same folder
         named += [word for name in module_of(order.env) for word in ("--plugin", name)]
         return [*module, "--resume", str(folder), *named]
-    if folder.exists():  # killed before its first checkpoint: nothing of it can be continued
-        path = folder / METRICS
-        ended = path.is_file() and FINAL.encode() in path.read_bytes()
-        require(not ended, f"{folder} holds a run that ended, but is not as it was then; move it away to train anew")
-        shutil.rmtree(folder)
     named += ["--env", order.env] if order.env else []
     config = order.run.study / "configs" / f"{order.run.name}.toml"
     return [*module, "--config", str(config), "--run", str(folder), *named]
@@ -127,7 +123,9 @@ def _judge(run: RunState, code: int, began: int) -> Outcome:
         return Outcome("killed", f"its process was ended by {signal.Signals(-code).name}")
     if code == INTERRUPTED:
         return Outcome("killed", "its process was told to stop")
-    lines = run.log.read_bytes()[began:].decode(errors="replace").rstrip().splitlines()
+    with open_file(run.log) as log:
+        log.seek(max(began, os.fstat(log.fileno()).st_size - MOST_SAID))
+        lines = log.read(MOST_SAID).decode(errors="replace").rstrip().splitlines()
     said = "\n".join(lines[-LAST_LINES:])
     if code > 0:
         return Outcome("failed", said or f"it ended with exit code {code} and said nothing")
@@ -409,16 +407,24 @@ def _copy(run: RunState, folder: Path, source: Source) -> None:
     """Copy a run whole or not at all. Its config names its new folder; its command stays that of the run it was."""
     partial = folder.with_name(f".{folder.name}.partial")
     config, environment = partial / CONFIG, partial / ENVIRONMENT
+    make_inside(folder.parents[1], folder.parent.name)
+    check_inside(folder.parent, partial.name)
     with disk_errors(folder):
         shutil.rmtree(partial, ignore_errors=True)
         if source.recorded is not None:
             unpack(source.record(run), partial)
         else:
-            shutil.copytree(run.folder, partial)
-        values = tomllib.loads(read_text(config))
+            shutil.copytree(run.folder, partial, symlinks=True, copy_function=_copy_file)
+        values = tomllib.loads(read_text(config, follow=False))
         output = values.get("output", {}) | {"run": str(folder.resolve())}
-        config.write_text(tomli_w.dumps(values | {"output": output}), encoding="utf-8")
-        facts = placeless(store.read_file(environment, json.loads), source.folder, f"{store.HOME}/{source.name}")
-        environment.write_text(json.dumps(facts, indent=1))
+        write_text(config, tomli_w.dumps(values | {"output": output}))
+        facts = placeless(store.read_file(environment, parse_json), source.folder, f"{store.HOME}/{source.name}")
+        write_text(environment, json.dumps(facts, indent=1))
         store.write_checksums(partial)
         partial.replace(folder)
+
+
+def _copy_file(source: str, target: str) -> None:
+    with open_file(Path(source)) as read, open_file(Path(target), "xb") as written:
+        shutil.copyfileobj(read, written, 1 << 20)
+    shutil.copystat(source, target)

@@ -20,14 +20,26 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.lock import lock_holder
-from dqn_memory.runs.metrics import FINAL, METRICS, RAW
+from dqn_memory.runs.metrics import FINAL, METRICS, RAW, is_count, is_line, is_number
 from dqn_memory.runs.toml import from_toml, to_toml
 from dqn_memory.study.definition import Definition, Label, Planned, flat
-from envs.files import disk_errors, parse_json, read_text, sha256, write_atomic
+from envs.files import (
+    MOST_BYTES,
+    check_inside,
+    disk_errors,
+    is_file,
+    make_inside,
+    parse_json,
+    portable_name,
+    read_bytes,
+    read_text,
+    sha256,
+    write_atomic,
+)
 
 State = Literal["finished", "running", "waiting", "stopped", "failed"]
 FORMAT = "dqn-memory study 1"
@@ -44,6 +56,9 @@ create table if not exists runs (
 );
 """
 DAMAGE = re.compile("not a database|malformed|no such (table|column)")  # what SQLite says of a damaged file
+BESIDE = ("", "-journal", "-wal", "-shm")  # what SQLite opens: the file of a state, and others named after it
+FOLDERS = ("configs", "runs", "logs", "locks")
+SCHEMA = "select count(*) from sqlite_master where type in ('view', 'trigger')"  # which run what their author wrote
 
 
 class DamagedState(UserError):
@@ -109,8 +124,28 @@ class Facts:
 
 
 def read_facts(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Invert `Facts.plain`; a KeyError where one is missing."""
-    return {field.name: plain[field.name] for field in fields(Facts)} | {"axes": tuple(plain["axes"])}
+    """Invert `Facts.plain`; a KeyError where one is missing, a TypeError where one has another type."""
+    found = {field.name: plain[field.name] for field in fields(Facts)} | {"axes": tuple(plain["axes"])}
+    texts = [found[name] for name in ("name", "title", "about", "kind")]
+    if not all(isinstance(text, str) for text in (*texts, *found["axes"])) or not isinstance(found["smoke"], bool):
+        raise TypeError("name, title, about, kind and axes are texts, and smoke is a truth value")
+    return found
+
+
+def checked_run(run: RunState, axes: Sequence[str]) -> RunState:
+    """Give a run that a file tells of; a TypeError where its name or its state is none, or a fact has another type."""
+    if not isinstance(run.name, str) or portable_name(run.name) != run.name or run.name.startswith("."):
+        raise TypeError(f"{run.name!r:.99} is no name of a run")
+    labels = isinstance(run.axes, dict) and all(
+        isinstance(label, str) or is_number(label) or isinstance(label, bool) for label in run.axes.values()
+    )
+    if not labels or not {"world", "architecture", "seed", *axes} <= run.axes.keys() or not is_count(run.axes["seed"]):
+        raise TypeError(f"the axes of {run.name} are not those of the study, with a whole number as the seed")
+    if run.state not in get_args(State) or not isinstance(run.error, str):
+        raise TypeError(f"the state of {run.name} is none")
+    if not (is_count(run.steps) and is_count(run.attempts) and (run.seconds is None or is_number(run.seconds))):
+        raise TypeError(f"steps, attempts and seconds of {run.name} are not all numbers")
+    return run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,23 +158,28 @@ class Study(Facts):
     def open(cls, folder: Path) -> Self:
         """Find a study; raises UserError where there is none or its state is damaged."""
         path, hint = folder / STATE, ""
+        check_inside(folder, *FOLDERS)
         if (folder / "configs").is_dir():
             hint = f"; study.run with its definition and --folder {folder} makes it anew from the runs there"
-        if not path.is_file():
+        if not os.path.lexists(path):
             raise DamagedState(f"{folder} is no study: it has no {STATE}{hint}")
         try:
             with _connected(path) as state:
-                facts = {key: json.loads(value) for key, value in state.execute("select key, value from study")}
+                facts = {key: parse_json(value) for key, value in state.execute("select key, value from study")}
             require(facts.get("format") == FORMAT, f"{path} is foreign: it is not a '{FORMAT}'")
             return cls(folder=folder, **read_facts(facts))
-        except (DamagedState, LookupError, TypeError) as error:
+        except DamagedState as error:
+            raise DamagedState(f"{path} cannot be used: {error}{hint}") from None
+        except UserError:
+            raise
+        except (LookupError, TypeError, ValueError) as error:
             raise DamagedState(f"{path} cannot be used: {error}{hint}") from None
 
     @classmethod
     def create(cls, folder: Path, definition: Definition, planned: Sequence[Planned]) -> Self:
         """Make the folder, or list other runs in the one that is there, where what is finished stays."""
-        with disk_errors(folder):
-            (folder / "configs").mkdir(parents=True, exist_ok=True)
+        check_inside(folder, *FOLDERS)
+        make_inside(folder, "configs")
         facts = {name: getattr(definition, name) for name in ("name", "title", "about", "kind")}
         facts |= {"smoke": definition.is_cut, "axes": tuple(definition.axes), "format": FORMAT}
         with _connected(folder / STATE) as state:
@@ -155,7 +195,7 @@ class Study(Facts):
             )
         write_atomic(folder / DEFINITION, definition.text.encode())
         for run in planned:
-            if not (path := folder / "configs" / f"{run.name}.toml").exists():
+            if not os.path.lexists(path := folder / "configs" / f"{run.name}.toml"):
                 write_atomic(path, run.toml.encode())
         return cls.open(folder)
 
@@ -171,13 +211,21 @@ class Study(Facts):
             rows = state.execute(
                 "select name, axes, state, steps, attempts, seconds, error from runs where listed order by position"
             ).fetchall()
-        return [
-            RunState(
-                name, json.loads(axes), "stopped" if state == "running" and not lives else state,
-                self.folder / "runs" / name, *others,
-            )
-            for name, axes, state, *others in rows
-        ]  # fmt: skip
+        try:
+            found = [
+                checked_run(
+                    RunState(
+                        name, parse_json(axes), "stopped" if state == "running" and not lives else state,
+                        self.folder / "runs" / str(name), *others,
+                    ),
+                    self.axes,
+                )
+                for name, axes, state, *others in rows
+            ]  # fmt: skip
+        except (TypeError, ValueError) as error:
+            raise DamagedState(f"{self.folder / STATE} is damaged: {error}") from None
+        check_inside(self.folder, *(f"runs/{run.name}" for run in found))
+        return found
 
     def mark(self, name: str, state: State, error: str = "", seconds: float | None = None, begun: bool = False) -> None:
         """Note where a run is; `begun` counts one more start of its trainer."""
@@ -192,9 +240,14 @@ class Study(Facts):
 def _connected(path: Path) -> Iterator[sqlite3.Connection]:
     """Open one transaction. Who may not write may still read: then the file is opened as it lies on the disk."""
     mode = "" if os.access(path.parent, os.W_OK) else "?mode=ro&immutable=1"
+    for file in (path.with_name(f"{path.name}{end}") for end in BESIDE):
+        if os.path.lexists(file) and not is_file(file):
+            raise UserError(f"{file} is not a regular file")
     try:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}{mode}", timeout=30, uri=True)
         with closing(connection), connection:
+            if connection.execute(SCHEMA).fetchone() != (0,):
+                raise UserError(f"{path} is foreign: it holds views or triggers, which no study has")
             yield connection
     except sqlite3.DatabaseError as error:
         if DAMAGE.search(str(error)):
@@ -207,13 +260,13 @@ def put_aside(folder: Path) -> str:
     path = folder / STATE
     try:
         if (folder / "configs").is_dir():
-            Study.open(folder)
+            Study.open(folder).runs()
         return ""
     except DamagedState as error:
-        if path.exists():
+        if os.path.lexists(path):
             unused = (folder / f"{STATE}.damaged-{n}" for n in itertools.count(1))
             with disk_errors(path):
-                path.rename(next(name for name in unused if not name.exists()))
+                path.rename(next(name for name in unused if not os.path.lexists(name)))
         return str(error).partition("; study.run")[0]
 
 
@@ -232,6 +285,7 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
     with another config: its numbers would not belong here.
     """
     hint = "give another --folder"
+    check_inside(folder, *FOLDERS)
     with disk_errors(folder):
         inside = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
         known = {path.stem for path in (folder / "configs").glob("*.toml")}
@@ -249,7 +303,7 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
             continue
         path = folder / "configs" / f"{run.name}.toml"
         try:
-            made = from_toml(type(run.config), read_text(path), str(path))
+            made = from_toml(type(run.config), read_text(path, follow=False), str(path))
         except UserError as error:
             raise UserError(f"the study in {folder} is of another trainer or version; {hint} ({error})") from None
         if made != run.config:
@@ -265,22 +319,33 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
 # What the folder of a run tells
 
 
-def read_file(path: Path, parse: Callable[[bytes], Any]) -> Any:
-    """Read a file; a UserError says that it is missing or damaged."""
+def read_file(path: Path, parse: Callable[[bytes], Any], limit: int = MOST_BYTES) -> Any:
+    """Read a file of a run, a study or an archive; a UserError says that it is missing or damaged."""
     try:
-        return parse(path.read_bytes())
+        return parse(read_bytes(path, limit))
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except OSError as error:
+        raise UserError(f"{path} is damaged: {error.strerror or error}") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
 
 
 def checkpoint(folder: Path) -> dict[str, Any] | None:
     """Read what the manifest of a run's checkpoint says (None: there is none yet); a UserError names a damaged one."""
     path, keys = folder / "checkpoints" / "manifest.json", ("step", "metrics_bytes")
-    if not path.is_file():
+    check_inside(folder, "checkpoints")
+    if not os.path.lexists(path):
         return None
-    return read_file(path, lambda data: {key: json.loads(data)["content"][key] for key in keys})
+
+    def parse(data: bytes) -> dict[str, Any]:
+        content = parse_json(data)["content"]
+        if not all(is_count(content[key]) for key in keys):
+            raise TypeError(f"{' and '.join(keys)} are not whole numbers")
+        return {key: content[key] for key in keys}
+
+    found: dict[str, Any] = read_file(path, parse)
+    return found
 
 
 def final_metrics(folder: Path) -> dict[str, Any] | None:
@@ -290,7 +355,7 @@ def final_metrics(folder: Path) -> dict[str, Any] | None:
     has them. None where it is not finished; raises UserError where the manifest or the metrics are damaged.
     """
     saved, path = checkpoint(folder), folder / METRICS
-    if saved is None and not (folder / HASHES).is_file():
+    if saved is None and not os.path.lexists(folder / HASHES):
         return None
     data: bytes = read_file(path, bytes)
     length = len(data) if saved is None else saved["metrics_bytes"]
@@ -300,9 +365,11 @@ def final_metrics(folder: Path) -> dict[str, Any] | None:
     if saved is None:  # scores by other actions may follow
         lines = [line for line in lines if FINAL.encode() in line] or lines
     try:
-        line = dict(parse_json(lines[-1]))
-    except (ValueError, TypeError):
-        raise UserError(f"{path} is damaged: its last line is not a JSON object") from None
+        line: dict[str, Any] = parse_json(lines[-1])
+        if line and not is_line(line):
+            raise ValueError
+    except ValueError:
+        raise UserError(f"{path} is damaged: its last line is not a JSON object of numbers with a step") from None
     done = any(name.startswith(FINAL) for name in line) and (saved is None or line.get("step") == saved["step"])
     return line if done else None
 
@@ -315,14 +382,15 @@ def finished(folder: Path) -> bool:
 def last_step(folder: Path) -> int:
     """Count the environment steps of the last line that a run has logged so far, 0 where it has none."""
     try:
-        return int(parse_json((folder / METRICS).read_bytes().split(b"\n")[-2])["step"])
-    except (OSError, ValueError, LookupError, TypeError):  # a run that is being written, or not yet begun
+        line = parse_json(read_bytes(folder / METRICS).split(b"\n")[-2])
+        return int(line["step"]) if is_line(line) else 0
+    except (OSError, ValueError, LookupError):  # a run that is being written, or not yet begun
         return 0
 
 
 def write_checksums(folder: Path) -> None:
     """Write down what a finished run's raw files are, so that later damage is noticed."""
-    found = {name: sha256((folder / name).read_bytes()) for name in RAW if (folder / name).is_file()}
+    found = {name: read_file(folder / name, sha256) for name in RAW if os.path.lexists(folder / name)}
     write_atomic(folder / HASHES, json.dumps(found, indent=1).encode())
 
 

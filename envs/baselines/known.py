@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import UserError
-from envs.files import parse_json
+from envs.files import parse_json, read_bytes
 from envs.tables import Table, Value
 
 TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -145,9 +145,9 @@ def read(path: Path) -> dict[str, Lines]:
     if not path.exists():
         return {}
     try:
-        entries = parse_json(path.read_bytes())
+        entries = parse_json(read_bytes(path, follow=True))
         return {id: from_plain(id, entry) for id, entry in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is no table of baselines; move it away or choose another folder") from None
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from envs.errors import UserError, require, suggestion
+from envs.files import read_bytes
 from envs.worlds.tabular import KINDS, MOST_ENTRIES, Floats, Tables, Tabular, check_size, numbers
 
 PREAMBLE = ("discount", "values", "states", "actions", "observations")
@@ -307,7 +308,7 @@ def read(path: str | os.PathLike[str]) -> Tables:
         UserError: the file cannot be read, is no text, or breaks the format; the message names file and line.
     """
     try:
-        data = Path(path).read_bytes()
+        data = read_bytes(Path(path), follow=True)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path}: found no readable file ({reason}), expected a .pomdp file.") from None

@@ -14,6 +14,7 @@ import fuzz_mutate as mutate
 import glam_models
 import torch
 import unizero_models
+from fuzz_folders import FOLDER_TARGETS
 from trained import CAR, CARDS, contents, rollout_flags, training_flags
 
 from dqn_memory.runs import checkpoint
@@ -180,3 +181,4 @@ TARGETS: dict[str, Target] = {
     "forged weights": damaged(partial(forge_file, "weights")),
     "forged state": damaged(partial(forge_file, "trainer")),
 }
+TARGETS |= FOLDER_TARGETS

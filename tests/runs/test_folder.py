@@ -375,3 +375,23 @@ def test_an_interrupt_after_the_rename_keeps_the_new_checkpoint(run, monkeypatch
         patch.setattr(Path, "replace", interrupted)
         save(run, 2)
     check(run, 2)
+
+
+@pytest.mark.parametrize("second", [12, 6])
+def test_a_save_without_replay_that_is_cut_off_loses_no_chunk_of_the_next_one(run, monkeypatch, second):
+    ring = Ring(10, 6)
+    save(run, 6, ring)
+    real = Path.replace
+
+    def interrupted(self: Path, target: Path) -> Path:
+        done = real(self, target)
+        if target.name == "manifest.json":
+            raise KeyboardInterrupt
+        return done
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "replace", interrupted)
+        save(run, 7)
+    ring.written = second
+    save(run, second, ring)
+    check(Run.open(run.path), second, (max(0, second - 10), second))

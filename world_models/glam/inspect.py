@@ -19,7 +19,7 @@ from dqn_memory.runs import backend
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
-from envs.files import disk_errors, write_atomic
+from envs.files import check_inside, make_inside, write_atomic
 from world_models.glam.acting import load
 from world_models.glam.config import ComputeConfig
 from world_models.glam.foresight import compare_memories, imagine_episode, play_episode, table
@@ -58,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m world_models.glam.inspect")
     check_numbers(args)
     run = args.chosen_run()
+    check_inside(run, "inspect")
     device = ComputeConfig(args.device, args.threads).start()
     found = load(run, device)
     backend.log_backend(found.backend, device)
@@ -70,9 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     forms = compare_memories(found, episodes, horizon, args.seed)
     env, sequence = found.config.environment.env, found.config.model.sequence
     about = f"{sequence} in {env} at step {found.step:,}"
-    folder = run / "inspect"
-    with disk_errors(folder):
-        folder.mkdir(exist_ok=True)
+    folder = make_inside(run, "inspect")
     error = foreseen.errors()
     caption = (
         f"mean squared error of a colour {error['frame']:.2g} ({error['frame_unchanged']:.2g} if nothing changed), "

@@ -23,7 +23,7 @@ from dqn_memory.analysis.attention import prior_tables
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
-from envs.files import disk_errors, write_atomic
+from envs.files import check_inside, make_inside, write_atomic
 from envs.registry import WORLDS, make_world
 from envs.spaces import Array
 from world_models.settings import EvalSetup
@@ -201,10 +201,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m world_models.unizero.inspect")
     check_numbers(args)
     run = args.chosen_run()
+    check_inside(run, "inspect")
     found = investigate(run, args)
-    folder = run / "inspect"
-    with disk_errors(folder):
-        folder.mkdir(exist_ok=True)
+    folder = make_inside(run, "inspect")
     written = draw(folder, found)
     report = facts(found, args.seed, [path.name for path in written])
     for name, content in (("trajectory.json", steps(found)), ("inspect.json", report)):
