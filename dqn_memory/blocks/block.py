@@ -1,6 +1,7 @@
 """The contract of every sequence block, and the one way to look a name up in a registry."""
 
 import difflib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -57,7 +58,9 @@ class Block(nn.Module, ABC):
         """Encode x (B, T, D), all of it real, that follows `state` (None: the initial one).
 
         Returns the outputs (B, T, D) and the state after them. Where `reset` (B, T) is true a position begins an
-        episode: nothing before it reaches an output or a gradient from there on. Here: step by step.
+        episode: nothing before it reaches an output, a state or a gradient from there on, whatever numbers it holds,
+        NaN and infinity among them. Inside an episode a number that is not finite shows: outputs that depend on it are
+        not finite either. No output shares memory with the input or with a state. Here: step by step.
         """
         if not self.stateful:
             raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
@@ -65,8 +68,11 @@ class Block(nn.Module, ABC):
         begins = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device) if reset is None else reset
         return step_by_step(self.step, x, before, begins)
 
-    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Encode one position x (B, D); rows where `reset` (B,) is true start from the initial state."""
+    def step(self, x: Tensor, state: State | None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """Encode one position x (B, D) that follows `state` (None: the initial one).
+
+        Rows where `reset` (B,) is true start from the initial state, as in `sequence`.
+        """
         raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
 
     def regularisation(self) -> Tensor:
@@ -84,10 +90,17 @@ class Memory(Block):
     """A causal block with a state. A subclass gives `initial_state`, and `run`, `advance` or both.
 
     All forms compute the same: forward = sequence from the initial state = steps = chunks of any lengths.
+
+    `run` and `advance` need not care for numbers that are not finite: `sequence`, and `step` where gradients are
+    recorded, hand them zeros instead and put NaN on what follows in the same episode (`contained`).
     """
 
     stateful = True
     features: int | None = None  # D, where `build` made it
+    # How many linear maps of the input are multiplied with one another: their product may overflow where x does not.
+    degree: int = 1
+    # True: the state is recent inputs, and `run` keeps what is not finite to the outputs that read it.
+    contains: bool = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -116,18 +129,25 @@ class Memory(Block):
         """As `Block`; ValueError where the state or the resets are of other shapes."""
         known = self.initial_state(x.shape[0], x.device, x.dtype) if state is None else state
         self._check(x, known, reset, 2)
-        return self.run(x, known, reset)
+        if self.contains:
+            return separate(x, *self.run(x, known, reset))
+        return contained(self.run, x, known, reset, state is not None, self.degree)
 
-    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State | None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """As `Block`; ValueError where the state or the resets are of other shapes."""
-        self._check(x, state, reset, 1)
-        return self.advance(x, state, reset)
+        known = self.initial_state(x.shape[0], x.device, x.dtype) if state is None else state
+        self._check(x, known, reset, 1)
+        if self.contains or not torch.is_grad_enabled():  # rows do not meet, and no gradient is there to spoil
+            return separate(x, *self.advance(x, known, reset))
+        return contained(self.advance, x, known, reset, state is not None, self.degree)
 
     def _check(self, x: Tensor, state: State, reset: Tensor | None, axes: int) -> None:
         name, shape = type(self).__name__, x.shape[:axes]
         if x.dim() != axes + 1 or self.features not in (None, x.shape[-1]):
             form = f"({'B, T' if axes == 2 else 'B'}, {self.features or 'D'})"
             raise ValueError(f"{name}: the input has shape {tuple(x.shape)}; it must be {form}")
+        if axes == 2 and not shape[1]:
+            raise ValueError(f"{name}: the input has shape {tuple(x.shape)}; a sequence has one position or more")
         if reset is not None and (reset.shape != shape or reset.dtype != torch.bool):
             raise ValueError(f"{name}: reset is {reset.dtype} {tuple(reset.shape)}; it must be bool {tuple(shape)}")
         wanted = self._shapes(shape[0])
@@ -139,6 +159,113 @@ class Memory(Block):
         if not hasattr(self, "_form"):
             self._form = [tuple(part.shape[1:]) for part in self.initial_state(1, "meta")]
         return [(batch, *part) for part in self._form]
+
+
+class Finite(torch.autograd.Function):
+    """Put 0 in place of NaN, infinity and what exceeds a limit; a gradient passes as it is."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, limit: float) -> Tensor:
+        """Map any shape to the same shape."""
+        clean = x.nan_to_num(0.0, 0.0, 0.0)
+        return clean if limit == math.inf else clean.masked_fill_(clean.abs() > limit, 0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep nothing."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Pass a gradient of any order on."""
+        return grad, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        """Pass a tangent on."""
+        return tangent.clone()
+
+
+def contained(
+    run: Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]],
+    x: Tensor,
+    state: State,
+    reset: Tensor | None,
+    given: bool = True,
+    degree: int = 1,
+) -> tuple[Tensor, State]:
+    """Run over x, (B, T, ...) or one position (B, D), so that what is not finite stays inside its episode.
+
+    A product with 0 does not clear a NaN, least of all the many products behind a gradient. So `run` reads 0 in its
+    place, and the outputs that follow it in the episode, and the state, become NaN afterwards. Of `degree` numbers that
+    `run` multiplies with one another, those whose product overflows count as not finite. `given`: a state may be such.
+    """
+    if torch.compiler.is_exporting():  # no file of a network has more operators than the network
+        return run(x, state, reset)
+    axes = 1 if x.dim() == 2 or (reset is not None and reset.dim() == 1) else 2
+    spoilt = _spread(taint(x, axes, degree), _tainted(state) if given else None, reset)
+    before = tuple(finite(part) if part.is_floating_point() else part for part in state) if given else state
+    y, after = run(finite(x, degree), before, reset)
+    last = spoilt[:, -1] if axes == 2 else spoilt
+    return mark(y, spoilt), tuple(mark(part, last) if part.is_floating_point() else part for part in after)
+
+
+MARGIN = 2.0**6  # for the sums of a linear map
+
+
+def _limit(x: Tensor, degree: int) -> float:
+    """Give the largest number of which `degree` linear maps can be multiplied with one another."""
+    return math.inf if degree == 1 else torch.finfo(wide_dtype(x.dtype)).max ** (1 / degree) / MARGIN
+
+
+def finite(x: Tensor, degree: int = 1) -> Tensor:
+    """Put 0 in place of what is not finite, or beyond the limit of its degree; gradients pass as they are."""
+    found: Tensor = Finite.apply(x, _limit(x, degree))
+    return found
+
+
+def taint(x: Tensor, axes: int, degree: int = 1) -> Tensor:
+    """Give NaN where x, (B, ...) or with two `axes` (B, T, ...), holds what `finite` changes, else 0: (B,) or (B, T)."""
+    (x,) = wide(x.detach())
+    if degree > 1:
+        x = x * (torch.finfo(x.dtype).max / _limit(x, degree))
+    return (x - x).flatten(axes).sum(-1) if x.dim() > axes else x - x
+
+
+def unpadded(x: Tensor, lengths: Tensor | None, degree: int = 1) -> Tensor:
+    """Put 0 in place of positions of x (B, T, ...) at or after `lengths` (B,) that hold what is not finite."""
+    if lengths is None or not x.is_floating_point():
+        return x
+    padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
+    bad = padding & (taint(x, 2, degree) != 0)
+    return x.masked_fill(bad.view(*bad.shape, *[1] * (x.dim() - 2)), 0)
+
+
+def _tainted(state: State) -> Tensor | None:
+    found = [taint(part, 1) for part in state if part.is_floating_point()]
+    return sum(found[1:], found[0]) if found else None
+
+
+def _spread(own: Tensor, before: Tensor | None, reset: Tensor | None) -> Tensor:
+    """Give NaN from each NaN of `own`, (B, T) or (B,), or of the state before it to the end of the episode, else 0."""
+    if own.dim() == 1:
+        return own if before is None else own + (before if reset is None else before.masked_fill(reset, 0))
+    time = torch.arange(1, own.shape[1] + 1, device=own.device)
+    first = torch.zeros_like(time[:1]).sub(1) if before is None else torch.where(before == 0, -1, 0)[:, None]
+    newest = torch.where(own == 0, first, time).cummax(1).values  # of all NaN so far; the state's is 0, -1 stands for none
+    begun = 0 if reset is None else torch.where(reset, time, 0).cummax(1).values
+    return own.new_zeros(()).masked_fill(newest >= begun, math.nan)
+
+
+def mark(x: Tensor, spoilt: Tensor) -> Tensor:
+    """Put NaN on x (B, ...) or (B, T, ...) where `spoilt`, (B,) or (B, T), is NaN: a sum is the fastest way."""
+    return x + spoilt.to(x.dtype).reshape(*spoilt.shape, *[1] * (x.dim() - spoilt.dim()))
+
+
+def separate(x: Tensor, y: Tensor, state: State) -> tuple[Tensor, State]:
+    """Copy an output that is the input or a part of the state, so that either may be changed in place."""
+    return (y.clone() if y is x or any(y is part for part in state) else y), state
 
 
 def step_by_step(
@@ -156,7 +283,16 @@ def fresh(state: State, reset: Tensor | None) -> State:
     """Put rows where `reset` (B,) is true back to zeros."""
     if reset is None:
         return state
-    return tuple(part.masked_fill(reset.view(-1, *[1] * (part.dim() - 1)), 0) for part in state)
+    return tuple(zeroed(part, reset.view(-1, *[1] * (part.dim() - 1))) for part in state)
+
+
+def zeroed(x: Tensor, where: Tensor) -> Tensor:
+    """Put 0 where a mask that broadcasts is true, in place of NaN too."""
+    large = x.dim() > 2 and x.dtype == torch.float32 and x.device.type == "cpu"
+    if not large or torch.is_grad_enabled() or torch.compiler.is_exporting():
+        return x.masked_fill(where, 0)
+    kept = torch.where(where, 0, -1).int()  # four times as fast
+    return (x.view(torch.int32) & kept).view(torch.float32)
 
 
 def wide_dtype(dtype: torch.dtype | None) -> torch.dtype:

@@ -55,6 +55,6 @@ class FFM(Linear):
         return decay, torch.stack((given, torch.zeros_like(given)), -1)
 
     def read(self, states: Tensor, x: Tensor) -> Tensor:
-        recalled = self.leave(states.flatten(-2))
+        recalled = self.leave(states.flatten(-2).to(self.leave.weight.dtype))
         gate, own = self.beside(x).chunk(2, -1)
         return torch.lerp(own, F.layer_norm(recalled, recalled.shape[-1:]).to(own.dtype), gate.sigmoid())

@@ -43,7 +43,8 @@ class StateSpace(Linear):
         return decay, drive.unflatten(-1, self.shape)
 
     def read(self, states: Tensor, x: Tensor) -> Tensor:
-        return F.linear(states.flatten(-2), self.times * self.leave) + self.skip * x
+        recalled = F.linear(states.flatten(-2), self.times * self.leave.to(states.dtype))
+        return (recalled + self.skip * x).to(self.skip.dtype)
 
 
 class LRU(StateSpace):

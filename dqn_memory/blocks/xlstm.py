@@ -60,8 +60,9 @@ class SLSTM(Memory):
             outputs = []
             # The loop is inherent: the gates read the output before them.
             for given, begins in zip(inputs.unbind(), resets, strict=True):
-                if begins is not None:  # where n is 0, p is 1 and nothing is left of c / n
-                    hidden, log_count = hidden.masked_fill(begins, 0), log_count.masked_fill(begins, NOTHING)
+                if begins is not None:
+                    hidden, mean = hidden.masked_fill(begins, 0), mean.masked_fill(begins, 0)
+                    log_count = log_count.masked_fill(begins, NOTHING)
                 candidate, enter, forget, out = torch.baddbmm(given, hidden, weight).split(self.head, -1)
                 log_share = F.logsigmoid(enter - F.logsigmoid(forget) - log_count)  # log p
                 mean = torch.lerp(mean, candidate.tanh(), log_share.exp())
@@ -86,6 +87,8 @@ class MLSTM(Memory):
     parameters; 4 D^2 + 2 H D + 3 D d + 3 D multiply-adds a position, state O(D d). Stable over any length, as f < 1;
     in float32 for i up to e^87.
     """
+
+    degree = 3
 
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, heads: int = 4) -> None:
         super().__init__()
