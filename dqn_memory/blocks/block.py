@@ -1,13 +1,16 @@
 """The contract of every sequence block, and the one way to look a name up in a registry."""
 
 import difflib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from dqn_memory.blocks.finite import check_positions, contained
+from dqn_memory.blocks.finite import wide as wide
+from dqn_memory.blocks.finite import wide_dtype as wide_dtype
 
 State = tuple[Tensor, ...]
 Device = torch.device | str | None
@@ -28,6 +31,8 @@ class Block(nn.Module, ABC):
     causal: bool = True
     # True: the output at t depends on the input at t alone.
     pointwise: bool = False
+    # How many linear maps of the input are multiplied with one another: their product may overflow where x does not.
+    degree: int = 1
     # True: its first values are part of what it is, and no network draws them anew.
     initialises_itself: bool = False
 
@@ -97,8 +102,6 @@ class Memory(Block):
 
     stateful = True
     features: int | None = None  # D, where `build` made it
-    # How many linear maps of the input are multiplied with one another: their product may overflow where x does not.
-    degree: int = 1
     # True: the state is recent inputs, and `run` keeps what is not finite to the outputs that read it.
     contains: bool = False
 
@@ -146,8 +149,8 @@ class Memory(Block):
         if x.dim() != axes + 1 or self.features not in (None, x.shape[-1]):
             form = f"({'B, T' if axes == 2 else 'B'}, {self.features or 'D'})"
             raise ValueError(f"{name}: the input has shape {tuple(x.shape)}; it must be {form}")
-        if axes == 2 and not shape[1]:
-            raise ValueError(f"{name}: the input has shape {tuple(x.shape)}; a sequence has one position or more")
+        if axes == 2:
+            check_positions(x)
         if reset is not None and (reset.shape != shape or reset.dtype != torch.bool):
             raise ValueError(f"{name}: reset is {reset.dtype} {tuple(reset.shape)}; it must be bool {tuple(shape)}")
         wanted = self._shapes(shape[0])
@@ -159,108 +162,6 @@ class Memory(Block):
         if not hasattr(self, "_form"):
             self._form = [tuple(part.shape[1:]) for part in self.initial_state(1, "meta")]
         return [(batch, *part) for part in self._form]
-
-
-class Finite(torch.autograd.Function):
-    """Put 0 in place of NaN, infinity and what exceeds a limit; a gradient passes as it is."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, limit: float) -> Tensor:
-        """Map any shape to the same shape."""
-        clean = x.nan_to_num(0.0, 0.0, 0.0)
-        return clean if limit == math.inf else clean.masked_fill_(clean.abs() > limit, 0)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keep nothing."""
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        """Pass a gradient of any order on."""
-        return grad, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        """Pass a tangent on."""
-        return tangent.clone()
-
-
-def contained(
-    run: Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]],
-    x: Tensor,
-    state: State,
-    reset: Tensor | None,
-    given: bool = True,
-    degree: int = 1,
-) -> tuple[Tensor, State]:
-    """Run over x, (B, T, ...) or one position (B, D), so that what is not finite stays inside its episode.
-
-    A product with 0 does not clear a NaN, least of all the many products behind a gradient. So `run` reads 0 in its
-    place, and the outputs that follow it in the episode, and the state, become NaN afterwards. Of `degree` numbers that
-    `run` multiplies with one another, those whose product overflows count as not finite. `given`: a state may be such.
-    """
-    if torch.compiler.is_exporting():  # no file of a network has more operators than the network
-        return run(x, state, reset)
-    axes = 1 if x.dim() == 2 or (reset is not None and reset.dim() == 1) else 2
-    spoilt = _spread(taint(x, axes, degree), _tainted(state) if given else None, reset)
-    before = tuple(finite(part) if part.is_floating_point() else part for part in state) if given else state
-    y, after = run(finite(x, degree), before, reset)
-    last = spoilt[:, -1] if axes == 2 else spoilt
-    return mark(y, spoilt), tuple(mark(part, last) if part.is_floating_point() else part for part in after)
-
-
-MARGIN = 2.0**6  # for the sums of a linear map
-
-
-def _limit(x: Tensor, degree: int) -> float:
-    """Give the largest number of which `degree` linear maps can be multiplied with one another."""
-    return math.inf if degree == 1 else torch.finfo(wide_dtype(x.dtype)).max ** (1 / degree) / MARGIN
-
-
-def finite(x: Tensor, degree: int = 1) -> Tensor:
-    """Put 0 in place of what is not finite, or beyond the limit of its degree; gradients pass as they are."""
-    found: Tensor = Finite.apply(x, _limit(x, degree))
-    return found
-
-
-def taint(x: Tensor, axes: int, degree: int = 1) -> Tensor:
-    """Give NaN where x, (B, ...) or with two `axes` (B, T, ...), holds what `finite` changes, else 0: (B,) or (B, T)."""
-    (x,) = wide(x.detach())
-    if degree > 1:
-        x = x * (torch.finfo(x.dtype).max / _limit(x, degree))
-    return (x - x).flatten(axes).sum(-1) if x.dim() > axes else x - x
-
-
-def unpadded(x: Tensor, lengths: Tensor | None, degree: int = 1) -> Tensor:
-    """Put 0 in place of positions of x (B, T, ...) at or after `lengths` (B,) that hold what is not finite."""
-    if lengths is None or not x.is_floating_point():
-        return x
-    padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
-    bad = padding & (taint(x, 2, degree) != 0)
-    return x.masked_fill(bad.view(*bad.shape, *[1] * (x.dim() - 2)), 0)
-
-
-def _tainted(state: State) -> Tensor | None:
-    found = [taint(part, 1) for part in state if part.is_floating_point()]
-    return sum(found[1:], found[0]) if found else None
-
-
-def _spread(own: Tensor, before: Tensor | None, reset: Tensor | None) -> Tensor:
-    """Give NaN from each NaN of `own`, (B, T) or (B,), or of the state before it to the end of the episode, else 0."""
-    if own.dim() == 1:
-        return own if before is None else own + (before if reset is None else before.masked_fill(reset, 0))
-    time = torch.arange(1, own.shape[1] + 1, device=own.device)
-    first = torch.zeros_like(time[:1]).sub(1) if before is None else torch.where(before == 0, -1, 0)[:, None]
-    newest = torch.where(own == 0, first, time).cummax(1).values  # of all NaN so far; the state's is 0, -1 stands for none
-    begun = 0 if reset is None else torch.where(reset, time, 0).cummax(1).values
-    return own.new_zeros(()).masked_fill(newest >= begun, math.nan)
-
-
-def mark(x: Tensor, spoilt: Tensor) -> Tensor:
-    """Put NaN on x (B, ...) or (B, T, ...) where `spoilt`, (B,) or (B, T), is NaN: a sum is the fastest way."""
-    return x + spoilt.to(x.dtype).reshape(*spoilt.shape, *[1] * (x.dim() - spoilt.dim()))
 
 
 def separate(x: Tensor, y: Tensor, state: State) -> tuple[Tensor, State]:
@@ -293,16 +194,6 @@ def zeroed(x: Tensor, where: Tensor) -> Tensor:
         return x.masked_fill(where, 0)
     kept = torch.where(where, 0, -1).int()  # four times as fast
     return (x.view(torch.int32) & kept).view(torch.float32)
-
-
-def wide_dtype(dtype: torch.dtype | None) -> torch.dtype:
-    """Give the dtype of a state that is carried over a sequence, and of sums over one: float32 at least."""
-    return torch.promote_types(dtype or torch.float32, torch.float32)
-
-
-def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Convert tensors to their `wide_dtype`."""
-    return tuple(tensor.to(wide_dtype(tensor.dtype)) for tensor in tensors)
 
 
 class Tail(nn.Module):

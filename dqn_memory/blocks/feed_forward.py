@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Device, Memory, State, Tail, finite, mark, select, taint, zeroed
+from dqn_memory.blocks.block import Device, Memory, State, Tail, select, zeroed
+from dqn_memory.blocks.finite import contained_rows, finite, mark, taint
 from dqn_memory.blocks.kernels.operator import NUMBA
 
 
@@ -38,9 +39,7 @@ class Pointwise(Memory):
 
     def _each(self, x: Tensor) -> Tensor:
         """Transform rows x (N, D); those that are not finite spoil no gradient of the others."""
-        if not torch.is_grad_enabled() or torch.compiler.is_exporting():
-            return self.layers(x)
-        return mark(self.layers(finite(x)), taint(x, 1))
+        return contained_rows(self.layers, x)
 
 
 class FeedForward(Pointwise):

@@ -115,10 +115,10 @@ class MLSTM(Memory):
         packed, out, gates = F.linear(x, self.project_in.weight, self.bias).split(self.sizes, -1)
         with torch.autocast(x.device.type, enabled=False):
             query, key, value = self._maps(packed.unflatten(-1, (3 * self.heads, -1)))
-            (enter, forget), (memory, before) = _gates(gates), wide(*state)
-            last = forget + fresh((before,), reset)[0]
+            (enter, forget), (memory, before) = _gates(gates), fresh(wide(*state), reset)
+            last = forget + before
             level = torch.maximum(last, enter).clamp(min=0)  # (B, H)
-            (kept,) = fresh(((last - level).exp(),), reset)
+            kept = (last - level).exp()
             key = key * (enter - level).exp()[..., None]
             memory = chunks.write_one(key, value, memory * kept[..., None, None])
             y = _normalised(chunks.read_one(query, memory), level[..., None]).flatten(1)

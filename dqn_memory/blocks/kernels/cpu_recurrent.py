@@ -90,8 +90,9 @@ def _begins(keep, at):
 
 @v.compiled
 def _multiply(row, last, numbers, source, given, weight, target, kept, keep, mask):
-    """Add W a, unless a row begins an episode, to eight rows of `target`, of `numbers` = (inputs, outputs, row stride of target).
+    """Add W a to eight rows of `target`, of `numbers` = (inputs, outputs, row stride of target).
 
+    Nothing is added to a row that begins an episode.
     `source` + `given` is where the inputs of row 0 stand, `target` + `kept` where its outputs do. Rows after the last
     one are computed but not kept.
     """
