@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, wide, zeroed
 from dqn_memory.blocks.chunks import head_width
-from dqn_memory.blocks.finite import contained_at, contained_window, finite, mark, taint
+from dqn_memory.blocks.finite import are_finite, contained_at, contained_window, finite, mark, taint
 from dqn_memory.blocks.kernels.operator import NUMBA
 from dqn_memory.blocks.positions import rotate
 from dqn_memory.blocks.priors import Prior, PriorConfig
@@ -235,7 +235,7 @@ class StreamedAttention(Memory):
     def _guarded(self, inputs: Tensor, first: Tensor, places: Tensor) -> Tensor:
         """Attend, so that an input that is not finite reaches the outputs alone that read it."""
         held = self.context - 1
-        if torch.compiler.is_exporting():
+        if torch.compiler.is_exporting() or are_finite(inputs, self.degree):
             return self._in_chunks(inputs, first)
         newest = torch.where(taint(inputs, 2, self.degree) == 0, -1, places).cummax(1).values[:, held:]  # (B, T)
         read = newest >= torch.maximum(first, places[held:] - held)

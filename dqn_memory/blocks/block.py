@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.finite import check_positions, contained
+from dqn_memory.blocks.finite import check_positions, contained, separate
 from dqn_memory.blocks.finite import wide as wide
 from dqn_memory.blocks.finite import wide_dtype as wide_dtype
 
@@ -162,11 +162,6 @@ class Memory(Block):
         if not hasattr(self, "_form"):
             self._form = [tuple(part.shape[1:]) for part in self.initial_state(1, "meta")]
         return [(batch, *part) for part in self._form]
-
-
-def separate(x: Tensor, y: Tensor, state: State) -> tuple[Tensor, State]:
-    """Copy an output that is the input or a part of the state, so that either may be changed in place."""
-    return (y.clone() if y is x or any(y is part for part in state) else y), state
 
 
 def step_by_step(

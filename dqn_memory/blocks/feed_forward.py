@@ -87,13 +87,13 @@ class FrameStack(Memory):
         inputs, frames = torch.cat((state[0].to(x.dtype), x), 1), self.frames  # (B, n - 1 + T, D)
         stack = finite(inputs).unfold(1, frames, 1).mT  # (B, T, n, D), oldest first
         spoilt = taint(inputs, 2).unfold(1, frames, 1)  # (B, T, n)
-        if reset is None:
-            return mark(self.tail(self.linear(stack.flatten(2))), spoilt.sum(-1)), (inputs[:, x.shape[1] :],)
-        episode = F.pad(reset.cumsum(1), (frames - 1, 0))  # (B, n - 1 + T): 0 before the first reset
-        same = episode.unfold(1, frames, 1) == episode[:, frames - 1 :, None]  # (B, T, n)
-        after = zeroed(inputs[:, x.shape[1] :], (episode[:, x.shape[1] :] != episode[:, -1:])[..., None])
-        y = self.tail(self.linear((stack * same[..., None]).flatten(2)))
-        return mark(y, spoilt.masked_fill(~same, 0).sum(-1)), (after,)
+        after = inputs[:, x.shape[1] :]
+        if reset is not None:
+            episode = F.pad(reset.cumsum(1), (frames - 1, 0))  # (B, n - 1 + T): 0 before the first reset
+            same = episode.unfold(1, frames, 1) == episode[:, frames - 1 :, None]  # (B, T, n)
+            stack, spoilt = stack * same[..., None], spoilt.masked_fill(~same, 0)
+            after = zeroed(after, (episode[:, x.shape[1] :] != episode[:, -1:])[..., None])
+        return mark(self.tail(self.linear(stack.flatten(2))), spoilt.sum(-1)), (after,)
 
 
 class Gelu(nn.Module):

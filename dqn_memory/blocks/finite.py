@@ -72,6 +72,8 @@ def contained(
     axes = 1 if x.dim() == 2 or (reset is not None and reset.dim() == 1) else 2
     if axes == 2:
         check_positions(x)
+    if are_finite(x, degree, state if given else ()):
+        return separate(x, *run(x, state, reset))
     spoilt = _spread(taint(x, axes, degree), _tainted(state, degree) if given else None, reset)
     y, after = run(finite(x, degree), tuple(finite(part, min(degree, 2)) for part in state) if given else state, reset)
     last = spoilt[:, -1] if axes == 2 else spoilt
@@ -107,7 +109,7 @@ def contained_at(
     check_positions(x)
     if not causal or not x.is_floating_point():
         return run(unpadded(x, lengths, degree), lengths, index)
-    if torch.compiler.is_exporting():
+    if torch.compiler.is_exporting() or are_finite(x, degree):
         return run(x, lengths, index)
     spoilt = _spread(taint(x, 2, degree), None, None)
     return mark(run(finite(x, degree), lengths, index), spoilt.gather(1, index[:, None])[:, 0])
@@ -115,9 +117,33 @@ def contained_at(
 
 def contained_rows(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Run over rows x (..., D), of which none knows of another; one that is not finite spoils no gradient of others."""
-    if not torch.is_grad_enabled() or torch.compiler.is_exporting():
+    if not torch.is_grad_enabled() or torch.compiler.is_exporting() or are_finite(x):
         return run(x)
     return mark(run(finite(x)), taint(x, x.dim() - 1))
+
+
+def are_finite(x: Tensor, degree: int = 1, state: State = ()) -> bool:
+    """Tell whether `finite` changes nothing, where that can be told at once: on a CPU, outside of a trace."""
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    try:
+        return bool(sum([taint(part, 0, min(degree, 2)) for part in state], taint(x, 0, degree)) == 0)
+    except RuntimeError:  # of vmap, and of tensors without numbers
+        return False
+
+
+def separate(x: Tensor, y: Tensor, state: State) -> tuple[Tensor, State]:
+    """Copy an output that lies where the input or a part of the state does, so that each may be changed in place."""
+    known = (x, *state)
+    if torch.compiler.is_compiling():
+        shared = any(y is each for each in known)
+    else:
+        try:
+            place = y.untyped_storage().data_ptr()
+            shared = any(place == each.untyped_storage().data_ptr() for each in known)
+        except RuntimeError:  # of tensors without numbers
+            shared = True
+    return (y.clone() if shared else y), state
 
 
 def check_positions(x: Tensor) -> None:

@@ -97,16 +97,24 @@ def _forward_block(
     columns = (steps, pushes, enter.unsqueeze(3).unbind(1), outs, y, _columns(keep, time))
     for step, push, into, out, y_t, mask in zip(*columns, strict=True):
         torch.mul(step, decay, out=kept).exp_()
-        if mask is not None:
-            state.masked_fill_(mask, 0)
+        _clear(state, mask)
         state.mul_(kept).addcmul_(push, into)
         torch.bmm(out, state, out=y_t)
     return y.squeeze(2).transpose(0, 1), state.mT
 
 
 def _columns(keep: Tensor | None, time: int) -> Iterable[Tensor | None]:
-    """One mask (R, 1, 1) a position, true where an episode begins: a product with 0 would let NaN pass."""
-    return [None] * time if keep is None else (keep == 0)[..., None, None].unbind(1)
+    """One mask (R, 1, 1) a position: no bit where an episode begins, else all."""
+    if keep is None:
+        return [None] * time
+    bits = torch.int64 if keep.dtype == torch.float64 else torch.int32
+    return torch.where(keep == 0, 0, -1).to(bits)[..., None, None].unbind(1)
+
+
+def _clear(state: Tensor, mask: Tensor | None) -> None:
+    """Put 0 in rows that begin an episode, in place of NaN too, as fast as a product, which would let that pass."""
+    if mask is not None:
+        state.view(mask.dtype).bitwise_and_(mask)
 
 
 def backward(
@@ -137,8 +145,7 @@ def _record(
     for t, (step, push, into, mask) in enumerate(zip(*columns, strict=True)):
         kept = torch.mul(step, decay, out=factors[t]).exp_()
         torch.mul(kept, states[t], out=states[t + 1])
-        if mask is not None:
-            states[t + 1].masked_fill_(mask, 0)
+        _clear(states[t + 1], mask)
         states[t + 1].addcmul_(push, into)
 
 
@@ -162,9 +169,8 @@ def _backward_block(
         torch.bmm(total, driven[t], out=to_enter[t])
         torch.bmm(intos[t], total, out=to_driven[t])
         torch.mul(total.mul_(factors[t]), states[t], out=work)
-        if (mask := masks[t]) is not None:
-            total.masked_fill_(mask, 0)
-            work.masked_fill_(mask, 0)
+        _clear(total, masks[t])
+        _clear(work, masks[t])
         to_decay.addcmul_(work, steps[t])
         torch.sum(work.mul_(decay), 1, keepdim=True, out=to_delta[t])
     to_driven, to_delta = (x.squeeze(2).transpose(0, 1) for x in (to_driven, to_delta))  # (R, T, E)
