@@ -182,6 +182,11 @@ def fresh(state: State, reset: Tensor | None) -> State:
     return tuple(zeroed(part, reset.view(-1, *[1] * (part.dim() - 1))) for part in state)
 
 
+def carried(state: State, x: Tensor) -> State:
+    """Convert a state to the dtype in which sums over inputs x are computed."""
+    return tuple(part.to(wide_dtype(x.dtype)) for part in state)
+
+
 def zeroed(x: Tensor, where: Tensor) -> Tensor:
     """Put 0 where a mask that broadcasts is true, in place of NaN too."""
     large = x.dim() > 2 and x.dtype == torch.float32 and x.device.type == "cpu"

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Device, Memory, State, Tail, select, zeroed
-from dqn_memory.blocks.finite import contained_rows, finite, mark, taint
+from dqn_memory.blocks.finite import check_positions, contained_rows, finite, mark, taint
 from dqn_memory.blocks.kernels.operator import NUMBA
 
 
@@ -21,6 +21,7 @@ class Pointwise(Memory):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Transform every position of x (B, T, D) by itself."""
+        check_positions(x)
         # Of three dimensions, a Linear's output is a view, and autograd copies a view that is changed in place.
         return self._each(x.flatten(0, 1)).view_as(x)  # (B, T, D)
 

@@ -49,8 +49,9 @@ class FFM(Linear):
         self.tail = Tail(width, projection, dropout)
 
     def recurrence(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        size = torch.exp(-torch.exp(self.alpha))[:, None]  # (m, 1)
-        decay = torch.stack((size * self.omega.cos(), size * self.omega.sin()), -1).flatten(0, 1)  # (m c, 2)
+        alpha, omega = wide(self.alpha, self.omega)
+        size = torch.exp(-torch.exp(alpha))[:, None]  # (m, 1)
+        decay = torch.stack((size * omega.cos(), size * omega.sin()), -1).flatten(0, 1)  # (m c, 2)
         (outputs,) = wide(self.enter(x))
         value, gate = outputs.chunk(2, -1)
         given = (value * gate.sigmoid()).repeat_interleave(self.context, -1)  # (..., m c)

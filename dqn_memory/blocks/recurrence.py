@@ -126,7 +126,7 @@ class DarqnLSTM(Memory):
         return tuple(torch.zeros(batch, self.width, device=device, dtype=dtype) for _ in range(2))
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        keys = self.from_input(x).unbind(1)
+        keys, state = self.from_input(x).unbind(1), self._known(state)
         resets = [None] * x.shape[1] if reset is None else reset.unbind(1)
         hidden = []
         # The loop is inherent: the input of step t is chosen by the hidden state of step t-1.
@@ -136,8 +136,11 @@ class DarqnLSTM(Memory):
         return self.tail(torch.stack(hidden, dim=1)), state  # (B, T, D)
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        state = self._advance(x, self.from_input(x), fresh(state, reset))
+        state = self._advance(x, self.from_input(x), fresh(self._known(state), reset))
         return self.tail(state[0]), state
+
+    def _known(self, state: State) -> State:
+        return tuple(part.to(self.from_input.weight.dtype) for part in state)
 
     def _advance(self, x: Tensor, key: Tensor, state: State) -> State:
         score = self.to_score(torch.tanh(key + self.from_hidden(state[0])))
