@@ -35,8 +35,7 @@ class Finite(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, limit: float) -> Tensor:
         """Map any shape to the same shape."""
-        clean = x.nan_to_num(0.0, 0.0, 0.0)
-        return clean if limit == math.inf else clean.masked_fill_(clean.abs() > limit, 0)
+        return torch.where(x.abs() <= limit, x, 0.0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -154,14 +153,14 @@ def check_positions(x: Tensor) -> None:
 
 def _limit(x: Tensor, degree: int) -> float:
     """Give the largest number of which `degree` linear maps can be multiplied with one another."""
-    return math.inf if degree == 1 else (torch.finfo(wide_dtype(x.dtype)).max / MARGIN) ** (1 / degree)
+    return (torch.finfo(wide_dtype(x.dtype)).max / MARGIN) ** (1 / degree)
 
 
 def finite(x: Tensor, degree: int = 1) -> Tensor:
     """Put 0 in place of what is not finite, or beyond the limit of its degree; gradients pass as they are."""
     if not x.is_floating_point():
         return x
-    found: Tensor = Finite.apply(x, _limit(x, degree))
+    found: Tensor = Finite.apply(x, min(_limit(x, degree), torch.finfo(x.dtype).max))  # a half cannot hold more
     return found
 
 
@@ -170,8 +169,7 @@ def taint(x: Tensor, axes: int, degree: int = 1) -> Tensor:
     if not x.is_floating_point():
         return torch.zeros(x.shape[:axes], device=x.device)
     (x,) = wide(x.detach())
-    if degree > 1:
-        x = x * (torch.finfo(x.dtype).max / _limit(x, degree))
+    x = x * (torch.finfo(x.dtype).max / _limit(x, degree))
     return (x - x).flatten(axes).sum(-1) if x.dim() > axes else x - x
 
 

@@ -14,6 +14,7 @@ import fuzz_mutate as mutate
 import glam_models
 import torch
 import unizero_models
+from fuzz_blocks import BLOCK_TARGETS
 from trained import CARDS, contents, training_flags
 
 from dqn_memory.runs import checkpoint
@@ -178,3 +179,4 @@ TARGETS: dict[str, Target] = {
     "forged weights": damaged(partial(forge_file, "weights")),
     "forged state": damaged(partial(forge_file, "trainer")),
 }
+TARGETS |= BLOCK_TARGETS
