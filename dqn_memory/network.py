@@ -20,6 +20,7 @@ from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
 from dqn_memory.blocks.bag import Bag, BagAttention
 from dqn_memory.blocks.block import constrained, penalty, select
 from dqn_memory.blocks.embeddings import ActionHistoryEmbedding, ImageEmbedding, TokenEmbedding, VectorEmbedding
+from dqn_memory.blocks.finite import contained_at, contained_layers, contained_rows, contained_window, unpadded
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
 from dqn_memory.blocks.memory import BIDIRECTIONAL, build
@@ -315,6 +316,8 @@ class QNetwork(nn.Module):
         self.norm = nn.LayerNorm(width) if row.final_norm else nn.Identity()
         self.bag = BagAttention(width, config.heads, config.dropout) if config.bag else None
         self.head = _head(config, row, num_actions)
+        # LayerNorm squares its input
+        self.degree: int = max([1 + row.final_norm, *(layer.degree for layer in self.layers)])  # type: ignore[type-var]
         if config.initialisation == "paper":
             initialise(self)
 
@@ -328,18 +331,26 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, prefixes: bool = False
     ) -> Tensor:
         """Compute what the head reads at every position, (B, T, D); with `prefixes` as if it were the newest."""
-        x = self._tokens(self.embed(observation, previous_action))  # (B, T, D)
-        for layer in self.layers:
-            x = (layer.at_every_prefix if prefixes else layer)(x, lengths)  # type: ignore[operator]
-        return self.norm(x)
+
+        def run(observation: Tensor, lengths: Tensor | None) -> Tensor:
+            x = self._tokens(self.embed(observation, previous_action))  # (B, T, D)
+            for layer in self.layers:
+                x = (layer.at_every_prefix if prefixes else layer)(x, lengths)  # type: ignore[operator]
+            return self.norm(x)
+
+        return contained_window(run, observation, lengths, self.causal, self.degree)
 
     def read(self, x: Tensor, bag: Bag | None = None, seen: Tensor | None = None) -> Tensor:
         """Compute Q (..., A) of encodings (B, T, D) or (B, D) and a bag; `seen` (B, T, N): each position's entries."""
+        return contained_rows(lambda rows: self._read(rows, bag, seen), x)
+
+    def _read(self, x: Tensor, bag: Bag | None, seen: Tensor | None) -> Tensor:
         if self.bag is None:
             return self.head(x)
         attended = torch.zeros_like(x)
         if bag is not None:
-            entries = self.dropout(self.embed(bag.observation, bag.previous_action))  # (B, N, D)
+            held = unpadded(bag.observation, bag.count)
+            entries = self.dropout(self.embed(held, bag.previous_action))  # (B, N, D)
             attended = self.bag(x, entries, bag.held if seen is None else seen)
         return self.head(torch.cat([x, attended], -1))
 
@@ -358,7 +369,11 @@ class QNetwork(nn.Module):
         bag: Bag | None = None,
     ) -> Tensor:  # fmt: skip
         """Compute Q at position `index` (B,) of each window, (B, A); the last layer computes only that position."""
-        return self.at_embedded(self.embed(observation, previous_action), lengths, index, bag)
+
+        def run(observation: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
+            return self.at_embedded(self.embed(observation, previous_action), lengths, index, bag)
+
+        return contained_at(run, observation, lengths, index, self.causal, self.degree)
 
     def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor, bag: Bag | None = None) -> Tensor:
         """Compute `at` from what `embed` gives, (B, T, D)."""
@@ -381,22 +396,30 @@ class QNetwork(nn.Module):
         return self.read(self.encode(observation, previous_action, lengths, prefixes=True), bag)
 
     def step(
-        self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
+        self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute Q (B, A) of one step of B episodes from carried states; rows with `reset` start from a fresh one."""
         x, after = self.encode_step(observation, previous_action, state, reset)
         return self.read(x), after
 
     def encode_step(
-        self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
+        self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute what the head reads of one step, (B, D), and the state after it."""
-        x = self.embed(observation.unsqueeze(1), previous_action.unsqueeze(1)).squeeze(1)  # (B, D)
-        after = []
-        for layer, before in zip(self.layers, state, strict=True):
-            x, carried = layer.step(x, before, reset)  # type: ignore[operator]
-            after.append(carried)
-        return self.norm(x), after
+
+        def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
+            x = self.embed(observation.unsqueeze(1), previous_action.unsqueeze(1)).squeeze(1)  # (B, D)
+            after = []
+            for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
+                x, carried = layer.step(x, before, reset)  # type: ignore[operator]
+                after.append(carried)
+            return self.norm(x), after
+
+        return (
+            contained_layers(run, observation, state, reset, self.degree)
+            if torch.is_grad_enabled()
+            else run(observation, state, reset)
+        )
 
     def sequence(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
@@ -412,11 +435,15 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
     ) -> tuple[Tensor, list[Any]]:
         """Compute what the head reads of T steps, (B, T, D), and the state after them."""
-        x, after = self.embed(observation, previous_action), []  # (B, T, D)
-        for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
-            x, carried = layer.sequence(x, before, reset)  # type: ignore[operator]
-            after.append(carried)
-        return self.norm(x), after
+
+        def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
+            x, after = self.embed(observation, previous_action), []  # (B, T, D)
+            for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
+                x, carried = layer.sequence(x, before, reset)  # type: ignore[operator]
+                after.append(carried)
+            return self.norm(x), after
+
+        return contained_layers(run, observation, state, reset, self.degree)
 
     def initial_state(self, batch: int, device: torch.device) -> list[Any]:
         """Make the carried states of all layers for B fresh episodes (stateful networks only)."""

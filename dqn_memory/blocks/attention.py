@@ -6,13 +6,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, wide
+from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, wide, zeroed
 from dqn_memory.blocks.chunks import head_width
+from dqn_memory.blocks.finite import are_finite, contained_at, contained_window, finite, mark, taint
 from dqn_memory.blocks.kernels.operator import NUMBA
 from dqn_memory.blocks.positions import rotate
 from dqn_memory.blocks.priors import Prior, PriorConfig
 
 KeysValues = tuple[Tensor, Tensor]  # keys and values, each (B, H, T, hd)
+DEGREE = 2  # linear maps of inputs that a score multiplies
 
 
 def toeplitz(table: Tensor, future: float) -> Tensor:
@@ -134,6 +136,9 @@ class Attention(Block):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Mix the positions of x (B, T, D)."""
+        return contained_window(self._mix, x, lengths, self.causal, DEGREE)
+
+    def _mix(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         packed = self.project_in(x)  # (B, T, 3D)
         tables = self.prior.tables(x.shape[1])
         zero, dropout = self.prior.future_logit_zero, self.dropout if self.training else 0.0
@@ -149,6 +154,9 @@ class Attention(Block):
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Attend with one query a row: keys and values of x (B, T, D), the query of position `index` (B,) -> (B, D)."""
+        return contained_at(self._mix_at, x, lengths, index, self.causal, DEGREE)
+
+    def _mix_at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         width, weight, bias = x.shape[-1], self.project_in.weight, self.project_in.bias
         packed = F.linear(x, weight[width:], bias[width:])
         key, value = packed.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, H, T, hd)
@@ -189,6 +197,9 @@ class StreamedAttention(Memory):
     keys and values of all K inputs, takes 2 (K + 1) D^2 + 2 K D. A state of O(K D); stable at any length.
     """
 
+    degree = DEGREE
+    contains = True
+
     def __init__(
         self, width: int, dropout: float = 0.0, projection: bool = False, *, heads: int = 4, context: int = 64,
         prior: PriorConfig | None = None, rotary: bool = True,
@@ -211,18 +222,33 @@ class StreamedAttention(Memory):
         past, count = state
         held, time = self.context - 1, x.shape[1]
         inputs = torch.cat((past.to(x.dtype), x), 1)  # (B, K - 1 + T, D)
-        index = torch.arange(held, held + time, device=x.device)  # of the positions of x among them
+        places = torch.arange(held + time, device=x.device)
+        index = places[held:]  # of the positions of x among them
         first = (held - count)[:, None].expand(-1, time)  # (B, T), where each one's episode begins
         if reset is not None:
             begun = torch.where(reset, index, 0)
             first = torch.maximum(first, begun if time == 1 else begun.cummax(1).values)  # ONNX knows no cummax
-        size = max(self.context, SMALLEST_CHUNK)
+        y = self._guarded(inputs, first, places)
+        after = (held + time - first[:, -1]).clamp(max=held)
+        return y, (zeroed(inputs[:, time:], (places[time:] < first[:, -1:])[..., None]), after)
+
+    def _guarded(self, inputs: Tensor, first: Tensor, places: Tensor) -> Tensor:
+        """Attend, so that an input that is not finite reaches the outputs alone that read it."""
+        held = self.context - 1
+        if torch.compiler.is_exporting() or are_finite(inputs, self.degree):
+            return self._in_chunks(inputs, first)
+        newest = torch.where(taint(inputs, 2, self.degree) == 0, -1, places).cummax(1).values[:, held:]  # (B, T)
+        read = newest >= torch.maximum(first, places[held:] - held)
+        y = self._in_chunks(finite(inputs, self.degree), first)
+        return mark(y, inputs.new_zeros(()).masked_fill(read, math.nan))
+
+    def _in_chunks(self, inputs: Tensor, first: Tensor) -> Tensor:
+        held, time, size = self.context - 1, first.shape[1], max(self.context, SMALLEST_CHUNK)
         outputs = [
             self._attend(inputs[:, start : start + held + size], first[:, start : start + size] - start)
             for start in range(0, time, size)
         ]
-        after = (held + time - first[:, -1]).clamp(max=held)
-        return self.tail(torch.cat(outputs, 1)), (inputs[:, time:], after)
+        return self.tail(torch.cat(outputs, 1))
 
     def _attend(self, inputs: Tensor, first: Tensor) -> Tensor:
         """Mix inputs (B, K - 1 + C, D) for each of the last C of them, from `first` (B, C) on -> (B, C, D)."""

@@ -8,6 +8,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from dqn_memory.blocks.finite import check_positions, contained, separate
+from dqn_memory.blocks.finite import wide as wide
+from dqn_memory.blocks.finite import wide_dtype as wide_dtype
+
 State = tuple[Tensor, ...]
 Device = torch.device | str | None
 Entry = TypeVar("Entry")
@@ -27,6 +31,8 @@ class Block(nn.Module, ABC):
     causal: bool = True
     # True: the output at t depends on the input at t alone.
     pointwise: bool = False
+    # How many linear maps of the input are multiplied with one another: their product may overflow where x does not.
+    degree: int = 1
     # True: its first values are part of what it is, and no network draws them anew.
     initialises_itself: bool = False
 
@@ -57,7 +63,9 @@ class Block(nn.Module, ABC):
         """Encode x (B, T, D), all of it real, that follows `state` (None: the initial one).
 
         Returns the outputs (B, T, D) and the state after them. Where `reset` (B, T) is true a position begins an
-        episode: nothing before it reaches an output or a gradient from there on. Here: step by step.
+        episode: nothing before it reaches an output, a state or a gradient from there on, whatever numbers it holds,
+        NaN and infinity among them. Inside an episode a number that is not finite shows: outputs that depend on it are
+        not finite either. No output shares memory with the input or with a state. Here: step by step.
         """
         if not self.stateful:
             raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
@@ -65,8 +73,11 @@ class Block(nn.Module, ABC):
         begins = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device) if reset is None else reset
         return step_by_step(self.step, x, before, begins)
 
-    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """Encode one position x (B, D); rows where `reset` (B,) is true start from the initial state."""
+    def step(self, x: Tensor, state: State | None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """Encode one position x (B, D) that follows `state` (None: the initial one).
+
+        Rows where `reset` (B,) is true start from the initial state, as in `sequence`.
+        """
         raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
 
     def regularisation(self) -> Tensor:
@@ -84,10 +95,15 @@ class Memory(Block):
     """A causal block with a state. A subclass gives `initial_state`, and `run`, `advance` or both.
 
     All forms compute the same: forward = sequence from the initial state = steps = chunks of any lengths.
+
+    `run` and `advance` need not care for numbers that are not finite: `sequence`, and `step` where gradients are
+    recorded, hand them zeros instead and put NaN on what follows in the same episode (`contained`).
     """
 
     stateful = True
     features: int | None = None  # D, where `build` made it
+    # True: the state is recent inputs, and `run` keeps what is not finite to the outputs that read it.
+    contains: bool = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -116,18 +132,25 @@ class Memory(Block):
         """As `Block`; ValueError where the state or the resets are of other shapes."""
         known = self.initial_state(x.shape[0], x.device, x.dtype) if state is None else state
         self._check(x, known, reset, 2)
-        return self.run(x, known, reset)
+        if self.contains:
+            return separate(x, *self.run(x, known, reset))
+        return contained(self.run, x, known, reset, state is not None, self.degree)
 
-    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State | None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """As `Block`; ValueError where the state or the resets are of other shapes."""
-        self._check(x, state, reset, 1)
-        return self.advance(x, state, reset)
+        known = self.initial_state(x.shape[0], x.device, x.dtype) if state is None else state
+        self._check(x, known, reset, 1)
+        if self.contains or not torch.is_grad_enabled():  # rows do not meet, and no gradient is there to spoil
+            return separate(x, *self.advance(x, known, reset))
+        return contained(self.advance, x, known, reset, state is not None, self.degree)
 
     def _check(self, x: Tensor, state: State, reset: Tensor | None, axes: int) -> None:
         name, shape = type(self).__name__, x.shape[:axes]
         if x.dim() != axes + 1 or self.features not in (None, x.shape[-1]):
             form = f"({'B, T' if axes == 2 else 'B'}, {self.features or 'D'})"
             raise ValueError(f"{name}: the input has shape {tuple(x.shape)}; it must be {form}")
+        if axes == 2:
+            check_positions(x)
         if reset is not None and (reset.shape != shape or reset.dtype != torch.bool):
             raise ValueError(f"{name}: reset is {reset.dtype} {tuple(reset.shape)}; it must be bool {tuple(shape)}")
         wanted = self._shapes(shape[0])
@@ -156,17 +179,21 @@ def fresh(state: State, reset: Tensor | None) -> State:
     """Put rows where `reset` (B,) is true back to zeros."""
     if reset is None:
         return state
-    return tuple(part.masked_fill(reset.view(-1, *[1] * (part.dim() - 1)), 0) for part in state)
+    return tuple(zeroed(part, reset.view(-1, *[1] * (part.dim() - 1))) for part in state)
 
 
-def wide_dtype(dtype: torch.dtype | None) -> torch.dtype:
-    """Give the dtype of a state that is carried over a sequence, and of sums over one: float32 at least."""
-    return torch.promote_types(dtype or torch.float32, torch.float32)
+def carried(state: State, x: Tensor) -> State:
+    """Convert a state to the dtype in which sums over inputs x are computed."""
+    return tuple(part.to(wide_dtype(x.dtype)) for part in state)
 
 
-def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Convert tensors to their `wide_dtype`."""
-    return tuple(tensor.to(wide_dtype(tensor.dtype)) for tensor in tensors)
+def zeroed(x: Tensor, where: Tensor) -> Tensor:
+    """Put 0 where a mask that broadcasts is true, in place of NaN too."""
+    large = x.dim() > 2 and x.dtype == torch.float32 and x.device.type == "cpu"
+    if not large or torch.is_grad_enabled() or torch.compiler.is_exporting():
+        return x.masked_fill(where, 0)
+    kept = torch.where(where, 0, -1).int()  # four times as fast
+    return (x.view(torch.int32) & kept).view(torch.float32)
 
 
 class Tail(nn.Module):

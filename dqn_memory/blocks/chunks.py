@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from dqn_memory.blocks.block import State
+from dqn_memory.blocks.block import State, fresh
 
 Part = Callable[..., tuple[Tensor, State]]
 
@@ -119,5 +119,5 @@ def write_one(key: Tensor, value: Tensor, memory: Tensor) -> Tensor:
 
 
 def restart(memory: Tensor, reset: Tensor | None) -> Tensor:
-    """Put rows of the memory (B, H, d, d') where `reset` (B,) is true back to zeros, by the faster of torch's ways."""
-    return memory if reset is None else memory * (~reset).to(memory.dtype)[:, None, None, None]
+    """Put rows of the memory (B, H, d, d') where `reset` (B,) is true back to zeros."""
+    return fresh((memory,), reset)[0]

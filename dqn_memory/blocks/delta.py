@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import chunks
-from dqn_memory.blocks.block import Device, Memory, State, Tail, wide, wide_dtype
+from dqn_memory.blocks.block import Device, Memory, State, Tail, carried, wide, wide_dtype
 from dqn_memory.blocks.chunks import join_heads, split_heads
 
 CHUNK = 32  # positions whose writes are solved for at once
@@ -47,7 +47,7 @@ class DeltaNet(Memory):
         packed, numbers = self.project_in(x).tensor_split((3 * self.width,), -1)
         with torch.autocast(x.device.type, enabled=False):
             inputs = *self._maps(split_heads(packed, 3 * self.heads)), *self._numbers(numbers.mT)
-            y, after = chunks.in_chunks(_part, CHUNK, inputs, wide(*state), reset)
+            y, after = chunks.in_chunks(_part, CHUNK, inputs, carried(state, x), reset)
             y = join_heads(self._normalise(y)).to(x.dtype)
         return self.tail(self.project_out(self._gate(y, x))), after
 
@@ -56,7 +56,7 @@ class DeltaNet(Memory):
         with torch.autocast(x.device.type, enabled=False):
             query, key, value = self._maps(packed.unflatten(-1, (3 * self.heads, -1)))  # (B, H, d)
             rate, *decay = self._numbers(numbers)  # (B, H)
-            memory = chunks.restart(wide(*state)[0], reset)
+            memory = chunks.restart(carried(state, x)[0], reset)
             if decay:
                 memory = memory * decay[0].exp()[..., None, None]
             change = rate[..., None] * (value - chunks.read_one(key, memory))

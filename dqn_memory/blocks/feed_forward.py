@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Device, Memory, State, Tail, select
+from dqn_memory.blocks.block import Device, Memory, State, Tail, select, zeroed
+from dqn_memory.blocks.finite import check_positions, contained_rows, finite, mark, taint
 from dqn_memory.blocks.kernels.operator import NUMBA
 
 
@@ -12,6 +13,7 @@ class Pointwise(Memory):
     """The same layers at every position; the state is empty."""
 
     pointwise = True
+    contains = True
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -19,12 +21,13 @@ class Pointwise(Memory):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Transform every position of x (B, T, D) by itself."""
+        check_positions(x)
         # Of three dimensions, a Linear's output is a view, and autograd copies a view that is changed in place.
-        return self.layers(x.flatten(0, 1)).view_as(x)  # (B, T, D)
+        return self._each(x.flatten(0, 1)).view_as(x)  # (B, T, D)
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Transform position `index` (B,) of x (B, T, D) alone: (B, D)."""
-        return self.layers(select(x, index))
+        return self._each(select(x, index))
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         return ()
@@ -33,7 +36,11 @@ class Pointwise(Memory):
         return self(x), state
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        return self.layers(x), state
+        return self._each(x), state
+
+    def _each(self, x: Tensor) -> Tensor:
+        """Transform rows x (N, D); those that are not finite spoil no gradient of the others."""
+        return contained_rows(self.layers, x)
 
 
 class FeedForward(Pointwise):
@@ -63,6 +70,8 @@ class FrameStack(Memory):
     n D^2 + D parameters, n D^2 multiply-adds a token, a state of O(n D), which forgets after n positions.
     """
 
+    contains = True
+
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, frames: int = 4) -> None:
         super().__init__()
         if frames < 1:
@@ -76,15 +85,16 @@ class FrameStack(Memory):
         return (torch.zeros(batch, self.frames - 1, self.width, device=device, dtype=dtype),)
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        inputs, frames = torch.cat((state[0], x), 1), self.frames  # (B, n - 1 + T, D)
-        stack = inputs.unfold(1, frames, 1).mT  # (B, T, n, D), oldest first
-        if reset is None:
-            return self.tail(self.linear(stack.flatten(2))), (inputs[:, x.shape[1] :],)
-        episode = F.pad(reset.cumsum(1), (frames - 1, 0))  # (B, n - 1 + T): 0 before the first reset
-        same = episode.unfold(1, frames, 1) == episode[:, frames - 1 :, None]  # (B, T, n)
-        kept = (episode[:, x.shape[1] :] == episode[:, -1:])[..., None]
-        after = (inputs[:, x.shape[1] :] * kept,)
-        return self.tail(self.linear((stack * same[..., None]).flatten(2))), after
+        inputs, frames = torch.cat((state[0].to(x.dtype), x), 1), self.frames  # (B, n - 1 + T, D)
+        stack = finite(inputs).unfold(1, frames, 1).mT  # (B, T, n, D), oldest first
+        spoilt = taint(inputs, 2).unfold(1, frames, 1)  # (B, T, n)
+        after = inputs[:, x.shape[1] :]
+        if reset is not None:
+            episode = F.pad(reset.cumsum(1), (frames - 1, 0))  # (B, n - 1 + T): 0 before the first reset
+            same = episode.unfold(1, frames, 1) == episode[:, frames - 1 :, None]  # (B, T, n)
+            stack, spoilt = stack * same[..., None], spoilt.masked_fill(~same, 0)
+            after = zeroed(after, (episode[:, x.shape[1] :] != episode[:, -1:])[..., None])
+        return mark(self.tail(self.linear(stack.flatten(2))), spoilt.sum(-1)), (after,)
 
 
 class Gelu(nn.Module):

@@ -28,6 +28,8 @@ class FFM(Linear):
     matrices and 4 m c multiply-adds more a token, a state of O(m c).
     """
 
+    degree = 2  # LayerNorm squares its input
+
     def __init__(
         self, width: int, dropout: float = 0.0, projection: bool = False, *, memory: int = 32, context: int = 4,
         span: int = 1024,
@@ -47,14 +49,15 @@ class FFM(Linear):
         self.tail = Tail(width, projection, dropout)
 
     def recurrence(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        size = torch.exp(-torch.exp(self.alpha))[:, None]  # (m, 1)
-        decay = torch.stack((size * self.omega.cos(), size * self.omega.sin()), -1).flatten(0, 1)  # (m c, 2)
+        alpha, omega = wide(self.alpha, self.omega)
+        size = torch.exp(-torch.exp(alpha))[:, None]  # (m, 1)
+        decay = torch.stack((size * omega.cos(), size * omega.sin()), -1).flatten(0, 1)  # (m c, 2)
         (outputs,) = wide(self.enter(x))
         value, gate = outputs.chunk(2, -1)
         given = (value * gate.sigmoid()).repeat_interleave(self.context, -1)  # (..., m c)
         return decay, torch.stack((given, torch.zeros_like(given)), -1)
 
     def read(self, states: Tensor, x: Tensor) -> Tensor:
-        recalled = self.leave(states.flatten(-2))
+        recalled = self.leave(states.flatten(-2).to(self.leave.weight.dtype))
         gate, own = self.beside(x).chunk(2, -1)
         return torch.lerp(own, F.layer_norm(recalled, recalled.shape[-1:]).to(own.dtype), gate.sigmoid())

@@ -26,6 +26,7 @@ class StableHadamard(Memory):
     """
 
     initialises_itself = True
+    degree = 3
 
     def __init__(
         self, width: int, dropout: float = 0.0, projection: bool = False, *, size: int = 24, rows: int = 128,
@@ -81,4 +82,4 @@ class StableHadamard(Memory):
         return decay, (gate.sigmoid() * value)[..., :, None] * key[..., None, :], query
 
     def _read(self, states: Tensor, query: Tensor) -> Tensor:
-        return self.tail(self.out((states * query[..., None, :]).sum(-1)))
+        return self.tail(self.out((states * query[..., None, :]).sum(-1).to(self.out.weight.dtype)))

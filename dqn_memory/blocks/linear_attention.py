@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import chunks
-from dqn_memory.blocks.block import Device, Memory, State, Tail, wide, wide_dtype
+from dqn_memory.blocks.block import Device, Memory, State, Tail, carried, wide, wide_dtype
 from dqn_memory.blocks.chunks import join_heads, split_heads
 
 CHUNK = 32  # positions whose scores are computed at once
@@ -24,6 +24,8 @@ class LinearAttention(Memory):
     after 1.7 x 10^7.
     """
 
+    degree = 3
+
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, heads: int = 4) -> None:
         super().__init__()
         self.heads, self.head = heads, chunks.head_width(width, heads)
@@ -39,14 +41,14 @@ class LinearAttention(Memory):
         packed = self.project_in(x)
         with torch.autocast(x.device.type, enabled=False):
             inputs = self._maps(split_heads(packed, 3 * self.heads))
-            y, after = chunks.in_chunks(_part, CHUNK, inputs, wide(*state), reset)
+            y, after = chunks.in_chunks(_part, CHUNK, inputs, carried(state, x), reset)
         return self.tail(self.project_out(join_heads(y).to(x.dtype))), after
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         packed = self.project_in(x)
         with torch.autocast(x.device.type, enabled=False):
             query, key, value = self._maps(packed.unflatten(-1, (3 * self.heads, -1)))
-            memory = chunks.write_one(key, value, chunks.restart(wide(*state)[0], reset))
+            memory = chunks.write_one(key, value, chunks.restart(carried(state, x)[0], reset))
             y = _normalised(chunks.read_one(query, memory)).flatten(1)
         return self.tail(self.project_out(y.to(x.dtype))), (memory,)
 

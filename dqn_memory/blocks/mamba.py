@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Device, Memory, State, fresh, wide, wide_dtype
+from dqn_memory.blocks.block import Device, Memory, State, fresh, wide, wide_dtype, zeroed
 from dqn_memory.blocks.kernels.scan import Scan, scan_torch, selective_scan
 
 SLOWEST, FASTEST, FLOOR = 1e-3, 1e-1, 1e-4  # range of the first step sizes
@@ -30,6 +30,7 @@ class Mamba(Memory):
     """
 
     initialises_itself = True
+    degree = 4
 
     def __init__(
         self, width: int, dropout: float = 0.0, projection: bool = False, *, states: int = 16, taps: int = 4,
@@ -75,7 +76,7 @@ class Mamba(Memory):
         else:
             keep = (~reset).to(wide_dtype(u.dtype))
             episode = F.pad(reset.cumsum(1), (self.taps, 0))  # (B, W + T): 0 before the first reset
-            after = inputs[..., -self.taps :] * (episode[:, None, -self.taps :] == episode[:, None, -1:])
+            after = zeroed(inputs[..., -self.taps :], episode[:, None, -self.taps :] != episode[:, None, -1:])
             u = F.silu(self._convolve(inputs[..., 1:], episode[:, 1:])).mT
         y, last = self._scan(u.contiguous(), gate, state[1], keep)  # all that follows reads channels side by side
         return self.dropout(self.out_proj(y)), (after, last)

@@ -25,7 +25,7 @@ class Linear(Memory):
 
     @abstractmethod
     def read(self, states: Tensor, x: Tensor) -> Tensor:
-        """Compute the outputs (..., D) from states (..., *shape) and inputs (..., D)."""
+        """Compute the outputs (..., D) from states (..., *shape) and inputs (..., D), in the parameters' dtype."""
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         """Zeros (B, *shape)."""
@@ -66,7 +66,7 @@ class MinGRU(Linear):
         return 1 - update, update * candidate
 
     def read(self, states: Tensor, x: Tensor) -> Tensor:
-        return states
+        return states.to(self.linear.weight.dtype)
 
 
 class MinLSTM(Linear):
@@ -95,4 +95,4 @@ class MinLSTM(Linear):
         return kept, (1 - kept) * candidate
 
     def read(self, states: Tensor, x: Tensor) -> Tensor:
-        return states
+        return states.to(self.linear.weight.dtype)

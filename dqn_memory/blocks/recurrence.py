@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, fresh
+from dqn_memory.blocks.finite import contained_window, unpadded
 from dqn_memory.blocks.kernels import recurrent
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -84,6 +85,9 @@ class Bidirectional(Block):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Run over x (B, T, D) both ways."""
+        return contained_window(self._both, x, lengths, self.causal)
+
+    def _both(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         past, future = run(self.ahead, x), run(self.behind, reverse(x, lengths))
         return self.tail(torch.cat((past, reverse(future, lengths)), dim=-1))  # (B, T, D)
 
@@ -94,6 +98,7 @@ class Bidirectional(Block):
 
     def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """As `Block`: the forward direction serves all ends at once, the backward one takes one step at each."""
+        x = unpadded(x, lengths)
         past = run(self.ahead, x)  # (B, T, D / 2)
         newest = run(self.behind, x.flatten(0, 1).unsqueeze(1))  # (B T, 1, D / 2)
         return self.tail(torch.cat((past, newest.view_as(past)), dim=-1))  # (B, T, D)
@@ -121,7 +126,7 @@ class DarqnLSTM(Memory):
         return tuple(torch.zeros(batch, self.width, device=device, dtype=dtype) for _ in range(2))
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        keys = self.from_input(x).unbind(1)
+        keys, state = self.from_input(x).unbind(1), self._known(state)
         resets = [None] * x.shape[1] if reset is None else reset.unbind(1)
         hidden = []
         # The loop is inherent: the input of step t is chosen by the hidden state of step t-1.
@@ -131,8 +136,11 @@ class DarqnLSTM(Memory):
         return self.tail(torch.stack(hidden, dim=1)), state  # (B, T, D)
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        state = self._advance(x, self.from_input(x), fresh(state, reset))
+        state = self._advance(x, self.from_input(x), fresh(self._known(state), reset))
         return self.tail(state[0]), state
+
+    def _known(self, state: State) -> State:
+        return tuple(part.to(self.from_input.weight.dtype) for part in state)
 
     def _advance(self, x: Tensor, key: Tensor, state: State) -> State:
         score = self.to_score(torch.tanh(key + self.from_hidden(state[0])))

@@ -39,11 +39,12 @@ class StateSpace(Linear):
         decay, scale = self.diagonal()
         enter = self.enter.view(*self.shape, -1).mT  # (N, D, 2)
         scaled = multiply(scale[:, None], enter) if scale.shape[-1] == 2 else scale[:, None] * enter
-        (drive,) = wide(F.linear(x, scaled.mT.flatten(0, 1)))
+        (drive,) = wide(F.linear(x, scaled.mT.flatten(0, 1).to(self.enter.dtype)))
         return decay, drive.unflatten(-1, self.shape)
 
     def read(self, states: Tensor, x: Tensor) -> Tensor:
-        return F.linear(states.flatten(-2), self.times * self.leave) + self.skip * x
+        recalled = F.linear(states.flatten(-2), self.times * self.leave.to(states.dtype))
+        return (recalled + self.skip * x).to(self.skip.dtype)
 
 
 class LRU(StateSpace):
@@ -78,8 +79,9 @@ class LRU(StateSpace):
         self.gamma = nn.Parameter(0.5 * torch.log1p(-squared))
 
     def diagonal(self) -> tuple[Tensor, Tensor]:
-        size, phase = torch.exp(-torch.exp(self.nu)), torch.exp(self.theta)
-        return torch.stack((size * phase.cos(), size * phase.sin()), -1), torch.exp(self.gamma)[:, None]
+        nu, theta, gamma = wide(self.nu, self.theta, self.gamma)
+        size, phase = torch.exp(-torch.exp(nu)), torch.exp(theta)
+        return torch.stack((size * phase.cos(), size * phase.sin()), -1), torch.exp(gamma)[:, None]
 
 
 @cache
@@ -141,11 +143,12 @@ class S5(StateSpace):
         self.leave.copy_(torch.view_as_real(leave.conj().resolve_conj()).flatten(1))
 
     def diagonal(self) -> tuple[Tensor, Tensor]:
-        rate, step = torch.exp(self.decay), torch.exp(self.step_size)
-        size, phase = -rate * step, self.frequency * step
+        decay, step_size, frequency = wide(self.decay, self.step_size, self.frequency)
+        rate, step = torch.exp(decay), torch.exp(step_size)
+        size, phase = -rate * step, frequency * step
         kept = torch.exp(size)
         decay = torch.stack((kept * phase.cos(), kept * phase.sin()), -1)
         # a - 1 without the difference of numbers near 1
         real = torch.expm1(size) * phase.cos() - 2 * torch.sin(phase / 2).square()
-        inverse = torch.stack((-rate, -self.frequency), -1) / (rate.square() + self.frequency.square())[:, None]
+        inverse = torch.stack((-rate, -frequency), -1) / (rate.square() + frequency.square())[:, None]
         return decay, multiply(torch.stack((real, decay[:, 1]), -1), inverse)

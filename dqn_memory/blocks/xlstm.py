@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import chunks
-from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, wide, wide_dtype
+from dqn_memory.blocks.block import Device, Memory, State, Tail, carried, fresh, wide, wide_dtype
 from dqn_memory.blocks.chunks import join_heads, split_heads
 
 CHUNK = 32  # positions whose scores are computed at once
@@ -55,13 +55,14 @@ class SLSTM(Memory):
         packed = F.linear(x, self.weight_in, self.bias).unflatten(-1, (4, self.heads, -1))
         with torch.autocast(x.device.type, enabled=False):
             inputs, weight = wide(packed.permute(1, 3, 0, 2, 4).flatten(3), self.weight)  # (T, H, B, 4 d), (H, d, 4 d)
-            hidden, mean, log_count = (part.transpose(0, 1) for part in wide(*state))  # (H, B, d)
+            hidden, mean, log_count = (part.transpose(0, 1) for part in carried(state, x))  # (H, B, d)
             resets = [None] * x.shape[1] if reset is None else reset.mT[..., None].unbind()  # T of (B, 1)
             outputs = []
             # The loop is inherent: the gates read the output before them.
             for given, begins in zip(inputs.unbind(), resets, strict=True):
-                if begins is not None:  # where n is 0, p is 1 and nothing is left of c / n
-                    hidden, log_count = hidden.masked_fill(begins, 0), log_count.masked_fill(begins, NOTHING)
+                if begins is not None:
+                    hidden, mean = hidden.masked_fill(begins, 0), mean.masked_fill(begins, 0)
+                    log_count = log_count.masked_fill(begins, NOTHING)
                 candidate, enter, forget, out = torch.baddbmm(given, hidden, weight).split(self.head, -1)
                 log_share = F.logsigmoid(enter - F.logsigmoid(forget) - log_count)  # log p
                 mean = torch.lerp(mean, candidate.tanh(), log_share.exp())
@@ -87,6 +88,8 @@ class MLSTM(Memory):
     in float32 for i up to e^87.
     """
 
+    degree = 3
+
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, heads: int = 4) -> None:
         super().__init__()
         self.heads, self.head = heads, chunks.head_width(width, heads)
@@ -105,17 +108,17 @@ class MLSTM(Memory):
         packed, out, gates = F.linear(x, self.project_in.weight, self.bias).split(self.sizes, -1)
         with torch.autocast(x.device.type, enabled=False):
             inputs = *self._maps(split_heads(packed, 3 * self.heads)), *_gates(gates.mT)
-            y, after = chunks.in_chunks(_part, CHUNK, inputs, wide(*state), reset)
+            y, after = chunks.in_chunks(_part, CHUNK, inputs, carried(state, x), reset)
         return self.tail(join_heads(y).to(x.dtype) * out.sigmoid()), after
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         packed, out, gates = F.linear(x, self.project_in.weight, self.bias).split(self.sizes, -1)
         with torch.autocast(x.device.type, enabled=False):
             query, key, value = self._maps(packed.unflatten(-1, (3 * self.heads, -1)))
-            (enter, forget), (memory, before) = _gates(gates), wide(*state)
-            last = forget + fresh((before,), reset)[0]
+            (enter, forget), (memory, before) = _gates(gates), fresh(carried(state, x), reset)
+            last = forget + before
             level = torch.maximum(last, enter).clamp(min=0)  # (B, H)
-            (kept,) = fresh(((last - level).exp(),), reset)
+            kept = (last - level).exp()
             key = key * (enter - level).exp()[..., None]
             memory = chunks.write_one(key, value, memory * kept[..., None, None])
             y = _normalised(chunks.read_one(query, memory), level[..., None]).flatten(1)

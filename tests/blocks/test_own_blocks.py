@@ -65,6 +65,9 @@ Padded = variant(Labelled, forward=lambda self, x, lengths=None: x + x.mean(1, k
 Neighbour = variant(stateful=False, forward=lambda self, x, lengths=None: x + x.mean(0, keepdim=True))
 Pointwise = variant(pointwise=True)
 Forgetful = variant(step=lambda self, x, state, reset: Mine.step(self, x, state, torch.zeros_like(reset)))
+Product = variant(
+    step=lambda self, x, state, reset: Mine.step(self, x, (state[0] * ~reset[:, None],), torch.zeros_like(reset))
+)
 WrongAt = variant(at=lambda self, x, lengths, index: Mine.at(self, x, lengths, index) + 1)
 Ends = variant(Labelled, supports_prefixes=True, at_every_prefix=lambda self, x, lengths=None: x)
 
@@ -132,6 +135,7 @@ def test_the_projects_own_priors_pass(kind):
     (Neighbour, "an output depends on padding or on other rows"),
     (Pointwise, "says that it is pointwise"),
     (Forgetful, "a reset row does not begin anew"),
+    (Product, "a reset does not clear NaN from the state of step"),
     (WrongAt, r"at\(\) differs from forward"),
     (Ends, "at_every_prefix differs from forward of each prefix"),
 ])  # fmt: skip

@@ -14,6 +14,7 @@ import fuzz_mutate as mutate
 import glam_models
 import torch
 import unizero_models
+from fuzz_blocks import BLOCK_TARGETS
 from fuzz_folders import FOLDER_TARGETS
 from trained import CAR, CARDS, contents, rollout_flags, training_flags
 
@@ -181,4 +182,4 @@ TARGETS: dict[str, Target] = {
     "forged weights": damaged(partial(forge_file, "weights")),
     "forged state": damaged(partial(forge_file, "trainer")),
 }
-TARGETS |= FOLDER_TARGETS
+TARGETS |= FOLDER_TARGETS | BLOCK_TARGETS

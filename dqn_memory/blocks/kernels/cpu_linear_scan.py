@@ -64,6 +64,12 @@ def _conjugate_product(a, g, pairs):
 
 
 @v.compiled
+def _begins(keep, at):
+    """Whether a position begins an episode."""
+    return keep != 0 and v.get(keep, at) == 0
+
+
+@v.compiled
 def _forward(first, last, scratch, sizes, addresses):
     """Rows `first` .. `last` - 1."""
     time, width, varies, pairs = sizes
@@ -73,12 +79,12 @@ def _forward(first, last, scratch, sizes, addresses):
             at = (row * time + t) * width
             source, past = (states, at - width) if t else (initial, row * width)
             step = at if varies else 0
-            mask = v.broadcast(keep, row * time + t) if keep else v.constant(1.0)
+            if _begins(keep, row * time + t):  # a product with 0 would let NaN pass
+                for n in range(0, width, COUNT):
+                    v.store(states, at + n, v.load(drive, at + n))
+                continue
             for n in range(0, width, COUNT):
-                before = v.load(source, past + n)
-                if keep:
-                    before = before * mask
-                kept = _product(v.load(decay, step + n), before, pairs)
+                kept = _product(v.load(decay, step + n), v.load(source, past + n), pairs)
                 v.store(states, at + n, kept + v.load(drive, at + n))
 
 
@@ -98,14 +104,14 @@ def _backward(first, last, scratch, sizes, addresses):
             at = (row * time + t) * width
             source, past = (states, at - width) if t else (initial, own)
             step = at if varies else 0
-            mask = v.broadcast(keep, row * time + t) if keep else v.constant(1.0)
+            begins = _begins(keep, row * time + t)
             for n in range(0, width, COUNT):
                 total = v.load(grad, at + n) + v.load(to_initial, own + n)
                 v.store(to_drive, at + n, total)
                 before = v.load(source, past + n)
                 received = _conjugate_product(v.load(decay, step + n), total, pairs)
-                if keep:
-                    before, received = before * mask, received * mask
+                if begins:
+                    before, received = v.constant(0.0), v.constant(0.0)
                 v.store(to_initial, own + n, received)
                 product = _conjugate_product(before, total, pairs)
                 if varies:

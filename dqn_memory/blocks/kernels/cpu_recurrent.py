@@ -83,9 +83,16 @@ def _run(kernel: object, states: Tensor, *arrays: Tensor | None) -> None:
 
 # ---- kernels: rows `first` .. `last` - 1, eight at a time ------------------------------------------------------------
 @v.compiled
-def _multiply(row, last, numbers, source, given, weight, target, kept, keep, mask):
-    """Add keep W a to eight rows of `target`, of `numbers` = (inputs, outputs, row stride of target).
+def _begins(keep, at):
+    """Whether a row begins an episode."""
+    return keep != 0 and v.get(keep, at) == 0
 
+
+@v.compiled
+def _multiply(row, last, numbers, source, given, weight, target, kept, keep, mask):
+    """Add W a to eight rows of `target`, of `numbers` = (inputs, outputs, row stride of target).
+
+    Nothing is added to a row that begins an episode.
     `source` + `given` is where the inputs of row 0 stand, `target` + `kept` where its outputs do. Rows after the last
     one are computed but not kept.
     """
@@ -113,9 +120,8 @@ def _multiply(row, last, numbers, source, given, weight, target, kept, keep, mas
             low = a if element == 0 else (b if element == 1 else (c if element == 2 else d))
             high = e if element == 4 else (f if element == 5 else (g if element == 6 else h))
             found, at = (low if element < 4 else high), kept + (row + element) * stride + unit
-            if keep:
-                found = found * v.broadcast(keep, mask + row + element)
-            v.store(target, at, v.load(target, at) + found)
+            if not _begins(keep, mask + row + element):
+                v.store(target, at, v.load(target, at) + found)
 
 
 @v.compiled
@@ -139,8 +145,9 @@ def _slope(x):
 
 
 @v.compiled
-def _mask(keep, at):
-    return v.broadcast(keep, at) if keep else v.constant(1.0)
+def _kept(begins, x):
+    """Give 0 where a row begins an episode, and else x: a product with 0 would let NaN pass."""
+    return v.constant(0.0) if begins else x
 
 
 @v.compiled
@@ -180,7 +187,7 @@ def _gru_forward(first, last, scratch, sizes, hidden, weight, inside, initial, k
             _multiply(row, last, (width, 2 * width, 3 * width), source, past, weight, gates, 3 * own, keep, mask)
             _multiply(row, last, (width, width, width), source, past, inside, recurrent, own, keep, mask)
             for which in range(row, min(row + COUNT, last)):
-                kept, gate, at = _mask(keep, mask + which), 3 * (own + which * width), which * width
+                begins, gate, at = _begins(keep, mask + which), 3 * (own + which * width), which * width
                 for unit in range(0, width, COUNT):
                     reset = _sigmoid(v.load(gates, gate + unit))
                     update = _sigmoid(v.load(gates, gate + width + unit))
@@ -189,7 +196,7 @@ def _gru_forward(first, last, scratch, sizes, hidden, weight, inside, initial, k
                     v.store(gates, gate + unit, reset)
                     v.store(gates, gate + width + unit, update)
                     v.store(gates, gate + 2 * width + unit, candidate)
-                    before = kept * v.load(source, past + at + unit)
+                    before = _kept(begins, v.load(source, past + at + unit))
                     v.store(hidden, own + at + unit, v.multiply_add(update, before - candidate, candidate))
 
 
@@ -204,7 +211,7 @@ def _gru_backward(
             own, mask = t * plane, t * batch
             source, past = (hidden, own - plane) if t else (initial, 0)
             for which in range(row, min(row + COUNT, last)):
-                kept, gate, at = _mask(keep, mask + which), 3 * (own + which * width), which * width
+                begins, gate, at = _begins(keep, mask + which), 3 * (own + which * width), which * width
                 for unit in range(0, width, COUNT):
                     here = own + at + unit
                     reset, update = v.load(gates, gate + unit), v.load(gates, gate + width + unit)
@@ -212,12 +219,12 @@ def _gru_backward(
                     gained = v.load(total, at + unit) + v.load(grad, here)
                     through = (gained - gained * update) * _slope(candidate)
                     by_reset = through * v.load(recurrent, here)
-                    by_update = gained * (kept * v.load(source, past + at + unit) - candidate)
+                    by_update = gained * (_kept(begins, v.load(source, past + at + unit)) - candidate)
                     v.store(candidates, here, through)
                     v.store(change, gate + unit, by_reset * (reset - reset * reset))
                     v.store(change, gate + width + unit, by_update * (update - update * update))
                     v.store(change, gate + 2 * width + unit, through * reset)
-                    v.store(total, at + unit, kept * gained * update)
+                    v.store(total, at + unit, _kept(begins, gained * update))
             _multiply(row, last, (3 * width, width, width), change, 3 * own, weight, total, 0, keep, mask)
 
 
@@ -232,7 +239,7 @@ def _lstm_forward(first, last, scratch, sizes, hidden, weight, initial, cell, ke
             earlier = cells if t else cell
             _multiply(row, last, (width, 4 * width, 4 * width), source, past, weight, gates, 4 * own, keep, mask)
             for which in range(row, min(row + COUNT, last)):
-                kept, gate, at = _mask(keep, mask + which), 4 * (own + which * width), which * width
+                begins, gate, at = _begins(keep, mask + which), 4 * (own + which * width), which * width
                 for unit in range(0, width, COUNT):
                     enter = _sigmoid(v.load(gates, gate + unit))
                     forget = _sigmoid(v.load(gates, gate + width + unit))
@@ -242,7 +249,7 @@ def _lstm_forward(first, last, scratch, sizes, hidden, weight, initial, cell, ke
                     v.store(gates, gate + width + unit, forget)
                     v.store(gates, gate + 2 * width + unit, candidate)
                     v.store(gates, gate + 3 * width + unit, out)
-                    before = kept * v.load(earlier, past + at + unit)
+                    before = _kept(begins, v.load(earlier, past + at + unit))
                     held = v.multiply_add(forget, before, enter * candidate)
                     v.store(cells, own + at + unit, held)
                     v.store(hidden, own + at + unit, out * _tanh(held))
@@ -257,7 +264,7 @@ def _lstm_backward(first, last, scratch, sizes, cells, weight, cell, keep, grad,
             own, mask = t * plane, t * batch
             earlier, past = (cells, own - plane) if t else (cell, 0)
             for which in range(row, min(row + COUNT, last)):
-                kept, gate, at = _mask(keep, mask + which), 4 * (own + which * width), which * width
+                begins, gate, at = _begins(keep, mask + which), 4 * (own + which * width), which * width
                 for unit in range(0, width, COUNT):
                     here = own + at + unit
                     enter, forget = v.load(gates, gate + unit), v.load(gates, gate + width + unit)
@@ -265,11 +272,11 @@ def _lstm_backward(first, last, scratch, sizes, cells, weight, cell, keep, grad,
                     gained = v.load(total, at + unit) + v.load(grad, here)
                     squashed = _tanh(v.load(cells, here))
                     held = v.multiply_add(gained * out, _slope(squashed), v.load(carried, at + unit))
-                    by_forget = held * (kept * v.load(earlier, past + at + unit))
+                    by_forget = held * _kept(begins, v.load(earlier, past + at + unit))
                     v.store(change, gate + unit, held * candidate * (enter - enter * enter))
                     v.store(change, gate + width + unit, by_forget * (forget - forget * forget))
                     v.store(change, gate + 2 * width + unit, held * enter * _slope(candidate))
                     v.store(change, gate + 3 * width + unit, gained * squashed * (out - out * out))
-                    v.store(carried, at + unit, kept * held * forget)
+                    v.store(carried, at + unit, _kept(begins, held * forget))
                     v.store(total, at + unit, v.constant(0.0))
             _multiply(row, last, (4 * width, width, width), change, 4 * own, weight, total, 0, keep, mask)

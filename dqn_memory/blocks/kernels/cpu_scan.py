@@ -71,6 +71,12 @@ def _power(x):
 
 
 @v.compiled
+def _begins(keep, at):
+    """Whether a position begins an episode, where a product with 0 would let NaN pass."""
+    return keep != 0 and v.get(keep, at) == 0
+
+
+@v.compiled
 def _gather(source, start, here, states, block):
     """N states of `here` channels, one channel after the other, to N rows of eight elements."""
     for at in range(0, states * COUNT, COUNT):
@@ -101,10 +107,9 @@ def _forward(first, last, state, sizes, addresses):
                 index, at = (row * time + t) * padded + block, (row * time + t) * states
                 step, total = v.load(delta, index), v.constant(0.0)
                 push = step * v.load(u, index)
-                if keep:
-                    mask = v.broadcast(keep, row * time + t)
+                if _begins(keep, row * time + t):
                     for at_state in range(0, states * COUNT, COUNT):
-                        v.store(state, at_state, v.load(state, at_state) * mask)
+                        v.store(state, at_state, v.constant(0.0))
                 for n in range(states):
                     kept = _power(step * v.load(decay, block * states + n * COUNT))
                     now = v.multiply_add(kept, v.load(state, n * COUNT), push * v.broadcast(enter, at + n))
@@ -147,21 +152,22 @@ def _record(row, block, sizes, addresses, held, kept):
     for t in range(time):
         index, at = (row * time + t) * padded + block, (row * time + t) * states
         step = v.load(delta, index)
-        push = step * v.load(u, index)
+        push, begins = step * v.load(u, index), _begins(keep, row * time + t)
         for n in range(states):
             here = t * plane + n * COUNT
             factor = _power(step * v.load(decay, block * states + n * COUNT))
-            if keep:
-                factor = factor * v.broadcast(keep, row * time + t)
+            past = v.load(held, here)
+            if begins:
+                factor, past = v.constant(0.0), v.constant(0.0)
             v.store(kept, here, factor)
-            v.store(held, here + plane, v.multiply_add(factor, v.load(held, here), push * v.broadcast(enter, at + n)))
+            v.store(held, here + plane, v.multiply_add(factor, past, push * v.broadcast(enter, at + n)))
 
 
 @v.compiled
 def _walk_back(row, block, sizes, addresses, scratch):
     """With g the gradient of h_t, a_t its factor: the exponent receives g a_t h_{t-1} and h_{t-1} receives g a_t."""
     _, time, _, padded, states = sizes
-    grad, u, delta, decay, enter, leave, _, _, to_u, to_delta, to_decay, _, _, _, _ = addresses
+    grad, u, delta, decay, enter, leave, _, _, to_u, to_delta, to_decay, _, _, _, keep = addresses
     held, kept, into, out, change = scratch
     plane, own, nothing = states * COUNT, (row // ROWS * padded + block) * states, v.constant(0.0)
     for back in range(time):
@@ -169,6 +175,7 @@ def _walk_back(row, block, sizes, addresses, scratch):
         index, at = (row * time + t) * padded + block, (row * time + t) * states
         given, step, source = v.load(grad, index), v.load(delta, index), v.load(u, index)
         push, to_push, to_exponent = step * source, nothing, nothing
+        begins = _begins(keep, row * time + t)
         for n in range(states):
             element = n * COUNT
             here = t * plane + element
@@ -177,8 +184,10 @@ def _walk_back(row, block, sizes, addresses, scratch):
             v.store(into, here, v.multiply_add(total, push, v.load(into, here)))
             to_push = v.multiply_add(total, v.broadcast(enter, at + n), to_push)
             total = total * v.load(kept, here)
-            v.store(change, element, total)
             work = total * v.load(held, here)
+            if begins:
+                total, work = nothing, nothing
+            v.store(change, element, total)
             v.store(to_decay, own + element, v.multiply_add(work, step, v.load(to_decay, own + element)))
             to_exponent = v.multiply_add(work, v.load(decay, block * states + element), to_exponent)
         v.store(to_u, index, to_push * step)

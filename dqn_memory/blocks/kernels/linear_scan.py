@@ -87,7 +87,7 @@ class Reference:
         masks = _masks(keep, drive.shape[1])
         steps = factors.unbind(1) if decay.dim() == drive.dim() else [factors] * len(states)
         for state, step, mask in zip(flat.unbind(0), steps, masks, strict=True):
-            before = state.addcmul_(step, before if mask is None else before * mask)
+            before = state.addcmul_(step, before if mask is None else before.masked_fill(mask, 0))
         return states.transpose(0, 1).contiguous()
 
     @staticmethod
@@ -104,14 +104,14 @@ class Reference:
         for t in range(time - 1, -1, -1):
             mask, past = masks[t], before if t == 0 else flat[:, t - 1]
             change = changes[:, t].add_(total)
-            product = change * (past if mask is None else past * mask).conj()
+            product = change * (past if mask is None else past.masked_fill(mask, 0)).conj()
             if varies:
                 to_factors[:, t] = product
             else:
                 to_factors += product.sum(0)
             total.copy_(change * (factors[:, t] if varies else factors).conj())
             if mask is not None:
-                total.mul_(mask)
+                total.masked_fill_(mask, 0)
         return to_decay, to_drive, carried
 
 
@@ -121,8 +121,8 @@ def _numbers(pairs: bool, *tensors: Tensor) -> list[Tensor]:
 
 
 def _masks(keep: Tensor | None, time: int) -> Any:
-    """One mask (B, 1) a position."""
-    return [None] * time if keep is None else keep[..., None].unbind(1)
+    """One mask (B, 1) a position, true where an episode begins: a product with 0 would let NaN pass."""
+    return [None] * time if keep is None else (keep == 0)[..., None].unbind(1)
 
 
 def _states(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:

@@ -26,14 +26,14 @@ def scan(
 
     Returns the outputs (B, T, H) and the state after them, each part (B, H).
     """
-    if reset is None and (x.device.type != "cpu" or torch.compiler.is_exporting()):  # torch's own, fused on CUDA
-        parts = tuple(part[None] for part in state)
-        y, after = cell(x, parts if len(parts) == 2 else parts[0])
-        return y, tuple(part[0] for part in (after if len(parts) == 2 else (after,)))
     weight_in, weight, bias_in, bias = (getattr(cell, f"{name}_l0") for name in NAMES)
     with torch.autocast(x.device.type, enabled=False):  # a state carried over a sequence needs more than bfloat16
-        x = x.to(weight.dtype).transpose(0, 1).contiguous()
         state = tuple(part.to(weight.dtype) for part in state)
+        if reset is None and (x.device.type != "cpu" or torch.compiler.is_exporting()):  # torch's own, fused on CUDA
+            parts = tuple(part[None] for part in state)
+            y, after = cell(x.to(weight.dtype), parts if len(parts) == 2 else parts[0])
+            return y, tuple(part[0] for part in (after if len(parts) == 2 else (after,)))
+        x = x.to(weight.dtype).transpose(0, 1).contiguous()
         keep = None if reset is None else (~reset.T[:, :, None]).to(weight.dtype)  # (T, B, 1)
         if isinstance(cell, nn.GRU):
             outside, inner = bias.tensor_split((2 * cell.hidden_size,))
@@ -54,9 +54,11 @@ ONE_STEP = {nn.RNN: torch.rnn_tanh_cell, nn.GRU: torch.gru_cell}
 def step(cell: nn.RNNBase, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Run one position x (B, D); return the state after it, whose first part is the output."""
     weights = [getattr(cell, f"{name}_l0") for name in NAMES]
-    if isinstance(cell, nn.LSTM):
-        return tuple(torch.lstm_cell(x, state, *weights))
-    return (ONE_STEP[type(cell)](x, state[0], *weights),)
+    x, *before = (part.to(weights[0].dtype) for part in (x, *state))
+    with torch.autocast(x.device.type, enabled=False):  # as in `scan`
+        if isinstance(cell, nn.LSTM):
+            return tuple(torch.lstm_cell(x, before, *weights))
+        return (ONE_STEP[type(cell)](x, before[0], *weights),)
 
 
 # ---- what the three share --------------------------------------------------------------------------------------------
@@ -72,11 +74,12 @@ def _fast(weight: Tensor) -> Any:
 def previous(states: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
     """Give what each position reads of the one before: states (T, B, H) -> (T, B, H)."""
     shifted = torch.cat((initial[None], states[:-1]))
-    return shifted if keep is None else shifted.mul_(keep)
+    return shifted if keep is None else shifted.masked_fill_(keep == 0, 0)
 
 
 def _kept(state: Tensor, keep: Tensor | None, t: int) -> Tensor:
-    return state if keep is None else state * keep[t]
+    """Clear rows that begin an episode, of NaN too, which a product with 0 does not."""
+    return state if keep is None else state.masked_fill(keep[t] == 0, 0)
 
 
 def _tanh(x: Tensor) -> Tensor:

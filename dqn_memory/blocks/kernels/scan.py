@@ -97,14 +97,24 @@ def _forward_block(
     columns = (steps, pushes, enter.unsqueeze(3).unbind(1), outs, y, _columns(keep, time))
     for step, push, into, out, y_t, mask in zip(*columns, strict=True):
         torch.mul(step, decay, out=kept).exp_()
-        state.mul_(kept if mask is None else kept.mul_(mask)).addcmul_(push, into)
+        _clear(state, mask)
+        state.mul_(kept).addcmul_(push, into)
         torch.bmm(out, state, out=y_t)
     return y.squeeze(2).transpose(0, 1), state.mT
 
 
 def _columns(keep: Tensor | None, time: int) -> Iterable[Tensor | None]:
-    """One mask (R, 1, 1) a position."""
-    return [None] * time if keep is None else keep[..., None, None].unbind(1)
+    """One mask (R, 1, 1) a position: no bit where an episode begins, else all."""
+    if keep is None:
+        return [None] * time
+    bits = torch.int64 if keep.dtype == torch.float64 else torch.int32
+    return torch.where(keep == 0, 0, -1).to(bits)[..., None, None].unbind(1)
+
+
+def _clear(state: Tensor, mask: Tensor | None) -> None:
+    """Put 0 in rows that begin an episode, in place of NaN too, as fast as a product, which would let that pass."""
+    if mask is not None:
+        state.view(mask.dtype).bitwise_and_(mask)
 
 
 def backward(
@@ -127,15 +137,16 @@ def backward(
 def _record(
     decay: Tensor, tape: Tensor, u: Tensor, delta: Tensor, enter: Tensor, initial: Tensor, keep: Tensor | None
 ) -> None:
-    """Write the states h_{-1} .. h_{T-1} into tape[0] (T + 1, R, N, E), the factors keep exp(dt_t A) into tape[1]."""
+    """Write the states h_{-1} .. h_{T-1} into tape[0] (T + 1, R, N, E), the factors exp(dt_t A) into tape[1]."""
     states, factors = (part.unbind(0) for part in tape)
     states[0].copy_(initial.mT)
     steps, pushes = (x.unsqueeze(2).unbind(1) for x in (delta, u * delta))  # (R, 1, E)
     columns = (steps, pushes, enter.unsqueeze(3).unbind(1), _columns(keep, u.shape[1]))
     for t, (step, push, into, mask) in enumerate(zip(*columns, strict=True)):
         kept = torch.mul(step, decay, out=factors[t]).exp_()
-        kept = kept if mask is None else kept.mul_(mask)
-        torch.mul(kept, states[t], out=states[t + 1]).addcmul_(push, into)
+        torch.mul(kept, states[t], out=states[t + 1])
+        _clear(states[t + 1], mask)
+        states[t + 1].addcmul_(push, into)
 
 
 def _backward_block(
@@ -151,12 +162,15 @@ def _backward_block(
     to_enter, to_leave = u.new_empty(2, u.shape[1], len(u), len(decay), 1)
     grads, steps, intos = (x.unsqueeze(2).unbind(1) for x in (grad, delta, enter))  # (R, 1, E), (R, 1, N)
     columns, driven, outs = (x.unsqueeze(3).unbind(1) for x in (grad, u * delta, leave))  # (R, E, 1), (R, N, 1)
+    masks = list(_columns(keep, u.shape[1]))
     for t in range(u.shape[1] - 1, -1, -1):
         total.addcmul_(grads[t], outs[t])
         torch.bmm(states[t + 1], columns[t], out=to_leave[t])
         torch.bmm(total, driven[t], out=to_enter[t])
         torch.bmm(intos[t], total, out=to_driven[t])
         torch.mul(total.mul_(factors[t]), states[t], out=work)
+        _clear(total, masks[t])
+        _clear(work, masks[t])
         to_decay.addcmul_(work, steps[t])
         torch.sum(work.mul_(decay), 1, keepdim=True, out=to_delta[t])
     to_driven, to_delta = (x.squeeze(2).transpose(0, 1) for x in (to_driven, to_delta))  # (R, T, E)

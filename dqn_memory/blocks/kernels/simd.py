@@ -225,6 +225,8 @@ def run_in_threads(kernel: Any, batch: int, scratch: int, *arguments: Any) -> No
 
     Tensors among the arguments, and in tuples among them, become their addresses, and None becomes 0.
     """
+    if not batch:
+        return
     given = [_addresses(each) for each in arguments]
     parts = min(torch.get_num_threads(), batch)
     buffers = torch.empty(parts, scratch)

@@ -46,7 +46,7 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         if RECORD:
             tl.store(tape + (row * (time + 1) + t) * channels * STATES + cell, state, both)
         if RESETS:
-            state *= tl.load(keep + row * time + t)
+            state = tl.where(tl.load(keep + row * time + t) != 0, state, 0.0)  # a product with 0 would let NaN pass
         state = tl.exp(step[:, None] * rate) * state + push[:, None] * into[None, :]
         if not RECORD:
             out = tl.load(leave + at_state, real, other=0.0)
@@ -89,9 +89,10 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         tl.store(to_enter + index, tl.sum((step * value)[:, None] * total, 0), real)
         driven = tl.sum(total * into[None, :], 1)
         total *= tl.exp(step[:, None] * rate)
-        if RESETS:
-            total *= tl.load(keep + row * time + t)
         exponent = total * before
+        if RESETS:
+            goes_on = tl.load(keep + row * time + t) != 0
+            total, exponent = tl.where(goes_on, total, 0.0), tl.where(goes_on, exponent, 0.0)
         tl.store(to_u + at_channel, driven * step, here)
         tl.store(to_delta + at_channel, driven * value + tl.sum(exponent * rate, 1), here)
         of_rate += exponent * step[:, None]

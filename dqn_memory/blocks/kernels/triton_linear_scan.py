@@ -33,9 +33,9 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     step = at if VARIES else n * each + row * 0
     for t in range(time):
         if RESETS:
-            mask = tl.load(keep + row * time + t)
-            real *= mask
-            imaginary *= mask
+            mask = tl.load(keep + row * time + t) != 0  # a product with 0 would let NaN pass
+            real = tl.where(mask, real, 0.0)
+            imaginary = tl.where(mask, imaginary, 0.0)
         factor = tl.load(decay + step, here, other=0.0)
         if PAIRS:
             other = tl.load(decay + step + 1, here, other=0.0)
@@ -68,24 +68,26 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         at = (row * time + t) * width * each + n * each
         step = at if VARIES else n * each + row * 0
         past = initial + own if t == 0 else states + at - width * each
-        mask = tl.load(keep + row * time + t) if RESETS else 1.0
         real += tl.load(grad + at, here, other=0.0)
-        before, factor = tl.load(past, here, other=0.0), tl.load(decay + step, here, other=0.0)
+        goes_on = here
+        if RESETS:
+            goes_on = here & (tl.load(keep + row * time + t) != 0)
+        before, factor = tl.load(past, goes_on, other=0.0), tl.load(decay + step, here, other=0.0)
         tl.store(to_drive + at, real, here)
         if PAIRS:
             imaginary += tl.load(grad + at + 1, here, other=0.0)
             tl.store(to_drive + at + 1, imaginary, here)
-            beside = tl.load(past + 1, here, other=0.0)
-            product = (before * real + beside * imaginary) * mask
-            turned = (before * imaginary - beside * real) * mask
+            beside = tl.load(past + 1, goes_on, other=0.0)
+            product = before * real + beside * imaginary
+            turned = before * imaginary - beside * real
             other = tl.load(decay + step + 1, here, other=0.0)
-            received = (factor * real + other * imaginary) * mask
-            imaginary = (factor * imaginary - other * real) * mask
-            real = received
+            received = factor * real + other * imaginary
+            imaginary = tl.where(goes_on, factor * imaginary - other * real, 0.0)
+            real = tl.where(goes_on, received, 0.0)
         else:
-            product = before * real * mask
+            product = before * real
             turned = product
-            real = factor * real * mask
+            real = tl.where(goes_on, factor * real, 0.0)
         if VARIES:
             tl.store(to_decay + at, product, here)
             if PAIRS:
