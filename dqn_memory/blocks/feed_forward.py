@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Device, Memory, State, Tail, select
-from dqn_memory.blocks.kernels.operator import NUMBA
+from dqn_memory.blocks.kernels.operator import NUMBA, call
 
 
 class Pointwise(Memory):
@@ -96,5 +96,5 @@ class Gelu(nn.Module):
             from dqn_memory.blocks.kernels import cpu_gelu  # at first use: it loads numba
 
             if cpu_gelu.is_faster(x):
-                return cpu_gelu.cpu_gelu(x)
+                return call(cpu_gelu.cpu_gelu, x)
         return F.gelu(x, approximate="tanh")
