@@ -17,7 +17,7 @@ from torch.func import functional_call, grad, hessian, jacrev, jvp, stack_module
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from dqn_memory.blocks import MEMORY, PRIORS, Attention, PriorConfig, build
+from dqn_memory.blocks import MEMORY, PRIORS, Attention, Prior, PriorConfig, build
 from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec
 
@@ -151,8 +151,8 @@ def test_another_process_reads_what_is_stored(tmp_path):
 
 
 # ---- a prior of one's own --------------------------------------------------------------------------------------------
-class Own(PRIORS["local"]):
-    """Derived from a shipped prior, with tables of its own."""
+class Own(Prior):
+    """Has tables of its own."""
 
     def tables(self, length):
         return None, -self.distance[:length].float().expand(self.heads, length)
@@ -160,7 +160,7 @@ class Own(PRIORS["local"]):
 
 @pytest.mark.parametrize("base", PRIORS)
 def test_a_derived_prior_keeps_its_own_tables(base):
-    own = type("Own", (PRIORS[base],), {"tables": Own.tables, "future_logit_zero": False})
+    own = type("Derived", (PRIORS[base],), {"tables": Own.tables, "future_logit_zero": False})
     config, length = PriorConfig("causal", local_window=1), 200  # a window is far shorter than the sequence
     attention = Attention(WIDTH, 2, own(config, 2, length))
     plain = Attention(WIDTH, 2, Own(config, 2, length))
