@@ -234,6 +234,6 @@ def test_parts_hold_every_parameter_once(name):
 
 
 def test_the_operations_of_learning_to_focus_are_counted_as_it_prints_them():
-    rows = table3(ModelConfig())
+    rows = table3(UniZeroModel())
     assert [row["counted"] for row in rows] == ["454.611", "454.615", "454.619", "454.619"]
     assert [row["printed"] for row in rows] == [row["counted"] for row in rows]
