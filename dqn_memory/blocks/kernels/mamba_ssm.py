@@ -43,7 +43,7 @@ def _add_past(
 
 
 class Once(torch.autograd.Function):
-    """What it is given; refuses gradients that are to be differentiated again, in which the kernel's would be missing."""
+    """What it is given; refuses gradients that may be differentiated again, from which the kernel's would be missing."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -52,7 +52,9 @@ class Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         if torch.is_grad_enabled():
-            raise RuntimeError("the mamba_ssm backend has no second derivatives (create_graph=True); use torch or triton")
+            raise RuntimeError(
+                "the mamba_ssm backend has no second derivatives (create_graph=True); use torch or triton"
+            )
         return grad
 
 
