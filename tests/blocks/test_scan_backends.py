@@ -174,7 +174,7 @@ def test_the_extension_refuses_float64(extension):
 def test_the_extension_refuses_second_derivatives(extension):
     inputs = drawn(3, 7, 5, 4, torch.float32)
     for output in extension(*inputs):
-        with pytest.raises(RuntimeError, match="no second derivatives .*; use torch or triton"):
+        with pytest.raises(RuntimeError, match="no second derivatives"):
             torch.autograd.grad(output.sum(), inputs[2], create_graph=True)
 
 

@@ -43,7 +43,7 @@ def _add_past(
 
 
 class Once(torch.autograd.Function):
-    """What it is given; refuses gradients that may be differentiated again, from which the kernel's would be missing."""
+    """What it is given. Refuses gradients that may be differentiated again: the kernel's would be missing."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
