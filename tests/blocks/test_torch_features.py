@@ -27,9 +27,9 @@ EACH = pytest.mark.parametrize("name", MEMORY)
 LONG = {"marks": pytest.mark.long}
 
 
-def forms(*without):
+def forms():
     """Every memory by its sequence, or by `forward` where it has none; the other forms take longer."""
-    every = [(name, form) for name in MEMORY for form in ("forward", "sequence", "step") if name not in without]
+    every = [(name, form) for name in MEMORY for form in ("forward", "sequence", "step")]
     stateful = {name: build(name, WIDTH).stateful for name in MEMORY}
     kept = [(name, form) for name, form in every if stateful[name] or form == "forward"]
     short = [(name, form) for name, form in kept if form == ("sequence" if stateful[name] else "forward")]
@@ -323,7 +323,7 @@ class Called(torch.nn.Module):
         return function(self.block, self.form)(x)
 
 
-@forms("darqn", "darqn_released")
+@forms()
 def test_many_memories_run_as_one(name, form):
     many, x = [Called(name, form, seed) for seed in (1, 2, 3)], drawn(3, BATCH, TIME, WIDTH)
     found = vmap(lambda *state: functional_call(many[0], state[:2], (state[2],)))(*stack_module_state(many), x)
