@@ -2,7 +2,8 @@
 
     from dqn_memory.api import Agent, evaluate, load_run, train
 
-Importing the package imports no torch: `dqn_memory.Agent` is loaded at its first use.
+Importing the package imports no torch: `dqn_memory.Agent` is loaded at its first use. `dqn_memory.blocks` needs torch
+and nothing else of the suite; all other parts need the package `envs` that lies beside this one.
 """
 
 from __future__ import annotations
@@ -30,13 +31,20 @@ def _check_envs() -> None:
         f"dqn-memory has a package envs of its own, but Python finds {found} by that name: rename or move that, or "
         "work in another folder"
     )
-    if sys.argv[:1] == ["-m"]:  # a script of this package is about to run
+    if _starts_script():
         print(f"error: {sentence}", file=sys.stderr)
         raise SystemExit(2)
     raise ImportError(sentence)
 
 
-_check_envs()
+def _starts_script() -> bool:
+    """Whether Python looks for a script of ours, which it was given after -m."""
+    given = sys.orig_argv[sys.orig_argv.index("-m") :] if "-m" in sys.orig_argv else []
+    return sys.argv[:1] == ["-m"] and given[1:2] != [] and given[1].split(".")[0] in ("dqn_memory", "world_models")
+
+
+if _starts_script():
+    _check_envs()
 
 
 def __getattr__(name: str) -> Any:

@@ -46,6 +46,11 @@ class Kept:
             setattr(self, name, tree_map(lambda part: part.to(self.device), value))
 
 
+# In place of which types onnxruntime chooses between observations: it knows no choice between these.
+SELECTED = {torch.bool: torch.uint8, **dict.fromkeys((torch.int8, torch.int16, torch.uint16), torch.int32)}
+SELECTED |= {torch.uint32: torch.int64, torch.uint64: torch.int64}
+
+
 class WindowActor(Kept):
     """Keep the last K observations of N episodes and the actions that led to them, and encode them at each step.
 
@@ -103,8 +108,11 @@ class WindowActor(Kept):
         self, observation: Tensor, previous_action: Tensor, reset: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
         """Compute Q (N, A) and the memory after, from what is given alone."""
-        observations, actions, lengths = after = self._append(observation, previous_action, reset, memory)
-        return self.network.at(observations, actions, None if self.padded else lengths, lengths - 1), after
+        held, dtype = memory[0], memory[0].dtype
+        held = held.to(SELECTED.get(dtype, dtype))
+        observations, actions, lengths = self._append(observation, previous_action, reset, (held, *memory[1:]))
+        q = self.network.at(observations, actions, None if self.padded else lengths, lengths - 1)
+        return q, (observations.to(dtype), actions, lengths)
 
 
 class BagActor(WindowActor):

@@ -39,6 +39,7 @@ from world_models.unizero.networks import WorldModel
 
 MODULE = "world_models.parameters"
 TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TOKENS = 16  # of the pass that Table 3 of "Learning to Focus" counts: no other number gives what it prints
 ATARI = ObservationSpec("image", (3, 64, 64), 0, torch.uint8)
 Row = dict[str, Value]
 Size = dict[str, int]  # elements by kind
@@ -79,7 +80,24 @@ def unizero_tables(actions: int) -> list[Table]:
     return [
         Table.from_records([totals], f"Parameters: {formula(build)}"),
         Table.from_records(forms, "Every form of the model", TEXTS["unizero"]["note"]),
+        Table.from_records(table3(ModelConfig()), 'Table 3 of "Learning to Focus"', TEXTS["unizero"]["table3"]["note"]),
     ]
+
+
+def table3(config: ModelConfig) -> list[Row]:
+    """Count the transformer's MFLOP as Table 3 of "Learning to Focus" does, beside what it prints."""
+    tokens, layers, width = TOKENS, config.layers, config.width
+    linear = 2 * tokens * layers * 12 * width**2
+    products = layers * 2 * 2 * tokens**2 * width  # of queries and keys, of weights and values
+    scores, heads = layers * config.heads * tokens**2, layers * config.heads
+    plain = linear + products + 2 * layers * tokens * width + scores  # with residuals, and the scores' scaling
+    return [
+        {
+            "row": row["row"], "logits": row["logits"], "printed": f"{row['printed']:.3f}",
+            "counted": f"{(plain + row['scores'] * scores + row['heads'] * heads) / 1e6:.3f}",
+        }
+        for row in TEXTS["unizero"]["table3"]["rows"]
+    ]  # fmt: skip
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, wide, zeroed
 from dqn_memory.blocks.chunks import head_width
 from dqn_memory.blocks.finite import are_finite, contained_at, contained_window, finite, mark, taint
-from dqn_memory.blocks.kernels.operator import NUMBA
+from dqn_memory.blocks.kernels.operator import NUMBA, without_autocast
 from dqn_memory.blocks.positions import rotate
 from dqn_memory.blocks.priors import Prior, PriorConfig
 
@@ -99,7 +99,7 @@ def attend(
     """
     if scale is None and bias is None and not future_logit_zero:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout)
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query):
         dtype = value.dtype
         query, key, value = wide(query, key, value)
         if window is not None and is_local_faster(query.shape[-2], window):
@@ -163,7 +163,7 @@ class Attention(Block):
         query = F.linear(select(x, index), weight[:width], bias[:width]).unflatten(-1, (self.heads, -1))  # (B, H, hd)
         if self.rotary:
             key, query = rotate(key), rotate(query[:, :, None], index[:, None, None])[:, :, 0]
-        with torch.autocast(query.device.type, enabled=False):
+        with without_autocast(query):
             asked, key, value = wide(query, key, value)
             scores = logits_at(index, asked, key, *self.prior.tables(x.shape[1]), lengths, self.prior.future_logit_zero)
             weights = F.dropout(scores.softmax(-1), self.dropout, self.training)  # (B, H, T)
@@ -262,7 +262,7 @@ class StreamedAttention(Memory):
             query, key = rotate(query, time[held:]), rotate(key)
         distance = time[held:, None] - time  # (C, K - 1 + C)
         seen = (distance >= 0) & (distance <= held) & (time >= first[..., None])  # (B, C, K - 1 + C)
-        with torch.autocast(inputs.device.type, enabled=False):
+        with without_autocast(inputs):
             query, key, value = wide(query, key, value)
             mask = query.new_zeros(()).masked_fill(~seen, -math.inf)[:, None]  # (B, 1, C, K - 1 + C)
             scale, preferred = attention.prior.tables(self.context)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import wide
+from dqn_memory.blocks.kernels.operator import without_autocast
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class BagAttention(nn.Module):
         some = seen.any(-1, keepdim=True)
         query = self.project_query(x.reshape(len(x), -1, x.shape[-1])).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         key, value = self.project_entries(entries).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             asked, key, value = wide(query, key, value)
             mixed = F.scaled_dot_product_attention(
                 asked, key, value,

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from dqn_memory.blocks import chunks
 from dqn_memory.blocks.block import Device, Memory, State, Tail, carried, wide, wide_dtype
 from dqn_memory.blocks.chunks import join_heads, split_heads
+from dqn_memory.blocks.kernels.operator import without_autocast
 
 CHUNK = 32  # positions whose writes are solved for at once
 SMALLEST = 1e-6  # added to a key's squared length, which can be 0
@@ -45,7 +46,7 @@ class DeltaNet(Memory):
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         packed, numbers = self.project_in(x).tensor_split((3 * self.width,), -1)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             inputs = *self._maps(split_heads(packed, 3 * self.heads)), *self._numbers(numbers.mT)
             y, after = chunks.in_chunks(_part, CHUNK, inputs, carried(state, x), reset)
             y = join_heads(self._normalise(y)).to(x.dtype)
@@ -53,7 +54,7 @@ class DeltaNet(Memory):
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         packed, numbers = self.project_in(x).tensor_split((3 * self.width,), -1)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             query, key, value = self._maps(packed.unflatten(-1, (3 * self.heads, -1)))  # (B, H, d)
             rate, *decay = self._numbers(numbers)  # (B, H)
             memory = chunks.restart(carried(state, x)[0], reset)

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Device, Memory, State, Tail, select, zeroed
 from dqn_memory.blocks.finite import check_positions, contained_rows, finite, mark, taint
-from dqn_memory.blocks.kernels.operator import NUMBA
+from dqn_memory.blocks.kernels.operator import NUMBA, call
 
 
 class Pointwise(Memory):
@@ -106,5 +106,5 @@ class Gelu(nn.Module):
             from dqn_memory.blocks.kernels import cpu_gelu  # at first use: it loads numba
 
             if cpu_gelu.is_faster(x):
-                return cpu_gelu.cpu_gelu(x)
+                return call(cpu_gelu.cpu_gelu, x)
         return F.gelu(x, approximate="tanh")

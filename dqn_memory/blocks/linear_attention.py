@@ -7,6 +7,7 @@ from torch.nn import functional as F
 from dqn_memory.blocks import chunks
 from dqn_memory.blocks.block import Device, Memory, State, Tail, carried, wide, wide_dtype
 from dqn_memory.blocks.chunks import join_heads, split_heads
+from dqn_memory.blocks.kernels.operator import without_autocast
 
 CHUNK = 32  # positions whose scores are computed at once
 SMALLEST = 1e-6  # added to the normaliser, which can round to 0
@@ -39,14 +40,14 @@ class LinearAttention(Memory):
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         packed = self.project_in(x)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             inputs = self._maps(split_heads(packed, 3 * self.heads))
             y, after = chunks.in_chunks(_part, CHUNK, inputs, carried(state, x), reset)
         return self.tail(self.project_out(join_heads(y).to(x.dtype))), after
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         packed = self.project_in(x)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             query, key, value = self._maps(packed.unflatten(-1, (3 * self.heads, -1)))
             memory = chunks.write_one(key, value, chunks.restart(carried(state, x)[0], reset))
             y = _normalised(chunks.read_one(query, memory)).flatten(1)

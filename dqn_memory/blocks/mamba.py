@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Device, Memory, State, fresh, wide, wide_dtype, zeroed
+from dqn_memory.blocks.kernels.operator import without_autocast
 from dqn_memory.blocks.kernels.scan import Scan, scan_torch, selective_scan
 
 SLOWEST, FASTEST, FLOOR = 1e-3, 1e-1, 1e-4  # range of the first step sizes
@@ -89,7 +90,7 @@ class Mamba(Memory):
         u = F.silu(F.conv1d(inputs, self.conv1d.weight, self.conv1d.bias, groups=self.inner)[..., 0])
         low, enter, leave = self.x_proj(u).split([self.rank, self.states, self.states], dim=-1)
         delta, decay = F.linear(low, self.dt_proj.weight), self._decay()
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             kind = decay.dtype
             step = F.softplus(delta.to(kind) + self.dt_proj.bias.to(kind))[..., None]  # (B, E, 1)
             driven = u.to(kind)

@@ -81,7 +81,7 @@ class Prior(nn.Module, ABC):
     @property
     def fixed_window(self) -> int | None:
         """The w of the prior that is nothing but "0 <= d <= w", not learned; None for all others."""
-        return self.config.local_window if isinstance(self, SHIPPED["local"]) else None
+        return self.config.local_window if type(self).tables is SHIPPED["local"].tables else None
 
     @abstractmethod
     def tables(self, length: int) -> Tables:
@@ -285,3 +285,4 @@ PRIORS: dict[str, type[Prior]] = {
 for _name, _class in PRIORS.items():
     _class.__name__ = _class.__qualname__ = _name  # as a network prints it
 SHIPPED = dict(PRIORS)  # before any plugin
+globals().update(SHIPPED)  # where pickle looks for the class of a prior

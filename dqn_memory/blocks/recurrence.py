@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, fresh
 from dqn_memory.blocks.finite import contained_window, unpadded
 from dqn_memory.blocks.kernels import recurrent
+from dqn_memory.blocks.kernels.operator import call, transformed
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -145,5 +146,10 @@ class DarqnLSTM(Memory):
     def _advance(self, x: Tensor, key: Tensor, state: State) -> State:
         score = self.to_score(torch.tanh(key + self.from_hidden(state[0])))
         attention = score.softmax(-1)  # (B, D)
-        hidden, cell = self.cell(attention if self.replace else attention * x, (state[0], state[1]))
-        return hidden, cell
+        read = attention if self.replace else attention * x
+        if not transformed():
+            hidden, cell = self.cell(read, (state[0], state[1]))
+            return hidden, cell
+        weights = self.cell.weight_ih, self.cell.weight_hh, self.cell.bias_ih + self.cell.bias_hh
+        hidden, cell, *_ = call(recurrent.lstm_scan, read[None], *weights, *state, None)
+        return hidden[0], cell

@@ -2,7 +2,6 @@
 
 import math
 from abc import abstractmethod
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -84,7 +83,6 @@ class LRU(StateSpace):
         return torch.stack((size * phase.cos(), size * phase.sin()), -1), torch.exp(gamma)[:, None]
 
 
-@cache
 def hippo(states: int) -> tuple[Tensor, Tensor]:
     """Diagonalise the normal part of HiPPO-LegS (N, N): S = -1/2 I + K = V (-1/2 + i w) V*.
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from dqn_memory.blocks import chunks
 from dqn_memory.blocks.block import Device, Memory, State, Tail, carried, fresh, wide, wide_dtype
 from dqn_memory.blocks.chunks import join_heads, split_heads
+from dqn_memory.blocks.kernels.operator import without_autocast
 
 CHUNK = 32  # positions whose scores are computed at once
 NOTHING = -1e30  # stands for the logarithm of 0, without its infinite differences
@@ -53,7 +54,7 @@ class SLSTM(Memory):
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         packed = F.linear(x, self.weight_in, self.bias).unflatten(-1, (4, self.heads, -1))
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             inputs, weight = wide(packed.permute(1, 3, 0, 2, 4).flatten(3), self.weight)  # (T, H, B, 4 d), (H, d, 4 d)
             hidden, mean, log_count = (part.transpose(0, 1) for part in carried(state, x))  # (H, B, d)
             resets = [None] * x.shape[1] if reset is None else reset.mT[..., None].unbind()  # T of (B, 1)
@@ -106,14 +107,14 @@ class MLSTM(Memory):
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         packed, out, gates = F.linear(x, self.project_in.weight, self.bias).split(self.sizes, -1)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             inputs = *self._maps(split_heads(packed, 3 * self.heads)), *_gates(gates.mT)
             y, after = chunks.in_chunks(_part, CHUNK, inputs, carried(state, x), reset)
         return self.tail(join_heads(y).to(x.dtype) * out.sigmoid()), after
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         packed, out, gates = F.linear(x, self.project_in.weight, self.bias).split(self.sizes, -1)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             query, key, value = self._maps(packed.unflatten(-1, (3 * self.heads, -1)))
             (enter, forget), (memory, before) = _gates(gates), fresh(carried(state, x), reset)
             last = forget + before

@@ -34,12 +34,12 @@ class Captured(Generic[P, R]):
     ) -> None:
         self.function, self.modules, self.optimizers, self.kept = function, modules, optimizers, kept
         self.generators = generators
-        self.graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Any, R]] = {}
+        self.graphs: dict[Any, tuple[torch.cuda.CUDAGraph, Any, R]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function; return its result in tensors of its own."""
         inputs = (args, kwargs)
-        key = tuple((tuple(value.shape), value.dtype) for value in tensors(inputs))
+        key = form(inputs)
         if key not in self.graphs:
             while self.kept is not None and len(self.graphs) >= self.kept:
                 del self.graphs[next(iter(self.graphs))]  # the oldest
@@ -124,3 +124,12 @@ def tensors(tree: Any) -> Iterator[Tensor]:
     inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple | list) else vars(tree).values()
     for value in inner:
         yield from tensors(value)
+
+
+def form(tree: Any) -> Any:
+    """Describe a tree: shapes, types, names, and where there is None instead of a tensor."""
+    if tree is None or isinstance(tree, Tensor):
+        return None if tree is None else (tree.shape, tree.dtype)
+    if isinstance(tree, tuple | list):
+        return tuple(form(value) for value in tree)
+    return tuple((name, form(value)) for name, value in (tree if isinstance(tree, dict) else vars(tree)).items())

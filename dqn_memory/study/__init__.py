@@ -1,1 +1,5 @@
 """Studies: many runs from one file, on one machine or a cluster, that can be stopped anywhere and continued."""
+
+from dqn_memory import _check_envs
+
+_check_envs()

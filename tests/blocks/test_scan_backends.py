@@ -171,6 +171,13 @@ def test_the_extension_refuses_float64(extension):
         extension(*drawn(1, 2, 3, 2))
 
 
+def test_the_extension_refuses_second_derivatives(extension):
+    inputs = drawn(3, 7, 5, 4, torch.float32)
+    for output in extension(*inputs):
+        with pytest.raises(RuntimeError, match="no second derivatives"):
+            torch.autograd.grad(output.sum(), inputs[2], create_graph=True)
+
+
 # --- a network and a run
 
 

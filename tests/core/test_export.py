@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from run_folders import told
 
 from dqn_memory.acting import NetworkPolicy, make_actor
@@ -25,17 +25,23 @@ CARDS, REAL, IMAGE = MultiDiscrete([5, 9]), Box(-1, 1, (3,)), Box(0, 255, (9, 9,
 STREAMED = [  # rows that act from the state of their memories
     name for name, row in ARCHITECTURES.items() if row.positions == "none" and (row.streamed or not row.attention)
 ]
-SHORT = {"gru-episode": CARDS}
+SHORT = {"gru-episode": CARDS, "dtqn1-window-bool": Box(0, 1, (5, 5, 2), bool)}
+OTHERS = {  # kinds of observations, for a window and for a state
+    "discrete": Discrete(300), "binary": MultiBinary((2, 3)), "shifted": MultiDiscrete([3, 4], start=[-1, 2]),
+    "float64": Box(-1, 1, (2,), np.float64), "int64": Box(-5, 5, (2,), np.int64), "matrix": Box(-1, 1, (2, 3)),
+    "atari": Box(0, 255, (4, 84, 84), np.uint8), "real": Box(0, 1, (9, 9, 3), np.float32),
+}  # fmt: skip
+OTHERS |= {kind: Box(0, 1, (5, 5, 2), kind) for kind in ("bool", "int8", "uint8", "int16", "int32", "float16")}
 SPACES = {"gtrxl_memory-episode": CARDS, "dtqn1-window": IMAGE, "dgfqn-window": Discrete(7, start=-3)}
 LONG = {
     name: SPACES.get(name, REAL)
     for name in (*(f"{row}-episode" for row in STREAMED), *(f"{row}-window" for row in ARCHITECTURES))
     if name not in SHORT
-}
+} | {f"{row}-{kind}": space for kind, space in OTHERS.items() for row in ("gru-episode", "dtqn1-window")}
 
 
 def agent(name, space, bag=0, **changes):
-    architecture, state = name.split("-")
+    architecture, state, *_ = name.split("-")
     network = NetworkConfig(architecture, width=32, heads=2, context=4, initialisation="torch", bag=bag)
     config = TrainConfig(network=network, acting_state=state, **changes)
     encoded, encode = encoder(space)

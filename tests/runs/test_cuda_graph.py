@@ -63,6 +63,28 @@ def test_a_graph_for_each_form_and_results_of_their_own(monkeypatch):
     assert len(work.graphs) == 2  # the oldest went
 
 
+@pytest.mark.parametrize(
+    "swapped", [[(1, None), (None, 1)], [{"x": 1, "y": 2}, {"y": 2, "x": 1}], [(1, [2]), ([1], 2)]]
+)
+def test_a_graph_knows_where_its_inputs_stand(monkeypatch, swapped):
+    def total(tree):
+        first, second = (tree["x"], tree["y"]) if isinstance(tree, dict) else tree
+        first, second = (each[0] if isinstance(each, list) else each for each in (first, second))
+        return 10 * (0 if first is None else first) + (torch.zeros(()) if second is None else second)
+
+    def filled(tree):
+        if isinstance(tree, dict):
+            return {name: filled(value) for name, value in tree.items()}
+        if isinstance(tree, tuple | list):
+            return type(tree)(map(filled, tree))
+        return None if tree is None else torch.tensor(float(tree))
+
+    monkeypatch.setattr(cuda_graph, "capture", recorded)
+    work = Captured(total)
+    for tree in (*swapped, *swapped):
+        assert work(filled(tree)) == total(filled(tree))
+
+
 def test_the_warm_up_leaves_modules_and_optimiser_as_they_were(monkeypatch):
     monkeypatch.setattr(cuda_graph, "capture", recorded)
 

@@ -83,6 +83,37 @@ def test_who_hides_envs_is_told_in_one_sentence(tmp_path, other, script):
     assert last.startswith("error: ") == (done.stderr.count("\n") == 1) == bool(script)
 
 
+BESIDE = """
+import importlib, sys
+sys.path.insert(0, "")
+from dqn_memory.blocks import build, names
+import envs, torch
+assert envs.own == 1
+for name in names():
+    build(name, 8)(torch.zeros(1, 2, 8))
+print(*(name for name in sys.modules if name.split(".")[0] in ("gymnasium", "matplotlib", "tensorboard", "tyro")))
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        assert "has a package envs of its own, but Python finds" in str(error), (name, error)
+    else:
+        raise AssertionError(f"{name} was imported")
+"""
+
+
+@pytest.mark.parametrize("other", ["envs.py", "envs/__init__.py"])
+def test_blocks_are_used_beside_another_envs_and_all_else_names_it(tmp_path, other):
+    (tmp_path / other).parent.mkdir(exist_ok=True)
+    (tmp_path / other).write_text("own = 1")
+    root, kept = Path(dqn_memory.__file__).parents[1], ("__init__", "__main__")
+    paths = [path for package in ("dqn_memory", "world_models") for path in (root / package).rglob("*.py")]
+    modules = [path.relative_to(root).with_suffix("") for path in paths if path.stem not in kept]
+    others = [".".join(module.parts) for module in modules if "blocks" not in module.parts]
+    done = subprocess.run([sys.executable, "-c", BESIDE, *others], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stderr, done.stdout) == ("", "\n")
+
+
 def test_a_bare_folder_hides_envs_where_the_install_is_editable(monkeypatch):
     spec = ModuleSpec("envs", None, is_package=True)
     spec.submodule_search_locations = ["/mine/envs"]

@@ -14,7 +14,7 @@ from dqn_memory.analysis.timing import Timer, Timing
 from world_models import benchmark, parameters
 from world_models.benchmark import main, mixing_work, parsed, ways
 from world_models.glam.config import FORMS
-from world_models.parameters import parts, sizes
+from world_models.parameters import parts, sizes, table3
 from world_models.unizero.config import ModelConfig as UniZeroModel
 
 TIMER = Timer(2, warm_up=0)
@@ -231,3 +231,9 @@ def test_parts_hold_every_parameter_once(name):
     net = glam_model(sequence=name)
     held = [id(p) for part in parts(net).values() for p in part.parameters()]
     assert len(held) == len(set(held)) and set(held) == {id(p) for p in net.parameters()}
+
+
+def test_the_operations_of_learning_to_focus_are_counted_as_it_prints_them():
+    rows = table3(UniZeroModel())
+    assert [row["counted"] for row in rows] == ["454.611", "454.615", "454.619", "454.619"]
+    assert [row["printed"] for row in rows] == [row["counted"] for row in rows]

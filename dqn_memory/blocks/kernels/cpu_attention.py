@@ -9,13 +9,14 @@ Symbols: one head of one sequence has T positions of h units; scores and weights
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dqn_memory.blocks.kernels import simd as v
-from dqn_memory.blocks.kernels.operator import operator
+from dqn_memory.blocks.kernels.operator import call, operator, through
 from dqn_memory.blocks.kernels.simd import COUNT
 
 LONGEST = 128  # positions above which the fused kernel is as fast
@@ -41,7 +42,7 @@ def is_faster(packed: Tensor, heads: int) -> bool:
 
 def cpu_attention(packed: Tensor, heads: int) -> Tensor:
     """Causal attention of packed queries, keys and values (B, T, 3D) -> (B, T, D)."""
-    return attend(packed, heads)[0]
+    return call(attend, packed, heads)[0]
 
 
 def forward(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
@@ -75,7 +76,19 @@ def _saved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor,
     return inputs[0], *outputs
 
 
-attend = operator("cpu_attention", forward, backward, (_outputs, _change), _saved)
+def _reference(packed: Tensor, heads: int) -> tuple[Tensor]:
+    """Compute the attention in operators of torch that it can transform and differentiate twice."""
+    query, key, value = packed.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, H, T, h)
+    future = torch.ones(packed.shape[1], packed.shape[1], dtype=torch.bool, device=packed.device).triu(1)
+    scores = (query @ key.mT / math.sqrt(query.shape[-1])).masked_fill(future, -math.inf)
+    return ((scores.softmax(-1) @ value).transpose(1, 2).flatten(2),)
+
+
+def _again(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Any:
+    return through(lambda packed: _reference(packed, norms.shape[1]))(grad, packed)
+
+
+attend = operator("cpu_attention", forward, backward, (_outputs, _change), _reference, _saved, again=_again)
 
 
 @v.compiled

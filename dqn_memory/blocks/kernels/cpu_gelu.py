@@ -8,6 +8,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.operator import operator
@@ -44,7 +45,11 @@ def _empty(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-cpu_gelu = operator("cpu_gelu", forward, backward, (_empty, lambda grad, x: _empty(x)))
+def _reference(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+cpu_gelu = operator("cpu_gelu", forward, backward, (_empty, lambda grad, x: _empty(x)), _reference)
 
 
 @v.compiled

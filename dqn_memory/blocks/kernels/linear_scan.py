@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.operator import NUMBA, operator
+from dqn_memory.blocks.kernels.operator import NUMBA, call, operator
 
 TRITON = find_spec("triton") is not None
 
@@ -35,7 +35,7 @@ def linear_scan(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | No
     Complex numbers have one more dimension, of two, in the first three. Everything has the dtype of `drive`, which is
     float32 or float64.
     """
-    return _scan(decay, drive, initial, keep)
+    return call(_scan, decay, drive, initial, keep)
 
 
 def mask(reset: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -135,7 +135,38 @@ def _gradients(
     return decay.new_empty(decay.shape), grad.new_empty(grad.shape), initial.new_empty(initial.shape)
 
 
+def _reference(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
+    """Compute all states in operators of torch that it can transform."""
+    pairs, varies, state, states = drive.dim() == 4, decay.dim() == drive.dim(), initial, []
+    for t, push in enumerate(drive.unbind(1)):
+        factor = decay[:, t] if varies else decay
+        before = state if keep is None else state * keep[:, t].view(-1, *[1] * (state.dim() - 1))
+        state = (multiply(factor, before) if pairs else factor * before) + push
+        states.append(state)
+    return torch.stack(states, 1)
+
+
+def _again(grad: Tensor, states: Tensor, decay: Tensor, initial: Tensor, keep: Tensor | None) -> tuple[Tensor, ...]:
+    """As `backward`, in operators of torch that it can differentiate; `drive` is not kept, and not needed."""
+    pairs, varies, changes, total = grad.dim() == 4, decay.dim() == grad.dim(), [], torch.zeros_like(initial)
+    before = torch.cat((initial[:, None], states[:, :-1]), 1)
+    factor, mask = _conjugate(decay, pairs), None if keep is None else keep.view(*keep.shape, *[1] * (grad.dim() - 2))
+    for t in range(grad.shape[1] - 1, -1, -1):
+        changes.append(grad[:, t] + total)
+        here = factor[:, t] if varies else factor
+        total = multiply(here, changes[-1]) if pairs else here * changes[-1]
+        total = total if mask is None else total * mask[:, t]
+    change = torch.stack(changes[::-1], 1)
+    before = _conjugate(before if mask is None else before * mask, pairs)
+    product = multiply(before, change) if pairs else before * change
+    return product if varies else product.sum((0, 1)), change, total
+
+
+def _conjugate(x: Tensor, pairs: bool) -> Tensor:
+    return x * x.new_tensor((1, -1)) if pairs else x
+
+
 _scan = operator(
-    "linear_scan", forward, backward, (_states, _gradients),
-    lambda inputs, outputs: (outputs[0], inputs[0], inputs[2], inputs[3]),
+    "linear_scan", forward, backward, (_states, _gradients), _reference,
+    lambda inputs, outputs: (outputs[0], inputs[0], inputs[2], inputs[3]), again=_again,
 )  # fmt: skip

@@ -15,6 +15,7 @@ import torch
 from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
 from torch import Tensor
 
+from dqn_memory.blocks.kernels.operator import transformed
 from dqn_memory.blocks.kernels.scan import scan_torch
 
 
@@ -25,11 +26,11 @@ def scan_mamba_ssm(
     """As `scan.Scan`; ValueError for anything but float32."""
     if decay.dtype != torch.float32:
         raise ValueError(f"the mamba_ssm backend computes in float32 alone, not in {decay.dtype}; use torch or triton")
-    if keep is not None:
+    if keep is not None or transformed():
         return scan_torch(u, delta, decay, enter, leave, initial, keep)
     time_last = [x.mT.contiguous() for x in (u, delta, enter, leave)]  # (B, E, T), (B, N, T)
     y, last = selective_scan_fn(*time_last[:2], decay, *time_last[2:], return_last_state=True)
-    y, last = y.mT, LastState.apply(last.detach(), u, delta, decay, enter)
+    y, last = Once.apply(y.mT), Once.apply(LastState.apply(last.detach(), u, delta, decay, enter))
     return (y, last) if initial is None else _add_past(y, last, delta, decay, leave, initial)
 
 
@@ -39,6 +40,22 @@ def _add_past(
     """Add what is left of an initial state to what the inputs give from zero; the recurrence is linear."""
     left = torch.exp(delta.cumsum(1).unsqueeze(3) * decay) * initial.unsqueeze(1)  # (B, T, E, N)
     return y + (left @ leave.unsqueeze(3)).squeeze(3), last + left[:, -1]
+
+
+class Once(torch.autograd.Function):
+    """What it is given. Refuses gradients that may be differentiated again: the kernel's would be missing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "the mamba_ssm backend has no second derivatives (create_graph=True); use torch or triton"
+            )
+        return grad
 
 
 class LastState(torch.autograd.Function):

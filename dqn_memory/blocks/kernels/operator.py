@@ -1,11 +1,13 @@
 """How a function that torch knows nothing about, and its gradient, become operators of torch."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 NUMBA = find_spec("numba") is not None  # without it the forms in torch run, which compute the same
 
@@ -15,8 +17,10 @@ def operator(
     forward: Callable[..., Any],
     backward: Callable[..., Any],
     shapes: tuple[Callable[..., Any], Callable[..., Any]],
+    reference: Callable[..., Any],
     save: Callable[[Sequence[Any], Sequence[Tensor]], Sequence[Tensor]] = lambda inputs, outputs: inputs,
     differentiable: int = 1,
+    again: Callable[..., Any] | None = None,
 ) -> Any:
     """Make the operators `name` and `name`_backward, which torch.compile does not look into.
 
@@ -25,11 +29,17 @@ def operator(
         forward: (*inputs) -> output, or a tuple of them. Its annotations are the operator's schema.
         backward: (*gradients of the outputs, *saved) -> gradients of the first inputs; the others have none.
         shapes: the same two without their arithmetic: empty tensors of the results' shapes.
-        save: (inputs, outputs) -> the tensors that `backward` receives.
+        reference: `forward` in operators of torch, none of them in place, without the outputs that have no gradient.
+        save: (inputs, outputs) -> the tensors that `backward` receives. The inputs come last, where `again` is None.
         differentiable: how many of the outputs, the first ones, have a gradient.
+        again: `backward` in operators of torch, for second derivatives. None: through the reference.
+
+    Returns:
+        The operator, for `call`.
     """
     run = torch.library.custom_op(f"dqn_memory::{name}", forward, mutates_args=())
     differentiate = torch.library.custom_op(f"dqn_memory::{name}_backward", backward, mutates_args=())
+    slow = again or through(reference)
     run.register_fake(shapes[0])
     differentiate.register_fake(shapes[1])
 
@@ -43,14 +53,49 @@ def operator(
     def pull(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         found: tuple[Tensor | None, ...] = ()
         if any(grad is not None for grad in grads):
-            known = zip(grads, ctx.shapes, strict=False)
-            like: Tensor = ctx.saved_tensors[0]
-            given = [like.new_zeros(shape) if grad is None else grad.contiguous() for grad, shape in known]
-            change = differentiate(*given, *ctx.saved_tensors)
+            known, saved = zip(grads, ctx.shapes, strict=False), ctx.saved_tensors  # which may be read only once
+            given = [saved[0].new_zeros(shape) if grad is None else grad.contiguous() for grad, shape in known]
+            twice = torch.is_grad_enabled()  # create_graph=True: these gradients may be differentiated in turn
+            change = (slow if twice else differentiate)(*given, *saved)
             found = change if isinstance(change, tuple) else (change,)
             needed = zip(found, ctx.needs_input_grad, strict=False)  # an input that is None has no gradient
             found = tuple(each if wanted else None for each, wanted in needed)
         return (*found, *[None] * (ctx.inputs - len(found)))
 
     run.register_autograd(pull, setup_context=keep)
+    run.reference = reference  # type: ignore[attr-defined]
     return run
+
+
+def call(operator: Any, *inputs: Any) -> Any:
+    """Call an operator, or its reference where a transform of torch has to see what is computed."""
+    return (operator.reference if transformed() else operator)(*inputs)
+
+
+def transformed() -> bool:
+    """Whether torch.func transforms what is computed, or derivatives go forward.
+
+    Most transforms refuse operators of ours, and the forward derivatives of these are 0.
+    """
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def without_autocast(x: Tensor) -> torch.autocast:
+    """Compute in the dtypes as they are, on the device of x; `meta` knows no autocast."""
+    return torch.autocast("cpu" if x.device.type == "meta" else x.device.type, enabled=False)
+
+
+def through(reference: Callable[..., Any]) -> Callable[..., Any]:
+    """Make (*gradients of outputs, ..., *inputs) -> gradients of the inputs, which torch can differentiate again."""
+    count = len(inspect.signature(reference).parameters)
+
+    def again(*given: Any) -> tuple[Tensor | None, ...]:
+        inputs = [each if each is None else each.view_as(each) for each in given[-count:]]  # one may depend on another
+        outputs = reference(*inputs)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        wanted = [each for each in inputs if each is not None and each.requires_grad]
+        grads = torch.autograd.grad(outputs, wanted, given[: len(outputs)], create_graph=True, allow_unused=True)
+        found = iter(grads)
+        return tuple(next(found) if each is not None and each.requires_grad else None for each in inputs)
+
+    return again

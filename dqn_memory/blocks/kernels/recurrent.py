@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.kernels.operator import NUMBA, operator
+from dqn_memory.blocks.kernels.operator import NUMBA, call, operator, transformed, without_autocast
 
 
 def scan(
@@ -27,9 +27,10 @@ def scan(
     Returns the outputs (B, T, H) and the state after them, each part (B, H).
     """
     weight_in, weight, bias_in, bias = (getattr(cell, f"{name}_l0") for name in NAMES)
-    with torch.autocast(x.device.type, enabled=False):  # a state carried over a sequence needs more than bfloat16
+    fused = x.device.type != "cpu" and not transformed()
+    with without_autocast(x):  # a state carried over a sequence needs more than bfloat16
         state = tuple(part.to(weight.dtype) for part in state)
-        if reset is None and (x.device.type != "cpu" or torch.compiler.is_exporting()):  # torch's own, fused on CUDA
+        if reset is None and (fused or torch.compiler.is_exporting()):  # torch's own
             parts = tuple(part[None] for part in state)
             y, after = cell(x.to(weight.dtype), parts if len(parts) == 2 else parts[0])
             return y, tuple(part[0] for part in (after if len(parts) == 2 else (after,)))
@@ -38,12 +39,12 @@ def scan(
         if isinstance(cell, nn.GRU):
             outside, inner = bias.tensor_split((2 * cell.hidden_size,))
             both = bias_in + F.pad(outside, (0, cell.hidden_size))
-            hidden, *_ = gru_scan(x, weight_in, weight, both, inner, *state, keep)
+            hidden, *_ = call(gru_scan, x, weight_in, weight, both, inner, *state, keep)
             return hidden.transpose(0, 1), (hidden[-1],)
         if isinstance(cell, nn.LSTM):
-            hidden, last, *_ = lstm_scan(x, weight_in, weight, bias_in + bias, *state, keep)
+            hidden, last, *_ = call(lstm_scan, x, weight_in, weight, bias_in + bias, *state, keep)
             return hidden.transpose(0, 1), (hidden[-1], last)
-        hidden = rnn_scan(x, weight_in, weight, bias_in + bias, *state, keep)
+        hidden = call(rnn_scan, x, weight_in, weight, bias_in + bias, *state, keep)
         return hidden.transpose(0, 1), (hidden[-1],)
 
 
@@ -53,9 +54,11 @@ ONE_STEP = {nn.RNN: torch.rnn_tanh_cell, nn.GRU: torch.gru_cell}
 
 def step(cell: nn.RNNBase, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Run one position x (B, D); return the state after it, whose first part is the output."""
+    if transformed():  # torch.func cannot see into a cell of torch's
+        return scan(cell, x[:, None], state, None)[1]
     weights = [getattr(cell, f"{name}_l0") for name in NAMES]
     x, *before = (part.to(weights[0].dtype) for part in (x, *state))
-    with torch.autocast(x.device.type, enabled=False):  # as in `scan`
+    with without_autocast(x):  # as in `scan`
         if isinstance(cell, nn.LSTM):
             return tuple(torch.lstm_cell(x, before, *weights))
         return (ONE_STEP[type(cell)](x, before[0], *weights),)
@@ -114,8 +117,9 @@ def rnn_forward(
 
 
 def rnn_backward(
-    grad: Tensor, hidden: Tensor, x: Tensor, weight_in: Tensor, weight: Tensor, initial: Tensor, keep: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad: Tensor, hidden: Tensor, x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, initial: Tensor,
+    keep: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of x, weight_in, weight, bias and initial from that of hidden (T, B, H)."""
     if fast := _fast(weight):
         change, total = fast.rnn_backward(grad, hidden, weight, keep)
@@ -135,17 +139,28 @@ def _rnn_output(
 
 
 def _rnn_gradients(
-    grad: Tensor, hidden: Tensor, x: Tensor, weight_in: Tensor, weight: Tensor, initial: Tensor, keep: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    grad: Tensor, hidden: Tensor, x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, initial: Tensor,
+    keep: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     like = torch.empty_like
     return like(x), like(weight_in), like(weight), weight.new_empty(len(weight)), like(initial)
 
 
 def _rnn_saved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return outputs[0], *inputs[:3], *inputs[4:]
+    return outputs[0], *inputs
 
 
-rnn_scan = operator("rnn_scan", rnn_forward, rnn_backward, (_rnn_output, _rnn_gradients), _rnn_saved)
+def _rnn_reference(
+    x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, initial: Tensor, keep: Tensor | None
+) -> Tensor:
+    state, hidden = initial, []
+    for t, value in enumerate(F.linear(x, weight_in, bias).unbind(0)):
+        state = torch.tanh(value + _kept(state, keep, t) @ weight.mT)
+        hidden.append(state)
+    return torch.stack(hidden)
+
+
+rnn_scan = operator("rnn_scan", rnn_forward, rnn_backward, (_rnn_output, _rnn_gradients), _rnn_reference, _rnn_saved)
 
 
 # ---- GRU -------------------------------------------------------------------------------------------------------------
@@ -177,7 +192,7 @@ def gru_forward(
 
 def gru_backward(
     grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, x: Tensor, weight_in: Tensor, weight: Tensor,
-    initial: Tensor, keep: Tensor | None,
+    bias: Tensor, inner: Tensor, initial: Tensor, keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of x, weight_in, weight, bias, inner and initial from that of hidden (T, B, H)."""
     width, before = initial.shape[1], previous(hidden, initial, keep)
@@ -221,17 +236,31 @@ def _gru_outputs(
 
 def _gru_gradients(
     grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, x: Tensor, weight_in: Tensor, weight: Tensor,
-    initial: Tensor, keep: Tensor | None,
+    bias: Tensor, inner: Tensor, initial: Tensor, keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     like, of = torch.empty_like, weight.new_empty
     return like(x), like(weight_in), like(weight), of(len(weight)), of(weight.shape[1]), like(initial)
 
 
 def _gru_saved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return *outputs, *inputs[:3], *inputs[5:]
+    return *outputs, *inputs
 
 
-gru_scan = operator("gru_scan", gru_forward, gru_backward, (_gru_outputs, _gru_gradients), _gru_saved)
+def _gru_reference(
+    x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, inner: Tensor, initial: Tensor, keep: Tensor | None
+) -> tuple[Tensor]:
+    width, state, hidden = initial.shape[-1], initial, []
+    for t, gate in enumerate(F.linear(x, weight_in, bias).unbind(0)):
+        state = _kept(state, keep, t)
+        both, inside = (state @ weight.mT).tensor_split((2 * width,), -1)
+        reset, update = (gate[..., : 2 * width] + both).sigmoid().chunk(2, -1)
+        candidate = torch.tanh(gate[..., 2 * width :] + reset * (inside + inner))
+        state = candidate + update * (state - candidate)
+        hidden.append(state)
+    return (torch.stack(hidden),)
+
+
+gru_scan = operator("gru_scan", gru_forward, gru_backward, (_gru_outputs, _gru_gradients), _gru_reference, _gru_saved)
 
 
 # ---- LSTM ------------------------------------------------------------------------------------------------------------
@@ -262,7 +291,7 @@ def lstm_forward(
 
 def lstm_backward(
     grad: Tensor, grad_last: Tensor, hidden: Tensor, cells: Tensor, gates: Tensor, x: Tensor, weight_in: Tensor,
-    weight: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None,
+    weight: Tensor, bias: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of x, weight_in, weight, bias, initial and cell from those of hidden and the last cell.
 
@@ -308,16 +337,28 @@ def _lstm_outputs(
 
 def _lstm_gradients(
     grad: Tensor, grad_last: Tensor, hidden: Tensor, cells: Tensor, gates: Tensor, x: Tensor, weight_in: Tensor,
-    weight: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None,
+    weight: Tensor, bias: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     like = torch.empty_like
     return like(x), like(weight_in), like(weight), weight.new_empty(len(weight)), like(initial), like(cell)
 
 
 def _lstm_saved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return outputs[0], *outputs[2:], *inputs[:3], *inputs[4:]
+    return outputs[0], *outputs[2:], *inputs
+
+
+def _lstm_reference(
+    x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    state, hidden = initial, []
+    for t, gate in enumerate(F.linear(x, weight_in, bias).unbind(0)):
+        enter, forget, candidate, out = (gate + _kept(state, keep, t) @ weight.mT).chunk(4, -1)
+        cell = forget.sigmoid() * _kept(cell, keep, t) + enter.sigmoid() * candidate.tanh()
+        state = out.sigmoid() * cell.tanh()
+        hidden.append(state)
+    return torch.stack(hidden), cell
 
 
 lstm_scan = operator(
-    "lstm_scan", lstm_forward, lstm_backward, (_lstm_outputs, _lstm_gradients), _lstm_saved, differentiable=2
+    "lstm_scan", lstm_forward, lstm_backward, (_lstm_outputs, _lstm_gradients), _lstm_reference, _lstm_saved, 2
 )

@@ -37,7 +37,7 @@ Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Ten
 
 def operator(name: str, forward: Forward, backward: Backward, known_as: str) -> Scan:
     """Make the scan `known_as` that `forward` and `backward` compute, as operators `name` and `name`_backward."""
-    run = operators.operator(name, forward, backward, (_outputs, _gradients), differentiable=2)
+    run = operators.operator(name, forward, backward, (_outputs, _gradients), _reference, differentiable=2)
 
     # A plain function, because a module that holds it is copied with `copy.deepcopy`.
     def scan(
@@ -45,7 +45,7 @@ def operator(name: str, forward: Forward, backward: Backward, known_as: str) -> 
         keep: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         start = u.new_zeros(len(u), *decay.shape) if initial is None else initial
-        return run(u, delta, decay, enter, leave, start, keep)
+        return operators.call(run, u, delta, decay, enter, leave, start, keep)
 
     # Known by the name that modules give it, so that a network may be pickled.
     scan.__module__, scan.__qualname__ = forward.__module__, known_as
@@ -63,6 +63,19 @@ def _gradients(
     initial: Tensor, keep: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
     return tuple(x.new_empty(x.shape) for x in (u, delta, decay, enter, leave, initial))  # type: ignore[return-value]
+
+
+def _reference(
+    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Compute the scan in operators of torch that it can transform and differentiate twice."""
+    state, outputs, pushes = initial, [], delta * u
+    for t in range(u.shape[1]):
+        factor = torch.exp(delta[:, t, :, None] * decay)
+        factor = factor if keep is None else factor * keep[:, t, None, None]
+        state = factor * state + pushes[:, t, :, None] * enter[:, t, None]
+        outputs.append((state * leave[:, t, None]).sum(-1))
+    return torch.stack(outputs, 1), state
 
 
 BLOCK = 1 << 16  # numbers of a block's state; 256 KiB in float32, half of a usual second-level cache
@@ -215,7 +228,7 @@ def selective_scan(
     Everything is computed in float32, or wider where the decay is: under autocast too, because a state that is carried
     over a sequence needs it. Outputs have the dtype of `u`.
     """
-    with torch.autocast(u.device.type, enabled=False):
+    with operators.without_autocast(u):
         dtype = torch.promote_types(decay.dtype, torch.float32)
         upcast, step = u.to(dtype), delta.to(dtype)
         step = step if delta_bias is None else step + delta_bias.to(dtype)
