@@ -144,6 +144,7 @@ class GymnasiumFleet(ReplayedFleet):
         env: a Gymnasium id, which takes the remaining keywords, or a function that makes one environment.
         observation_key: the entry to use of a Dict observation.
         workers: processes that share the environments; None: they are in this one. The steps are the same.
+        longest: steps after which an episode is cut that nothing else limits; None: it goes on.
 
     Raises:
         UserError: the id is unknown or cannot be made, the actions are not Discrete or MultiDiscrete, the observation
@@ -158,12 +159,13 @@ class GymnasiumFleet(ReplayedFleet):
         device: str | torch.device = "cpu",
         observation_key: str | None = None,
         workers: int | None = None,
+        longest: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(env if isinstance(env, str) else getattr(env, "__name__", repr(env)), num_envs, device)
         make: Make = partial(make_env, env, **kwargs) if isinstance(env, str) else env
         rows = Rows if workers is None else partial(WorkerRows, workers=workers)
-        self._open: Callable[[], Rows | WorkerRows] = partial(rows, make, num_envs, observation_key)
+        self._open: Callable[[], Rows | WorkerRows] = partial(rows, make, num_envs, observation_key, longest)
         children = np.random.SeedSequence(seed).spawn(num_envs)
         self.seeds = [int(child.generate_state(1)[0]) for child in children]
         self.reports_success = True  # until an episode ends without a word of it

@@ -23,9 +23,10 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
+from envs.checked import Checked
 from envs.errors import UserError, require
 from envs.packages import Make
-from envs.spaces import Array, discrete_actions, encoder
+from envs.spaces import Array, discrete_actions, encoder, shown
 
 PATIENCE = 5.0  # seconds that a process has to close its environments
 
@@ -33,64 +34,49 @@ PATIENCE = 5.0  # seconds that a process has to close its environments
 class Rows:
     """N environments in this process, each started over when its episode ends."""
 
-    def __init__(self, make: Make, count: int, key: str | None) -> None:
-        self.envs = [make() for _ in range(count)]
-        self.observation_space, self._encode = encoder(self.envs[0].observation_space, key)
-        self.num_actions, self._decode = discrete_actions(self.envs[0].action_space)
+    def __init__(self, make: Make, count: int, key: str | None, longest: int | None = None) -> None:
+        made = [make() for _ in range(count)]
+        self.observation_space, self._encode = encoder(made[0].observation_space, key, fitted=True)
+        self.num_actions, self._decode = discrete_actions(made[0].action_space)
+        self.envs = [Checked(env, key, longest) for env in made]
 
     def first(self, seeds: list[int | None]) -> Array:
         """Start all episodes, with seeds (N,) or None for each; gives the observations (N, ...)."""
-        found = [self._start(env, seed) for env, seed in zip(self.envs, seeds, strict=True)]
-        promised = self.observation_space.shape
-        if wrong := [shape for shape in map(np.shape, found) if shape != promised]:
-            what = f"an observation of shape {wrong[0]}, its space is of shape {promised}"
-            raise UserError(f"{self.name}: reset gives {what}")
-        return self._sound(np.stack(found))
-
-    @property
-    def name(self) -> str:
-        """What an error calls the environment."""
-        env = self.envs[0]
-        return env.spec.id if env.spec else type(env.unwrapped).__name__
+        found = [self._encode(env.reset(seed=seed)[0]) for env, seed in zip(self.envs, seeds, strict=True)]
+        return self._sound(np.stack(found), self.envs)
 
     def step(self, actions: list[int]) -> Outcome:
         """Take one action in each environment and start finished ones over."""
         results = [env.step(self._decode(action)) for env, action in zip(self.envs, actions, strict=True)]
-        if wrong := [len(result) for result in results if len(result) != 5]:
-            wanted = "observation, reward, terminated, truncated, info"
-            raise UserError(f"{self.name}: step gives {wrong[0]} values; Gymnasium's are five: {wanted}")
-        final = np.stack([self._encode(result[0]) for result in results])  # (N, ...)
-        if any(result[1] is None for result in results):
-            raise UserError(f"{self.name}: step gives no reward; it must be a finite number")
-        rewards = np.array([float(np.asarray(result[1]).item()) for result in results])
-        if not np.isfinite(rewards).all():
-            wild = rewards[~np.isfinite(rewards)][0]
-            raise UserError(f"{self.name}: step gives the reward {wild}; it must be a finite number")
-        terminated = np.array([bool(result[2]) for result in results])
-        truncated = np.array([bool(result[3]) for result in results]) & ~terminated  # an end at the limit is an end
+        final = self._sound(np.stack([self._encode(result[0]) for result in results]), self.envs)  # (N, ...)
+        rewards = np.array([result[1] for result in results])
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(rewards.astype(np.float32))  # which agents learn from
+        if not finite.all():
+            row = int(np.flatnonzero(~finite)[0])
+            raise self.envs[row].wrong(f"gives the reward {rewards[row]}; it must be a finite number")
+        terminated = np.array([result[2] for result in results])
+        truncated = np.array([result[3] for result in results])
         success = np.array([_success(result[4]) for result in results], np.int8)
         done = terminated | truncated
         fresh = final[done]  # (M, ...)
-        for place, row in enumerate(np.flatnonzero(done)):
-            fresh[place] = self._start(self.envs[row])
-        return Outcome(self._sound(final), self._sound(fresh), rewards, terminated, truncated, success)
+        begun = [self.envs[row] for row in np.flatnonzero(done)]
+        for place, env in enumerate(begun):
+            fresh[place] = self._encode(env.reset()[0])
+        return Outcome(final, self._sound(fresh, begun), rewards, terminated, truncated, success)
 
-    def _start(self, env: gymnasium.Env[Any, Any], seed: int | None = None) -> Array:
-        """Start one episode and give its first observation."""
-        given = env.reset(seed=seed)
-        if not isinstance(given, tuple) or len(given) != 2:
-            raise UserError(f"{self.name}: reset must give two values, as Gymnasium's: observation, info")
-        return self._encode(given[0])
-
-    def _sound(self, observations: Array) -> Array:
-        """Return the observations (N, ...), none of which is a number that a network cannot take."""
+    def _sound(self, observations: Array, envs: list[Checked]) -> Array:
+        """Return the observations (N, ...) of environments, none of which is a number that a network cannot take."""
         space = self.observation_space
         if isinstance(space, gymnasium.spaces.MultiDiscrete):
-            wild = observations[(observations < 0) | (observations >= space.nvec)]
+            wild = (observations < 0) | (observations >= space.nvec)
+        elif observations.dtype.kind == "f":
+            wild = ~np.isfinite(observations)
         else:
-            wild = observations[~np.isfinite(observations)] if observations.dtype.kind == "f" else np.empty(0)
-        if wild.size:
-            raise UserError(f"{self.name}: an observation holds {wild[0]}, outside of {space}")
+            return observations
+        if wild.any():
+            row = int(np.argwhere(wild)[0][0])
+            raise envs[row].said(f"an observation holds {observations[wild][0]}, outside of {shown(space)}")
         return observations
 
     def frame(self, row: int) -> Array | None:
@@ -118,8 +104,6 @@ class Outcome(NamedTuple):
 
 def _success(info: dict[str, Any]) -> int:
     said = next((name for name in ("success", "is_success") if name in info), None)
-    if said is not None and isinstance(info[said], str):  # any text would be true
-        raise UserError(f"step gives the info {said!r} as {info[said]!r}; it must be true or false")
     return -1 if said is None else int(bool(info[said]))
 
 
@@ -140,7 +124,7 @@ class WorkerRows:
     traceback from there as a note.
     """
 
-    def __init__(self, make: Make, count: int, key: str | None, workers: int) -> None:
+    def __init__(self, make: Make, count: int, key: str | None, longest: int | None = None, workers: int = 1) -> None:
         require(workers >= 1, f"workers must be at least 1 process, not {workers}.")
         sample = Rows(make, 1, key)  # what is wrong with the environment is said here
         self.observation_space, self.num_actions = sample.observation_space, sample.num_actions
@@ -152,7 +136,7 @@ class WorkerRows:
         self._children = [_start() for _ in self._bounds[1:]]
         self._end = weakref.finalize(self, _stop, self._children)
         sizes = np.diff(self._bounds).tolist()
-        jobs = [cloudpickle.dumps((registered, make, size, key)) for size in sizes]
+        jobs = [cloudpickle.dumps((registered, make, size, key, longest)) for size in sizes]
         self._ask("build", dict(enumerate(jobs)))
 
     def first(self, seeds: list[int | None]) -> Array:
