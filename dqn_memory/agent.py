@@ -263,6 +263,8 @@ class Agent:
         if (given.shape != shape and given.shape[1:] != shape) or given.ndim < len(shape) or not given.size:
             raise UserError(f"the observation has shape {given.shape}; it must be {shape}, or (N, ...) for a batch")
         self._check_numbers(given)
+        if self._sizes is not None and given.dtype.kind == "f":
+            given = given.astype(np.int64)  # whole numbers, as has been checked
         single = given.shape == shape
         rows = given[None] if single else given
         batch = np.stack([self.interface.encode(row) for row in rows])  # (N, ...)

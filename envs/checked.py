@@ -18,8 +18,8 @@ from envs.spaces import Unfit, fitter, shown
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and new line
 FIVE = "observation, reward, terminated, truncated, info"
-WATCHED_RESETS, WATCHED_STEPS = 3, 20  # of each copy, in which the global generators are watched
-LONGEST = 5_000  # steps of an evaluation's episode that nothing else ends
+WATCHED = 25  # calls of each copy during which the global generators are watched
+LONGEST = 3_000  # steps of an evaluation's episode that nothing else ends
 CAREFUL = 10  # first values of an integer image or vector whose bounds are checked; a later check would cost too much
 
 _draws_globally: set[str] = set()  # names of environments that were seen to use a global generator
@@ -158,9 +158,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"{self.name} ignores its seed: it draws from {self._globals.used}, not from the generator that "
                 "reset(seed=...) seeds (self.np_random); each copy is lent a seeded one, which makes runs repeatable"
             )
-        self._globals.calls[self._where] += 1
-        over = self._globals.calls["reset"] >= WATCHED_RESETS and self._globals.calls["step"] >= WATCHED_STEPS
-        if over and self.name not in _draws_globally:
+        if self._globals.calls >= WATCHED and self.name not in _draws_globally:
             self._globals = None
         return result
 
@@ -288,7 +286,7 @@ class Globals:
     """States of the global generators for one environment, from a seed on."""
 
     def __init__(self, seed: int) -> None:
-        self.calls = {"reset": 0, "step": 0}
+        self.calls = 0
         self.used = ""  # names of the generators that were drawn from
         self._seed: int | None = seed
         self._states: list[Any] = []
@@ -306,6 +304,7 @@ class Globals:
                 for _, _, _, seed in sources:
                     seed(self._seed % 2**32)
             first = [get() for _, get, _, _ in sources]
+            self.calls += 1
             yield
             self._states, self._seed = [get() for _, get, _, _ in sources], None
             names = [source[0] for source, old, new in zip(sources, first, self._states, strict=True) if differ(old, new)]
@@ -330,6 +329,6 @@ def generators() -> list[tuple[str, Callable[[], Any], Callable[[Any], Any], Cal
 
 def differ(old: Any, new: Any) -> bool:
     """Whether two states of one generator differ."""
-    if isinstance(old, tuple):
-        return any(differ(one, other) for one, other in zip(old, new, strict=True))
+    if isinstance(old, tuple) and isinstance(old[1], np.ndarray):
+        return old[2] != new[2] or not np.array_equal(old[1], new[1])  # numpy's: name, key, place and what is left over
     return not bool(np.array_equal(old, new)) if hasattr(old, "shape") else bool(old != new)
