@@ -445,4 +445,6 @@ def _setup(options: EvaluationOptions, config: TrainConfig, network: QNetwork, d
 
 def _form(spec: ObservationSpec, num_actions: int) -> str:
     words = f", {spec.vocabulary} tokens" if spec.vocabulary else ""
+    if spec.bounds is not None:
+        words += f", values from {min(spec.bounds[0])} to {max(spec.bounds[1])}"
     return f"{spec.kind} observations of shape {spec.shape}{words}, and {num_actions} actions"

@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
 from dqn_memory.blocks.bag import Bag, BagAttention
 from dqn_memory.blocks.block import constrained, penalty, select
-from dqn_memory.blocks.embeddings import ActionHistoryEmbedding, ImageEmbedding, TokenEmbedding, VectorEmbedding
+from dqn_memory.blocks.embeddings import (
+    ActionHistoryEmbedding,
+    ImageEmbedding,
+    PixelBounds,
+    TokenEmbedding,
+    VectorEmbedding,
+    channels_last,
+)
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
 from dqn_memory.blocks.memory import BIDIRECTIONAL, build
@@ -40,6 +47,7 @@ class ObservationSpec:
     shape: tuple[int, ...]
     vocabulary: int = 0  # number of tokens, the padding token included; 0 unless the kind is discrete
     dtype: torch.dtype = torch.float32  # as stored in the replay
+    bounds: PixelBounds | None = None  # of an image's values, where they are others than 0 .. 255 (floats: 0 .. 1)
 
     @property
     def padding(self) -> float:
@@ -61,19 +69,33 @@ def observation_spec(space: gymnasium.Space) -> ObservationSpec:
     them is never used); the last one is the padding token.
 
     Raises:
-        UserError: the space is of another kind.
+        UserError: the space is of another kind, or an image whose sizes do not say which axis holds its channels.
     """
     if isinstance(space, gymnasium.spaces.Discrete):
         return _tokens(1, int(space.n) + 1)
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         return _tokens(int(np.prod(space.shape)), int(space.nvec.max()) + 2)
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3:
-        return ObservationSpec("image", tuple(space.shape), 0, torch.from_numpy(np.zeros(1, space.dtype)).dtype)
+        return _image(space)
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
         return ObservationSpec("continuous", tuple(space.shape))
     raise UserError(
         f"observation space {space} cannot be embedded; use Discrete, MultiDiscrete, a 1-D Box or an image Box"
     )
+
+
+def _image(space: gymnasium.spaces.Box) -> ObservationSpec:
+    try:
+        channels_last(space.shape)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    dtype = torch.from_numpy(np.zeros(1, space.dtype)).dtype
+    low, high = (np.asarray(each, np.float64).flatten() for each in (space.low, space.high))
+    if (low == low[0]).all() and (high == high[0]).all():
+        low, high = low[:1], high[:1]
+    usual = 1.0 if dtype.is_floating_point else 255.0
+    bounds = None if len(low) == 1 and (low[0], high[0]) == (0, usual) else (tuple(low.tolist()), tuple(high.tolist()))
+    return ObservationSpec("image", space.shape, 0, dtype, bounds)
 
 
 def _tokens(components: int, vocabulary: int) -> ObservationSpec:
@@ -87,7 +109,7 @@ def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 
         return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
     if spec.kind == "continuous":
         return VectorEmbedding(spec.shape[0], width)
-    return ImageEmbedding(spec.shape, width, integer=not spec.dtype.is_floating_point)
+    return ImageEmbedding(spec.shape, width, not spec.dtype.is_floating_point, spec.bounds)
 
 
 @dataclass(frozen=True)

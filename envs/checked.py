@@ -62,6 +62,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.taken = 0  # steps of the running episode
         self._where = "reset"
         self._globals: Globals | None = None
+        if isinstance(seen, gymnasium.spaces.Box) and len(seen.shape) == 3 and not _bounded(seen):
+            say_once(f"{self.name}: its images have no bounds ({shown(seen)}); their values are read as they are")
         for wrapper in learning_wrappers(env):
             say_once(
                 f"{self.name}: {wrapper} keeps statistics that training changes and no checkpoint holds; evaluations "
@@ -258,6 +260,12 @@ def learning_wrappers(env: gymnasium.Env[Any, Any]) -> list[str]:
         if not isinstance(env, gymnasium.Wrapper):
             return found
         env = env.env
+
+
+def _bounded(space: gymnasium.spaces.Box) -> bool:
+    """Whether all values have bounds that scale them, as `dqn_memory.blocks.embeddings.UnitScale` does."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return bool((space.high.astype(np.float64) - space.low.astype(np.float64) < 2.0**31).all())
 
 
 def without_control(error: Exception) -> Exception:

@@ -187,7 +187,8 @@ def encoder(
         dtype = _stored(space.dtype)
         if dtype == space.dtype:
             return space, fit
-        return spaces.Box(space.low, space.high, dtype=dtype.type), lambda observation: fit(observation).astype(dtype)
+        wide = spaces.Box(space.low.astype(dtype), space.high.astype(dtype), dtype=dtype.type)
+        return wide, lambda observation: fit(observation).astype(dtype)
     if isinstance(space, spaces.Box):
         low, high = space.low.astype(np.float32).flatten(), space.high.astype(np.float32).flatten()
         return spaces.Box(low, high, dtype=np.float32), lambda observation: np.float32(fit(observation)).reshape(-1)
