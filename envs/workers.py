@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
+import threading
+import time
 import traceback
 import weakref
 from bisect import bisect
@@ -23,12 +26,13 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from envs.checked import Checked
+from envs.checked import CONTROL, Checked
 from envs.errors import UserError, require
 from envs.packages import Make
 from envs.spaces import Array, discrete_actions, encoder, shown
 
 PATIENCE = 5.0  # seconds that a process has to close its environments
+SLOW, LOST = 60.0, 600.0  # seconds without an answer after which a process is named, and after which it is given up
 
 
 class Rows:
@@ -120,15 +124,15 @@ class WorkerRows:
     """The same for environments in processes of their own: `Rows`, each with a share of the environments.
 
     A process is a fresh interpreter that reads requests from its standard input and writes replies to its standard
-    output, and so ends with the process that started it, however that ends. Exceptions are raised here, with the
-    traceback from there as a note.
+    output. It ends with the process that started it, however that ends and whatever its environments do. Exceptions are
+    raised here, with the traceback from there as a note.
     """
 
     def __init__(self, make: Make, count: int, key: str | None, longest: int | None = None, workers: int = 1) -> None:
         require(workers >= 1, f"workers must be at least 1 process, not {workers}.")
         sample = Rows(make, 1, key)  # what is wrong with the environment is said here
         self.observation_space, self.num_actions = sample.observation_space, sample.num_actions
-        spec = sample.envs[0].spec
+        spec, self.name = sample.envs[0].spec, sample.envs[0].name
         sample.close()
         # what a module or a notebook of the user's has registered is unknown to a fresh interpreter
         registered = {} if spec is None or spec.id not in gymnasium.registry else {spec.id: gymnasium.registry[spec.id]}
@@ -164,7 +168,7 @@ class WorkerRows:
         try:
             for child, argument in zip(asked, arguments.values(), strict=True):
                 _send(_pipe(child.stdin), (method, argument))
-            replies = [pickle.load(_pipe(child.stdout)) for child in asked]
+            replies = [self._reply(worker, method) for worker in arguments]
         except BaseException as error:  # replies that are still to come would be taken for later ones
             self.close()
             if not isinstance(error, EOFError | BrokenPipeError | pickle.UnpicklingError):
@@ -178,6 +182,26 @@ class WorkerRows:
             if isinstance(reply, Failure):
                 raise reply.error
         return replies
+
+    def _reply(self, worker: int, method: str) -> Any:
+        """Wait for a process's answer; one that takes long is named, and given up in the end."""
+        child, waited = self._children[worker], 0.0
+        stream = _pipe(child.stdout)
+        while not _answers(stream, SLOW):
+            waited += SLOW
+            first, last = self._bounds[worker], self._bounds[worker + 1] - 1
+            silent = (
+                f"{self.name}: process {child.pid} of --env-workers, which has environments {first} to {last}, has not "
+                f"answered {method!r} for {waited:g} seconds"
+            )
+            require(waited < LOST, f"{silent}; look for what hangs in its environments")
+            print(silent, file=sys.stderr, flush=True)
+        return pickle.load(stream)
+
+
+def _answers(stream: IO[bytes], seconds: float) -> bool:
+    """Wait until there is something to read, for a while; where pipes cannot be waited for, reading does."""
+    return sys.platform == "win32" or bool(select.select([stream], [], [], seconds)[0])
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
@@ -193,7 +217,7 @@ def _send(stream: IO[bytes], message: Any) -> None:
 
 def _start() -> subprocess.Popen[bytes]:
     """Start a process that serves; in a session of its own, as Ctrl-C is for this one to answer."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from envs.workers import serve; serve()"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from envs.workers import serve; serve({os.getpid()})"
     command, pipe = [sys.executable, "-c", code], subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
 
@@ -212,9 +236,13 @@ def _stop(children: list[subprocess.Popen[bytes]]) -> None:
             child.wait()
 
 
-def serve() -> None:
-    """Answer requests, (method, argument) each, until there is nobody to ask: the main function of a process."""
+def serve(parent: int) -> None:
+    """Answer requests, (method, argument) each, until there is nobody to ask: the main function of a process.
+
+    `parent` is the id of the process that asks.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what environments print must not fall among the replies
     rows: Any = None
@@ -236,9 +264,21 @@ def serve() -> None:
     os._exit(0)  # without a word about the replies that nobody took
 
 
+def _end_with(parent: int) -> None:
+    """End this process, and those that its environments have started, as soon as its parent has ended.
+
+    The end of its standard input says so only to a process that reads it, which one whose environments hang does not.
+    """
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)
+
+
 def _failure(error: Exception) -> Failure:
     """Make an exception fit for the way, with its traceback."""
-    note = "in a process of its own:\n" + "".join(traceback.format_exception(error))
+    note = CONTROL.sub("", "in a process of its own:\n" + "".join(traceback.format_exception(error)))
     error.add_note(note)
     try:
         pickle.loads(pickle.dumps(error))
