@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 
 from envs.errors import UserError
-from envs.spaces import Unfit, fitter, shown
+from envs.spaces import Array, Unfit, fitter, shown
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and new line
 FIVE = "observation, reward, terminated, truncated, info"
@@ -64,11 +64,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._globals: Globals | None = None
         if isinstance(seen, gymnasium.spaces.Box) and len(seen.shape) == 3 and not _bounded(seen):
             say_once(f"{self.name}: its images have no bounds ({shown(seen)}); their values are read as they are")
-        for wrapper in learning_wrappers(env):
-            say_once(
-                f"{self.name}: {wrapper} keeps statistics that training changes and no checkpoint holds; evaluations "
-                "begin with fresh ones, so that agents see other numbers there: give it fixed ones"
-            )
+        say_learning(self.name, env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
@@ -236,7 +232,85 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {**info, name: found}
 
 
-def name_of(env: gymnasium.Env[Any, Any]) -> str:
+class CheckedVector:
+    """The results of a vector environment of somebody else, which are as Gymnasium prescribes or a UserError."""
+
+    def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+        self.env, self.rows, self.name, self.taken = env, env.num_envs, name_of(env), 0
+        spec = env.spec or getattr(next(iter(getattr(env, "envs", ())), None), "spec", None)
+        ours = getattr(env.unwrapped, "world", None) is not None  # which has a limit of its own
+        self.limited = ours or (spec is not None and spec.max_episode_steps is not None)
+        say_learning(self.name, env)
+
+    def reset(self, **given: Any) -> Any:
+        """Start episodes; gives the observations."""
+        result: Any = self.env.reset(**given)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise self.wrong("must give two values, as Gymnasium's: observations, infos", "reset")
+        return result[0]
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Take one action in every row; gives observations, rewards (N,), both flags (N,) and infos."""
+        self.taken += 1
+        result: Any = self.env.step(actions)
+        if not isinstance(result, tuple) or len(result) != 5:
+            given = f"{len(result)} values" if isinstance(result, tuple) else shown(result)
+            raise self.wrong(f"gives {given}; Gymnasium's are five: {FIVE}")
+        observation, reward, *flags, info = result
+        reward = self.column("the reward", reward, "biuf", "finite numbers")
+        if not np.isfinite(reward).all():
+            raise self.wrong(f"gives the reward {shown(reward)}; it must be {self.rows} finite numbers")
+        terminated, truncated = (
+            self.column(name, flag, "b", "truth values") for name, flag in zip(FIVE.split(", ")[2:4], flags, strict=True)
+        )
+        if not isinstance(info, dict):
+            kind = "a list, as DictInfoToList makes it" if isinstance(info, list) else shown(info)
+            raise self.wrong(f"gives infos that are no dictionary but {kind}")
+        return observation, reward, terminated, truncated, info
+
+    def success(self, info: dict[str, Any], done: Array) -> tuple[Array, Array] | None:
+        """Read from infos which episodes (N,) succeeded and in which rows (N,) that is told; None where in none."""
+        final = info.get("final_info", info)
+        if not isinstance(final, Mapping):
+            raise self.wrong(f"gives a final_info that is no dictionary: {shown(final)}")
+        name = next((name for name in ("success", "is_success") if name in final), None)
+        if name is None:
+            return None
+        told = self.column(f"the info '_{name}'", final.get(f"_{name}", np.ones(self.rows, bool)), "b", "truth values")
+        values = np.asarray(final[name])
+        known = values.shape == (self.rows,)
+        read = [truth(value) if said else False for value, said in zip(values, told & done, strict=True)] if known else []
+        if not known or None in read:
+            raise self.wrong(f"gives the info {name!r} as {shown(final[name])}; it must be {self.rows} truth values")
+        return np.array(read, bool), told
+
+    def column(self, what: str, given: Any, kinds: str, wanted: str) -> Array:
+        """Return an array (N,) of one of the kinds of numbers."""
+        try:
+            array = np.asarray(given)
+        except ValueError:
+            array = np.empty(0, object)
+        if array.shape != (self.rows,) or array.dtype.kind not in kinds:
+            raise self.wrong(f"gives {what} as {shown(given)}; it must be {self.rows} {wanted}")
+        return array
+
+    def wrong(self, what: str, where: str = "step") -> UserError:
+        """Make the sentence that says what is wrong, and in which step."""
+        at = f" (step {self.taken})" if where == "step" else ""
+        return UserError(f"{self.name}: {where} {what}{at}")
+
+
+def say_learning(name: str, env: Any) -> None:
+    """Name the wrappers whose statistics a run's evaluations do not have."""
+    for wrapper in learning_wrappers(env):
+        say_once(
+            f"{name}: {wrapper} keeps statistics that change with every step and that no checkpoint holds; each "
+            "environment, and each evaluation, begins with fresh ones, so that agents see other numbers there than in "
+            "training: give it fixed ones"
+        )
+
+
+def name_of(env: Any) -> str:
     """What a sentence calls an environment."""
     return CONTROL.sub("", env.spec.id if env.spec else type(env.unwrapped).__name__)
 
@@ -250,14 +324,14 @@ def truth(given: Any) -> bool | None:
     return None
 
 
-def learning_wrappers(env: gymnasium.Env[Any, Any]) -> list[str]:
+def learning_wrappers(env: Any) -> list[str]:
     """Name the wrappers of an environment that keep running statistics, as NormalizeObservation does."""
     found = []
     while True:
         values = vars(env).values() if hasattr(env, "__dict__") else ()
         if any(all(hasattr(value, part) for part in ("mean", "var", "count", "update")) for value in values):
             found.append(type(env).__name__)
-        if not isinstance(env, gymnasium.Wrapper):
+        if not isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
             return found
         env = env.env
 
