@@ -22,13 +22,15 @@ WATCHED = 25  # calls of each copy during which the global generators are watche
 LONGEST = 3_000  # steps of an evaluation's episode that nothing else ends
 CAREFUL = 10  # first values of an integer image or vector whose bounds are checked; a later check would cost too much
 
+silent = False  # set in processes beside which another one says the same
 _draws_globally: set[str] = set()  # names of environments that were seen to use a global generator
 
 
 @cache
 def say_once(sentence: str) -> None:
     """Print a sentence that a process says once."""
-    print(sentence, file=sys.stderr, flush=True)
+    if not silent:
+        print(sentence, file=sys.stderr, flush=True)
 
 
 class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -53,9 +55,10 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise UserError(f"{shown(env)} is no environment: it must be a gymnasium.Env.")
         super().__init__(env)
         self.name = name_of(env)
-        space = env.observation_space
-        self._key = key if isinstance(space, gymnasium.spaces.Dict) else None
-        seen = space if self._key is None else space[self._key]  # type: ignore[index]
+        seen = env.observation_space
+        self._key = key if isinstance(seen, gymnasium.spaces.Dict) and key in seen.spaces else None
+        if self._key is not None:
+            seen = seen[self._key]  # type: ignore[index]
         self._fit, self._seen = fitter(seen), seen
         self._careful = CAREFUL if isinstance(seen, gymnasium.spaces.Box) and seen.dtype.kind in "biu" else 0
         self._longest = None if env.spec is not None and env.spec.max_episode_steps else longest
@@ -260,13 +263,12 @@ class CheckedVector:
         reward = self.column("the reward", reward, "biuf", "finite numbers")
         if not np.isfinite(reward).all():
             raise self.wrong(f"gives the reward {shown(reward)}; it must be {self.rows} finite numbers")
-        terminated, truncated = (
-            self.column(name, flag, "b", "truth values") for name, flag in zip(FIVE.split(", ")[2:4], flags, strict=True)
-        )
+        names = ("terminated", "truncated")
+        ended, cut = (self.column(*each, "b", "truth values") for each in zip(names, flags, strict=True))
         if not isinstance(info, dict):
             kind = "a list, as DictInfoToList makes it" if isinstance(info, list) else shown(info)
             raise self.wrong(f"gives infos that are no dictionary but {kind}")
-        return observation, reward, terminated, truncated, info
+        return observation, reward, ended, cut, info
 
     def success(self, info: dict[str, Any], done: Array) -> tuple[Array, Array] | None:
         """Read from infos which episodes (N,) succeeded and in which rows (N,) that is told; None where in none."""
@@ -279,8 +281,9 @@ class CheckedVector:
         told = self.column(f"the info '_{name}'", final.get(f"_{name}", np.ones(self.rows, bool)), "b", "truth values")
         values = np.asarray(final[name])
         known = values.shape == (self.rows,)
-        read = [truth(value) if said else False for value, said in zip(values, told & done, strict=True)] if known else []
-        if not known or None in read:
+        ended = told & done
+        read = [truth(value) if said else False for value, said in zip(values, ended, strict=True)] if known else [None]
+        if None in read:
             raise self.wrong(f"gives the info {name!r} as {shown(final[name])}; it must be {self.rows} truth values")
         return np.array(read, bool), told
 
@@ -311,7 +314,7 @@ def say_learning(name: str, env: Any) -> None:
 
 
 def name_of(env: Any) -> str:
-    """What a sentence calls an environment."""
+    """Name an environment in a sentence."""
     return CONTROL.sub("", env.spec.id if env.spec else type(env.unwrapped).__name__)
 
 
@@ -329,7 +332,9 @@ def learning_wrappers(env: Any) -> list[str]:
     found = []
     while True:
         values = vars(env).values() if hasattr(env, "__dict__") else ()
-        if any(all(hasattr(value, part) for part in ("mean", "var", "count", "update")) for value in values):
+        if any(
+            not callable(getattr(each, part, abs)) for each in values for part in ("running_mean", "running_var", "var")
+        ):
             found.append(type(env).__name__)
         if not isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
             return found
@@ -350,7 +355,7 @@ def without_control(error: Exception) -> Exception:
             seen.args = tuple(CONTROL.sub("", each) if isinstance(each, str) else each for each in seen.args)
         seen = seen.__cause__ or seen.__context__
     if CONTROL.search(str(error)):  # its text is made of something else
-        plain = RuntimeError(f"{type(error).__name__}: {CONTROL.sub('', str(error))}").with_traceback(error.__traceback__)
+        plain = RuntimeError(CONTROL.sub("", f"{type(error).__name__}: {error}")).with_traceback(error.__traceback__)
         for note in getattr(error, "__notes__", ()):
             plain.add_note(note)
         plain.__suppress_context__ = True
@@ -389,8 +394,10 @@ class Globals:
             self.calls += 1
             yield
             self._states, self._seed = [get() for _, get, _, _ in sources], None
-            names = [source[0] for source, old, new in zip(sources, first, self._states, strict=True) if differ(old, new)]
-            self.used = self.used or " and ".join(names)
+            drawn = map(differ, first, self._states)
+            self.used = self.used or " and ".join(
+                source[0] for source, used in zip(sources, drawn, strict=True) if used
+            )
         finally:
             for (_, _, put, _), state in zip(sources, before, strict=True):
                 put(state)

@@ -110,8 +110,11 @@ def fitter(space: gymnasium.Space[Any]) -> Fit:
     """Give the function that brings one observation into the shape and the dtype of an array space.
 
     What acting and a replay read is this one array. A cast is made where it keeps the value and its kind: whole numbers
-    within the bounds, or any number where the space holds real ones; anything else raises `Unfit`.
+    within the bounds, or any number where the space holds real ones; anything else raises `Unfit`. What is of another
+    kind of space is left as it is.
     """
+    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        return lambda given: given
     shape, dtype = space.shape or (), space.dtype
     if isinstance(space, spaces.Discrete):
         first, last = int(space.start), int(space.start + space.n)
@@ -175,7 +178,8 @@ def encoder(
     """Give the space that a network sees, and the function that brings an observation into it.
 
     Discrete, MultiDiscrete and MultiBinary become flat int64 vectors counted from 0 (MultiDiscrete; Discrete
-    has length 1). A Box of three axes (an image) stays as it is, if in a wider dtype that torch knows; any other Box becomes a flat float32 vector.
+    has length 1). A Box of three axes (an image) stays as it is, in a dtype that torch knows; any other Box becomes a
+    flat float32 vector.
     Of a Dict the entry `key` is used. Observations that are `fitted` already are not brought into the space's form.
     """
     if isinstance(space, spaces.Dict):
@@ -199,7 +203,7 @@ def encoder(
 
 
 def _stored(dtype: Any) -> np.dtype[Any]:
-    """Give the dtype of an image's pixels in a tensor; torch computes with few unsigned integers, and no long double."""
+    """Give the dtype of an image's pixels in a tensor; torch knows few unsigned integers, and no long double."""
     given = np.dtype(dtype)
     wider = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "longdouble": "float64", "float128": "float64"}
     return np.dtype(wider.get(given.name, given.name)).newbyteorder("=")

@@ -26,6 +26,7 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
+from envs import checked
 from envs.checked import CONTROL, Checked
 from envs.errors import UserError, require
 from envs.packages import Make
@@ -137,7 +138,7 @@ class WorkerRows:
         # what a module or a notebook of the user's has registered is unknown to a fresh interpreter
         registered = {} if spec is None or spec.id not in gymnasium.registry else {spec.id: gymnasium.registry[spec.id]}
         self._bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
-        self._children = [_start() for _ in self._bounds[1:]]
+        self._children = [_start(talks=worker == 0) for worker in range(len(self._bounds) - 1)]
         self._end = weakref.finalize(self, _stop, self._children)
         sizes = np.diff(self._bounds).tolist()
         jobs = [cloudpickle.dumps((registered, make, size, key, longest)) for size in sizes]
@@ -215,9 +216,12 @@ def _send(stream: IO[bytes], message: Any) -> None:
     stream.flush()
 
 
-def _start() -> subprocess.Popen[bytes]:
-    """Start a process that serves; in a session of its own, as Ctrl-C is for this one to answer."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from envs.workers import serve; serve({os.getpid()})"
+def _start(talks: bool) -> subprocess.Popen[bytes]:
+    """Start a process that serves; in a session of its own, as Ctrl-C is for this one to answer.
+
+    One of them `talks` about what all environments have in common.
+    """
+    code = f"import sys; sys.path[:] = {sys.path!r}; from envs.workers import serve; serve({os.getpid()}, {talks})"
     command, pipe = [sys.executable, "-c", code], subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
 
@@ -236,11 +240,12 @@ def _stop(children: list[subprocess.Popen[bytes]]) -> None:
             child.wait()
 
 
-def serve(parent: int) -> None:
+def serve(parent: int, talks: bool) -> None:
     """Answer requests, (method, argument) each, until there is nobody to ask: the main function of a process.
 
-    `parent` is the id of the process that asks.
+    `parent` is the id of the process that asks; `talks`: whether it says what is to be said once.
     """
+    checked.silent = not talks
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")

@@ -10,8 +10,8 @@ from dqn_memory.runs import common
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds
 from envs.atari import AtariStep
-from envs.core import Step
 from envs.checked import LONGEST
+from envs.core import Step
 from envs.fleet import Fleet, make_fleet
 from envs.packages import make_env
 from envs.registry import WORLDS, make_world

@@ -5,7 +5,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-PixelBounds = tuple[tuple[float, ...], tuple[float, ...]]  # least and greatest values: one number, or one for each entry
+PixelBounds = tuple[tuple[float, ...], tuple[float, ...]]  # least and greatest value, of all entries or of each
 UNBOUNDED = 2.0**31  # a span from which on there are no bounds worth the name
 COLOURS = (1, 3, 4)  # channels of pictures
 

@@ -27,7 +27,7 @@ class Ring:
         return min(self.written, self.num_columns) * self.num_envs
 
     def allocate(self, **forms: tuple[torch.dtype, tuple[int, ...]]) -> None:
-        """Make room for cells, each of a dtype and a shape. Zeros, not garbage: padding may be read, if only to be lost.
+        """Make room for cells, each of a dtype and a shape. Zeros, not garbage: padding may be read, if to be lost.
 
         Raises:
             UserError: there is less memory than they take.
@@ -37,9 +37,7 @@ class Ring:
         check_room(size, cells, self.device)
         try:
             for name, (dtype, shape) in forms.items():
-                self.cells[name] = torch.zeros(
-                    self.num_columns, self.num_envs, *shape, dtype=dtype, device=self.device
-                )
+                self.cells[name] = torch.zeros(self.num_columns, self.num_envs, *shape, dtype=dtype, device=self.device)
         except (RuntimeError, MemoryError) as error:
             if not (isinstance(error, MemoryError) or SHORT_OF_MEMORY.search(str(error))):
                 raise
