@@ -186,8 +186,12 @@ class Agent:
             raise UserError(f"seed is {seed}; it must be 0 or more")
         if not isinstance(env, (gymnasium.Env, VectorEnv)):
             raise UserError(f"{env!r} is no environment; give one, such as gymnasium.make('CartPole-v1')")
-        single = None if isinstance(env, VectorEnv) else Checked(env, self.config.environment.observation_key, LONGEST)
-        vector = env if single is None else SyncVectorEnv([lambda: single], autoreset_mode="SameStep")
+        key = self.config.environment.observation_key
+        vector: VectorEnv[Any, Any, Any] = (
+            env
+            if isinstance(env, VectorEnv)
+            else SyncVectorEnv([lambda: Checked(env, key, LONGEST)], autoreset_mode="SameStep")
+        )
         found, known = discrete_actions(vector.single_action_space)[0], self.interface.num_actions
         if found != known:
             raise UserError(f"the environment has {found} actions, but the agent was trained with {known}")

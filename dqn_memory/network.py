@@ -33,6 +33,7 @@ from dqn_memory.blocks.memory import BIDIRECTIONAL, build
 from dqn_memory.blocks.priors import PriorConfig
 from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.settings import Bounds, check_numbers
+from envs.spaces import image_bounds
 
 HEADS = ("mlp", "linear")
 WINDOW_LENGTHS = (8, 16, 24, 32)  # what shorter windows are trimmed to; compiled runs have a graph of each
@@ -89,13 +90,7 @@ def _image(space: gymnasium.spaces.Box) -> ObservationSpec:
         channels_last(space.shape)
     except ValueError as error:
         raise UserError(str(error)) from None
-    dtype = torch.from_numpy(np.zeros(1, space.dtype)).dtype
-    low, high = (np.asarray(each, np.float64).flatten() for each in (space.low, space.high))
-    if (low == low[0]).all() and (high == high[0]).all():
-        low, high = low[:1], high[:1]
-    usual = 1.0 if dtype.is_floating_point else 255.0
-    bounds = None if len(low) == 1 and (low[0], high[0]) == (0, usual) else (tuple(low.tolist()), tuple(high.tolist()))
-    return ObservationSpec("image", space.shape, 0, dtype, bounds)
+    return ObservationSpec("image", space.shape, 0, torch.tensor(np.zeros(1, space.dtype)).dtype, image_bounds(space))
 
 
 def _tokens(components: int, vocabulary: int) -> ObservationSpec:

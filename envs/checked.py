@@ -195,7 +195,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise self.wrong(f"gives {error}") from None
         if self._careful:
             self._careful -= 1
-            outside = found[(found < self._seen.low) | (found > self._seen.high)]
+            space: Any = self._seen
+            outside = found[(found < space.low) | (found > space.high)]
             if outside.size:
                 raise self.wrong(f"gives an observation that holds {outside[0]}, outside of {shown(self._seen)}")
         return found if self._key is None else {**given, self._key: found}
@@ -332,9 +333,7 @@ def learning_wrappers(env: Any) -> list[str]:
     found = []
     while True:
         values = vars(env).values() if hasattr(env, "__dict__") else ()
-        if any(
-            not callable(getattr(each, part, abs)) for each in values for part in ("running_mean", "running_var", "var")
-        ):
+        if any(all(not callable(getattr(value, part, abs)) for part in ("mean", "var")) for value in values):
             found.append(type(env).__name__)
         if not isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
             return found
@@ -395,9 +394,8 @@ class Globals:
             yield
             self._states, self._seed = [get() for _, get, _, _ in sources], None
             drawn = map(differ, first, self._states)
-            self.used = self.used or " and ".join(
-                source[0] for source, used in zip(sources, drawn, strict=True) if used
-            )
+            names = [source[0] for source, used in zip(sources, drawn, strict=True) if used]
+            self.used = self.used or " and ".join(names)
         finally:
             for (_, _, put, _), state in zip(sources, before, strict=True):
                 put(state)

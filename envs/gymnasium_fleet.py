@@ -196,7 +196,7 @@ class GymnasiumFleet(ReplayedFleet):
     def ignores_seed(self) -> bool:
         """Tell whether two fresh environments differ that are seeded alike and take the same few actions."""
         with suppress(Exception), closing(self._sample()) as one, closing(self._sample()) as other:
-            if not np.array_equal(*(rows.first([self.seeds[0]]) for rows in (one, other))):
+            if not np.array_equal(one.first([self.seeds[0]]), other.first([self.seeds[0]])):
                 return True
             until = time.monotonic() + SEED_SECONDS
             for step in range(SEED_STEPS):

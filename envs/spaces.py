@@ -141,7 +141,8 @@ def _fitted(space: gymnasium.Space[Any], given: Any) -> Array:
     if array.shape != shape:
         raise Unfit(f"an observation of shape {array.shape}, its space is of shape {shape}")
     if array.dtype == dtype or dtype.kind == "f":
-        return array.astype(dtype, copy=False)
+        with np.errstate(over="ignore"):  # infinite numbers are refused later
+            return array.astype(dtype, copy=False)
     if array.dtype.kind == "f":
         raise Unfit(f"an observation of {array.dtype}, but its space {shown(space)} holds whole numbers")
     low, high = (space.low, space.high) if isinstance(space, spaces.Box) else (_least(dtype), _most(dtype))
@@ -207,6 +208,18 @@ def _stored(dtype: Any) -> np.dtype[Any]:
     given = np.dtype(dtype)
     wider = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "longdouble": "float64", "float128": "float64"}
     return np.dtype(wider.get(given.name, given.name)).newbyteorder("=")
+
+
+def image_bounds(space: spaces.Box) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Give the least and the greatest value, of all entries or of each where they differ.
+
+    None where they are what is usual: 0 .. 255 of whole numbers, 0 .. 1 of real ones.
+    """
+    low, high = (np.asarray(each, np.float64).flatten() for each in (space.low, space.high))
+    if (low == low[:1]).all() and (high == high[:1]).all():
+        low, high = low[:1], high[:1]
+    usual = [0.0], [1.0 if np.dtype(space.dtype).kind == "f" else 255.0]
+    return None if (low.tolist(), high.tolist()) == usual else (tuple(low.tolist()), tuple(high.tolist()))
 
 
 def discrete_actions(space: gymnasium.Space[Any]) -> tuple[int, Decode]:
