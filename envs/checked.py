@@ -61,7 +61,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             seen = seen[self._key]  # type: ignore[index]
         self._fit, self._seen = fitter(seen), seen
         self._careful = CAREFUL if isinstance(seen, gymnasium.spaces.Box) and seen.dtype.kind in "biu" else 0
-        self._longest = None if env.spec is not None and env.spec.max_episode_steps else longest
+        self._longest = None if limited(env) else longest
         self.taken = 0  # steps of the running episode
         self._where = "reset"
         self._globals: Globals | None = None
@@ -240,10 +240,9 @@ class CheckedVector:
     """The results of a vector environment of somebody else, which are as Gymnasium prescribes or a UserError."""
 
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
-        self.env, self.rows, self.name, self.taken = env, env.num_envs, name_of(env), 0
-        spec = env.spec or getattr(next(iter(getattr(env, "envs", ())), None), "spec", None)
-        ours = getattr(env.unwrapped, "world", None) is not None  # which has a limit of its own
-        self.limited = ours or (spec is not None and spec.max_episode_steps is not None)
+        first = next(iter(getattr(env, "envs", ())), env)  # of Gymnasium's SyncVectorEnv: one of its environments
+        self.env, self.rows, self.name, self.taken = env, env.num_envs, name_of(env if env.spec else first), 0
+        self.limited = limited(env) or limited(first)
         say_learning(self.name, env)
 
     def reset(self, **given: Any) -> Any:
@@ -326,6 +325,14 @@ def truth(given: Any) -> bool | None:
         if array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1):
             return bool(array.item())
     return None
+
+
+def limited(env: Any) -> bool:
+    """Whether a limit of steps is known, as of all environments of this suite."""
+    known = (env.spec is not None and env.spec.max_episode_steps) or hasattr(env.unwrapped, "world")
+    while not known and isinstance(env, gymnasium.Wrapper):
+        known, env = isinstance(env, gymnasium.wrappers.TimeLimit), env.env
+    return bool(known)
 
 
 def learning_wrappers(env: Any) -> list[str]:
