@@ -23,6 +23,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import Score, play
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.settings import Bounds
+from envs.checked import LONGEST
 from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
 
@@ -400,7 +401,9 @@ class EvalSetup:
             if draws is not None and not self.sampled:  # one try tells nothing of chance
                 return TensorFleet(world, len(draws), seed, initial=draws), 1, True
         num_envs = min(episodes, MAX_EVAL_ENVS)
-        fleet = make_fleet(self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers)
+        fleet = make_fleet(
+            self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers, LONGEST
+        )
         return fleet, math.ceil(episodes / num_envs), False
 
     def policy(self, network: QNetwork, num_envs: int, seed: int) -> NetworkPolicy:

@@ -41,6 +41,7 @@ from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Policy, Score, Tally
 from dqn_memory.runs.trainer import LoadedPolicy
+from envs.checked import LONGEST, Checked, CheckedVector
 from envs.cli import load_plugins
 from envs.files import make_folder, write_atomic
 from envs.fleet import make_fleet
@@ -189,7 +190,12 @@ class Agent:
             raise UserError(f"seed is {seed}; it must be 0 or more")
         if not isinstance(env, (gymnasium.Env, VectorEnv)):
             raise UserError(f"{env!r} is no environment; give one, such as gymnasium.make('CartPole-v1')")
-        vector = env if isinstance(env, VectorEnv) else SyncVectorEnv([lambda: env], autoreset_mode="SameStep")
+        key = self.config.environment.observation_key
+        vector: VectorEnv[Any, Any, Any] = (
+            env
+            if isinstance(env, VectorEnv)
+            else SyncVectorEnv([lambda: Checked(env, key, LONGEST)], autoreset_mode="SameStep")
+        )
         found, known = discrete_actions(vector.single_action_space)[0], self.interface.num_actions
         if found != known:
             raise UserError(f"the environment has {found} actions, but the agent was trained with {known}")
@@ -267,6 +273,8 @@ class Agent:
         if (given.shape != shape and given.shape[1:] != shape) or given.ndim < len(shape) or not given.size:
             raise UserError(f"the observation has shape {given.shape}; it must be {shape}, or (N, ...) for a batch")
         self._check_numbers(given)
+        if self._sizes is not None and given.dtype.kind == "f":
+            given = given.astype(np.int64)  # whole numbers, as has been checked
         single = given.shape == shape
         rows = given[None] if single else given
         batch = np.stack([self.interface.encode(row) for row in rows])  # (N, ...)
@@ -312,29 +320,25 @@ def play_vector(agent: Agent, envs: VectorEnv[Any, Any, Any], episodes: int, see
     tally, reported = Tally(math.ceil(episodes / rows), rows), True
     returns, lengths = np.zeros(rows), np.zeros(rows, np.int64)
     reset, idle = np.ones(rows, bool), np.zeros(rows, bool)  # idle: the next step is the row's reset
-    observation, _ = envs.reset(seed=seed)
+    given = CheckedVector(envs)
+    observation = given.reset(seed=seed)
     while tally.open:
-        observation, reward, terminated, truncated, info = envs.step(agent.act(observation, reset))
+        observation, reward, terminated, truncated, info = given.step(agent.act(observation, reset))
         returns, lengths = returns + np.where(idle, 0.0, reward), lengths + ~idle
+        require(
+            lengths.max() <= LONGEST or given.limited,
+            f"{given.name}: an episode has not ended after {LONGEST:,} steps, and nothing limits it; make the "
+            "environment with max_episode_steps",
+        )
         done = (terminated | truncated) & ~idle
-        success, told = _success(info, returns)
+        success, told = given.success(info, done) or (returns > 0, np.zeros(rows, bool))
         reported &= bool(told[done].all())
         tally.add(done, success, returns, lengths)
         returns[done], lengths[done] = 0.0, 0
         reset, idle = (idle, done) if mode is AutoresetMode.NEXT_STEP else (done, idle)
         if mode is AutoresetMode.DISABLED and done.any():
-            observation, _ = envs.reset(options={"reset_mask": done})
+            observation = given.reset(options={"reset_mask": done})
     return tally.score(episodes, reported=reported)
-
-
-def _success(info: dict[str, Any], returns: Array) -> tuple[Array, Array]:
-    """Read the success of episodes that ended, (N,), and where it was told; a return above 0 stands in for it."""
-    final = info.get("final_info", info)
-    for name in ("success", "is_success"):
-        if name in final:
-            told = np.broadcast_to(np.asarray(final.get(f"_{name}", True), bool), returns.shape)
-            return np.asarray(final[name], bool), told
-    return returns > 0, np.zeros(len(returns), bool)
 
 
 def _exported(step: GreedyStep, observation: torch.Tensor) -> tuple[bytes, bytes]:
@@ -447,4 +451,6 @@ def _setup(options: EvaluationOptions, config: TrainConfig, network: QNetwork, d
 
 def _form(spec: ObservationSpec, num_actions: int) -> str:
     words = f", {spec.vocabulary} tokens" if spec.vocabulary else ""
+    if spec.bounds is not None:
+        words += f", values from {min(spec.bounds[0])} to {max(spec.bounds[1])}"
     return f"{spec.kind} observations of shape {spec.shape}{words}, and {num_actions} actions"

@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
 from dqn_memory.blocks.bag import Bag, BagAttention
 from dqn_memory.blocks.block import constrained, penalty, select
-from dqn_memory.blocks.embeddings import ActionHistoryEmbedding, ImageEmbedding, TokenEmbedding, VectorEmbedding
+from dqn_memory.blocks.embeddings import (
+    ActionHistoryEmbedding,
+    ImageEmbedding,
+    PixelBounds,
+    TokenEmbedding,
+    VectorEmbedding,
+    channels_last,
+)
 from dqn_memory.blocks.finite import contained_at, contained_layers, contained_rows, contained_window, unpadded
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
@@ -28,6 +35,7 @@ from dqn_memory.blocks.priors import PriorConfig
 from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.packages import in_own_code
+from envs.spaces import image_bounds
 
 HEADS = ("mlp", "linear")
 WINDOW_LENGTHS = (8, 16, 24, 32)  # what shorter windows are trimmed to; compiled runs have a graph of each
@@ -42,6 +50,7 @@ class ObservationSpec:
     shape: tuple[int, ...]
     vocabulary: int = 0  # number of tokens, the padding token included; 0 unless the kind is discrete
     dtype: torch.dtype = torch.float32  # as stored in the replay
+    bounds: PixelBounds | None = None  # of an image's values, where they are others than 0 .. 255 (floats: 0 .. 1)
 
     @property
     def padding(self) -> float:
@@ -63,19 +72,27 @@ def observation_spec(space: gymnasium.Space) -> ObservationSpec:
     them is never used); the last one is the padding token.
 
     Raises:
-        UserError: the space is of another kind.
+        UserError: the space is of another kind, or an image whose sizes do not say which axis holds its channels.
     """
     if isinstance(space, gymnasium.spaces.Discrete):
         return _tokens(1, int(space.n) + 1)
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         return _tokens(int(np.prod(space.shape)), int(space.nvec.max()) + 2)
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3:
-        return ObservationSpec("image", tuple(space.shape), 0, torch.from_numpy(np.zeros(1, space.dtype)).dtype)
+        return _image(space)
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
         return ObservationSpec("continuous", tuple(space.shape))
     raise UserError(
         f"observation space {space} cannot be embedded; use Discrete, MultiDiscrete, a 1-D Box or an image Box"
     )
+
+
+def _image(space: gymnasium.spaces.Box) -> ObservationSpec:
+    try:
+        channels_last(space.shape)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return ObservationSpec("image", space.shape, 0, torch.tensor(np.zeros(1, space.dtype)).dtype, image_bounds(space))
 
 
 def _tokens(components: int, vocabulary: int) -> ObservationSpec:
@@ -89,7 +106,7 @@ def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 
         return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
     if spec.kind == "continuous":
         return VectorEmbedding(spec.shape[0], width)
-    return ImageEmbedding(spec.shape, width, integer=not spec.dtype.is_floating_point)
+    return ImageEmbedding(spec.shape, width, not spec.dtype.is_floating_point, spec.bounds)
 
 
 @dataclass(frozen=True)

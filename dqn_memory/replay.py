@@ -63,16 +63,16 @@ class Replay(Ring):
         require(columns >= 2, f"--capacity {capacity} holds fewer than two steps of --num-envs {num_envs} environments")
         super().__init__(columns, num_envs, device)
         self.spec, self.num_actions = spec, num_actions
-        self.cells = {
-            "observation": self.allocate(spec.dtype, *spec.shape),
-            "next_observation": self.allocate(spec.dtype, *spec.shape),
-            "previous_action": self.allocate(torch.int16),
-            "action": self.allocate(torch.int16),
-            "reward": self.allocate(torch.float32),
-            "terminated": self.allocate(torch.bool),
-            "done": self.allocate(torch.bool),
-            "time": self.allocate(torch.int32),  # step within the episode
-        }
+        self.allocate(
+            observation=(spec.dtype, spec.shape),
+            next_observation=(spec.dtype, spec.shape),
+            previous_action=(torch.int16, ()),
+            action=(torch.int16, ()),
+            reward=(torch.float32, ()),
+            terminated=(torch.bool, ()),
+            done=(torch.bool, ()),
+            time=(torch.int32, ()),  # step within the episode
+        )
         # copies on the host, so that a batch's longest window is known without waiting for the device
         kinds = {"time": np.int32, "done": np.bool_, "terminated": np.bool_}
         self.host: dict[str, np.ndarray] = {name: np.zeros((columns, num_envs), kind) for name, kind in kinds.items()}

@@ -125,8 +125,10 @@ def rom(game: str) -> str:
     except ImportError as error:
         raise UserError("Atari games need ale-py; install it with `pip install ale-py`.") from error
     plain = re.sub(r"-v\d+$", "", game.removeprefix("envs:").removeprefix("ALE/")).removesuffix("NoFrameskip")
+    known = set(get_all_rom_ids())
+    spelt = {name.replace("_", ""): name for name in known}  # capitals do not say where all words begin, as in UpNDown
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain).lower()
-    return check_known("Atari game", name, set(get_all_rom_ids()))
+    return check_known("Atari game", spelt.get(plain.lower().replace("_", ""), name), known)
 
 
 def _games(game: str, count: int, config: AtariConfig) -> Any:

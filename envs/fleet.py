@@ -142,15 +142,17 @@ def make_fleet(
     observation_key: str | None = None,
     env_kwargs: dict[str, Any] | None = None,
     workers: int | None = None,
+    longest: int | None = None,
 ) -> Fleet:
     """Make N environments by id: an AtariFleet for ALE/..., a TensorFleet for a World, else a GymnasiumFleet.
 
-    Only the last can be shared out among processes (`workers`).
+    Only the last can be shared out among processes (`workers`), and may have episodes that never end, which are cut
+    after `longest` steps; all others have a limit of their own.
     """
     kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
     require(seed >= 0, f"seed must not be negative, not {seed}.")
     if not atari and id.removeprefix("envs:") not in WORLDS:
-        return GymnasiumFleet(id, num_envs, seed, device, observation_key, workers, **kwargs)
+        return GymnasiumFleet(id, num_envs, seed, device, observation_key, workers, longest, **kwargs)
     unused = f"observation_key {observation_key!r} chooses from a dictionary, which {id} does not show here."
     require(observation_key is None, unused)
     require(workers is None, f"{id} is not stepped in processes of its own; leave --env-workers out.")

@@ -1,8 +1,10 @@
 """N Gymnasium environments behind the fleet's interface, and exact resume of what cannot be copied."""
 
+import time
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
@@ -18,6 +20,7 @@ from envs.seeding import digest
 from envs.spaces import Array
 from envs.workers import Rows, WorkerRows
 
+SEED_STEPS, SEED_SECONDS = 30, 1.0  # at most, in which two environments are compared
 RESTART = -1  # logged in place of the actions when all episodes are started over
 
 
@@ -144,6 +147,7 @@ class GymnasiumFleet(ReplayedFleet):
         env: a Gymnasium id, which takes the remaining keywords, or a function that makes one environment.
         observation_key: the entry to use of a Dict observation.
         workers: processes that share the environments; None: they are in this one. The steps are the same.
+        longest: steps after which an episode is cut that nothing else limits; None: it goes on.
 
     Raises:
         UserError: the id is unknown or cannot be made, the actions are not Discrete or MultiDiscrete, the observation
@@ -158,12 +162,14 @@ class GymnasiumFleet(ReplayedFleet):
         device: str | torch.device = "cpu",
         observation_key: str | None = None,
         workers: int | None = None,
+        longest: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(env if isinstance(env, str) else getattr(env, "__name__", repr(env)), num_envs, device)
         make: Make = partial(make_env, without_module(env), **kwargs) if isinstance(env, str) else env
+        self._sample: Callable[[], Rows] = partial(Rows, make, 1, observation_key)
         rows = Rows if workers is None else partial(WorkerRows, workers=workers)
-        self._open: Callable[[], Rows | WorkerRows] = partial(rows, make, num_envs, observation_key)
+        self._open: Callable[[], Rows | WorkerRows] = partial(rows, make, num_envs, observation_key, longest)
         children = np.random.SeedSequence(seed).spawn(num_envs)
         self.seeds = [int(child.generate_state(1)[0]) for child in children]
         self.reports_success = True  # until an episode ends without a word of it
@@ -186,6 +192,20 @@ class GymnasiumFleet(ReplayedFleet):
 
     def close(self) -> None:
         self.rows.close()
+
+    def ignores_seed(self) -> bool:
+        """Tell whether two fresh environments differ that are seeded alike and take the same few actions."""
+        with suppress(Exception), closing(self._sample()) as one, closing(self._sample()) as other:
+            if not np.array_equal(one.first([self.seeds[0]]), other.first([self.seeds[0]])):
+                return True
+            until = time.monotonic() + SEED_SECONDS
+            for step in range(SEED_STEPS):
+                results = [rows.step([step % self.num_actions]) for rows in (one, other)]
+                if not all(map(np.array_equal, *results)):
+                    return True
+                if time.monotonic() > until:
+                    break
+        return False  # also where one fails, which is said as soon as training comes to it
 
     def _build(self) -> None:
         self.rows = self._open()

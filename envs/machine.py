@@ -16,6 +16,10 @@ import torch
 
 PACKAGES = ("dqn-memory", "numpy", "gymnasium")
 FACTS = ("cpu", "cores", "threads", "platform", "python", "torch", "numpy", "gymnasium", "revision", "dirty")
+CONTAINERS = (  # files that say how much memory a container may use and how much it uses, of both kinds of cgroup
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
 Clock = Literal["wall", "cpu"]
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -72,6 +76,26 @@ def _version(package: str) -> str | None:
     with suppress(PackageNotFoundError):
         return version(package)
     return None
+
+
+def memory(device: torch.device | str = "cpu") -> tuple[int, int] | None:
+    """Give the bytes of a device that are free now, and all it has, for this process; None where nobody says so."""
+    device = torch.device(device)
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)
+    facts = {}
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines():
+            name, _, rest = line.partition(":")
+            facts[name] = int(rest.split()[0]) << 10
+    if not {"MemAvailable", "MemTotal"} <= facts.keys():
+        return None
+    free, whole = facts["MemAvailable"], facts["MemTotal"]
+    for limit, used in CONTAINERS:
+        with suppress(OSError, ValueError):  # without a limit it says "max"
+            most = int(Path(limit).read_text(encoding="ascii"))
+            free, whole = min(free, max(0, most - int(Path(used).read_text(encoding="ascii")))), min(whole, most)
+    return free, whole
 
 
 def cpu() -> str:

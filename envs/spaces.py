@@ -14,6 +14,8 @@ from envs.errors import UserError, check_known, require
 Array = np.ndarray[Any, np.dtype[Any]]
 Encode = Callable[[Any], Array]
 Decode = Callable[[Any], Any]
+Fit = Callable[[Any], Any]
+BRIEF = 100  # characters of a value in a sentence
 MAX_ACTIONS = 2**15 - 2  # int16, less one number that stands for "no action"
 
 
@@ -97,29 +99,127 @@ def _size(space: gymnasium.Space[Any]) -> int:
     return math.prod(space.shape or ())
 
 
+# One observation in the form of its space
+
+
+class Unfit(UserError):
+    """An observation that is not of its space: "an observation ..." and what it should be."""
+
+
+def fitter(space: gymnasium.Space[Any]) -> Fit:
+    """Give the function that brings one observation into the shape and the dtype of an array space.
+
+    What acting and a replay read is this one array. A cast is made where it keeps the value and its kind: whole numbers
+    within the bounds, or any number where the space holds real ones; anything else raises `Unfit`. What is of another
+    kind of space is left as it is.
+    """
+    if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        return lambda given: given
+    shape, dtype = space.shape or (), space.dtype
+    if isinstance(space, spaces.Discrete):
+        first, last = int(space.start), int(space.start + space.n)
+        return lambda given: given if type(given) is int and first <= given < last else _fitted(space, given)
+
+    def fit(given: Any) -> Any:
+        if type(given) is np.ndarray and given.dtype == dtype and given.shape == shape:
+            return given
+        return _fitted(space, given)
+
+    return fit
+
+
+def _fitted(space: gymnasium.Space[Any], given: Any) -> Array:
+    shape, dtype = space.shape or (), np.dtype(space.dtype)
+    try:
+        array = np.asarray(given)
+    except Exception:  # ragged lists, and whatever an object's own conversion ends on
+        raise Unfit(f"an observation that is no array: {shown(given)}; its space is {shown(space)}") from None
+    if array.dtype.kind not in "biuf":
+        raise Unfit(f"an observation that holds no numbers: {shown(given)}; its space is {shown(space)}")
+    if isinstance(space, spaces.Discrete) and array.size == 1:
+        array = array.reshape(())
+    if array.shape != shape:
+        raise Unfit(f"an observation of shape {array.shape}, its space is of shape {shape}")
+    if array.dtype == dtype or dtype.kind == "f":
+        with np.errstate(over="ignore"):  # infinite numbers are refused later
+            return array.astype(dtype, copy=False)
+    if array.dtype.kind == "f":
+        raise Unfit(f"an observation of {array.dtype}, but its space {shown(space)} holds whole numbers")
+    low, high = (space.low, space.high) if isinstance(space, spaces.Box) else (_least(dtype), _most(dtype))
+    outside = array[(array < low) | (array > high)]
+    if outside.size:
+        raise Unfit(f"an observation of {array.dtype} that holds {outside[0]}, outside of its space {shown(space)}")
+    return array.astype(dtype)
+
+
+def _least(dtype: np.dtype[Any]) -> int:
+    return 0 if dtype.kind == "b" else int(np.iinfo(dtype).min)
+
+
+def _most(dtype: np.dtype[Any]) -> int:
+    return 1 if dtype.kind == "b" else int(np.iinfo(dtype).max)
+
+
+def shown(value: Any) -> str:
+    """Write a value for a sentence: on one line, shortened, without characters that steer a terminal."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        text = f"a {type(value).__name__}"
+    text = "".join(each if each.isprintable() else "?" for each in text)
+    return text if len(text) <= BRIEF else f"{text[:BRIEF]}..."
+
+
 # What networks take
 
 
-def encoder(space: gymnasium.Space[Any], key: str | None = None) -> tuple[gymnasium.Space[Any], Encode]:
+def encoder(
+    space: gymnasium.Space[Any], key: str | None = None, fitted: bool = False
+) -> tuple[gymnasium.Space[Any], Encode]:
     """Give the space that a network sees, and the function that brings an observation into it.
 
     Discrete, MultiDiscrete and MultiBinary become flat int64 vectors counted from 0 (MultiDiscrete; Discrete
-    has length 1). A Box of three axes (an image) stays as it is; any other Box becomes a flat float32 vector.
-    Of a Dict the entry `key` is used.
+    has length 1). A Box of three axes (an image) stays as it is, in a dtype that torch knows; any other Box becomes a
+    flat float32 vector.
+    Of a Dict the entry `key` is used. Observations that are `fitted` already are not brought into the space's form.
     """
     if isinstance(space, spaces.Dict):
-        inner, encode = encoder(_entry(space, key))
+        inner, encode = encoder(_entry(space, key), None, fitted)
         return inner, lambda observation: encode(observation[key])
     require(key is None, f"observation_key {key!r} needs a Dict observation, but the observation is {space}.")
+    fit = (lambda observation: observation) if fitted else fitter(space)
     if isinstance(space, spaces.Box) and len(space.shape) == 3:
-        return space, np.asarray
+        dtype = _stored(space.dtype)
+        if dtype == space.dtype:
+            return space, fit
+        wide = spaces.Box(space.low.astype(dtype), space.high.astype(dtype), dtype=dtype.type)
+        return wide, lambda observation: fit(observation).astype(dtype)
     if isinstance(space, spaces.Box):
         low, high = space.low.astype(np.float32).flatten(), space.high.astype(np.float32).flatten()
-        return spaces.Box(low, high, dtype=np.float32), lambda observation: np.float32(observation).reshape(-1)
+        return spaces.Box(low, high, dtype=np.float32), lambda observation: np.float32(fit(observation)).reshape(-1)
     if (ranges := integer_ranges(space)) is not None:
         sizes, start = ranges
-        return spaces.MultiDiscrete(sizes), lambda observation: np.int64(observation).reshape(-1) - start
+        return spaces.MultiDiscrete(sizes), lambda observation: np.int64(fit(observation)).reshape(-1) - start
     raise UserError(f"Observations must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, not {space}.")
+
+
+def _stored(dtype: Any) -> np.dtype[Any]:
+    """Give the dtype of an image's pixels in a tensor; torch knows few unsigned integers, and no long double."""
+    given = np.dtype(dtype)
+    wider = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "longdouble": "float64", "float128": "float64"}
+    return np.dtype(wider.get(given.name, given.name)).newbyteorder("=")
+
+
+def image_bounds(space: spaces.Box) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Give the least and the greatest value, of all entries or of each where they differ.
+
+    None where they are what is usual: 0 .. 255 of whole numbers, 0 .. 1 of real ones.
+    """
+    low, high = (np.asarray(each, np.float64).flatten() for each in (space.low, space.high))
+    if (low == low[:1]).all() and (high == high[:1]).all():
+        low, high = low[:1], high[:1]
+    usual = [0.0], [1.0 if np.dtype(space.dtype).kind == "f" else 255.0]
+    return None if (low.tolist(), high.tolist()) == usual else (tuple(low.tolist()), tuple(high.tolist()))
 
 
 def discrete_actions(space: gymnasium.Space[Any]) -> tuple[int, Decode]:

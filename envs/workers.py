@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
+import threading
+import time
 import traceback
 import weakref
 from bisect import bisect
@@ -23,74 +26,62 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
+from envs import checked
+from envs.checked import CONTROL, Checked
 from envs.errors import UserError, require
 from envs.packages import Make
-from envs.spaces import Array, discrete_actions, encoder
+from envs.spaces import Array, discrete_actions, encoder, shown
 
 PATIENCE = 5.0  # seconds that a process has to close its environments
+SLOW, LOST = 60.0, 600.0  # seconds without an answer after which a process is named, and after which it is given up
 
 
 class Rows:
     """N environments in this process, each started over when its episode ends."""
 
-    def __init__(self, make: Make, count: int, key: str | None) -> None:
-        self.envs = [make() for _ in range(count)]
-        self.observation_space, self._encode = encoder(self.envs[0].observation_space, key)
-        self.num_actions, self._decode = discrete_actions(self.envs[0].action_space)
+    def __init__(self, make: Make, count: int, key: str | None, longest: int | None = None) -> None:
+        made = [make() for _ in range(count)]
+        self.observation_space, self._encode = encoder(made[0].observation_space, key, fitted=True)
+        self.num_actions, self._decode = discrete_actions(made[0].action_space)
+        self.envs = [Checked(env, key, longest) for env in made]
 
     def first(self, seeds: list[int | None]) -> Array:
         """Start all episodes, with seeds (N,) or None for each; gives the observations (N, ...)."""
-        found = [self._start(env, seed) for env, seed in zip(self.envs, seeds, strict=True)]
-        promised = self.observation_space.shape
-        if wrong := [shape for shape in map(np.shape, found) if shape != promised]:
-            what = f"an observation of shape {wrong[0]}, its space is of shape {promised}"
-            raise UserError(f"{self.name}: reset gives {what}")
-        return self._sound(np.stack(found))
-
-    @property
-    def name(self) -> str:
-        """What an error calls the environment."""
-        env = self.envs[0]
-        return env.spec.id if env.spec else type(env.unwrapped).__name__
+        found = [self._encode(env.reset(seed=seed)[0]) for env, seed in zip(self.envs, seeds, strict=True)]
+        return self._sound(np.stack(found), self.envs)
 
     def step(self, actions: list[int]) -> Outcome:
         """Take one action in each environment and start finished ones over."""
         results = [env.step(self._decode(action)) for env, action in zip(self.envs, actions, strict=True)]
-        if wrong := [len(result) for result in results if len(result) != 5]:
-            wanted = "observation, reward, terminated, truncated, info"
-            raise UserError(f"{self.name}: step gives {wrong[0]} values; Gymnasium's are five: {wanted}")
-        final = np.stack([self._encode(result[0]) for result in results])  # (N, ...)
-        if any(result[1] is None for result in results):
-            raise UserError(f"{self.name}: step gives no reward; it must be a finite number")
-        rewards = np.array([float(np.asarray(result[1]).item()) for result in results])
-        if not np.isfinite(rewards).all():
-            wild = rewards[~np.isfinite(rewards)][0]
-            raise UserError(f"{self.name}: step gives the reward {wild}; it must be a finite number")
-        terminated = np.array([bool(result[2]) for result in results])
-        truncated = np.array([bool(result[3]) for result in results]) & ~terminated  # an end at the limit is an end
+        final = self._sound(np.stack([self._encode(result[0]) for result in results]), self.envs)  # (N, ...)
+        rewards = np.array([result[1] for result in results])
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(rewards.astype(np.float32))  # which agents learn from
+        if not finite.all():
+            row = int(np.flatnonzero(~finite)[0])
+            raise self.envs[row].wrong(f"gives the reward {rewards[row]}; it must be a finite number")
+        terminated = np.array([result[2] for result in results])
+        truncated = np.array([result[3] for result in results])
         success = np.array([_success(result[4]) for result in results], np.int8)
         done = terminated | truncated
         fresh = final[done]  # (M, ...)
-        for place, row in enumerate(np.flatnonzero(done)):
-            fresh[place] = self._start(self.envs[row])
-        return Outcome(self._sound(final), self._sound(fresh), rewards, terminated, truncated, success)
+        begun = [self.envs[row] for row in np.flatnonzero(done)]
+        for place, env in enumerate(begun):
+            fresh[place] = self._encode(env.reset()[0])
+        return Outcome(final, self._sound(fresh, begun), rewards, terminated, truncated, success)
 
-    def _start(self, env: gymnasium.Env[Any, Any], seed: int | None = None) -> Array:
-        """Start one episode and give its first observation."""
-        given = env.reset(seed=seed)
-        if not isinstance(given, tuple) or len(given) != 2:
-            raise UserError(f"{self.name}: reset must give two values, as Gymnasium's: observation, info")
-        return self._encode(given[0])
-
-    def _sound(self, observations: Array) -> Array:
-        """Return the observations (N, ...), none of which is a number that a network cannot take."""
+    def _sound(self, observations: Array, envs: list[Checked]) -> Array:
+        """Return the observations (N, ...) of environments, none of which is a number that a network cannot take."""
         space = self.observation_space
         if isinstance(space, gymnasium.spaces.MultiDiscrete):
-            wild = observations[(observations < 0) | (observations >= space.nvec)]
+            wild = (observations < 0) | (observations >= space.nvec)
+        elif observations.dtype.kind == "f":
+            wild = ~np.isfinite(observations)
         else:
-            wild = observations[~np.isfinite(observations)] if observations.dtype.kind == "f" else np.empty(0)
-        if wild.size:
-            raise UserError(f"{self.name}: an observation holds {wild[0]}, outside of {space}")
+            return observations
+        if wild.any():
+            row = int(np.argwhere(wild)[0][0])
+            raise envs[row].said(f"an observation holds {observations[wild][0]}, outside of {shown(space)}")
         return observations
 
     def frame(self, row: int) -> Array | None:
@@ -118,8 +109,6 @@ class Outcome(NamedTuple):
 
 def _success(info: dict[str, Any]) -> int:
     said = next((name for name in ("success", "is_success") if name in info), None)
-    if said is not None and isinstance(info[said], str):  # any text would be true
-        raise UserError(f"step gives the info {said!r} as {info[said]!r}; it must be true or false")
     return -1 if said is None else int(bool(info[said]))
 
 
@@ -136,23 +125,23 @@ class WorkerRows:
     """The same for environments in processes of their own: `Rows`, each with a share of the environments.
 
     A process is a fresh interpreter that reads requests from its standard input and writes replies to its standard
-    output, and so ends with the process that started it, however that ends. Exceptions are raised here, with the
-    traceback from there as a note.
+    output. It ends with the process that started it, however that ends and whatever its environments do. Exceptions are
+    raised here, with the traceback from there as a note.
     """
 
-    def __init__(self, make: Make, count: int, key: str | None, workers: int) -> None:
+    def __init__(self, make: Make, count: int, key: str | None, longest: int | None = None, workers: int = 1) -> None:
         require(workers >= 1, f"workers must be at least 1 process, not {workers}.")
         sample = Rows(make, 1, key)  # what is wrong with the environment is said here
         self.observation_space, self.num_actions = sample.observation_space, sample.num_actions
-        spec = sample.envs[0].spec
+        spec, self.name = sample.envs[0].spec, sample.envs[0].name
         sample.close()
         # what a module or a notebook of the user's has registered is unknown to a fresh interpreter
         registered = {} if spec is None or spec.id not in gymnasium.registry else {spec.id: gymnasium.registry[spec.id]}
         self._bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
-        self._children = [_start() for _ in self._bounds[1:]]
+        self._children = [_start(talks=worker == 0) for worker in range(len(self._bounds) - 1)]
         self._end = weakref.finalize(self, _stop, self._children)
         sizes = np.diff(self._bounds).tolist()
-        jobs = [cloudpickle.dumps((registered, make, size, key)) for size in sizes]
+        jobs = [cloudpickle.dumps((registered, make, size, key, longest)) for size in sizes]
         self._ask("build", dict(enumerate(jobs)))
 
     def first(self, seeds: list[int | None]) -> Array:
@@ -180,7 +169,7 @@ class WorkerRows:
         try:
             for child, argument in zip(asked, arguments.values(), strict=True):
                 _send(_pipe(child.stdin), (method, argument))
-            replies = [pickle.load(_pipe(child.stdout)) for child in asked]
+            replies = [self._reply(worker, method) for worker in arguments]
         except BaseException as error:  # replies that are still to come would be taken for later ones
             self.close()
             if not isinstance(error, EOFError | BrokenPipeError | pickle.UnpicklingError):
@@ -195,6 +184,26 @@ class WorkerRows:
                 raise reply.error
         return replies
 
+    def _reply(self, worker: int, method: str) -> Any:
+        """Wait for a process's answer; one that takes long is named, and given up in the end."""
+        child, waited = self._children[worker], 0.0
+        stream = _pipe(child.stdout)
+        while not _answers(stream, SLOW):
+            waited += SLOW
+            first, last = self._bounds[worker], self._bounds[worker + 1] - 1
+            silent = (
+                f"{self.name}: process {child.pid} of --env-workers, which has environments {first} to {last}, has not "
+                f"answered {method!r} for {waited:g} seconds"
+            )
+            require(waited < LOST, f"{silent}; look for what hangs in its environments")
+            print(silent, file=sys.stderr, flush=True)
+        return pickle.load(stream)
+
+
+def _answers(stream: IO[bytes], seconds: float) -> bool:
+    """Wait until there is something to read, for a while; where pipes cannot be waited for, reading does."""
+    return sys.platform == "win32" or bool(select.select([stream], [], [], seconds)[0])
+
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
     if stream is None or stream.closed:
@@ -207,9 +216,12 @@ def _send(stream: IO[bytes], message: Any) -> None:
     stream.flush()
 
 
-def _start() -> subprocess.Popen[bytes]:
-    """Start a process that serves; in a session of its own, as Ctrl-C is for this one to answer."""
-    code = f"import sys; sys.path[:] = {sys.path!r}; from envs.workers import serve; serve()"
+def _start(talks: bool) -> subprocess.Popen[bytes]:
+    """Start a process that serves; in a session of its own, as Ctrl-C is for this one to answer.
+
+    One of them `talks` about what all environments have in common.
+    """
+    code = f"import sys; sys.path[:] = {sys.path!r}; from envs.workers import serve; serve({os.getpid()}, {talks})"
     command, pipe = [sys.executable, "-c", code], subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
 
@@ -228,9 +240,14 @@ def _stop(children: list[subprocess.Popen[bytes]]) -> None:
             child.wait()
 
 
-def serve() -> None:
-    """Answer requests, (method, argument) each, until there is nobody to ask: the main function of a process."""
+def serve(parent: int, talks: bool) -> None:
+    """Answer requests, (method, argument) each, until there is nobody to ask: the main function of a process.
+
+    `parent` is the id of the process that asks; `talks`: whether it says what is to be said once.
+    """
+    checked.silent = not talks
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what environments print must not fall among the replies
     rows: Any = None
@@ -252,9 +269,21 @@ def serve() -> None:
     os._exit(0)  # without a word about the replies that nobody took
 
 
+def _end_with(parent: int) -> None:
+    """End this process, and those that its environments have started, as soon as its parent has ended.
+
+    The end of its standard input says so only to a process that reads it, which one whose environments hang does not.
+    """
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)
+
+
 def _failure(error: Exception) -> Failure:
     """Make an exception fit for the way, with its traceback."""
-    note = "in a process of its own:\n" + "".join(traceback.format_exception(error))
+    note = CONTROL.sub("", "in a process of its own:\n" + "".join(traceback.format_exception(error)))
     error.add_note(note)
     try:
         pickle.loads(pickle.dumps(error))

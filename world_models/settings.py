@@ -10,6 +10,7 @@ from dqn_memory.runs import common
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds
 from envs.atari import AtariStep
+from envs.checked import LONGEST
 from envs.core import Step
 from envs.fleet import Fleet, make_fleet
 from envs.packages import make_env
@@ -74,7 +75,9 @@ class EvalSetup:
         return cls(environment.env, kwargs, environment.observation_key, device, reset_memory, environment.env_workers)
 
     def fleet(self, num_envs: int, seed: int) -> Fleet:
-        return make_fleet(self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers)
+        return make_fleet(
+            self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers, LONGEST
+        )
 
 
 def training_signal(step: Step, collection: Any) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from dqn_memory.acting import ActingMode, ActingState, EvalSetup, NetworkPolicy
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
+from envs.checked import LONGEST
 from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
 from envs.spaces import Array
@@ -88,7 +89,7 @@ def single_fleet(setup: EvalSetup, seed: int, initial: int | None = None, draw: 
     ours = setup.env.removeprefix("envs:") in WORLDS
     if initial is None:
         kwargs = setup.env_kwargs | ({"render_mode": "rgb_array"} if draw and not ours else {})
-        return make_fleet(setup.env, 1, seed, setup.device, setup.observation_key, kwargs)
+        return make_fleet(setup.env, 1, seed, setup.device, setup.observation_key, kwargs, longest=LONGEST)
     world = make_world(setup.env, setup.device, **setup.env_kwargs) if ours else None
     draws = None if world is None else world.initial_draws()
     if world is None or draws is None:

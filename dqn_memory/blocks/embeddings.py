@@ -5,6 +5,10 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
+PixelBounds = tuple[tuple[float, ...], tuple[float, ...]]  # least and greatest value, of all entries or of each
+UNBOUNDED = 2.0**31  # a span from which on there are no bounds worth the name
+COLOURS = (1, 3, 4)  # channels of pictures
+
 
 class TokenEmbedding(nn.Module):
     """Embed d tokens by one shared table, concatenate, then Linear(8 d, D): 8 V + 8 d D + D parameters."""
@@ -30,14 +34,73 @@ class VectorEmbedding(nn.Module):
         return self.linear(observation.to(self.linear.weight.dtype))
 
 
-class ImageEmbedding(nn.Module):
-    """Embed an image: two 3x3 convolutions below 36 pixels, else the 8-4-3 stack of DQN (Mnih et al. 2015)."""
+def channels_last(shape: tuple[int, ...]) -> bool:
+    """Tell whether an image's channels are its last axis or its first, where the sizes leave no doubt.
 
-    def __init__(self, shape: tuple[int, ...], width: int, integer: bool) -> None:
+    Channels are the axis at either end that is shorter than both others; where neither is, the one that has as many
+    entries as a picture has colours.
+
+    Raises:
+        ValueError: both ends may be the channels.
+    """
+    first, middle, last = shape
+    for settled in ((first < min(middle, last), last < min(first, middle)), (first in COLOURS, last in COLOURS)):
+        if settled[0] != settled[1]:
+            return settled[1]
+    raise ValueError(
+        f"an image of {first} x {middle} x {last} does not say which axis holds its channels, which must be the first "
+        "or the last and shorter than both others; give it another form, such as by a "
+        "gymnasium.wrappers.TransformObservation that flattens, pads or transposes it"
+    )
+
+
+class UnitScale(nn.Module):
+    """Bring the values of images from their bounds to 0 .. 1; it has no parameters.
+
+    Args:
+        shape: of one image.
+        integer: whether values are whole numbers.
+        bounds: least and greatest value, of all entries or of each; None: 0 .. 255 of whole numbers, else 0 .. 1. An
+            entry without finite bounds stays as it is.
+    """
+
+    low: Tensor | float
+    factor: Tensor | float
+
+    def __init__(self, shape: tuple[int, ...], integer: bool, bounds: PixelBounds | None = None) -> None:
         super().__init__()
-        self.channels_last = shape[-1] <= shape[0]
+        self.low, self.factor = 0.0, 1 / 255 if integer else 1.0
+        if bounds is None:
+            return
+        low, high = (torch.tensor(each, dtype=torch.float64) for each in bounds)
+        span = high - low
+        bounded = (span > 0) & (span < UNBOUNDED)
+        low, factor = torch.where(bounded | (span == 0), low, 0.0), torch.where(bounded, 1 / span, 1.0)
+        if len(low) == 1:
+            self.low, self.factor = float(low), float(factor)
+            return
+        del self.low, self.factor
+        self.register_buffer("low", low.float().reshape(shape), persistent=False)
+        self.register_buffer("factor", factor.float().reshape(shape), persistent=False)
+
+    def forward(self, images: Tensor, dtype: torch.dtype) -> Tensor:  # (N, ...) -> (N, ...)
+        if isinstance(self.low, float) and self.low == 0.0:
+            return images.to(dtype) * self.factor
+        wide = images.to(torch.promote_types(dtype, torch.float32))  # in half precision large numbers would be infinite
+        return ((wide - self.low) * self.factor).to(dtype)
+
+
+class ImageEmbedding(nn.Module):
+    """Embed an image: two 3x3 convolutions below 36 pixels, else the 8-4-3 stack of DQN (Mnih et al. 2015).
+
+    Values are brought from their `bounds` to 0 .. 1, see `UnitScale`.
+    """
+
+    def __init__(self, shape: tuple[int, ...], width: int, integer: bool, bounds: PixelBounds | None = None) -> None:
+        super().__init__()
+        self.channels_last = channels_last(shape)
         height, image_width, channels = shape if self.channels_last else (shape[1], shape[2], shape[0])
-        self.scale = 1 / 255 if integer else 1.0
+        self.scale = UnitScale(shape, integer, bounds)
         # channels, kernel, stride, padding
         small, large = ((32, 3, 1, 1), (64, 3, 2, 1)), ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
         layers: list[nn.Module] = []
@@ -50,7 +113,7 @@ class ImageEmbedding(nn.Module):
         self.linear = nn.Linear(flat.numel(), width)
 
     def forward(self, observation: Tensor) -> Tensor:  # (B, T, H, W, C) or (B, T, C, H, W) -> (B, T, D)
-        frames = observation.flatten(0, 1).to(self.linear.weight.dtype) * self.scale
+        frames = self.scale(observation.flatten(0, 1), self.linear.weight.dtype)
         if self.channels_last:
             frames = frames.permute(0, 3, 1, 2)
         return self.linear(self.convolutions(frames).flatten(1)).unflatten(0, observation.shape[:2])

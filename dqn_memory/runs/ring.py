@@ -1,7 +1,13 @@
 """What every replay is made of: a ring of columns, one for each step of N parallel environments."""
 
+import math
+import sys
+
 import torch
 from torch import Tensor
+
+from dqn_memory.runs.errors import SHORT_OF_MEMORY, UserError
+from envs.machine import memory
 
 
 class Ring:
@@ -20,9 +26,22 @@ class Ring:
         """Environment steps held."""
         return min(self.written, self.num_columns) * self.num_envs
 
-    def allocate(self, dtype: torch.dtype, *shape: int) -> Tensor:
-        """Room for one kind of cell. Zeros, not garbage: padding may be read, if only to be thrown away."""
-        return torch.zeros(self.num_columns, self.num_envs, *shape, dtype=dtype, device=self.device)
+    def allocate(self, **forms: tuple[torch.dtype, tuple[int, ...]]) -> None:
+        """Make room for cells, each of a dtype and a shape. Zeros, not garbage: padding may be read, if to be lost.
+
+        Raises:
+            UserError: there is less memory than they take.
+        """
+        cells = self.num_columns * self.num_envs
+        size = sum(cells * dtype.itemsize * math.prod(shape) for dtype, shape in forms.values())
+        check_room(size, cells, self.device)
+        try:
+            for name, (dtype, shape) in forms.items():
+                self.cells[name] = torch.zeros(self.num_columns, self.num_envs, *shape, dtype=dtype, device=self.device)
+        except (RuntimeError, MemoryError) as error:
+            if not (isinstance(error, MemoryError) or SHORT_OF_MEMORY.search(str(error))):
+                raise
+            raise UserError(too_large(size, cells, "than can be had")) from None
 
     def add(self, **cells: Tensor) -> None:
         """One column of every kind of cell, (N, ...) each, under the names of `cells`."""
@@ -63,3 +82,28 @@ class Ring:
 
     def _at(self, name: str, column: Tensor, row: Tensor) -> Tensor:
         return self.cells[name][column % self.num_columns, row]
+
+
+def check_room(size: int, cells: int, device: torch.device) -> None:
+    """Raise a UserError where a replay of `size` bytes never fits, and say so where it does not fit now.
+
+    A CPU's memory is taken when it is written to, so that a run that ends before its replay is full needs less.
+    """
+    found = memory(device)
+    if found is None:
+        return
+    free, whole = found
+    if size > (whole if device.type == "cpu" else free):
+        raise UserError(too_large(size, cells, f"than the {gigabytes(whole)} of this machine's {device.type}"))
+    if size > free:
+        print(too_large(size, cells, f"once it is full than the {gigabytes(free)} that are free"), file=sys.stderr)
+
+
+def too_large(size: int, cells: int, than: str) -> str:
+    """Say that a replay needs more memory than there is."""
+    return f"the replay's {cells:,} environment steps take {gigabytes(size)}, more {than}; lower --capacity"
+
+
+def gigabytes(size: int) -> str:
+    """Write a number of bytes."""
+    return f"{size / 1e9:,.1f} GB"

@@ -34,7 +34,7 @@ from dqn_memory.runs.settings import Settings, parse
 from dqn_memory.runs.toml import to_toml
 from envs.files import portable_name
 from envs.fleet import make_fleet
-from envs.gymnasium_fleet import ReplayedFleet
+from envs.gymnasium_fleet import GymnasiumFleet, ReplayedFleet
 from envs.seeding import restore_generator
 
 C = TypeVar("C", bound=Any)
@@ -292,6 +292,13 @@ class Trainer(ABC, Generic[C]):
     def announce(self) -> None:
         """Say what a reader should know before a fresh run."""
         backend.log_backend(self.backend, self.device)
+        if isinstance(self.fleet, GymnasiumFleet) and self.fleet.ignores_seed():
+            print(
+                f"{self.config.environment.env} ignores its seed: two copies with the same one differ, and so will "
+                "runs with the same --seed, and a resume is not exact; let it draw from self.np_random",
+                file=sys.stderr,
+                flush=True,
+            )
         compute = self.config.compute
         if compute.engine == "eager":
             with suppress(UserError):  # no GPU here, or what runs cannot be captured

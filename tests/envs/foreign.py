@@ -1,6 +1,7 @@
 """Gymnasium environments for the tests; without torch, as processes that step them import this."""
 
 import os
+import time
 
 import gymnasium
 import numpy as np
@@ -81,3 +82,26 @@ class Promising(gymnasium.Env):
 
     def reset(self, *, seed=None, options=None):
         return (self.first, {}) if len(self.first) else None
+
+
+class Odd(gymnasium.Env):
+    """Gives what it is told to: `first` at a reset, `after` at a step; functions are called for it."""
+
+    observation_space = action_space = spaces.Discrete(2)
+
+    def __init__(self, first=(0, {}), after=(0, 0.0, False, False, {}), space=None):
+        self.first, self.after = first, after
+        self.observation_space = self.observation_space if space is None else space
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.first(self) if callable(self.first) else self.first
+
+    def step(self, action):
+        return self.after(self) if callable(self.after) else self.after
+
+
+def hang(env):
+    """Never come back."""
+    while True:
+        time.sleep(0.1)

@@ -117,3 +117,11 @@ def test_neither_another_row_nor_another_reset_repeats_the_first():
     assert torch.equal(episode(again), first) and torch.equal(episode(again), second)
     other.load_state_dict(fleet.state_dict())
     assert torch.equal(episode(other), episode(fleet))
+
+
+ATARI = sorted(id for id in gymnasium.registry if id.startswith("ALE/") and id.endswith("-v5"))
+
+
+def test_every_id_names_its_game():
+    assert len(ATARI) >= 104
+    assert {id: rom(id) for id in ATARI} == {id: gymnasium.registry[id].kwargs["game"] for id in ATARI}

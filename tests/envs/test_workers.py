@@ -1,5 +1,6 @@
 """Environments stepped in processes of their own are those of this process, and the processes end with it."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -10,11 +11,12 @@ from pathlib import Path
 import gymnasium
 import pytest
 import torch
-from foreign import Corridor, Failing
+from foreign import Corridor, Failing, Odd, hang
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from run_folders import told
 from world_keywords import roll, same
 
+from envs import workers as module
 from envs.errors import UserError
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import GymnasiumFleet
@@ -122,3 +124,48 @@ def test_the_processes_end_with_that_which_started_them(sent):
         time.sleep(0.05)
     assert not any(map(runs, workers))
     assert said.count("Traceback") == (sent == signal.SIGINT)
+
+
+HANGS = """
+import functools
+import sys
+import torch
+sys.path.insert(0, {tests!r})
+from foreign import Odd, hang
+from envs.gymnasium_fleet import GymnasiumFleet
+fleet = GymnasiumFleet(functools.partial(Odd, after=hang), 2, 0, workers=2)
+fleet.reset()
+print(*(child.pid for child in fleet.rows._children), flush=True)
+fleet.step(torch.zeros(2, dtype=torch.int64))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.parametrize("sent", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
+def test_processes_whose_environments_hang_end_with_that_which_started_them(sent):
+    script = HANGS.format(tests=str(Path(__file__).parent))
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        processes = parent.stdout.readline().split()
+        assert len(processes) == 2 and all(map(runs, processes))
+        time.sleep(0.3)  # until they hang
+        parent.send_signal(sent)
+        parent.wait(timeout=30)
+    finally:
+        parent.kill()
+    end = time.monotonic() + 10
+    while any(map(runs, processes)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(map(runs, processes))
+
+
+def test_a_process_that_hangs_is_named_and_given_up_in_the_end(monkeypatch, capsys):
+    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    fleet = GymnasiumFleet(functools.partial(Odd, after=hang), 2, 0, workers=1)
+    fleet.reset()
+    monkeypatch.setattr(module, "SLOW", 0.2)
+    monkeypatch.setattr(module, "LOST", 0.4)
+    child = fleet.rows._children[0]
+    assert str(child.pid) in told(fleet.step, torch.zeros(2, dtype=torch.int64))
+    assert str(child.pid) in capsys.readouterr().err
+    assert not runs(child.pid)

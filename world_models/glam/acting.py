@@ -167,7 +167,7 @@ def build(config: TrainConfig, actions: int, seed: int, device: torch.device) ->
 def check_frames(fleet: Fleet, env: str, screen: int) -> None:
     """Refuse an environment that does not show square frames of three colours, as large as the model's screen."""
     space, shape = fleet.observation_space, (3, screen, screen)
-    if isinstance(space, gymnasium.spaces.Box) and space.shape == shape and space.dtype == np.uint8:
+    if isinstance(space, gymnasium.spaces.Box) and space == gymnasium.spaces.Box(0, 255, shape, np.uint8):
         return
     raise UserError(
         f"--env {env} shows {space}, but GLAM needs frames Box(0, 255, {shape}, uint8), as of "

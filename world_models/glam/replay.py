@@ -41,9 +41,13 @@ class Replay(Ring):
             )
         super().__init__(columns, num_envs, device)
         self.config = config
-        forms = {"action": torch.int16, "reward": torch.float32, "terminated": torch.bool, "first": torch.bool}
-        self.cells = {"frames": self.allocate(torch.uint8, 3, screen, screen)}  # what was acted on
-        self.cells |= {name: self.allocate(dtype) for name, dtype in forms.items()}
+        self.allocate(
+            frames=(torch.uint8, (3, screen, screen)),  # what was acted on
+            action=(torch.int16, ()),
+            reward=(torch.float32, ()),
+            terminated=(torch.bool, ()),
+            first=(torch.bool, ()),
+        )
 
     def drawable(self, length: int) -> int:
         """Count the steps at which a window of that length can begin; drawing needs at least one."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from dqn_memory.blocks.embeddings import UnitScale, channels_last
 from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
@@ -59,15 +60,15 @@ class Encoder(nn.Module, ABC):
 
 
 class ImageEncoder(Encoder):
-    """Encodes images (64, 64, C) or (C, 64, 64), integers of 0 .. 255 or floats: 3,461,152 parameters as published."""
+    """Encodes images (64, 64, C) or (C, 64, 64), scaled by their bounds: 3,461,152 parameters as published."""
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
         super().__init__(spec)
-        self.channels_last = spec.shape[-1] <= spec.shape[0]
+        self.channels_last = channels_last(spec.shape)
         height, image_width, colours = spec.shape if self.channels_last else (*spec.shape[1:], spec.shape[0])
         if (height, image_width) != (SIDE, SIDE):
             raise UserError(f"images of {height} x {image_width} cannot be encoded; resize them to {SIDE} x {SIDE}")
-        self.scale = 1.0 if spec.dtype.is_floating_point else 1 / 255
+        self.scale = UnitScale(spec.shape, not spec.dtype.is_floating_point, spec.bounds)
         c, twice = config.channels, 2 * config.channels
         self.convolutions = nn.Sequential(  # down-sampling and one more block: (B, 2 channels, 8, 8)
             *convolution(colours, c, 2, config),
@@ -82,7 +83,7 @@ class ImageEncoder(Encoder):
         self.linear = nn.Linear(2 * config.channels * (SIDE // 8) ** 2, width, bias=False)
 
     def features(self, observation: Tensor) -> Tensor:
-        frames = observation.to(self.linear.weight.dtype) * self.scale
+        frames = self.scale(observation, self.linear.weight.dtype)
         if self.channels_last:
             frames = frames.permute(0, 3, 1, 2)
         return self.linear(self.convolutions(frames).flatten(1))

@@ -64,17 +64,17 @@ class Replay(Ring):
         super().__init__(columns, num_envs, device)
         self.config, self.spec, self.num_actions = config, spec, num_actions
         self.horizon, self.history = horizon, history
-        self.cells = {
-            "observation": self.allocate(spec.dtype, *spec.shape),
-            "action": self.allocate(torch.int16),
-            "reward": self.allocate(torch.float32),
-            "terminated": self.allocate(torch.bool),
-            "done": self.allocate(torch.bool),
-            "time": self.allocate(torch.int32),
-            "policy": self.allocate(torch.float32, num_actions),
-        }
-        if config.final_observations:
-            self.cells["next_observation"] = torch.zeros_like(self.cells["observation"])
+        final = {"next_observation": (spec.dtype, spec.shape)} if config.final_observations else {}
+        self.allocate(
+            observation=(spec.dtype, spec.shape),
+            action=(torch.int16, ()),
+            reward=(torch.float32, ()),
+            terminated=(torch.bool, ()),
+            done=(torch.bool, ()),
+            time=(torch.int32, ()),
+            policy=(torch.float32, (num_actions,)),
+            **final,
+        )
 
     @property
     def drawable(self) -> int:

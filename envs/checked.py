@@ -1,0 +1,428 @@
+"""One environment of somebody else, whose values are brought into the form of its spaces or refused in one sentence."""
+
+import inspect
+import random
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from envs.errors import UserError
+from envs.spaces import Array, Unfit, fitter, shown
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and new line
+FIVE = "observation, reward, terminated, truncated, info"
+WATCHED = 25  # calls of each copy during which the global generators are watched
+LONGEST = 3_000  # steps of an evaluation's episode that nothing else ends
+CAREFUL = 10  # first values of an integer image or vector whose bounds are checked; a later check would cost too much
+
+silent = False  # set in processes beside which another one says the same
+_draws_globally: set[str] = set()  # names of environments that were seen to use a global generator
+
+
+@cache
+def say_once(sentence: str) -> None:
+    """Print a sentence that a process says once."""
+    if not silent:
+        print(sentence, file=sys.stderr, flush=True)
+
+
+class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment whose `reset` and `step` give what Gymnasium prescribes, or raise a UserError that says what not.
+
+    Observations have the shape and the dtype of their space, by the rule of `envs.spaces.fitter`; the reward is a
+    finite float, both flags are bools, `truncated` is never set together with `terminated`, and the success that the
+    info of an episode's last step tells is a bool. What the environment itself raises keeps its traceback, with a note
+    that says where it happened.
+
+    An environment that draws from the global generators of Python, numpy or torch draws from states of its own, which
+    the first seed sets, so that the same seeds give the same episodes; the caller's states stay as they are.
+
+    Args:
+        env: the environment.
+        key: the entry of a Dict observation that is read; the others may be anything.
+        longest: steps after which an episode is truncated that nothing else limits (None: it goes on).
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], key: str | None = None, longest: int | None = None) -> None:
+        if not isinstance(env, gymnasium.Env):
+            raise UserError(f"{shown(env)} is no environment: it must be a gymnasium.Env.")
+        super().__init__(env)
+        self.name = name_of(env)
+        seen = env.observation_space
+        self._key = key if isinstance(seen, gymnasium.spaces.Dict) and key in seen.spaces else None
+        if self._key is not None:
+            seen = seen[self._key]  # type: ignore[index]
+        self._fit, self._seen = fitter(seen), seen
+        self._careful = CAREFUL if isinstance(seen, gymnasium.spaces.Box) and seen.dtype.kind in "biu" else 0
+        self._longest = None if limited(env) else longest
+        self.taken = 0  # steps of the running episode
+        self._where = "reset"
+        self._globals: Globals | None = None
+        if isinstance(seen, gymnasium.spaces.Box) and len(seen.shape) == 3 and not _bounded(seen):
+            say_once(f"{self.name}: its images have no bounds ({shown(seen)}); their values are read as they are")
+        say_learning(self.name, env)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        self.taken, self._where = 0, "reset"
+        if seed is not None:
+            self._globals = Globals(seed)
+        given = {"seed": seed} if options is None else {"seed": seed, "options": options}
+        try:
+            reset = self.env.reset
+            result: Any = self._watched(reset, **given) if self._globals else reset(**given)
+        except (Exception, SystemExit) as error:
+            passed = given if self.env.unwrapped is self.env else ("seed", "options")  # Gymnasium's wrappers pass both
+            found = self._explained(error, (), passed)
+            if found is error:
+                raise
+            raise found from None
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise UserError(f"{self.name}: reset must give two values, as Gymnasium's: observation, info")
+        info = self._info(result[1])
+        return self._observation(result[0]), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take one action."""
+        self.taken += 1
+        self._where = "step"
+        try:
+            result: Any = self._watched(self.env.step, action) if self._globals else self.env.step(action)
+        except (Exception, SystemExit) as error:
+            found = self._explained(error, (0,), ())
+            if found is error:
+                raise
+            raise found from None
+        if not isinstance(result, tuple) or len(result) != 5:
+            given = f"{len(result)} values" if isinstance(result, tuple) else shown(result)
+            raise self.wrong(f"gives {given}; Gymnasium's are five: {FIVE}")
+        observation, reward, terminated, truncated, info = result
+        if type(reward) is not float:
+            reward = self._reward(reward)
+        if type(terminated) is not bool:
+            terminated = self._flag("terminated", terminated)
+        if type(truncated) is not bool:
+            truncated = self._flag("truncated", truncated)
+        if type(info) is not dict or "action_mask" in info:
+            info = self._info(info)
+        observation = self._observation(observation)
+        if self._longest is not None and self.taken >= self._longest and not (terminated or truncated):
+            truncated = True
+            say_once(
+                f"{self.name}: an evaluation cuts episodes after {self._longest:,} steps, as nothing else ends them; "
+                "--time-limit (of a run) or max_episode_steps (of gymnasium.make) sets another limit"
+            )
+        truncated = truncated and not terminated  # an end at the limit is an end
+        if "success" in info or "is_success" in info:
+            info = self._told(info, terminated or truncated)
+        return observation, reward, terminated, truncated, info
+
+    def wrong(self, what: str) -> UserError:
+        """Make the sentence that says what is wrong, and in which step of an episode."""
+        return self.said(f"{self._where} {what}")
+
+    def said(self, what: str) -> UserError:
+        """Make a sentence that names the environment and the step of its episode."""
+        where = " (at reset)" if self._where == "reset" else f" (step {self.taken} of an episode)"
+        return UserError(f"{self.name}: {what}{where}")
+
+    def _explained(self, error: Any, args: Any, names: Iterable[str]) -> Exception:
+        """Give what is raised in place of an error: a sentence, or the error with a note that says where it happened.
+
+        `args` and `names` are what the environment's function was given.
+        """
+        if isinstance(error, SystemExit):
+            return self.wrong(f"tries to end the program (SystemExit {shown(error.code)})")
+        sentence = self._misfit(error, args, names)
+        if sentence is not None:
+            return UserError(f"{self.name}: {sentence}")
+        if not isinstance(error, UserError):
+            step = f"step {self.taken} of an episode" if self._where == "step" else "its reset"
+            error.add_note(f"The environment {self.name} raised this in {step}.")
+        return without_control(error)
+
+    def _watched(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the environment, with global generators of its own, for as long as it may need them."""
+        assert self._globals is not None
+        with self._globals.lent():
+            result = function(*args, **kwargs)
+        if self._globals.used and self.name not in _draws_globally:
+            _draws_globally.add(self.name)
+            say_once(
+                f"{self.name} ignores its seed: it draws from {self._globals.used}, not from the generator that "
+                "reset(seed=...) seeds (self.np_random); each copy is lent a seeded one, which makes runs repeatable"
+            )
+        if self._globals.calls >= WATCHED and self.name not in _draws_globally:
+            self._globals = None
+        return result
+
+    def _misfit(self, error: Exception, args: Any, names: Iterable[str]) -> str | None:
+        """Say what is wrong with a function's arguments or number of values, where that is why it failed."""
+        if not isinstance(error, TypeError | ValueError):
+            return None
+        step = self._where == "step"
+        try:
+            signature = inspect.signature(getattr(self.env.unwrapped, self._where))
+        except (TypeError, ValueError):
+            return None
+        try:
+            signature.bind(*args, **dict.fromkeys(names))
+        except TypeError:
+            wanted = "an action" if step else "the keywords seed and options"
+            return f"{self._where} must take {wanted}, as Gymnasium's, not {signature}"
+        if "unpack" in str(error) and _raised_in_gymnasium(error):
+            wanted = f"five values: {FIVE}" if step else "two values: observation, info"
+            return f"{self._where} must give {wanted} ({error})"
+        return None
+
+    def _observation(self, given: Any) -> Any:
+        """Bring the observation, or the entry of it that is read, into the form of its space."""
+        try:
+            if self._key is None:
+                found = self._fit(given)
+            elif isinstance(given, Mapping) and self._key in given:
+                found = self._fit(given[self._key])
+            else:
+                raise Unfit(f"an observation without the entry {self._key!r}: {shown(given)}")
+        except Unfit as error:
+            raise self.wrong(f"gives {error}") from None
+        if self._careful:
+            self._careful -= 1
+            space: Any = self._seen
+            outside = found[(found < space.low) | (found > space.high)]
+            if outside.size:
+                raise self.wrong(f"gives an observation that holds {outside[0]}, outside of {shown(self._seen)}")
+        return found if self._key is None else {**given, self._key: found}
+
+    def _reward(self, given: Any) -> float:
+        with suppress(TypeError, ValueError, OverflowError):
+            array = np.asarray(given)
+            if array.size == 1 and array.dtype.kind in "biuf":
+                return float(array.item())
+        said = "no reward" if given is None else f"the reward {shown(given)}"
+        raise self.wrong(f"gives {said}; it must be a finite number")
+
+    def _flag(self, name: str, given: Any) -> bool:
+        found = truth(given)
+        if found is None:
+            raise self.wrong(f"gives {name} as {shown(given)}; it must be true or false")
+        return found
+
+    def _info(self, given: Any) -> dict[str, Any]:
+        if type(given) is not dict and not isinstance(given, Mapping):
+            raise self.wrong(f"gives an info that is no dictionary: {shown(given)}")
+        if "action_mask" in given:
+            say_once(
+                f"{self.name}: its info holds an action_mask, which is not supported: agents choose among all actions"
+            )
+        return given  # type: ignore[return-value]
+
+    def _told(self, info: dict[str, Any], ended: bool) -> dict[str, Any]:
+        """Return an info in which what tells a success is a bool; before an episode's end it may be None."""
+        name = "success" if "success" in info else "is_success"
+        given = info[name]
+        if type(given) is bool or (given is None and not ended):
+            return info
+        found = truth(given)
+        if found is None:
+            raise self.wrong(f"gives the info {name!r} as {shown(given)}; it must be true or false")
+        return {**info, name: found}
+
+
+class CheckedVector:
+    """The results of a vector environment of somebody else, which are as Gymnasium prescribes or a UserError."""
+
+    def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
+        first = next(iter(getattr(env, "envs", ())), env)  # of Gymnasium's SyncVectorEnv: one of its environments
+        self.env, self.rows, self.name, self.taken = env, env.num_envs, name_of(env if env.spec else first), 0
+        self.limited = limited(env) or limited(first)
+        say_learning(self.name, env)
+
+    def reset(self, **given: Any) -> Any:
+        """Start episodes; gives the observations."""
+        result: Any = self.env.reset(**given)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise self.wrong("must give two values, as Gymnasium's: observations, infos", "reset")
+        return result[0]
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Take one action in every row; gives observations, rewards (N,), both flags (N,) and infos."""
+        self.taken += 1
+        result: Any = self.env.step(actions)
+        if not isinstance(result, tuple) or len(result) != 5:
+            given = f"{len(result)} values" if isinstance(result, tuple) else shown(result)
+            raise self.wrong(f"gives {given}; Gymnasium's are five: {FIVE}")
+        observation, reward, *flags, info = result
+        reward = self.column("the reward", reward, "biuf", "finite numbers")
+        if not np.isfinite(reward).all():
+            raise self.wrong(f"gives the reward {shown(reward)}; it must be {self.rows} finite numbers")
+        names = ("terminated", "truncated")
+        ended, cut = (self.column(*each, "b", "truth values") for each in zip(names, flags, strict=True))
+        if not isinstance(info, dict):
+            kind = "a list, as DictInfoToList makes it" if isinstance(info, list) else shown(info)
+            raise self.wrong(f"gives infos that are no dictionary but {kind}")
+        return observation, reward, ended, cut, info
+
+    def success(self, info: dict[str, Any], done: Array) -> tuple[Array, Array] | None:
+        """Read from infos which episodes (N,) succeeded and in which rows (N,) that is told; None where in none."""
+        final = info.get("final_info", info)
+        if not isinstance(final, Mapping):
+            raise self.wrong(f"gives a final_info that is no dictionary: {shown(final)}")
+        name = next((name for name in ("success", "is_success") if name in final), None)
+        if name is None:
+            return None
+        told = self.column(f"the info '_{name}'", final.get(f"_{name}", np.ones(self.rows, bool)), "b", "truth values")
+        values = np.asarray(final[name])
+        known = values.shape == (self.rows,)
+        ended = told & done
+        read = [truth(value) if said else False for value, said in zip(values, ended, strict=True)] if known else [None]
+        if None in read:
+            raise self.wrong(f"gives the info {name!r} as {shown(final[name])}; it must be {self.rows} truth values")
+        return np.array(read, bool), told
+
+    def column(self, what: str, given: Any, kinds: str, wanted: str) -> Array:
+        """Return an array (N,) of one of the kinds of numbers."""
+        try:
+            array = np.asarray(given)
+        except ValueError:
+            array = np.empty(0, object)
+        if array.shape != (self.rows,) or array.dtype.kind not in kinds:
+            raise self.wrong(f"gives {what} as {shown(given)}; it must be {self.rows} {wanted}")
+        return array
+
+    def wrong(self, what: str, where: str = "step") -> UserError:
+        """Make the sentence that says what is wrong, and in which step."""
+        at = f" (step {self.taken})" if where == "step" else ""
+        return UserError(f"{self.name}: {where} {what}{at}")
+
+
+def say_learning(name: str, env: Any) -> None:
+    """Name the wrappers whose statistics a run's evaluations do not have."""
+    for wrapper in learning_wrappers(env):
+        say_once(
+            f"{name}: {wrapper} keeps statistics that change with every step and that no checkpoint holds; each "
+            "environment, and each evaluation, begins with fresh ones, so that agents see other numbers there than in "
+            "training: give it fixed ones"
+        )
+
+
+def name_of(env: Any) -> str:
+    """Name an environment in a sentence."""
+    return CONTROL.sub("", env.spec.id if env.spec else type(env.unwrapped).__name__)
+
+
+def truth(given: Any) -> bool | None:
+    """Read a bool, or a single number that is 0 or 1; None for anything else."""
+    with suppress(TypeError, ValueError):
+        array = np.asarray(given)
+        if array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1):
+            return bool(array.item())
+    return None
+
+
+def limited(env: Any) -> bool:
+    """Whether a limit of steps is known, as of all environments of this suite."""
+    known = (env.spec is not None and env.spec.max_episode_steps) or hasattr(env.unwrapped, "world")
+    while not known and isinstance(env, gymnasium.Wrapper):
+        known, env = isinstance(env, gymnasium.wrappers.TimeLimit), env.env
+    return bool(known)
+
+
+def learning_wrappers(env: Any) -> list[str]:
+    """Name the wrappers of an environment that keep running statistics, as NormalizeObservation does."""
+    found = []
+    while True:
+        values = vars(env).values() if hasattr(env, "__dict__") else ()
+        if any(all(not callable(getattr(value, part, abs)) for part in ("mean", "var")) for value in values):
+            found.append(type(env).__name__)
+        if not isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
+            return found
+        env = env.env
+
+
+def _bounded(space: gymnasium.spaces.Box) -> bool:
+    """Whether all values have bounds that scale them, as `dqn_memory.blocks.embeddings.UnitScale` does."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return bool((space.high.astype(np.float64) - space.low.astype(np.float64) < 2.0**31).all())
+
+
+def without_control(error: Exception) -> Exception:
+    """Take the characters that steer a terminal out of what an error says, and out of what led to it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if CONTROL.search(str(seen)):
+            seen.args = tuple(CONTROL.sub("", each) if isinstance(each, str) else each for each in seen.args)
+        seen = seen.__cause__ or seen.__context__
+    if CONTROL.search(str(error)):  # its text is made of something else
+        plain = RuntimeError(CONTROL.sub("", f"{type(error).__name__}: {error}")).with_traceback(error.__traceback__)
+        for note in getattr(error, "__notes__", ()):
+            plain.add_note(note)
+        plain.__suppress_context__ = True
+        return plain
+    return error
+
+
+def _raised_in_gymnasium(error: Exception) -> bool:
+    """Whether a line of Gymnasium's, such as of a wrapper, raised it, and not one of the environment's."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and frames[-1][0].f_globals.get("__name__", "").startswith("gymnasium.")
+
+
+class Globals:
+    """States of the global generators for one environment, from a seed on."""
+
+    def __init__(self, seed: int) -> None:
+        self.calls = 0
+        self.used = ""  # names of the generators that were drawn from
+        self._seed: int | None = seed
+        self._states: list[Any] = []
+
+    @contextmanager
+    def lent(self) -> Any:
+        """Put the states in place of the program's, which come back afterwards."""
+        sources = generators()
+        before = [get() for _, get, _, _ in sources]
+        try:
+            if self._seed is None:
+                for (_, _, put, _), state in zip(sources, self._states, strict=False):
+                    put(state)
+            else:
+                for _, _, _, seed in sources:
+                    seed(self._seed % 2**32)
+            first = [get() for _, get, _, _ in sources]
+            self.calls += 1
+            yield
+            self._states, self._seed = [get() for _, get, _, _ in sources], None
+            drawn = map(differ, first, self._states)
+            names = [source[0] for source, used in zip(sources, drawn, strict=True) if used]
+            self.used = self.used or " and ".join(names)
+        finally:
+            for (_, _, put, _), state in zip(sources, before, strict=True):
+                put(state)
+
+
+def generators() -> list[tuple[str, Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]]:
+    """List the global generators: name, how to get and to set the state, and how to seed it; torch's where it is."""
+    found: list[tuple[str, Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]] = [
+        ("Python's global generator", random.getstate, random.setstate, random.seed),
+        ("numpy's global generator", np.random.get_state, np.random.set_state, np.random.seed),
+    ]
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        own = torch.default_generator
+        found.append(("torch's global generator", own.get_state, own.set_state, own.manual_seed))
+    return found
+
+
+def differ(old: Any, new: Any) -> bool:
+    """Whether two states of one generator differ."""
+    if isinstance(old, tuple) and isinstance(old[1], np.ndarray):
+        return old[2] != new[2] or not np.array_equal(old[1], new[1])  # numpy's: name, key, place and what is left over
+    return not bool(np.array_equal(old, new)) if hasattr(old, "shape") else bool(old != new)

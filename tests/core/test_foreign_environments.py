@@ -1,0 +1,145 @@
+"""Runs in environments of others: evaluations end, agents are told what is wrong, replays fit."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers.vector import DictInfoToList
+from run_folders import told
+
+from dqn_memory import acting, agent
+from dqn_memory.analysis import episodes
+from dqn_memory.api import Agent, evaluate, load_run, train
+from dqn_memory.network import ObservationSpec
+from dqn_memory.replay import Replay
+from envs.machine import memory
+from world_models import settings
+from world_models.glam import replay as glam
+from world_models.glam.config import ReplayConfig as GlamReplay
+from world_models.unizero import replay as unizero
+from world_models.unizero.config import ReplayConfig as UniZeroReplay
+
+TINY = {
+    "track": ["none"], "threads": 1, "total_steps": 64, "num_envs": 4, "rollout_steps": 8, "width": 8,
+    "final_episodes": 4, "memory_ablation": False, "minibatches": 1,
+}  # fmt: skip
+MOST = 20
+
+
+class Endless(gymnasium.Env):
+    """Goes on for ever."""
+
+    action_space, observation_space = spaces.Discrete(2), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return int(action), float(action), False, False, {}
+
+
+class Coin(Endless):
+    """Ends at once, and draws from numpy's global generator."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.cue = np.random.randint(2)
+        return self.cue, {}
+
+    def step(self, action):
+        return 0, float(action == self.cue), True, False, {}
+
+
+class Big(Endless):
+    """Shows pictures of which no machine holds many."""
+
+    observation_space = spaces.Box(0, 255, (4_000, 4_000, 3), np.uint8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    for kind in (Endless, Coin, Big):
+        gymnasium.register(f"Mine/{kind.__name__}-v0", kind)
+    yield
+    for kind in (Endless, Coin, Big):
+        del gymnasium.registry[f"Mine/{kind.__name__}-v0"]
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory, registered):
+    """A run in an environment whose episodes nothing ends."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(acting, "LONGEST", MOST)
+        run, score = train("ppo", env="Mine/Endless-v0", run=str(tmp_path_factory.mktemp("run") / "a"), **TINY)
+    assert score.lengths.tolist() == [MOST] * 4
+    return run
+
+
+def test_evaluations_of_episodes_that_never_end_are_bounded(endless, monkeypatch):
+    for module in (acting, agent, episodes, settings):
+        monkeypatch.setattr(module, "LONGEST", MOST)
+    assert evaluate(endless, episodes=3).score.lengths.tolist() == [MOST] * 3
+    player = Agent.load(endless)
+    assert player.play(Endless(), 2).lengths.tolist() == [MOST] * 2
+    network, config, _ = agent.load_network(endless)
+    setup = config.eval_setup(torch.device("cpu"))
+    assert [len(each) for each in episodes.play_in(setup, network, seed=0, episodes=2)] == [MOST] * 2
+    fleet = settings.EvalSetup("Mine/Endless-v0", {}, None, torch.device("cpu")).fleet(2, 0)
+    fleet.reset()
+    cut = [fleet.step(torch.zeros(2, dtype=torch.int64)).truncated.all() for _ in range(MOST)]
+    assert cut == [False] * (MOST - 1) + [True]
+    assert "Endless" in told(player.play, SyncVectorEnv([Endless] * 2), 2)
+
+
+@pytest.mark.parametrize("changes", [
+    {"reward": lambda given: given.astype(str)}, {"reward": lambda given: given[:1]},
+    {"reward": lambda given: given * np.nan}, {"flag": lambda given: given.astype(float)},
+    {"flag": lambda given: None}, {"info": lambda given: None}, {"info": lambda given: {"success": "yes"}},
+    {"info": lambda given: {"final_info": [1]}}, {"info": lambda given: {"is_success": np.ones(3)}},
+    {"observation": lambda given: given[:1]}, {"observation": lambda given: None},
+    {"observation": lambda given: given + 0.5}, {"observation": lambda given: given + 7},
+])  # fmt: skip
+def test_a_wrong_value_of_a_vector_environment_is_one_sentence(endless, changes):
+    class Wrong(gymnasium.vector.VectorWrapper):
+        def step(self, actions):
+            observation, reward, ended, cut, info = super().step(actions)
+            parts = {"observation": observation, "reward": reward, "flag": ended, "info": info}
+            parts = {name: changes.get(name, lambda given: given)(value) for name, value in parts.items()}
+            return parts["observation"], parts["reward"], parts["flag"], cut, parts["info"]
+
+    envs = SyncVectorEnv([lambda: TimeLimit(Endless(), 3)] * 2)
+    told(Agent.load(endless).play, Wrong(envs), 4)
+
+
+def test_infos_as_lists_are_one_sentence(endless):
+    envs = DictInfoToList(SyncVectorEnv([lambda: TimeLimit(Endless(), 3)] * 2))
+    assert "list" in told(Agent.load(endless).play, envs, 2)
+
+
+def test_runs_in_an_environment_of_global_randomness_are_repeated(tmp_path):
+    losses = []
+    for name in "ab":
+        run, _ = train("ppo", env="Mine/Coin-v0", seed=1, run=str(tmp_path / name), log_every=32, **TINY)
+        losses.append(load_run(run).metrics["losses/loss"].value.tolist())
+    assert losses[0] == losses[1]
+
+
+def test_a_replay_that_never_fits_is_one_sentence_from_python(tmp_path):
+    assert "--capacity" in told(train, env="Mine/Big-v0", total_steps=20_000, track=["none"], run=str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("made", [
+    lambda count: Replay(ObservationSpec("image", (64, 64, 3), 0, torch.uint8), 2, 4, count, torch.device("cpu")),
+    lambda count: glam.Replay(GlamReplay(capacity=count), 64, 4, torch.device("cpu"), 8),
+    lambda count: unizero.Replay(
+        UniZeroReplay(capacity=count), ObservationSpec("continuous", (3_000,)), 2, 4, torch.device("cpu"), 5, 5
+    ),
+])  # fmt: skip
+def test_every_replay_says_that_it_does_not_fit(made):
+    assert memory() is not None
+    assert "--capacity" in told(made, memory()[1] // 10_000)
+    assert len(made(400).cells) >= 5

@@ -1,0 +1,98 @@
+"""Images are read as their space says: by its bounds, and along the axes that their sizes settle."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from run_folders import told
+
+from dqn_memory.blocks.embeddings import ImageEmbedding
+from dqn_memory.network import observation_embedding, observation_spec
+from dqn_memory.replay import Replay
+from envs.fleet import make_fleet
+from envs.spaces import encoder
+from world_models.unizero.config import EncoderConfig
+from world_models.unizero.encoders import ENCODERS
+
+FORM = (64, 64, 3)  # which both embeddings take
+RANGES = [
+    (bool, 0, 1), (np.uint8, 0, 1), (np.uint8, 0, 255), (np.uint8, 10, 20), (np.int8, -128, 127),
+    (np.int16, -100, 300), (np.uint16, 0, 65_535), (np.int64, 0, 1_000), (np.float32, 0, 1), (np.float32, -1, 1),
+    (np.float64, 0, 255), (np.float16, 0, 8),
+]  # fmt: skip
+
+
+def embedded(build, space, image):
+    """Embed an image as acting and the replay hold it, by networks with the same weights."""
+    inner, encode = encoder(space)
+    spec = observation_spec(inner)
+    replay = Replay(spec, 2, 1, 2, torch.device("cpu"))
+    held = torch.as_tensor(encode(image)).to(replay.cells["observation"].dtype)
+    assert (held.double().numpy() == np.asarray(image, float)).all()  # raw values, not scaled ones
+    torch.manual_seed(0)
+    return build(spec).double()(held[None, None])
+
+
+BUILDS = {
+    "network": lambda spec: observation_embedding(spec, 8),
+    "unizero": lambda spec: ENCODERS["image"](spec, 8, EncoderConfig(channels=4, norm="group")),
+}
+
+
+@pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
+@pytest.mark.parametrize(("dtype", "low", "high"), RANGES)
+def test_an_image_is_read_from_its_least_to_its_greatest_value(build, dtype, low, high):
+    pattern = np.random.default_rng(0).integers(2, size=FORM)
+    wanted = embedded(build, spaces.Box(0, 1, FORM, np.float64), pattern.astype(float))
+    found = embedded(build, spaces.Box(low, high, FORM, dtype), np.where(pattern == 1, high, low).astype(dtype))
+    assert torch.allclose(found, wanted, atol=1e-6)
+
+
+def test_bounds_may_differ_from_entry_to_entry():
+    pattern = np.random.default_rng(0).integers(2, size=FORM)
+    low, high = np.zeros(FORM, np.float32), np.ones(FORM, np.float32)
+    low[..., 1], high[..., 1], high[..., 2] = -5, 5, 255
+    space = spaces.Box(low, high, dtype=np.float32)
+    wanted = embedded(BUILDS["network"], spaces.Box(0, 1, FORM, np.float64), pattern.astype(float))
+    assert torch.allclose(embedded(BUILDS["network"], space, np.where(pattern, high, low)), wanted, atol=1e-6)
+
+
+def test_usual_images_are_read_bit_for_bit_as_ever_and_weights_keep_their_names():
+    spec = observation_spec(spaces.Box(0, 255, FORM, np.uint8))
+    embedding = observation_embedding(spec, 8)
+    assert list(embedding.state_dict()) == list(ImageEmbedding(FORM, 8, True).state_dict())
+    assert {name.split(".")[0] for name in embedding.state_dict()} == {"convolutions", "linear"}
+    image = torch.arange(64 * 64 * 3).remainder(256).byte().reshape(1, 1, *FORM)
+    frames = (image[0].float() * (1 / 255)).permute(0, 3, 1, 2)
+    assert torch.equal(embedding(image)[0], embedding.linear(embedding.convolutions(frames).flatten(1)))
+
+
+def test_values_without_bounds_stay_as_they_are_and_it_is_said(capsys):
+    class Boundless(gymnasium.Env):
+        observation_space, action_space = spaces.Box(-np.inf, np.inf, (4, 5, 3), np.float32), spaces.Discrete(2)
+
+    assert observation_embedding(observation_spec(Boundless.observation_space), 8).scale(
+        torch.tensor([7.0]), torch.float32
+    ).tolist() == [7.0]
+    gymnasium.register("Mine/Boundless-v0", Boundless)
+    make_fleet("Mine/Boundless-v0", 2, 0)
+    del gymnasium.registry["Mine/Boundless-v0"]
+    assert capsys.readouterr().err.count("Mine/Boundless-v0") == 1
+
+
+@pytest.mark.parametrize(("shape", "last"), [
+    ((7, 7, 3), True), ((3, 7, 7), False), ((84, 84, 4), True), ((4, 84, 84), False), ((64, 64, 12), True),
+    ((12, 64, 64), False), ((210, 160, 3), True), ((4, 5, 3), True), ((10, 10, 4), True), ((8, 8, 1), True),
+    ((64, 3, 3), True), ((2, 1, 3), True), ((7, 7, 20), None), ((20, 7, 7), None), ((3, 3, 3), None),
+    ((8, 8, 8), None), ((5, 3, 9), None), ((1, 1, 1), None),
+])  # fmt: skip
+def test_axes_that_sizes_do_not_settle_are_refused(shape, last):
+    space = spaces.Box(0, 255, shape, np.uint8)
+    if last is None:
+        assert " x ".join(map(str, shape)) in told(observation_spec, space)
+        with pytest.raises(ValueError, match="channels"):
+            ImageEmbedding(shape, 8, True)
+    else:
+        first_layer = observation_embedding(observation_spec(space), 8).convolutions[0]
+        assert first_layer.in_channels == (shape[-1] if last else shape[0])
