@@ -340,10 +340,15 @@ class QNetwork(nn.Module):
             attended = self.bag(x, entries, bag.held if seen is None else seen)
         return self.head(torch.cat([x, attended], -1))
 
-    def embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
-        """Embed observations and previous actions, (B, T, D), without their positions."""
+    def embed(self, observation: Tensor, previous_action: Tensor, reset: Tensor | None = None) -> Tensor:
+        """Embed observations and previous actions, (B, T, D), without their positions.
+
+        No action counts as previous where `reset` (B, T) is true: an episode begins there.
+        """
         x = self.observation_embedding(observation)  # (B, T, D - a)
         if self.action_embedding is not None:
+            if reset is not None:
+                previous_action = torch.where(reset, self.num_actions, previous_action)
             x = torch.cat([self.action_embedding(previous_action), x], -1)  # (B, T, D)
         return x
 
@@ -388,7 +393,8 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute what the head reads of one step, (B, D), and the state after it."""
-        x = self.embed(observation.unsqueeze(1), previous_action.unsqueeze(1)).squeeze(1)  # (B, D)
+        column = observation.unsqueeze(1), previous_action.unsqueeze(1), reset.unsqueeze(1)
+        x = self.embed(*column).squeeze(1)  # (B, D)
         after = []
         for layer, before in zip(self.layers, state, strict=True):
             x, carried = layer.step(x, before, reset)  # type: ignore[operator]
@@ -409,7 +415,7 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
     ) -> tuple[Tensor, list[Any]]:
         """Compute what the head reads of T steps, (B, T, D), and the state after them."""
-        x, after = self.embed(observation, previous_action), []  # (B, T, D)
+        x, after = self.embed(observation, previous_action, reset), []  # (B, T, D)
         for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
             x, carried = layer.sequence(x, before, reset)  # type: ignore[operator]
             after.append(carried)
