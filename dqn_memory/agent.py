@@ -37,8 +37,10 @@ from dqn_memory.runs.common import ComputeConfig
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import kind_of, trainer_class
+from dqn_memory.runs.process import process_restored
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Policy, Score, Tally
+from dqn_memory.runs.seeding import seeded
 from dqn_memory.runs.trainer import LoadedPolicy
 from envs.files import make_folder, write_atomic
 from envs.fleet import make_fleet
@@ -101,6 +103,7 @@ class Agent:
             self._start(rows)
 
     @classmethod
+    @process_restored()
     def load(
         cls, run: Path | str, rows: int | None = None, device: torch.device | str = "cpu", seed: int = 0,
         policy: Literal["sampled", "greedy"] | None = None,
@@ -341,11 +344,16 @@ def _exported(step: GreedyStep, observation: torch.Tensor) -> tuple[bytes, bytes
     results = "q", "chosen", *(f"{name}_after" for name in names[3:])
     rows = {0: torch.export.Dim("batch")}
     dynamic = rows, rows, rows, *([(rows,) * len(state)] if state else [])
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it says that torchvision, which nobody needs, is missing
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of its own code
-        program = torch.export.export(step, given, dynamic_shapes=dynamic)
-        model = torch.onnx.export(program, input_names=names, output_names=results, verbose=False)
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it says that torchvision, which nobody needs, is missing
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of its own code
+            program = torch.export.export(step, given, dynamic_shapes=dynamic)
+            model = torch.onnx.export(program, input_names=names, output_names=results, verbose=False)
+    finally:
+        logger.setLevel(level)
     shapes = {name: [str(each.dtype)[6:], "batch", *each.shape[1:]] for name, each in zip(names, given, strict=True)}
     about, archive = json.dumps({"inputs": shapes, "outputs": results}), io.BytesIO()
     torch.export.save(program, archive, extra_files={"interface": about})
@@ -377,7 +385,7 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
     checkpoint, config = read_run(Path(run), config_class)
     environment = config.environment
     interface = Interface.of(environment.env, environment.kwargs(training=False), environment.observation_key)
-    with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
+    with seeded(0):  # the first weights are overwritten at once
         network = config.network.build(observation_spec(interface.encoded), interface.num_actions)
     part = "average" if checkpoint.part("average") else "network"
     checkpoint.fill(network, part, f"the weights of {run} do not fit its config and environment")

@@ -66,7 +66,7 @@ WRONG = {
         ("--regulariser-weight -1", "--regulariser-weight -1.0 of the prior's penalty must not be negative"),
     ],
     "pqn": ROLLOUTS,
-    "ppo": ROLLOUTS,
+    "ppo": [*ROLLOUTS, ("--epsilon-start 0.5", "--epsilon-start 0.5")],
     "unizero": [
         (f"{GAME} --path none", "--path none is for environments that are read from a file"),
         ("--env ALE/Pongg-v5", "pong"),

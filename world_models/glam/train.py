@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.metrics import RunStats
-from dqn_memory.runs.seeding import generator
+from dqn_memory.runs.seeding import generator, seed_dropout
 from dqn_memory.runs.trainer import Trainer, set_learning_rate
 from world_models.glam import agent as actor_critic
 from world_models.glam import learner
@@ -116,7 +116,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         self.acting = generator(streams.exploration, self.device)
         self.drawing = generator(streams.replay)
         self.dreaming = generator(streams.imagination, self.device)  # latents of both updates, and imagination
-        torch.manual_seed(streams.dropout)  # dropout alone draws from the default generator
+        seed_dropout(streams.dropout)
         self.begin()
 
     def begin(self) -> None:
