@@ -139,6 +139,10 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         """List the online network, the target and, where the run averages its weights, their average."""
         return {"network": self.network, "target": self.target} | super().networks()
 
+    @property
+    def preparing(self) -> dict[str, int]:
+        return {"prefill": max(self.config.replay.learning_starts, self.config.exploration.prepopulate)}
+
     def scalars(self) -> dict[str, float]:
         epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}
         return super().scalars() | epsilon | self.network.memory_scalars()

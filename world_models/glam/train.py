@@ -179,6 +179,12 @@ class GlamTrainer(Trainer[TrainConfig]):
         set_learning_rate(self.optimizers[1], fraction, self.steps / self.config.total_steps)
         self.stats.agent.count_update(self.execution.learn_agent(rollouts), self.steps)
 
+    @property
+    def preparing(self) -> dict[str, int]:
+        """Name what comes before updates of both model and agent."""
+        starts = self.config.collection.starts
+        return {"prefill": starts("model"), "world model": starts("agent")}
+
     def scalars(self) -> dict[str, float]:
         return super().scalars() | {"charts/horizon": float(self.config.horizon.at(self.steps))}
 

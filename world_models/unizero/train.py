@@ -154,6 +154,11 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         policy = search_again(self.functions, contexts, there, search)  # (B, T, A)
         return replace(sequences, policy=policy.to(sequences.policy.dtype))
 
+    @property
+    def preparing(self) -> dict[str, int]:
+        """Name what comes before a search for each action and updates."""
+        return {"prefill": max(self.config.collection.learning_starts, self.config.collection.prepopulate)}
+
     def scalars(self) -> dict[str, float]:
         """Give what a log line says and clear its sums; `phases.Stopwatch` says what the times mean."""
         return super().scalars() | self.model.memory_scalars() | self.stopwatch.scalars()
