@@ -121,7 +121,7 @@ class Agent:
             UserError: there is no run or checkpoint, it is damaged or foreign, the device or the seed is none, or the
                 agent has no such policy.
         """
-        require(seed >= 0, f"seed {seed} must be 0 or more")
+        seed, rows = _whole("seed", seed, 0), None if rows is None else _whole("rows", rows, 1)
         kind = kind_of(Run.open(run).load(with_replay=False))
         loaded = trainer_class(kind).load_policy(Path(run), usable_device(device), seed)
         if policy is not None:
@@ -182,10 +182,7 @@ class Agent:
         Raises:
             UserError: the observations, the actions or the number of episodes do not fit.
         """
-        if episodes < 1 or episodes % 1:
-            raise UserError(f"episodes is {episodes}; it must be a whole number of at least 1")
-        if seed is not None and seed < 0:
-            raise UserError(f"seed is {seed}; it must be 0 or more")
+        episodes, seed = _whole("episodes", episodes, 1), None if seed is None else _whole("seed", seed, 0)
         if not isinstance(env, (gymnasium.Env, VectorEnv)):
             raise UserError(f"{env!r} is no environment; give one, such as gymnasium.make('CartPole-v1')")
         vector = env if isinstance(env, VectorEnv) else SyncVectorEnv([lambda: env], autoreset_mode="SameStep")
@@ -242,8 +239,6 @@ class Agent:
         return files
 
     def _start(self, rows: int) -> Policy:
-        if rows < 1:
-            raise UserError(f"rows is {rows}; it must be at least 1")
         self._policy, self._rows = self._loaded.start(rows), rows
         return self._policy
 
@@ -281,17 +276,33 @@ class Agent:
             raise UserError(f"the observation is of type {given.dtype}; it must hold numbers")
         if given.dtype.kind != "f":
             return
-        if not np.isfinite(given).all():
-            raise UserError("the observation holds NaN or infinity; it must hold finite numbers")
+        if given.dtype.itemsize > 4:  # what a float32 cannot hold is infinite to a network
+            with np.errstate(over="ignore"):
+                finite = np.isfinite(given.astype(np.float32)).all()
+        else:
+            finite = np.isfinite(given).all()
+        if not finite:
+            raise UserError("the observation holds NaN, infinity or numbers beyond 1e38; it must hold finite numbers")
         if self._sizes is not None and (given != np.trunc(given)).any():
             raise UserError(f"the observation holds fractions; it must hold whole numbers within {self.interface.raw}")
+
+
+def _whole(name: str, given: Any, least: int) -> int:
+    """Give a whole number, whatever type holds it; a UserError says that it is none, or too small."""
+    value = given.item() if getattr(given, "shape", None) == () else given
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0 or not least <= value < 2**63:
+        raise UserError(f"{name} is {given!r}; it must be {least} or more, a whole number below {2**63}")
+    return int(value)
 
 
 def _array(given: Any) -> Array | None:
     """Make one array; None for what is none, ragged or of several kinds."""
     try:
-        return np.asarray(given.cpu() if isinstance(given, torch.Tensor) else given)
-    except ValueError:
+        if isinstance(given, torch.Tensor):
+            dense = given.detach().to_dense().cpu()
+            return (dense.float() if dense.dtype is torch.bfloat16 else dense).numpy()  # numpy has no bfloat16
+        return np.asarray(given)
+    except (ValueError, TypeError, RuntimeError):  # also of tensors in a list
         return None
 
 

@@ -34,8 +34,8 @@ from dqn_memory.runs.trainer import named
 class PPOLearnerConfig(RolloutLearnerConfig):
     """Rollouts and the update from them."""
 
-    rollout_steps: Annotated[int, Bounds(2)] = 128
-    epochs: Annotated[int, Bounds(1)] = 4
+    rollout_steps: Annotated[int, Bounds(2, 10**6)] = 128
+    epochs: Annotated[int, Bounds(1, 10**4)] = 4
     trace_decay: Annotated[float, Bounds(0, 1)] = 0.95
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.1
     max_grad_norm: Annotated[float, Bounds(above=0)] = 0.5

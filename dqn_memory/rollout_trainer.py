@@ -41,9 +41,9 @@ C = TypeVar("C", bound=Any)
 class RolloutLearnerConfig:
     """Rollouts and the update from them, as `pqn` and `ppo` have them in common."""
 
-    rollout_steps: Annotated[int, Bounds(2)] = 64
+    rollout_steps: Annotated[int, Bounds(2, 10**6)] = 64
     """Steps T of a rollout, in every environment; gradients go back that far."""
-    epochs: Annotated[int, Bounds(1)] = 2
+    epochs: Annotated[int, Bounds(1, 10**4)] = 2
     """Passes over each rollout."""
     minibatches: Annotated[int, Bounds(1)] = 4
     """Updates of a pass, each from its share of the environments."""

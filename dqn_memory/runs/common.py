@@ -113,7 +113,9 @@ class OutputConfig:
     checkpoint does; None: none does)."""
 
     def check(self) -> None:
-        """Refuse trackers that cannot be had."""
+        """Refuse trackers that cannot be had, and a folder without a name."""
+        if self.run == "":
+            raise UserError("--run is empty; name a folder, or leave it out for one below runs")
         check_trackers(self.track)
 
 

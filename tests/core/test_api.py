@@ -160,6 +160,46 @@ def test_options_of_an_evaluation_are_those_of_the_script(made):
         assert words in told(evaluate, run, **options)
 
 
+@pytest.mark.parametrize(("option", "values"), [
+    ("seed", (-1, 1.5, "1", None, True, float("nan"))), ("rows", (0, -1, 1.5, "2", True, 10**20, [2])),
+])  # fmt: skip
+def test_numbers_that_an_agent_is_loaded_with_are_whole(made, option, values):
+    run = made("q_network")
+    for value in values:
+        assert f"{option} is {value!r}" in told(Agent.load, run, **{option: value})
+    for value in (1, 2.0, np.int64(1), torch.tensor(2)):
+        Agent.load(run, **{option: value})
+
+
+def test_numbers_that_an_agent_plays_by_are_whole(made):
+    agent, env = Agent.load(made("q_network")), gymnasium.make(MEMORY, time_limit=5)
+    for episodes, seed, name in (("3", 0, "episodes"), (None, 0, "episodes"), (1, 0.5, "seed"), (1, "x", "seed")):
+        assert f"{name} is " in told(agent.play, env, episodes, seed)
+    score = agent.play(env, 2.0, np.int64(3))
+    assert score.episodes == 2 and score.lengths.tolist() == agent.play(env, 2, 3).lengths.tolist()
+
+
+def test_observations_may_be_tensors_of_any_kind_but_must_fit_into_float32(tmp_path):
+    run, _ = train(**SMALL | {"env": "CartPole-v1", "total_steps": 80, "learning_starts": 40}, run=tmp_path / "run")
+    agent, plain = Agent.load(run), np.array([0.5, -1.0, 0.25, 2.0], np.float32)
+    tensor = torch.from_numpy(plain)
+    agent.act(plain, True)
+    expected = agent.q
+    for given in (tensor.bfloat16(), tensor.double(), tensor.clone().requires_grad_(), tensor.to_sparse(), list(plain)):
+        agent.act(given, True)
+        np.testing.assert_array_equal(agent.q, expected)
+    assert "finite" in told(agent.act, [1e300] * 4, True)
+    assert "no array" in told(agent.act, [tensor.clone().requires_grad_()] * 2, True)
+
+
+@pytest.mark.parametrize(("settings", "word"), [
+    ({"kind": None}, "None"), ({"kind": 5}, "5"), ({"config": 5}, "config is a int"), ({"run": ""}, "--run is empty"),
+    ({"random_start_steps": 10**20}, "--random-start-steps"), ({"total_steps": 80.5}, "total_steps"),
+])  # fmt: skip
+def test_a_setting_of_another_type_or_size_is_one_sentence(settings, word):
+    assert word in told(train, **SMALL | settings)
+
+
 def test_another_number_of_environments_begins_where_all_are_reset(made):
     agent, observation = Agent.load(made("q_network")), gymnasium.make(MEMORY).reset(seed=0)[0]
     agent.act(observation, True)
