@@ -352,7 +352,8 @@ class Trainer(ABC, Generic[C]):
             while self.unfinished and not interrupts.asked:
                 self.iterate()
                 scalars = self.record(run)
-                progress.update(self.steps, *self.phase, **self.shown_scalars(scalars))
+                phase, end = self.phase
+                progress.update(self.steps, phase, end, **self.shown_scalars(scalars))
         if interrupts.asked:
             if self.config.output.max_repeated_actions == 0:  # what cannot be repeated, a resume must not have to
                 self.shorten_log()
