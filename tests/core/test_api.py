@@ -193,7 +193,8 @@ def test_observations_may_be_tensors_of_any_kind_but_must_fit_into_float32(tmp_p
 
 
 @pytest.mark.parametrize(("settings", "word"), [
-    ({"kind": None}, "None"), ({"kind": 5}, "5"), ({"config": 5}, "config is a int"), ({"run": ""}, "--run is empty"),
+    ({"kind": None}, "None"), ({"kind": 5}, "5"), ({"config": 5}, "config is a int"), ({"run": ""}, "--run ''"),
+    ({"run": "a\0b"}, "--run"),
     ({"random_start_steps": 10**20}, "--random-start-steps"),
 ])  # fmt: skip
 def test_a_setting_of_another_type_or_size_is_one_sentence(settings, word):

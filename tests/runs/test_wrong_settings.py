@@ -54,6 +54,7 @@ WRONG = {
         ("--capacity 1000000000000", "not enough memory for a tensor of"),
         ("--architecture dbgfqn --layers 2 --loss-positions prefixes", "what comes later; use ends:4"),
         ("--loss-positions ends:²", "'ends:²' is not known"),
+        (f"--loss-positions ends:{10**20}", f"'ends:{10**20}' is not known"),
         ("--n-step 9", "--n-step 9 is longer than a window of --context 8"),
         ("--prior adaptive --span 4 --regulariser l1", "changes nothing without a --regulariser-weight"),
         ("--regulariser l1 --regulariser-weight 1", "--regulariser: the causal prior learns no span"),
