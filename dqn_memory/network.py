@@ -340,15 +340,10 @@ class QNetwork(nn.Module):
             attended = self.bag(x, entries, bag.held if seen is None else seen)
         return self.head(torch.cat([x, attended], -1))
 
-    def embed(self, observation: Tensor, previous_action: Tensor, reset: Tensor | None = None) -> Tensor:
-        """Embed observations and previous actions, (B, T, D), without their positions.
-
-        No action counts as previous where `reset` (B, T) is true: an episode begins there.
-        """
+    def embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
+        """Embed observations and previous actions, (B, T, D), without their positions."""
         x = self.observation_embedding(observation)  # (B, T, D - a)
         if self.action_embedding is not None:
-            if reset is not None:
-                previous_action = torch.where(reset, self.num_actions, previous_action)
             x = torch.cat([self.action_embedding(previous_action), x], -1)  # (B, T, D)
         return x
 
@@ -393,8 +388,8 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute what the head reads of one step, (B, D), and the state after it."""
-        column = observation.unsqueeze(1), previous_action.unsqueeze(1), reset.unsqueeze(1)
-        x = self.embed(*column).squeeze(1)  # (B, D)
+        previous_action = self._known(previous_action, reset)
+        x = self.embed(observation.unsqueeze(1), previous_action.unsqueeze(1)).squeeze(1)  # (B, D)
         after = []
         for layer, before in zip(self.layers, state, strict=True):
             x, carried = layer.step(x, before, reset)  # type: ignore[operator]
@@ -415,11 +410,21 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
     ) -> tuple[Tensor, list[Any]]:
         """Compute what the head reads of T steps, (B, T, D), and the state after them."""
-        x, after = self.embed(observation, previous_action, reset), []  # (B, T, D)
+        previous_action = self._known(previous_action, reset)
+        x, after = self.embed(observation, previous_action), []  # (B, T, D)
         for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
             x, carried = layer.sequence(x, before, reset)  # type: ignore[operator]
             after.append(carried)
         return self.norm(x), after
+
+    def _known(self, previous_action: Tensor, reset: Tensor | None) -> Tensor:
+        """Give the previous actions, and "none yet" where an episode begins, whatever the caller gives there."""
+        if self.action_embedding is None or reset is None:
+            return previous_action
+        if reset.dtype != torch.bool or reset.shape != previous_action.shape:
+            given = f"{reset.dtype} {tuple(reset.shape)}"
+            raise UserError(f"reset is {given}; it must be bool {tuple(previous_action.shape)}, as previous actions are")
+        return torch.where(reset, self.num_actions, previous_action)
 
     def initial_state(self, batch: int, device: torch.device) -> list[Any]:
         """Make the carried states of all layers for B fresh episodes (stateful networks only)."""

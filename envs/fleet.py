@@ -145,7 +145,7 @@ def make_fleet(
 ) -> Fleet:
     """Make N environments by id: an AtariFleet for ALE/..., a TensorFleet for a World, else a GymnasiumFleet.
 
-    Only the last can be shared out among processes (`workers`).
+    Only the last can be shared out among processes (`workers`). Of `seed` a TensorFleet on a CPU reads the low 32 bits.
     """
     kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
     require(seed >= 0, f"seed must not be negative, not {seed}.")

@@ -214,6 +214,9 @@ def test_no_action_of_the_episode_before_reaches_the_next_one(architecture):
         given, masked = (net.step(observation[:, t], each[:, t], state, reset[:, t]) for each in (previous, none))
         assert torch.equal(given[0], masked[0])
         state = given[1]
+    for wrong in (reset.long(), reset[:, :1], reset[:, 0]):
+        with pytest.raises(ValueError, match="reset is .*; it must be bool"):
+            net.sequence(observation, previous, None, wrong)
 
 
 def test_what_is_cut_off_is_valued_by_its_final_observation_in_its_own_episode():
