@@ -423,7 +423,7 @@ class QNetwork(nn.Module):
             return previous_action
         if reset.dtype != torch.bool or reset.shape != previous_action.shape:
             given = f"{reset.dtype} {tuple(reset.shape)}"
-            raise UserError(f"reset is {given}; it must be bool {tuple(previous_action.shape)}, as previous actions are")
+            raise UserError(f"reset is {given}; it must be bool {tuple(previous_action.shape)}")
         return torch.where(reset, self.num_actions, previous_action)
 
     def initial_state(self, batch: int, device: torch.device) -> list[Any]:

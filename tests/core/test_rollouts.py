@@ -215,7 +215,7 @@ def test_no_action_of_the_episode_before_reaches_the_next_one(architecture):
         assert torch.equal(given[0], masked[0])
         state = given[1]
     for wrong in (reset.long(), reset[:, :1], reset[:, 0]):
-        with pytest.raises(ValueError, match="reset is .*; it must be bool"):
+        with pytest.raises(ValueError, match="it must be bool"):
             net.sequence(observation, previous, None, wrong)
 
 
