@@ -180,8 +180,7 @@ class StateActor(Kept):
 
     @torch.no_grad()
     def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
-        previous = torch.where(reset, self.network.num_actions, previous_action)
-        self.q, self.state = self.network.step(observation, previous, self.state, reset)
+        self.q, self.state = self.network.step(observation, previous_action, self.state, reset)
 
     def q_values(self) -> Tensor:
         return self.q
@@ -194,9 +193,9 @@ class StateActor(Kept):
         self, observation: Tensor, previous_action: Tensor, reset: Tensor, memory: Memory
     ) -> tuple[Tensor, Memory]:
         """Compute Q (N, A) and the memory after, from what is given alone."""
-        previous, parts = torch.where(reset, self.network.num_actions, previous_action), iter(memory)
+        parts = iter(memory)
         state = [tuple(islice(parts, len(layer))) for layer in self.state]
-        q, after = self.network.step(observation, previous, state, reset)
+        q, after = self.network.step(observation, previous_action, state, reset)
         return q, tuple(part for layer in after for part in layer)
 
 

@@ -38,8 +38,10 @@ from dqn_memory.runs.common import ComputeConfig
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import kind_of, trainer_class
+from dqn_memory.runs.process import process_restored
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Policy, Score, Tally
+from dqn_memory.runs.seeding import seeded
 from dqn_memory.runs.trainer import LoadedPolicy
 from envs.checked import LONGEST, Checked, CheckedVector
 from envs.cli import load_plugins
@@ -104,6 +106,7 @@ class Agent:
             self._start(rows)
 
     @classmethod
+    @process_restored()
     def load(
         cls, run: Path | str, rows: int | None = None, device: torch.device | str = "cpu", seed: int = 0,
         policy: Literal["sampled", "greedy"] | None = None, plugins: Sequence[str] = (),
@@ -122,7 +125,7 @@ class Agent:
             UserError: there is no run or checkpoint, it is damaged or foreign, it wants a module that is not among
                 `plugins`, the device or the seed is none, or the agent has no such policy.
         """
-        require(seed >= 0, f"seed {seed} must be 0 or more")
+        seed, rows = _whole("seed", seed, 0), None if rows is None else _whole("rows", rows, 1)
         load_plugins(plugins)
         kind = kind_of(Run.open(run).load(with_replay=False))
         loaded = trainer_class(kind).load_policy(Path(run), usable_device(device), seed)
@@ -184,10 +187,7 @@ class Agent:
         Raises:
             UserError: the observations, the actions or the number of episodes do not fit.
         """
-        if episodes < 1 or episodes % 1:
-            raise UserError(f"episodes is {episodes}; it must be a whole number of at least 1")
-        if seed is not None and seed < 0:
-            raise UserError(f"seed is {seed}; it must be 0 or more")
+        episodes, seed = _whole("episodes", episodes, 1), None if seed is None else _whole("seed", seed, 0)
         if not isinstance(env, (gymnasium.Env, VectorEnv)):
             raise UserError(f"{env!r} is no environment; give one, such as gymnasium.make('CartPole-v1')")
         key = self.config.environment.observation_key
@@ -249,8 +249,6 @@ class Agent:
         return files
 
     def _start(self, rows: int) -> Policy:
-        if rows < 1:
-            raise UserError(f"rows is {rows}; it must be at least 1")
         self._policy, self._rows = self._loaded.start(rows), rows
         return self._policy
 
@@ -290,17 +288,33 @@ class Agent:
             raise UserError(f"the observation is of type {given.dtype}; it must hold numbers")
         if given.dtype.kind != "f":
             return
-        if not np.isfinite(given).all():
-            raise UserError("the observation holds NaN or infinity; it must hold finite numbers")
+        if given.dtype.itemsize > 4:  # what a float32 cannot hold is infinite to a network
+            with np.errstate(over="ignore"):
+                finite = np.isfinite(given.astype(np.float32)).all()
+        else:
+            finite = np.isfinite(given).all()
+        if not finite:
+            raise UserError("the observation holds NaN, infinity or numbers beyond 1e38; it must hold finite numbers")
         if self._sizes is not None and (given != np.trunc(given)).any():
             raise UserError(f"the observation holds fractions; it must hold whole numbers within {self.interface.raw}")
+
+
+def _whole(name: str, given: Any, least: int) -> int:
+    """Give a whole number, whatever type holds it; a UserError says that it is none, or too small."""
+    value = given.item() if getattr(given, "shape", None) == () else given
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0 or not least <= value < 2**63:
+        raise UserError(f"{name} is {given!r}; it must be {least} or more, a whole number below {2**63}")
+    return int(value)
 
 
 def _array(given: Any) -> Array | None:
     """Make one array; None for what is none, ragged or of several kinds."""
     try:
-        return np.asarray(given.cpu() if isinstance(given, torch.Tensor) else given)
-    except ValueError:
+        if isinstance(given, torch.Tensor):
+            dense = given.detach().to_dense().cpu()
+            return (dense.float() if dense.dtype is torch.bfloat16 else dense).numpy()  # numpy has no bfloat16
+        return np.asarray(given)
+    except (ValueError, TypeError, RuntimeError):  # also of tensors in a list
         return None
 
 
@@ -349,11 +363,16 @@ def _exported(step: GreedyStep, observation: torch.Tensor) -> tuple[bytes, bytes
     results = "q", "chosen", *(f"{name}_after" for name in names[3:])
     rows = {0: torch.export.Dim("batch")}
     dynamic = rows, rows, rows, *([(rows,) * len(state)] if state else [])
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it says that torchvision, which nobody needs, is missing
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of its own code
-        program = torch.export.export(step, given, dynamic_shapes=dynamic)
-        model = torch.onnx.export(program, input_names=names, output_names=results, verbose=False)
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it says that torchvision, which nobody needs, is missing
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of its own code
+            program = torch.export.export(step, given, dynamic_shapes=dynamic)
+            model = torch.onnx.export(program, input_names=names, output_names=results, verbose=False)
+    finally:
+        logger.setLevel(level)
     shapes = {name: [str(each.dtype)[6:], "batch", *each.shape[1:]] for name, each in zip(names, given, strict=True)}
     about, archive = json.dumps({"inputs": shapes, "outputs": results}), io.BytesIO()
     torch.export.save(program, archive, extra_files={"interface": about})
@@ -385,7 +404,7 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
     checkpoint, config = read_run(Path(run), config_class)
     environment = config.environment
     interface = Interface.of(environment.env, environment.kwargs(training=False), environment.observation_key)
-    with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
+    with seeded(0):  # the first weights are overwritten at once
         network = config.network.build(observation_spec(interface.encoded), interface.num_actions)
     part = "average" if checkpoint.part("average") else "network"
     checkpoint.fill(network, part, f"the weights of {run} do not fit its config and environment")

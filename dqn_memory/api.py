@@ -7,7 +7,8 @@
     step, success = load_run(run).metrics["eval/success_rate"]
     score = Agent.load(run).play(gymnasium.make("Gridverse/Memory-5x5-v0"), episodes=50)
 
-Whatever a user can get wrong raises a `UserError`, a ValueError of one sentence.
+Whatever a user can get wrong raises a `UserError`, a ValueError of one sentence. The caller's global random states,
+number of threads, precisions, warning filters and environment variables stay as they are.
 """
 
 import tomllib
@@ -23,6 +24,7 @@ from dqn_memory.evaluate import Args, evaluate_folder
 from dqn_memory.runs.errors import UserError, check_known, near_names
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
+from dqn_memory.runs.process import process_restored
 from dqn_memory.runs.score import Evaluation, Score
 from dqn_memory.runs.settings import check_numbers, parse
 from envs.cli import load_plugins
@@ -31,6 +33,7 @@ from envs.spaces import Array
 __all__ = ["Agent", "RunData", "Series", "UserError", "evaluate", "load_run", "train"]
 
 
+@process_restored()
 def train(kind: str = "q_network", *, plugins: Sequence[str] = (), **settings: Any) -> tuple[Path, Score]:
     """Train an agent to the end of its run, or go on with a run.
 
@@ -55,6 +58,7 @@ def train(kind: str = "q_network", *, plugins: Sequence[str] = (), **settings: A
     return run.path, score
 
 
+@process_restored()
 def evaluate(run: Path | str, *, plugins: Sequence[str] = (), **options: Any) -> Evaluation:
     """Play a run's latest checkpoint without learning, as `python -m dqn_memory.evaluate` does.
 

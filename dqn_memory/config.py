@@ -93,8 +93,8 @@ class LearnerConfig:
         if chosen in ("all", "prefixes", "last"):
             return 1 if chosen == "last" else None
         kind, _, number = chosen.partition(":")
-        if kind != "ends" or not number.isdecimal() or int(number) < 1:
-            known = "all, prefixes, last, ends:M (M >= 1) or auto"
+        if kind != "ends" or not number.isdecimal() or len(number) > 6 or int(number) < 1:
+            known = "all, prefixes, last, ends:M (M from 1 to 999999) or auto"
             raise UserError(f"--loss-positions {chosen!r} is not known; use {known}")
         return int(number)
 

@@ -35,7 +35,7 @@ from dqn_memory.runs.common import set_tf32
 from dqn_memory.runs.errors import UserError, check_known, one_line_errors
 from dqn_memory.runs.lock import held_lock
 from dqn_memory.runs.progress import Progress
-from dqn_memory.runs.seeding import Streams, generator
+from dqn_memory.runs.seeding import Streams, generator, seeded
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from envs.cli import Plugins, WriteArgs, load_plugins
 from envs.files import make_folder
@@ -134,8 +134,7 @@ def network_config(name: str, sizes: Sizes | None = None) -> NetworkConfig:
 
 def build_network(config: NetworkConfig, seed: int) -> QNetwork:
     """Build a network with the first values of this seed, on the fastest form that its memory has here."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         network = config.build(SPEC, SYMBOLS)
     resolve_backend([network], "auto", CPU)
     return network

@@ -423,6 +423,7 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute what the head reads of one step, (B, D), and the state after it."""
+        previous_action = self._known(previous_action, reset)
 
         def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
             x = self.embed(observation.unsqueeze(1), previous_action.unsqueeze(1)).squeeze(1)  # (B, D)
@@ -452,6 +453,7 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
     ) -> tuple[Tensor, list[Any]]:
         """Compute what the head reads of T steps, (B, T, D), and the state after them."""
+        previous_action = self._known(previous_action, reset)
 
         def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
             x, after = self.embed(observation, previous_action), []  # (B, T, D)
@@ -461,6 +463,15 @@ class QNetwork(nn.Module):
             return self.norm(x), after
 
         return contained_layers(run, observation, state, reset, self.degree)
+
+    def _known(self, previous_action: Tensor, reset: Tensor | None) -> Tensor:
+        """Give the previous actions, and "none yet" where an episode begins, whatever the caller gives there."""
+        if self.action_embedding is None or reset is None:
+            return previous_action
+        if reset.dtype != torch.bool or reset.shape != previous_action.shape:
+            given = f"{reset.dtype} {tuple(reset.shape)}"
+            raise UserError(f"reset is {given}; it must be bool {tuple(previous_action.shape)}")
+        return torch.where(reset, self.num_actions, previous_action)
 
     def initial_state(self, batch: int, device: torch.device) -> list[Any]:
         """Make the carried states of all layers for B fresh episodes (stateful networks only)."""

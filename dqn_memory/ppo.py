@@ -22,7 +22,9 @@ from dqn_memory.config import EvaluationConfig
 from dqn_memory.rollout_trainer import RolloutConfig, RolloutLearnerConfig, RolloutTrainer
 from dqn_memory.rollouts import Rollout, lambda_returns, masked_mean
 from dqn_memory.runs.common import EnvironmentConfig
+from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import RunStats
+from dqn_memory.runs.seeding import seeded
 from dqn_memory.runs.settings import Bounds
 from dqn_memory.runs.trainer import named
 
@@ -32,8 +34,8 @@ from dqn_memory.runs.trainer import named
 class PPOLearnerConfig(RolloutLearnerConfig):
     """Rollouts and the update from them."""
 
-    rollout_steps: Annotated[int, Bounds(2)] = 128
-    epochs: Annotated[int, Bounds(1)] = 4
+    rollout_steps: Annotated[int, Bounds(2, 10**6)] = 128
+    epochs: Annotated[int, Bounds(1, 10**4)] = 4
     trace_decay: Annotated[float, Bounds(0, 1)] = 0.95
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.1
     max_grad_norm: Annotated[float, Bounds(above=0)] = 0.5
@@ -73,6 +75,19 @@ class PPOConfig(RolloutConfig):
     )
     evaluation: PPOEvaluationConfig = field(default_factory=lambda: PPOEvaluationConfig(evaluate_every=200_000))
 
+    def check(self) -> None:
+        """Refuse also random actions in mid-episode.
+
+        Advantages of the policy's own actions would hold what random ones earn after them. Random starts come before
+        all own actions of their episode.
+        """
+        super().check()
+        if epsilon := self.exploration.epsilon_start:
+            raise UserError(
+                f"--epsilon-start {epsilon}: returns would credit PPO's own actions with the random ones after them; "
+                "use --epsilon-start 0 --epsilon-end 0, and --entropy-weight or --random-start-steps to explore"
+            )
+
 
 # ---- a run -----------------------------------------------------------------------------------------------------------
 class PPOTrainer(RolloutTrainer[PPOConfig]):
@@ -92,8 +107,7 @@ class PPOTrainer(RolloutTrainer[PPOConfig]):
         """Build the networks, and a critic that reads what the policy reads."""
         super().build_networks(averaged)
         width = self.network.config.width
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.streams.network + 1)
+        with seeded(self.streams.network + 1):
             critic = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
         self.critic = critic.to(self.device)
 

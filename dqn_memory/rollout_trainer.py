@@ -26,7 +26,7 @@ from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import Ended
-from dqn_memory.runs.seeding import generator
+from dqn_memory.runs.seeding import generator, seed_dropout, seeded
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
 from dqn_memory.runs.trainer import set_learning_rate
 from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
@@ -41,9 +41,9 @@ C = TypeVar("C", bound=Any)
 class RolloutLearnerConfig:
     """Rollouts and the update from them, as `pqn` and `ppo` have them in common."""
 
-    rollout_steps: Annotated[int, Bounds(2)] = 64
+    rollout_steps: Annotated[int, Bounds(2, 10**6)] = 64
     """Steps T of a rollout, in every environment; gradients go back that far."""
-    epochs: Annotated[int, Bounds(1)] = 2
+    epochs: Annotated[int, Bounds(1, 10**4)] = 2
     """Passes over each rollout."""
     minibatches: Annotated[int, Bounds(1)] = 4
     """Updates of a pass, each from its share of the environments."""
@@ -173,8 +173,7 @@ class RolloutTrainer(NetworkTrainer[C]):
         # networks
         self.build_networks(learner.ema_decay > 0)
         if weight := config.prediction.prediction_weight:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.streams.network + 2)
+            with seeded(self.streams.network + 2):
                 self.predictor = Predictor(self.spec, config.network.width, self.num_actions, weight).to(self.device)
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
         # what collects rollouts
@@ -195,7 +194,7 @@ class RolloutTrainer(NetworkTrainer[C]):
         self.optimizer = torch.optim.Adam([group], eps=1e-5, fused=True, capturable=cuda)
         self.optimizers = [self.optimizer]
         self.capture()
-        torch.manual_seed(self.streams.dropout)  # dropout draws from the default generator, nothing else does
+        seed_dropout(self.streams.dropout)
 
     @classmethod
     def variant(cls, config: C) -> str:

@@ -25,7 +25,7 @@ from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured
-from dqn_memory.runs.seeding import generator
+from dqn_memory.runs.seeding import generator, seed_dropout
 from dqn_memory.runs.trainer import set_learning_rate
 from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
 
@@ -62,7 +62,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         self.exploration = generator(streams.exploration, self.device)
         self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
         self.drawing = generator(streams.replay, torch.device("cpu"))
-        torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
+        seed_dropout(streams.dropout)
         self.begin()
 
     def announce(self) -> None:
@@ -138,6 +138,10 @@ class QTrainer(NetworkTrainer[TrainConfig]):
     def networks(self) -> dict[str, Any]:
         """List the online network, the target and, where the run averages its weights, their average."""
         return {"network": self.network, "target": self.target} | super().networks()
+
+    @property
+    def preparing(self) -> dict[str, int]:
+        return {"prefill": max(self.config.replay.learning_starts, self.config.exploration.prepopulate)}
 
     def scalars(self) -> dict[str, float]:
         epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}

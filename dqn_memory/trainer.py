@@ -17,6 +17,7 @@ from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.analysis.size import match
 from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.runs.score import Score, summary
+from dqn_memory.runs.seeding import seeded
 from dqn_memory.runs.trainer import Trainer
 from envs.baselines import baseline_summary
 from envs.fleet import make_fleet
@@ -41,8 +42,7 @@ class NetworkTrainer(Trainer[C]):
 
     def build_network(self) -> QNetwork:
         """Build a network with the run's first values."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.streams.network)
+        with seeded(self.streams.network):
             network: QNetwork = self.config.network.build(self.spec, self.num_actions)
             return network.to(self.device)
 

@@ -26,6 +26,7 @@ from dqn_memory.analysis.terminal import lines, screen
 from dqn_memory.analysis.video import LAST_MS, Looks, check_target, page, save_video
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
+from dqn_memory.runs.seeding import whole_seed
 from dqn_memory.runs.settings import Bounds, check_numbers
 
 if TYPE_CHECKING:
@@ -61,8 +62,10 @@ def watched(args: Args) -> tuple[Watched, tuple[str, ...]]:
     network, config, _ = load_network(args.chosen_run())
     setup = replace(config.eval_setup(torch.device("cpu")), reset_memory=args.reset_memory)
 
+    seed = whole_seed(args.seed)
+
     def play() -> Watched:
-        for episode in play_each(setup, network, args.seed, args.episodes, args.initial, draw=True):
+        for episode in play_each(setup, network, seed, args.episodes, args.initial, draw=True):
             looks = None if args.reset_memory else Looks.found(network, episode, config.acting, config.acting_state)
             yield episode, looks
 

@@ -56,7 +56,7 @@ def near_names(what: str, name: str, known: Iterable[str]) -> str:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Which known names a wrong one resembles, case and namespace ("Gridverse/") aside, and which ones exist."""
-    names = sorted(known)
+    names, name = sorted(known), str(name)
     plain = {full.lower().rpartition("/")[2]: full for full in names} | {full.lower(): full for full in names}
     close = list(dict.fromkeys(plain[key] for key in get_close_matches(name.lower(), plain, n=6, cutoff=0.6)))
     if len(names) > MOST_LISTED:

@@ -113,7 +113,9 @@ class OutputConfig:
     checkpoint does; None: none does)."""
 
     def check(self) -> None:
-        """Refuse trackers that cannot be had."""
+        """Refuse trackers that cannot be had, and a folder without a name."""
+        if self.run is not None and (not self.run or "\0" in self.run):
+            raise UserError(f"--run {self.run!r} names no folder; leave it out for one below runs")
         check_trackers(self.track)
 
 

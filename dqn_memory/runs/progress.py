@@ -1,6 +1,7 @@
 """How far a long run is: a bar on a terminal, a plain line now and then elsewhere."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Self
 
@@ -8,7 +9,37 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
+WINDOW = 60.0  # seconds that the pace is of at least
 FIRST = {"success": 0, "return": 0, "evaluated": 1, "loss": 2}  # the rest follows in the order of its first mention
+
+
+class Pace:
+    """Steps per second in the last half of a phase, or in its last minute where that is longer, with all pauses.
+
+    `first` is that of the phase's first iteration, which is told until there is another one and does not count then:
+    it compiles.
+    """
+
+    def __init__(self, now: float, step: int, first: float = 0.0) -> None:
+        self.began, self.first = now, first
+        self.marks = deque([(now, step)])  # times and steps; the first one is where the pace is counted from
+
+    def mark(self, now: float, step: int) -> None:
+        """Note a step reached."""
+        age = now - self.began
+        if now - self.marks[-1][0] >= max(1.0, age / 100):
+            self.marks.append((now, step))
+            while len(self.marks) > 2 and self.marks[1][0] <= now - max(WINDOW, age / 2):
+                self.marks.popleft()
+
+    def known(self, step: int) -> bool:
+        """Tell whether there was an iteration after the first."""
+        return step > self.marks[0][1]
+
+    def rate(self, now: float, step: int) -> float:
+        """Give steps per second."""
+        then, before = self.marks[0]
+        return (step - before) / max(now - then, 1e-9) if self.known(step) else self.first
 
 
 class Progress:
@@ -17,7 +48,8 @@ class Progress:
     with Progress(total=config.steps, start=step) as progress:
         progress.update(step, "training", success=0.5, loss=0.01)
 
-    A scalar stays on show until it is given anew. `interval` is the seconds between plain lines.
+    A scalar stays on show until it is given anew. `interval` is the seconds between plain lines. How much time is left
+    is known only while training, from its second iteration on, and not of a run that stopped before its end.
     """
 
     def __init__(
@@ -29,36 +61,46 @@ class Progress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.total, self.start, self.title, self.interval = total, start, title, interval
+        self.total, self.title, self.interval = total, title, interval
         self._console = console or Console(stderr=True, force_jupyter=False)  # there, every line would be an output
         self._clock = clock
-        self._phase = ""
+        self._phase, self._end, self._over = "", total, False
         self._scalars: dict[str, float] = {}
         self._step = self._shown = start
-        self._began = self._last = clock()
+        self._now = self._last = clock()
+        self._pace = Pace(self._now, start)
         self._bar = self._make_bar() if self._console.is_terminal else None
         self._task = self._bar.add_task(title, total=total, completed=start, facts="") if self._bar else None
 
-    def update(self, step: int, phase: str = "training", **scalars: float) -> None:
-        """Tell the step reached and the newest scalars; cheap enough for every iteration."""
-        if self._phase not in ("", phase):  # the speed of one says nothing about the next
-            self.start, self._began = self._step, self._clock()
-        self._step, self._phase = step, phase
+    def update(self, step: int, phase: str = "training", end: int | None = None, **scalars: float) -> None:
+        """Tell the step reached and the newest scalars; cheap enough for every iteration.
+
+        `end` is the step at which the phase ends (None: that of the whole).
+        """
+        now = self._clock()
+        if self._phase != phase and (self._phase or phase == "training"):  # the speed of one says nothing of the next
+            self._pace = Pace(now, step, (step - self._step) / max(now - self._now, 1e-9))
+        else:
+            self._pace.mark(now, step)
+        self._now, self._step, self._phase, self._end = now, step, phase, self.total if end is None else end
         self._scalars.update(scalars)
         if self._bar is not None and self._task is not None:
             named = f"{self.title} {phase}".strip()
-            self._bar.update(self._task, completed=step, description=named, facts=self._facts())
-        elif self._clock() - self._last >= self.interval:
+            self._bar.update(self._task, completed=step, total=self._end, description=named, facts=self._facts())
+        elif now - self._last >= self.interval:
             self._print()
 
     def __enter__(self) -> Self:
-        self._began = self._last = self._clock()
+        self._now = self._last = self._clock()
+        self._pace = Pace(self._now, self._step)
         if self._bar is not None:
             self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
+        self._over = True
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, facts=self._facts())
             self._bar.stop()
         elif self._step != self._shown:
             self._print()
@@ -70,22 +112,21 @@ class Progress:
 
     def _print(self) -> None:
         self._last, self._shown = self._clock(), self._step
-        share = min(1.0, self._step / self.total) if self.total else 1.0
-        line = f"{self.title} {self._phase} {self._step:,}/{self.total:,} ({share:.0%}) {self._facts()}".lstrip()
+        share = min(1.0, self._step / self._end) if self._end else 1.0
+        line = f"{self.title} {self._phase} {self._step:,}/{self._end:,} ({share:.0%}) {self._facts()}".lstrip()
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _facts(self) -> str:
         names = sorted(self._scalars, key=lambda name: FIRST.get(name, len(FIRST)))
         scalars = [f"{name} {self._scalars[name]:.3g}" for name in names]
-        return " ".join([f"{self._rate():,.0f} steps/s", *scalars, *self._left()])
+        rate = self._pace.rate(self._now, self._step)
+        return " ".join([f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s", *scalars, *self._left(rate)])
 
-    def _rate(self) -> float:
-        return (self._step - self.start) / max(self._clock() - self._began, 1e-9)
-
-    def _left(self) -> list[str]:
-        if self._phase == "prefill" or self._step <= self.start:  # learning will be slower
+    def _left(self, rate: float) -> list[str]:
+        left = max(0, self.total - self._step)
+        if self._phase != "training" or not self._pace.known(self._step) or (self._over and left):
             return []
-        seconds = round(max(0, self.total - self._step) / self._rate())
+        seconds = round(left / rate)
         return [f"left {seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"]
 
 

@@ -1,16 +1,24 @@
 """Independent random streams from one seed, so that no part of a run shifts another's draws."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
 
+_global = threading.RLock()  # on torch's default generators, which runs in several threads share
+
 
 @dataclass(frozen=True)
 class Streams:
-    """One 63-bit seed for each use of randomness in a run."""
+    """One 63-bit seed for each use of randomness in a run.
+
+    A generator on a CPU reads the low 32 bits of its seed, one on a GPU all of them. Hashes of the whole seed of a run
+    fill all bits, so that runs whose seeds differ in high bits alone draw different numbers.
+    """
 
     worlds: int
     exploration: int
@@ -29,9 +37,31 @@ class Streams:
         return cls(**dict(zip(names, drawn, strict=True)))
 
 
+def whole_seed(seed: int) -> int:
+    """Give what generators begin with where a command is given `seed`: itself below 2**32, else a hash of all its bits.
+
+    A generator on a CPU would draw the same by 1 and by 2**32 + 1.
+    """
+    return seed if seed < 2**32 else Streams.spawn(seed).evaluation
+
+
 def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
     """Give a generator on `device` that starts at `seed`."""
     return torch.Generator(device).manual_seed(seed)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Let modules that are built inside draw their first values from `seed`, and leave the default generator alone."""
+    with _global, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def seed_dropout(seed: int) -> None:
+    """Begin the stream of dropout, which draws from the default generators; nothing else of a run does."""
+    with _global:
+        torch.manual_seed(seed)
 
 
 def dropout_state(device: torch.device) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, is_dataclass, make_dataclass, replace
 from functools import cache, reduce
 from pathlib import Path
@@ -45,6 +45,7 @@ Keys = tuple[str, ...]
 Settings = Sequence[str] | Mapping[str, Any]  # a command line, or its flags by name, with underscores
 Repeatable = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 CONFIG_HELP = "A TOML file, or a shipped preset: {}. Of several the later one wins."
+RULES = tyro.constructors.ConstructorRegistry()  # how flags are read
 FLAG = re.compile(r"--([a-z][a-z0-9-]*)|^(\w+)")  # a message of an environment begins with its keyword's bare name
 STUDIES = "studies"  # folder of sets of runs (dqn_memory.study), which are no presets of one
 PRESETS = Path(__file__).resolve().parents[2] / "configs"  # beside the package, installed or not
@@ -119,7 +120,10 @@ def _settings(config: C, settings: Mapping[str, Any], presets: Path) -> C:
     """Lay presets and then settings over a config: {"config": "demo", "total_steps": 5_000, "prior": "local"}."""
     given, presets_known = dict(settings), ["config"] if _trainer(type(config)) else []
     presets_given = (given.pop("config", None) or ()) if presets_known else ()
-    for name in [presets_given] if isinstance(presets_given, str | Path) else presets_given:
+    names = [presets_given] if isinstance(presets_given, str | Path) else presets_given
+    if not isinstance(names, list | tuple):
+        raise UserError(f"settings: config is a {type(names).__name__}; give a preset, a path or a list of them")
+    for name in names:
         config = read_config(type(config), str(name), presets, config)
     paths = {flag: path for path, flag in flag_names(config).items()}
     table: dict[str, Any] = {"schema": SCHEMA} if hasattr(config, "trainer") else {}
@@ -133,7 +137,11 @@ def _settings(config: C, settings: Mapping[str, Any], presets: Path) -> C:
                 raise UserError(f"settings: {flag} cannot be None; leave it out for its default")
             nothing.add(path)
         else:
-            reduce(lambda inner, key: inner.setdefault(key, {}), holders, table)[name] = _plain(flag, value)
+            kinds = members(field_types(type(reduce(getattr, holders, config)))[name])
+            plain = _plain(flag, value)
+            if isinstance(plain, float) and plain.is_integer() and int in kinds and float not in kinds:
+                plain = int(plain)  # 1e6 is a million in Python, too
+            reduce(lambda inner, key: inner.setdefault(key, {}), holders, table)[name] = plain
     config = from_toml(type(config), tomli_w.dumps(table), "settings", config)
     values = {path: reduce(getattr, path.split("."), config) for path in paths.values()}
     return _rebuild(config, values | dict.fromkeys(nothing), "")
@@ -205,10 +213,32 @@ def parse_flags(
         top += [(heading.replace(" ", "_") or "all", Annotated[group, told], field(default=group()))]
     parsed: Any = tyro.cli(
         make_dataclass(type(default).__name__, top, frozen=True), args=argv, prog=prog or _program(),
-        description=description, config=(tyro.conf.OmitArgPrefixes,),
+        description=description, config=(tyro.conf.OmitArgPrefixes,), registry=RULES,
     )  # fmt: skip
     values = {flag: value for group in vars(parsed).values() for flag, value in vars(group).items()}
     return _rebuild(default, {path: values[flag] for path, flag in flags.items()}, "")
+
+
+@RULES.primitive_rule
+def _whole(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+    """Let a whole number be written as 1e6 and 2.5e3, too."""
+    if info.type is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1, metavar="INT", instance_from_str=lambda words: whole_number(words[0]),
+        is_instance=lambda value: isinstance(value, int), str_from_instance=lambda value: [str(value)],
+    )  # fmt: skip
+
+
+def whole_number(word: str) -> int:
+    """Read a whole number; a ValueError says that it is none."""
+    try:
+        return int(word)
+    except ValueError:
+        with suppress(ValueError, OverflowError):
+            if "e" in word.lower() and (number := float(word)).is_integer():
+                return int(number)
+        raise ValueError(f"{word!r} is no whole number; write it as 1000000 or 1e6") from None
 
 
 def _groups(config: Any, flags: dict[str, str], with_presets: bool) -> dict[str, tuple[str, list[str]]]:
@@ -308,6 +338,8 @@ def check_numbers(config: Any) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise UserError(f"{_dashed(flag)} {number} must be a finite number")
+            if isinstance(number, int) and abs(number) >= 2**63:  # torch and numpy hold no larger ones
+                raise UserError(f"{_dashed(flag)} {number} must be below {2**63}")
             for bounds in _bounds(annotation):
                 if number is not None and not bounds.holds(number):
                     raise UserError(f"{_dashed(flag)} {number} must {bounds}")

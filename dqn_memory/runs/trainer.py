@@ -189,6 +189,11 @@ class Trainer(ABC, Generic[C]):
         """Complete a fresh run's config with all that has to be computed for it."""
         return config
 
+    @property
+    def preparing(self) -> dict[str, int]:
+        """Name the phases before all of the training, in their order, and the step at which each ends."""
+        return {}
+
     def scalars(self) -> dict[str, float]:
         """Give what a log line says; sums since the last line are cleared."""
         return self.stats.scalars() | {"charts/updates": float(self.updates)}
@@ -361,13 +366,23 @@ class Trainer(ABC, Generic[C]):
             while self.unfinished and not interrupts.asked:
                 self.iterate()
                 scalars = self.record(run)
-                progress.update(self.steps, "training" if self.updates else "prefill", **self.shown_scalars(scalars))
+                phase, end = self.phase
+                progress.update(self.steps, phase, end, **self.shown_scalars(scalars))
         if interrupts.asked:
             if self.config.output.max_repeated_actions == 0:  # what cannot be repeated, a resume must not have to
                 self.shorten_log()
             self.save(run)
             raise KeyboardInterrupt
         return self.finish(run)
+
+    @property
+    def phase(self) -> tuple[str, int]:
+        """Name what the run does now for its progress line, and the step at which that ends."""
+        total: int = self.config.total_steps
+        for name, end in self.preparing.items():
+            if self.steps < end:
+                return name, min(end, total)
+        return "training" if self.updates else "prefill", total
 
     @property
     def unfinished(self) -> bool:

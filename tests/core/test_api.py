@@ -1,12 +1,20 @@
 """The suite from Python: it does what the command line does, and its agents play in any loop."""
 
+import logging
+import os
+import random
 import shutil
+import signal
 import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from run_folders import metrics, told
 from trained import CARDS, MEMORY, trained
@@ -152,8 +160,113 @@ def test_options_of_an_evaluation_are_those_of_the_script(made):
         assert words in told(evaluate, run, **options)
 
 
+@pytest.mark.parametrize(("option", "values"), [
+    ("seed", (-1, 1.5, "1", None, True, float("nan"))), ("rows", (0, -1, 1.5, "2", True, 10**20, [2])),
+])  # fmt: skip
+def test_numbers_that_an_agent_is_loaded_with_are_whole(made, option, values):
+    run = made("q_network")
+    for value in values:
+        assert f"{option} is {value!r}" in told(Agent.load, run, **{option: value})
+    for value in (1, 2.0, np.int64(1), torch.tensor(2)):
+        Agent.load(run, **{option: value})
+
+
+def test_numbers_that_an_agent_plays_by_are_whole(made):
+    agent, env = Agent.load(made("q_network")), gymnasium.make(MEMORY, time_limit=5)
+    for episodes, seed, name in (("3", 0, "episodes"), (None, 0, "episodes"), (1, 0.5, "seed"), (1, "x", "seed")):
+        assert f"{name} is " in told(agent.play, env, episodes, seed)
+    score = agent.play(env, 2.0, np.int64(3))
+    assert score.episodes == 2 and score.lengths.tolist() == agent.play(env, 2, 3).lengths.tolist()
+
+
+def test_observations_may_be_tensors_of_any_kind_but_must_fit_into_float32(tmp_path):
+    run, _ = train(**SMALL | {"env": "CartPole-v1", "total_steps": 80, "learning_starts": 40}, run=tmp_path / "run")
+    agent, plain = Agent.load(run), np.array([0.5, -1.0, 0.25, 2.0], np.float32)
+    tensor = torch.from_numpy(plain)
+    agent.act(plain, True)
+    expected = agent.q
+    for given in (tensor.bfloat16(), tensor.double(), tensor.clone().requires_grad_(), tensor.to_sparse(), list(plain)):
+        agent.act(given, True)
+        np.testing.assert_array_equal(agent.q, expected)
+    assert "finite" in told(agent.act, [1e300] * 4, True)
+    assert "no array" in told(agent.act, [tensor.clone().requires_grad_()] * 2, True)
+
+
+@pytest.mark.parametrize(("settings", "word"), [
+    ({"kind": None}, "None"), ({"kind": 5}, "5"), ({"config": 5}, "config is a int"), ({"run": ""}, "--run ''"),
+    ({"run": "a\0b"}, "--run"),
+    ({"random_start_steps": 10**20}, "--random-start-steps"),
+])  # fmt: skip
+def test_a_setting_of_another_type_or_size_is_one_sentence(settings, word):
+    assert word in told(train, **SMALL | settings)
+
+
 def test_another_number_of_environments_begins_where_all_are_reset(made):
     agent, observation = Agent.load(made("q_network")), gymnasium.make(MEMORY).reset(seed=0)[0]
     agent.act(observation, True)
     assert "remembers 1 environments" in told(agent.act, np.stack([observation] * 3), np.array([True, True, False]))
     assert agent.act(np.stack([observation] * 3), np.ones(3, bool)).shape == (3,)
+
+
+def shared():
+    """What a caller has in common with the calls that it makes, and must find as it was."""
+    return {
+        "random": (torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()),
+        "numbers": (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(), np.geterr()),
+        "precision": (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32),
+        "signals": [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)],
+        "process": (dict(os.environ), os.getcwd(), list(warnings.filters), logging.getLogger("torch.onnx").level),
+    }  # fmt: skip
+
+
+class Shaking(gymnasium.Wrapper):
+    """An environment that changes what it can reach."""
+
+    def reset(self, **kwargs):
+        torch.rand(1), np.random.rand(), random.random(), warnings.simplefilter("ignore")
+        os.environ["SHAKEN"] = "1"
+        return super().reset(**kwargs)
+
+
+@contextmanager
+def unusual():
+    """A caller with settings of its own."""
+    threads, errors = torch.get_num_threads(), np.seterr(all="raise")
+    torch.set_num_threads(threads + 1), torch.set_float32_matmul_precision("medium")
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            yield
+    finally:
+        torch.set_num_threads(threads), torch.set_float32_matmul_precision("highest"), np.seterr(**errors)
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_caller_keeps_its_settings_and_they_change_no_number(tmp_path, monkeypatch):
+    """After training, evaluating and loading, and after a training that fails on its way."""
+    shaking = gymnasium.envs.registration.EnvSpec("Shaking-v0", lambda: Shaking(gymnasium.make("CartPole-v1")))
+    monkeypatch.setitem(gymnasium.registry, "Shaking-v0", shaking)
+    settings = SMALL | {"env": "Shaking-v0", "time_limit": 20}
+    first, _ = train(**settings, run=tmp_path / "first")
+    with unusual():
+        before = shared()
+        second, _ = train(**settings, run=tmp_path / "second")
+        assert shared() == before
+        found = evaluate(second, episodes=2, threads=1)
+        assert shared() == before
+        Agent.load(second)
+        assert shared() == before
+        assert "not finite" in told(train, **settings | {"learning_rate": 1e30}, run=tmp_path / "third")
+        assert shared() == before
+    assert metrics(first) == metrics(second)
+    assert found.score.returns.tolist() == evaluate(first, episodes=2).score.returns.tolist()
+
+
+def test_calls_in_several_threads_train_as_alone_and_leave_the_process_as_it_was(tmp_path):
+    settings = SMALL | {"total_steps": 80, "learning_starts": 40, "learning_rate": 0.001}
+    alone = [metrics(train(**settings, seed=seed, run=tmp_path / f"alone-{seed}")[0]) for seed in range(3)]
+    before = shared()
+    with ThreadPoolExecutor(3) as pool:
+        runs = [pool.submit(train, **settings, seed=seed, run=tmp_path / f"{seed}") for seed in range(3)]
+    assert [metrics(run.result()[0]) for run in runs] == alone
+    assert shared() == before

@@ -197,6 +197,28 @@ def test_updates_compute_what_acting_computed(critic):
     assert torch.equal(steps.previous_action[:, 1:], actions)
 
 
+@pytest.mark.parametrize("architecture", ["adrqn", "gru"])
+def test_no_action_of_the_episode_before_reaches_the_next_one(architecture):
+    """Whatever the caller gives as previous action where an episode begins."""
+    torch.manual_seed(0)
+    spec, actions = ObservationSpec("discrete", (2,), 40, torch.uint8), 3
+    net = NetworkConfig(architecture, width=16, action_embedding=4, initialisation="torch").build(spec, actions)
+    observation, previous = torch.randint(39, (2, 6, 2)), torch.randint(actions, (2, 6))
+    reset = torch.zeros(2, 6, dtype=torch.bool).index_fill(1, torch.tensor([0, 3]), True)
+    none = torch.where(reset, actions, previous)
+    expected, _ = net.sequence(observation, none, None, reset)
+    assert torch.equal(net.sequence(observation, previous, None, reset)[0], expected)
+    assert not torch.equal(net.sequence(observation, previous, None, reset & False)[0], expected)
+    state = net.initial_state(2, torch.device("cpu"))
+    for t in range(6):
+        given, masked = (net.step(observation[:, t], each[:, t], state, reset[:, t]) for each in (previous, none))
+        assert torch.equal(given[0], masked[0])
+        state = given[1]
+    for wrong in (reset.long(), reset[:, :1], reset[:, 0]):
+        with pytest.raises(ValueError, match="it must be bool"):
+            net.sequence(observation, previous, None, wrong)
+
+
 def test_what_is_cut_off_is_valued_by_its_final_observation_in_its_own_episode():
     each, seen = collector(8, CAR), []
     steps = collect(each, seen.append)

@@ -64,3 +64,38 @@ def test_a_line_holds_means_since_the_last_one_and_the_first_broken_update_is_na
     for step in (12, 16):
         stats.count_update({"losses/td_loss": one * torch.nan, "grad/norm": one}, step)
     assert "not finite at step 12" in told(stats.scalars)
+
+
+def lines(steps, total=1000):
+    """What is printed after each (seconds, step, phase, end)."""
+    out, clock = io.StringIO(), SimpleNamespace(now=0.0)
+    with Progress(total, console=Console(file=out, width=40), clock=lambda: clock.now) as progress:
+        for seconds, *told in steps:
+            clock.now += seconds
+            progress.update(*told)
+        clock.now += 100.0  # of saving, after the last step
+    return out.getvalue().splitlines()
+
+
+def test_the_first_step_of_training_is_timed_with_its_updates_and_left_out_afterwards():
+    """What takes a minute is what compiles or makes up for updates; it says nothing about the steps to come."""
+    prefill = [(1.0, step, "prefill", 500) for step in range(100, 501, 100)]
+    assert lines([*prefill, (60.0, 504, "training"), (1.0, 508, "training"), (5.0, 528, "training")])[:3] == [
+        "prefill 500/500 (100%) 100 steps/s",
+        "training 504/1,000 (50%) 0.067 steps/s",
+        "training 528/1,000 (53%) 4 steps/s left 0:01:58",
+    ]
+
+
+def test_time_left_follows_the_recent_pace_and_holds_evaluations():
+    slow = [(10.0, step) for step in range(10, 110, 10)]  # 1 step/s
+    fast = [(10.0, step) for step in range(200, 2200, 100)]  # 10 steps/s
+    assert lines(slow + fast, 10_000)[-1] == "training 2,100/10,000 (21%) 10 steps/s left 0:13:10"
+    evaluated = [(100.0 if step % 500 == 0 else 1.0, step) for step in range(10, 4010, 10)]
+    hours, minutes, seconds = map(int, lines(evaluated, 10_000)[-2].rpartition("left ")[2].split(":"))
+    assert 1500 < hours * 3600 + minutes * 60 + seconds < 2100  # in truth 1,800
+
+
+def test_a_run_that_stops_before_its_end_says_no_time_left():
+    assert "left" in lines([(1.0, step) for step in (10, 20, 30, 40, 50)])[0]
+    assert lines([(1.0, step) for step in (10, 20)]) == ["training 20/1,000 (2%) 10 steps/s"]

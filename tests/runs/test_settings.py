@@ -111,6 +111,23 @@ def test_flags_of_every_type(presets):
     assert parse(Sample, argv.split(), presets) == wanted
 
 
+def test_whole_numbers_may_be_written_by_powers_of_ten(presets, capsys):
+    found = parse(Sample, ["--steps", "2.5e3", "--buckets", "1E1", "8", "--clip", "1"], presets)
+    assert found == Sample(steps=2500, buckets=(10, 8))
+    found = parse(Sample, {"steps": 1e6, "epsilon": 1.0}, presets)
+    assert (found.steps, type(found.steps), type(found.epsilon)) == (1_000_000, int, float)
+    for word in ("1.5", "1e-3", "1e400", "nan", "1e3x", ""):
+        with pytest.raises(SystemExit):
+            parse(Sample, ["--steps", word], presets)
+        assert repr(word) in capsys.readouterr().err
+
+
+def test_numbers_that_torch_cannot_hold_are_refused_by_their_flags():
+    for value in (2**63, -(2**63), 10**30):
+        assert told(check_numbers, Sample(steps=value)).startswith(f"--steps {value} ")
+    check_numbers(Sample(steps=2**63 - 1))
+
+
 def test_a_key_outside_its_table_is_told_where_it_belongs():
     assert told(from_toml, PPOConfig, 'schema = 2\nenv = "CartPole-v1"', "f.toml") == (
         "f.toml: unknown key 'env'; it belongs into the table [environment]"

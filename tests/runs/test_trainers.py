@@ -455,6 +455,22 @@ def test_seconds_go_on_from_the_checkpoint_not_from_the_last_line_before_it():
     assert all(0 <= clock.scalars()[name] - before < 1 for name, before in zip(TIMES, (60, 50), strict=True))
 
 
+@pytest.mark.parametrize(("kind", "more", "phases"), [
+    ("q_network", "--prepopulate 80", [("prefill", 80), ("training", 600)]),
+    ("unizero", "--prepopulate 100", [("prefill", 100), ("training", 200)]),
+    ("glam", "--agent-starts 44", [("prefill", 32), ("world model", 44), ("training", 64)]),
+    ("ppo", "", [("training", 512)]),
+])  # fmt: skip
+def test_a_progress_line_counts_to_the_end_of_what_the_run_does_now(tmp_path, kind, more, phases):
+    trainer_type = trainer_class(kind)
+    trainer = trainer_type(trainer_type.configure(KINDS[kind].flags(tmp_path, *more.split())))
+    trainer.updates, found = 1, []
+    for trainer.iterations in range(64):
+        if trainer.phase not in found:
+            found.append(trainer.phase)
+    assert found == phases
+
+
 def test_a_second_signal_stops_at_once(tmp_path, monkeypatch, capsys):
     def interrupted(self):
         signal.raise_signal(signal.SIGINT)

@@ -54,6 +54,7 @@ WRONG = {
         ("--capacity 1000000000000", "not enough memory for a tensor of"),
         ("--architecture dbgfqn --layers 2 --loss-positions prefixes", "what comes later; use ends:4"),
         ("--loss-positions ends:²", "'ends:²' is not known"),
+        (f"--loss-positions ends:{10**20}", f"'ends:{10**20}' is not known"),
         ("--n-step 9", "--n-step 9 is longer than a window of --context 8"),
         ("--prior adaptive --span 4 --regulariser l1", "changes nothing without a --regulariser-weight"),
         ("--regulariser l1 --regulariser-weight 1", "--regulariser: the causal prior learns no span"),
@@ -66,7 +67,7 @@ WRONG = {
         ("--regulariser-weight -1", "--regulariser-weight -1.0 of the prior's penalty must not be negative"),
     ],
     "pqn": ROLLOUTS,
-    "ppo": ROLLOUTS,
+    "ppo": [*ROLLOUTS, ("--epsilon-start 0.5", "--epsilon-start 0.5")],
     "unizero": [
         (f"{GAME} --path none", "--path none is for environments that are read from a file"),
         ("--env ALE/Pongg-v5", "pong"),

@@ -18,7 +18,7 @@ from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, play
-from dqn_memory.runs.seeding import Streams, generator
+from dqn_memory.runs.seeding import Streams, generator, seeded
 from dqn_memory.runs.trainer import LoadedPolicy
 from envs.fleet import Fleet
 from world_models.glam.agent import Agent
@@ -157,8 +157,7 @@ class Trained:
 
 def build(config: TrainConfig, actions: int, seed: int, device: torch.device) -> tuple[WorldModel, Agent]:
     """Make a model and an agent for A actions, initialised from `seed`."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         model = WorldModel(config.model, actions)
         agent = Agent(config.agent, config.model.latent + config.model.width, actions)
     return place(model, device), agent.to(device)

@@ -291,9 +291,9 @@ class CollectionConfig:
     agent_starts: Annotated[int, Bounds(0)] = 0
     """Environment steps before the agent's first update, where more than --learning-starts: rollouts of a model that
     knows nothing yet teach nothing."""
-    model_replay_ratio: Annotated[float, Bounds(0)] = 1.0
+    model_replay_ratio: Annotated[float, Bounds(0, 1e4)] = 1.0
     """Updates of the world model per environment step."""
-    agent_replay_ratio: Annotated[float, Bounds(0)] = 1.0
+    agent_replay_ratio: Annotated[float, Bounds(0, 1e4)] = 1.0
     """Updates of the agent, each on rollouts of its own, per environment step."""
     terminal_on_life_loss: bool = True
     """Teach the model that a lost life terminates the episode; the game goes on, and evaluations play all lives."""

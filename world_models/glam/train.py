@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.metrics import RunStats
-from dqn_memory.runs.seeding import generator
+from dqn_memory.runs.seeding import generator, seed_dropout
 from dqn_memory.runs.trainer import Trainer, set_learning_rate
 from world_models.glam import agent as actor_critic
 from world_models.glam import learner
@@ -116,7 +116,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         self.acting = generator(streams.exploration, self.device)
         self.drawing = generator(streams.replay)
         self.dreaming = generator(streams.imagination, self.device)  # latents of both updates, and imagination
-        torch.manual_seed(streams.dropout)  # dropout alone draws from the default generator
+        seed_dropout(streams.dropout)
         self.begin()
 
     def begin(self) -> None:
@@ -178,6 +178,12 @@ class GlamTrainer(Trainer[TrainConfig]):
         fraction = self.config.agent.final_lr_fraction
         set_learning_rate(self.optimizers[1], fraction, self.steps / self.config.total_steps)
         self.stats.agent.count_update(self.execution.learn_agent(rollouts), self.steps)
+
+    @property
+    def preparing(self) -> dict[str, int]:
+        """Name what comes before updates of both model and agent."""
+        starts = self.config.collection.starts
+        return {"prefill": starts("model"), "world model": starts("agent")}
 
     def scalars(self) -> dict[str, float]:
         return super().scalars() | {"charts/horizon": float(self.config.horizon.at(self.steps))}

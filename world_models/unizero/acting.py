@@ -13,7 +13,7 @@ from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, play
-from dqn_memory.runs.seeding import Streams, generator
+from dqn_memory.runs.seeding import Streams, generator, seeded
 from dqn_memory.runs.trainer import LoadedPolicy
 from world_models.settings import EvalSetup, place
 from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
@@ -113,7 +113,7 @@ def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[Wor
     """Load the model of the latest checkpoint in evaluation mode, the run's config, and the checkpoint's step."""
     checkpoint, config = read_run(Path(run), TrainConfig)
     fleet = EvalSetup.of(config, torch.device("cpu")).fleet(1, 0)
-    with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
+    with seeded(0):  # the first weights are overwritten at once
         model = build(config.model, observation_spec(fleet.observation_space), fleet.num_actions)
     checkpoint.fill(model, "model")
     return place(model, device).eval(), config, checkpoint.step

@@ -294,7 +294,7 @@ class CollectionConfig:
     rare they show the model what to search for. Their stored policy is uniform."""
     learning_starts: Annotated[int, Bounds(0)] = 2_000
     """Environment steps before the first update."""
-    replay_ratio: Annotated[float, Bounds(0)] = 0.25
+    replay_ratio: Annotated[float, Bounds(0, 1e4)] = 0.25
     """Updates per environment step."""
     update_every: Annotated[int, Bounds(1)] = 1
     """Iterations of --num-envs environment steps between groups of updates; --replay-ratio stays the same."""

@@ -22,7 +22,7 @@ from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured, mapped
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.score import Score
-from dqn_memory.runs.seeding import generator
+from dqn_memory.runs.seeding import generator, seed_dropout, seeded
 from dqn_memory.runs.trainer import Trainer
 from world_models.distributions import cross_entropy, entropy, group_kl, masked_mean
 from world_models.settings import EvalSetup, place, training_signal
@@ -66,8 +66,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         self.stats, self.stopwatch = RunStats(self.device, "losses/total"), Stopwatch(self.device)
         streams, rows = self.streams, config.environment.num_envs
         self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(streams.network)
+        with seeded(streams.network):
             self.model = place(build(config.model, self.spec, self.num_actions), self.device)
         self.target = make_target(self.model)
         engine = config.compute.engine
@@ -81,7 +80,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         )  # fmt: skip
         self.numbers = generator(streams.exploration, self.device)  # Dirichlet noise, ties and actions of the searches
         self.drawing = generator(streams.replay)  # sequences, and the numbers of reanalysis
-        torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
+        seed_dropout(streams.dropout)
         self.begin()
 
     def begin(self) -> None:
@@ -154,6 +153,11 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         there = mapped(lambda each: each.to(self.device), numbers)
         policy = search_again(self.functions, contexts, there, search)  # (B, T, A)
         return replace(sequences, policy=policy.to(sequences.policy.dtype))
+
+    @property
+    def preparing(self) -> dict[str, int]:
+        """Name what comes before a search for each action and updates."""
+        return {"prefill": max(self.config.collection.learning_starts, self.config.collection.prepopulate)}
 
     def scalars(self) -> dict[str, float]:
         """Give what a log line says and clear its sums; `phases.Stopwatch` says what the times mean."""
