@@ -47,6 +47,7 @@ from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
 from envs.files import disk_errors, write_atomic
 from envs.spaces import Array
+from envs.terminal import say
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def play(args: Args, setup: EvalSetup, network: QNetwork) -> list[Episode]:
     try:
         shown = play_in(setup, network, args.seed, initial=args.initial, draw=args.frames)
     except DrawsNothing as error:
-        print(f"{error} There is no episode.gif, and nothing beside the attention maps.", file=sys.stderr)
+        say(f"{error} There is no episode.gif, and nothing beside the attention maps.", file=sys.stderr)
         shown = play_in(setup, network, args.seed, initial=args.initial)
     others = args.episodes - 1
     return shown + (play_in(setup, network, args.seed + 1, others) if others else [])
@@ -116,7 +117,7 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
         nonlocal last
         if time.monotonic() - last >= 5:
             last = time.monotonic()
-            print(f"recall measured in {done} of {len(episodes)} episodes", file=sys.stderr)
+            say(f"recall measured in {done} of {len(episodes)} episodes", file=sys.stderr)
 
     profile = recall(network, episodes, args.recall, args.seed, config.acting, config.acting_state, tell)
     return Findings(
@@ -245,12 +246,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
     episode = found.episodes[0]
     how = f"return {episode.episode_return:.2f}" + (f", {episode.outcome}" if episode.env_reports_success else "")
-    print(f"{run} at step {step:,}: {len(episode)} steps, {how}")
-    print(Hindsight.of(found.discrepancies).words(network.causal, facts["trained_on_whole_windows"], found.outputs))
-    print(found.recall.words(found.outputs))
+    say(f"{run} at step {step:,}: {len(episode)} steps, {how}")
+    say(Hindsight.of(found.discrepancies).words(network.causal, facts["trained_on_whole_windows"], found.outputs))
+    say(found.recall.words(found.outputs))
     if gap is not None:
-        print(words(gap, apart))
-    print("\n".join(f"wrote {path}" for path in [*written, folder / "inspect.json"]))
+        say(words(gap, apart))
+    say("\n".join(f"wrote {path}" for path in [*written, folder / "inspect.json"]))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from dqn_memory.runs.metrics import FINAL, METRICS
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.toml import to_toml
 from envs.files import write_atomic
+from envs.terminal import say
 
 KEPT = ("step", "eval/", FINAL, "memory_ablation/")
 
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = Path(args.folder)
     ship(Path(args.run), folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(f"wrote {folder}, {size / 1000:.0f} kB")
+    say(f"wrote {folder}, {size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

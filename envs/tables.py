@@ -14,6 +14,7 @@ from typing import Any
 
 from envs.errors import UserError
 from envs.files import make_folder, parse_json, write_text
+from envs.terminal import say
 
 Value = str | int | float | bool | None
 Section = dict[str, Any]  # machine: facts by name; tables: a list of title, note and rows
@@ -146,12 +147,12 @@ def publish(
     made: dict[str, Table] = {}
     for table in tables:
         note = "" if table.title in made else table.note
-        print("\n\n".join(filter(None, (table.text(), note))), end="\n\n", flush=True)
+        say("\n\n".join(filter(None, (table.text(), note))), end="\n\n")
         made[table.title] = table
         if folder is not None:
             write_page(folder, name, title, facts, list(made.values()), section)
     if folder is not None and made:
-        print(f"wrote {folder / name}.md and {folder / name}.json" + (f", section {section!r}" if section else ""))
+        say(f"wrote {folder / name}.md and {folder / name}.json" + (f", section {section!r}" if section else ""))
 
 
 def remake_page(path: Path) -> str | None:

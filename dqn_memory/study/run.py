@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -29,9 +28,9 @@ from dqn_memory.study.definition import Definition, Planned, Resources, expand, 
 from dqn_memory.study.runner import NOTHING_TAKEN, Backend, Drive, Processes, offered, open_runs, take_over
 from dqn_memory.study.store import RunState, State, Study, in_words, last_step
 from envs.tables import Table
+from envs.terminal import say
 
 FEW = 40  # runs that are all shown without being asked for
-say = partial(print, flush=True)
 
 
 @dataclass(frozen=True)
