@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from envs.terminal import one_line, print_traceback, printable_warnings, say
+from envs.terminal import CONTROL, one_line, print_traceback, printable_warnings, say
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -83,6 +83,7 @@ def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         sys.excepthook = print_traceback
         try:
+            _check_arguments(next((each for each in args if isinstance(each, list | tuple)), sys.argv[1:]))
             with printable_warnings():
                 result = main(*args, **kwargs)
             sys.stdout.flush()
@@ -99,6 +100,15 @@ def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
             raise SystemExit(2) from None
 
     return wrapper
+
+
+def _check_arguments(arguments: Iterable[Any]) -> None:
+    """Refuse arguments that steer a terminal, as what reads the flags repeats those that it does not know."""
+    for argument in arguments:
+        require(
+            not CONTROL.search(str(argument)),
+            f"the argument '{argument}' holds control characters, here shown as \\u and their number; leave them out",
+        )
 
 
 def _sentence(error: Exception) -> str | None:

@@ -9,15 +9,19 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TextIO
 
-# C0 (a line feed aside), DEL and C1 control a terminal, marks of direction reorder a line, and half of a surrogate pair
-# cannot be written at all.
-CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0 (a line feed aside), DEL and C1 control a terminal, and marks of direction reorder a line.
+CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+HALF = re.compile("[\ud800-\udfff]")  # of a pair of surrogates, which no file can hold
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def printable(text: str) -> str:
     r"""Show each control character but the line feed as \u and its number, as JSON does, and a tab as blanks."""
-    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text.expandtabs())
+    return HALF.sub(_number, CONTROL.sub(_number, text.expandtabs()))
+
+
+def _number(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def one_line(text: str) -> str:
