@@ -14,7 +14,8 @@ from typing import Any
 
 from envs.errors import UserError
 from envs.files import make_folder, parse_json, write_text
-from envs.terminal import say
+from envs.markup import escape
+from envs.terminal import one_line, say
 
 Value = str | int | float | bool | None
 Section = dict[str, Any]  # machine: facts by name; tables: a list of title, note and rows
@@ -68,11 +69,11 @@ class Table:
         return Table.from_records(ordered, self.title, self.note, self.formats)
 
     def markdown(self) -> str:
-        """Write the rows as Markdown, numbers to the right; the title and the note are the page's."""
+        """Write the rows as Markdown, numbers to the right and texts escaped; title and note are the page's."""
         marks = ["---:" if _numeric(values) else "---" for values in self._values()]
         formats = [self.formats.get(name) for name in self.columns]
-        body = [[show(*cell).replace("|", "\\|") for cell in zip(row, formats, strict=True)] for row in self.rows]
-        return "\n".join(f"| {' | '.join(line)} |" for line in (self.columns, marks, *body))
+        body = [[_cell(*cell) for cell in zip(row, formats, strict=True)] for row in self.rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in (map(escape, self.columns), marks, *body))
 
     def csv(self, origin: Sequence[str] = ()) -> str:
         """Write comma-separated values, unformatted; `origin` lines stand above as comments."""
@@ -86,7 +87,7 @@ class Table:
         columns = []
         for name, values in zip(self.columns, self._values(), strict=True):
             if any(value is not None for value in values):
-                cells = [name, *(show(value, self.formats.get(name)) for value in values)]
+                cells = [one_line(text) for text in (name, *(show(value, self.formats.get(name)) for value in values))]
                 width = max(map(len, cells))
                 columns.append([cell.rjust(width) if _numeric(values) else cell.ljust(width) for cell in cells])
         lines = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
@@ -95,6 +96,11 @@ class Table:
     def _values(self) -> list[list[Value]]:
         """List the values of each column."""
         return [[row[index] for row in self.rows] for index in range(len(self.columns))]
+
+
+def _cell(value: Value, spec: str | None) -> str:
+    """Write a cell in Markdown."""
+    return escape(value) if isinstance(value, str) else show(value, spec)
 
 
 def _numeric(values: Sequence[Value]) -> bool:
@@ -109,10 +115,11 @@ def origin(module: str, argv: Sequence[str], **facts: Value) -> dict[str, Value]
 
 def page(title: str, facts: Mapping[str, Value], tables: Iterable[Table]) -> str:
     """Write a whole page: heading, facts as a list, every table below its title and note."""
-    listed = [f"- {name}: {value}" for name, value in facts.items() if value is not None]
-    lines = [f"# {title}", *(["", *listed] if listed else [])]
+    shown = {name: escape(value) if isinstance(value, str) else value for name, value in facts.items()}
+    listed = [f"- {name}: {value}" for name, value in shown.items() if value is not None]
+    lines = [f"# {escape(title)}", *(["", *listed] if listed else [])]
     for table in tables:
-        lines += ["", f"## {table.title}", "", *([table.note, ""] if table.note else []), table.markdown()]
+        lines += ["", f"## {escape(table.title)}", "", *([table.note, ""] if table.note else []), table.markdown()]
     return "\n".join(lines) + "\n"
 
 
