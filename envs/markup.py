@@ -17,6 +17,8 @@ ACTIVE = re.compile(
 )
 LEADING = re.compile(r"(\d*)([#>+=-]|(?<=\d)[.)])")  # what makes more than a paragraph of a line that it begins
 IN_CODE = re.compile(r"[`<>&|\\]")  # what a code span would end with, or show in another form
+SPAN = re.compile(r"(`[^`<>&|\\]+`)")
+TAG = re.compile(r"<(?=[a-zA-Z/!?])")
 ALT = re.compile(r"((?:\\\\)*)\\?([\[\]])")
 
 
@@ -49,9 +51,20 @@ def paragraph(text: str) -> Markup:
     """Write a text as `escape` does where it begins a line."""
     if isinstance(text, Markup):
         return text
-    line = one_line(text).strip()
+    line = one_line(text).lstrip()
     found = LEADING.match(line)
     return Markup(f"{found[1]}{_reference(found[2])}{escape(line[found.end() :])}") if found else escape(line)
+
+
+def prose(text: str) -> Markup:
+    """Write what a person has said in Markdown as `paragraph` does, code spans aside."""
+    first, *others = SPAN.split(one_line(text))
+    return Markup("".join([paragraph(first), *(part if SPAN.fullmatch(part) else escape(part) for part in others)]))
+
+
+def without_tags(text: str) -> str:
+    """Leave Markdown as it is, but for the tags of HTML."""
+    return TAG.sub("&#60;", text)
 
 
 def code(text: str) -> Markup:

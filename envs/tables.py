@@ -14,7 +14,7 @@ from typing import Any
 
 from envs.errors import UserError
 from envs.files import make_folder, parse_json, write_text
-from envs.markup import escape
+from envs.markup import escape, prose, without_tags
 from envs.terminal import one_line, say
 
 Value = str | int | float | bool | None
@@ -117,9 +117,15 @@ def page(title: str, facts: Mapping[str, Value], tables: Iterable[Table]) -> str
     """Write a whole page: heading, facts as a list, every table below its title and note."""
     shown = {name: escape(value) if isinstance(value, str) else value for name, value in facts.items()}
     listed = [f"- {name}: {value}" for name, value in shown.items() if value is not None]
-    lines = [f"# {escape(title)}", *(["", *listed] if listed else [])]
+    lines = [f"# {prose(title)}", *(["", *listed] if listed else [])]
     for table in tables:
-        lines += ["", f"## {escape(table.title)}", "", *([table.note, ""] if table.note else []), table.markdown()]
+        lines += [
+            "",
+            f"## {prose(table.title)}",
+            "",
+            *([without_tags(table.note), ""] if table.note else []),
+            table.markdown(),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -30,7 +30,7 @@ from dqn_memory.study.sections import environments, learned, scores
 from dqn_memory.study.store import INDEX
 from envs.baselines import known as baselines
 from envs.files import write_atomic
-from envs.markup import Markup, paragraph
+from envs.markup import Markup, prose
 from envs.tables import remake_page
 from envs.terminal import say
 
@@ -156,7 +156,7 @@ def lead(data: Data) -> list[str]:
         environments=counted(len(source.worlds), "environment"), entries=len(data.entries),
         seeds=counted(len({run.seed for run in source.runs}), "seed"), meaning=meaning(data, PREFERRED),
     )  # fmt: skip
-    about = Markup(" ".join(filter(None, [paragraph(source.about), words["cut"] if source.smoke else ""])))
+    about = Markup(" ".join(filter(None, [prose(source.about), words["cut"] if source.smoke else ""])))
     return [*filter(None, [about]), summary, words["made"].format(smoke=" --smoke" if source.smoke else "")]
 
 
