@@ -1,6 +1,6 @@
 """Show what a checkpoint remembers, and how: `python -m dqn_memory.inspect runs/demo-1`.
 
-It plays episodes and writes into RUN/inspect, for an agent of the package ./NAME/inspect:
+It plays episodes and writes into RUN/inspect, for an agent of the package runs/inspect/NAME:
 
     attention_layer_*.png  what each decision of one episode attended to, head by head, beside the environment
     states_layer_*.png     what a memory carries over that episode (where acting reads windows: over its first one), and
@@ -235,7 +235,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     setup = config.eval_setup(device)
     gap, apart = compare(args, network, config, device)
     found = measure(args, config, network, setup)
-    folder = run / "inspect"
+    folder = run / "inspect" if run.is_dir() else Path("runs/inspect", run)
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     written = draw(folder, network, config, found, gap, action_names(setup))

@@ -44,7 +44,8 @@ def ship(run: Path, folder: Path) -> None:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already; choose another folder")
-    checkpoint, config = read_run(run, TrainConfig)
+    others = "ship takes runs of dqn_memory.train alone; give this one as the folder that it is"
+    checkpoint, config = read_run(run, TrainConfig, others)
     source = Run.open(run)
     metrics = [{name: line[name] for name in line if name.startswith(KEPT)} for line in source.metrics()]
     if not any(name.startswith(FINAL) for name in (metrics or [{}])[-1]):
