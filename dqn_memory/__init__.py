@@ -28,11 +28,11 @@ def _check_envs() -> None:
     if Path(found).resolve().parent == Path(__file__).resolve().parent.with_name("envs"):
         return
     sentence = (
-        f"dqn-memory has a package envs of its own, but Python finds {found} by that name: rename or move that, or "
-        "work in another folder"
+        f"dqn-memory has a package envs of its own, but Python finds {repr(found)[1:-1]} by that name: rename or move "
+        "that, or work in another folder"
     )
     if _starts_script():
-        print(f"error: {sentence}", file=sys.stderr)
+        print(f"error: {sentence}", file=sys.stderr)  # noqa: T201
         raise SystemExit(2)
     raise ImportError(sentence)
 

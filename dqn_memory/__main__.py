@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from envs.errors import one_line_errors
+from envs.terminal import say
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
@@ -37,7 +38,7 @@ def commands() -> dict[str, str]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a line for each."""
     argparse.ArgumentParser("python -m dqn_memory", description="List the commands of the suite.").parse_args(argv)
-    print("\n".join(f"python -m {name:32} {about}" for name, about in commands().items()))
+    say("\n".join(f"python -m {name:32} {about}" for name, about in commands().items()))
 
 
 if __name__ == "__main__":

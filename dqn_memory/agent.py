@@ -50,6 +50,7 @@ from envs.fleet import make_fleet
 from envs.packages import make_env
 from envs.registry import WORLDS
 from envs.spaces import Array, Decode, Encode, discrete_actions, encoder, integer_ranges
+from envs.terminal import say
 
 KINDS_OF_NETWORKS = ("q_network", "pqn", "ppo")  # runs whose agent is one network
 
@@ -446,7 +447,7 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
         played = [] if options.reset_memory else film
         looks = [Looks.found(network, each, config.acting, config.acting_state) for each in played]
         save_video(Path(options.video), film, action_names(setup), looks)
-        print(f"wrote {options.video}", file=sys.stderr)
+        say(f"wrote {options.video}", file=sys.stderr)
     architecture = config.network.architecture
     return Evaluation(step, architecture, setup.env, setup.env_kwargs, scores, {"architecture": architecture})
 

@@ -33,6 +33,7 @@ from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import whole_seed
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.baselines import baseline_summary
+from envs.terminal import say
 
 BEACONS = (11, 12, 13, 14)  # what a Gridverse observation shows of a beacon, one token a colour
 
@@ -52,7 +53,7 @@ class Args:
 def train(args: Args, folder: Path) -> None:
     """Run the training script; where it fails or is stopped, it has said why, and its exit code is passed on."""
     flags = ["--config", args.config, "--seed", str(args.seed), "--run", str(folder)]
-    print(f"$ python -m dqn_memory.train {' '.join(flags)}", flush=True)
+    say(f"$ python -m dqn_memory.train {' '.join(flags)}")
     process, code = subprocess.Popen([sys.executable, "-m", "dqn_memory.train", *flags]), None
     while code is None:
         with suppress(KeyboardInterrupt):  # Ctrl-C reaches the script too, which ends after a checkpoint
@@ -192,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         train(args, folder)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    print("\n".join(show(Run.open(folder), args.seed)))
+    say("\n".join(show(Run.open(folder), args.seed)))
 
 
 if __name__ == "__main__":

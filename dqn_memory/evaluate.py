@@ -29,6 +29,7 @@ from dqn_memory.runs.seeding import whole_seed
 from dqn_memory.runs.settings import check_numbers
 from envs.baselines import baseline_summary
 from envs.cli import load_plugins
+from envs.terminal import say
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = evaluate_folder(folder, args)
     device = ComputeConfig(args.device).torch_device()
     log_backend(found.backend, device, to=sys.stderr if args.format == "json" else None)
-    print(as_json(folder, args, found) if args.format == "json" else as_text(folder, args, found))
+    say(as_json(folder, args, found) if args.format == "json" else as_text(folder, args, found))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Show what a checkpoint remembers, and how: `python -m dqn_memory.inspect runs/demo-1`.
 
-It plays episodes and writes into RUN/inspect, for an agent of the package ./NAME/inspect:
+It plays episodes and writes into RUN/inspect, for an agent of the package runs/inspect/NAME:
 
     attention_layer_*.png  what each decision of one episode attended to, head by head, beside the environment
     states_layer_*.png     what a memory carries over that episode (where acting reads windows: over its first one), and
@@ -48,6 +48,7 @@ from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
 from envs.files import check_inside, make_inside, write_atomic
 from envs.spaces import Array
+from envs.terminal import say
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def play(args: Args, setup: EvalSetup, network: QNetwork) -> list[Episode]:
     try:
         shown = play_in(setup, network, seed, initial=args.initial, draw=args.frames)
     except DrawsNothing as error:
-        print(f"{error} There is no episode.gif, and nothing beside the attention maps.", file=sys.stderr)
+        say(f"{error} There is no episode.gif, and nothing beside the attention maps.", file=sys.stderr)
         shown = play_in(setup, network, seed, initial=args.initial)
     others = args.episodes - 1
     return shown + (play_in(setup, network, seed + 1, others) if others else [])
@@ -118,7 +119,7 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
         nonlocal last
         if time.monotonic() - last >= 5:
             last = time.monotonic()
-            print(f"recall measured in {done} of {len(episodes)} episodes", file=sys.stderr)
+            say(f"recall measured in {done} of {len(episodes)} episodes", file=sys.stderr)
 
     profile = recall(network, episodes, args.recall, whole_seed(args.seed), config.acting, config.acting_state, tell)
     return Findings(
@@ -237,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     setup = config.eval_setup(device)
     gap, apart = compare(args, network, config, device)
     found = measure(args, config, network, setup)
-    folder = make_inside(run, "inspect")
+    folder = make_inside(run, "inspect") if run.is_dir() else make_inside(Path("runs"), f"inspect/{run}")
     written = draw(folder, network, config, found, gap, action_names(setup))
     facts = describe(args, config, step, network, found)
     if gap is not None:
@@ -246,12 +247,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
     episode = found.episodes[0]
     how = f"return {episode.episode_return:.2f}" + (f", {episode.outcome}" if episode.env_reports_success else "")
-    print(f"{run} at step {step:,}: {len(episode)} steps, {how}")
-    print(Hindsight.of(found.discrepancies).words(network.causal, facts["trained_on_whole_windows"], found.outputs))
-    print(found.recall.words(found.outputs))
+    say(f"{run} at step {step:,}: {len(episode)} steps, {how}")
+    say(Hindsight.of(found.discrepancies).words(network.causal, facts["trained_on_whole_windows"], found.outputs))
+    say(found.recall.words(found.outputs))
     if gap is not None:
-        print(words(gap, apart))
-    print("\n".join(f"wrote {path}" for path in [*written, folder / "inspect.json"]))
+        say(words(gap, apart))
+    say("\n".join(f"wrote {path}" for path in [*written, folder / "inspect.json"]))
 
 
 if __name__ == "__main__":

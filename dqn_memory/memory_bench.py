@@ -41,6 +41,7 @@ from envs.cli import Plugins, WriteArgs, load_plugins
 from envs.files import make_folder
 from envs.machine import benchmark_facts, revision
 from envs.tables import Table, Value, origin, read_page, read_tables, write_page
+from envs.terminal import say
 
 NAME, TITLE = "memory_bench", "What memories learn to remember"
 TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -342,12 +343,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         measure(args, results)
     except KeyboardInterrupt:
         again = "the same command continues" if args.write else "nothing was kept, for want of --write"
-        print(f"stopped; {again}", file=sys.stderr)
+        say(f"stopped; {again}", file=sys.stderr)
         raise SystemExit(130) from None
     for table in results.summaries():
-        print(table.text(), end="\n\n")
+        say(table.text(), end="\n\n")
     if args.write is not None:
-        print(f"wrote {args.write / NAME}.md, .json and .png")
+        say(f"wrote {args.write / NAME}.md, .json and .png")
 
 
 def measure(args: Args, results: Results) -> None:
@@ -362,7 +363,7 @@ def measure(args: Args, results: Results) -> None:
         row = train(task, name, seed, args.updates or (min(budget, 2) if args.quick else budget), args)
         results.add("trainings", row)
         shown = ", ".join(f"{delay}: {row[str(delay)]:.3f}" for delay in args.sizes.delays)
-        print(f"{number}/{len(wanted)} {task} {name} seed {seed}, accuracy by delay {shown}", flush=True)
+        say(f"{number}/{len(wanted)} {task} {name} seed {seed}, accuracy by delay {shown}")
 
 
 if __name__ == "__main__":

@@ -334,7 +334,7 @@ class QNetwork(nn.Module):
         self.bag = BagAttention(width, config.heads, config.dropout) if config.bag else None
         self.head = _head(config, row, num_actions)
         # LayerNorm squares its input
-        self.degree: int = max([1 + row.final_norm, *(layer.degree for layer in self.layers)])  # type: ignore[type-var]
+        self.degree: int = max([1 + row.final_norm, *(layer.degree for layer in self.layers)])  # type: ignore[type-var, assignment]
         if config.initialisation == "paper":
             initialise(self)
 

@@ -39,6 +39,7 @@ from envs.cli import WriteArgs
 from envs.files import write_text
 from envs.machine import revision
 from envs.tables import Table, Value, origin, page
+from envs.terminal import say
 
 MISSING_COLUMNS = ("dbgfqn", "dtqn4")  # the proposed model and its baseline, which the paper's Table 3 leaves out
 TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -182,15 +183,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         facts = origin("dqn_memory.parameters", argv, revision=revision())
         write_text(args.write / "parameters.md", markdown_page(rows, facts, misses))
         write_text(args.write / "parameters.csv", table.csv([f"{name}: {value}" for name, value in facts.items()]))
-        print(f"wrote {args.write}/parameters.md and {args.write}/parameters.csv", file=sys.stderr)
+        say(f"wrote {args.write}/parameters.md and {args.write}/parameters.csv", file=sys.stderr)
     for miss in misses:
-        print(f"left out, {miss}", file=sys.stderr)
+        say(f"left out, {miss}", file=sys.stderr)
     forms = {
         "table": table.text,
         "csv": table.csv,
         "json": lambda: json.dumps([row._asdict() for row in rows], indent=1),
     }
-    print(forms[args.format]().rstrip())
+    say(forms[args.format]().rstrip())
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from dqn_memory.runs.settings import Repeatable
 from dqn_memory.runs.toml import to_toml
 from envs.cli import load_plugins
 from envs.files import write_atomic
+from envs.terminal import say
 
 KEPT = ("step", "eval/", FINAL, "memory_ablation/")
 
@@ -48,7 +49,8 @@ def ship(run: Path, folder: Path) -> None:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists already; choose another folder")
-    checkpoint, config = read_run(run, TrainConfig)
+    others = "ship takes runs of dqn_memory.train alone; give this one as the folder that it is"
+    checkpoint, config = read_run(run, TrainConfig, others)
     source = Run.open(run)
     metrics = [{name: line[name] for name in line if name.startswith(KEPT)} for line in source.metrics()]
     if not any(name.startswith(FINAL) for name in (metrics or [{}])[-1]):
@@ -77,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     load_plugins(args.plugin)
     ship(Path(args.run), folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(f"wrote {folder}, {size / 1000:.0f} kB")
+    say(f"wrote {folder}, {size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.seeding import generator, seed_dropout
 from dqn_memory.runs.trainer import set_learning_rate
 from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
+from envs.terminal import say
 
 Batch = WindowBatch | ContextBatch
 Metrics = dict[str, Tensor]
@@ -70,16 +71,14 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         super().announce()
         network, learner, updates = self.config.network, self.config.learner, self.config.updates
         if updates < 3 * learner.target_update_every:
-            print(
+            say(
                 f"the target network is copied only every {learner.target_update_every:,} of {updates:,} updates: "
                 "raise --total-steps or lower --target-update-every (--config short has settings for runs of minutes)",
-                flush=True,
             )
         if network.row().memory in BIDIRECTIONAL and len(self.network.layers) and learner.trains_newest(self.network):
-            print(
+            say(
                 "the last layer's backward recurrence keeps its first values: where a window's newest position is "
                 "trained, it takes one step from zero (other layers' are trained; --loss-positions all trains it too)",
-                flush=True,
             )
 
     def begin(self) -> None:

@@ -28,6 +28,7 @@ from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.seeding import whole_seed
 from dqn_memory.runs.settings import Bounds, check_numbers
+from envs.terminal import say
 
 if TYPE_CHECKING:
     import tkinter
@@ -153,7 +154,7 @@ def show_in_terminal(played: Watched, actions: Sequence[str], delay: float, cons
         steps = range(len(episode) + 1)
         if plain:
             for step in steps:
-                print(lines(episode, step, number, actions, look))
+                say(lines(episode, step, number, actions, look))
             continue
         with Live(console=console, auto_refresh=False) as live:
             for step in steps:
@@ -188,7 +189,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.video is not None:
         episodes, looks = zip(*played, strict=True)
         save_video(Path(args.video), episodes, actions, looks, round(1000 * args.delay))
-        print(f"wrote {args.video}")
+        say(f"wrote {args.video}")
         return
     try:
         show(args, played, actions)

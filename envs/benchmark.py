@@ -28,6 +28,7 @@ from envs.fleet import advance
 from envs.machine import CLOCKS, benchmark_facts
 from envs.registry import FROM_FILES, WORLDS, make_world
 from envs.tables import Table, Value, origin, publish
+from envs.terminal import say
 
 # Steps per second of the original environments, by id. Source: measured by us on the original code, gym-gridverse
 # 07909d9 and gym-pomdps 81ffa37 as DTQN (9f8d72b) wraps them, on one core of an AMD EPYC, processor time, medians,
@@ -178,7 +179,7 @@ def measured(args: Args) -> Iterator[Table]:
     """Measure every environment in turn, the one at work named on standard error."""
     rows = []
     for number, id in enumerate(args.ids(), 1):
-        print(f"{number} of {len(args.ids())}: {id}", file=sys.stderr)
+        say(f"{number} of {len(args.ids())}: {id}", file=sys.stderr)
         rows.append(graph_row(id) if args.device == "cuda" else cpu_row(id, args))
     yield Table.from_records(rows, *TEXTS[args.device])
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from envs.errors import UserError
 from envs.spaces import Array, Unfit, fitter, shown
+from envs.terminal import say
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and new line
 FIVE = "observation, reward, terminated, truncated, info"
@@ -30,7 +31,7 @@ _draws_globally: set[str] = set()  # names of environments that were seen to use
 def say_once(sentence: str) -> None:
     """Print a sentence that a process says once."""
     if not silent:
-        print(sentence, file=sys.stderr, flush=True)
+        say(sentence, file=sys.stderr)
 
 
 class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):

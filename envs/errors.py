@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from envs.terminal import CONTROL, one_line, print_traceback, printable_warnings, say
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -22,6 +24,9 @@ REGISTERED = ("architecture", "environment")  # what users' own modules bring
 
 class UserError(ValueError):
     """A mistake that the user can mend: one sentence saying what, where and what would be right."""
+
+    def __init__(self, sentence: object = "") -> None:
+        super().__init__(one_line(str(sentence)))
 
 
 class DrawsNothing(UserError):
@@ -70,13 +75,17 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
     """Make a script's main end on `error: ...` and exit code 2 where the user made a mistake.
 
-    Where what reads its output has read enough, as `head` does, it ends without a word, as other programs do.
+    Where what reads its output has read enough, as `head` does, it ends without a word, as other programs do. Other
+    errors keep their traceback, and Python's warnings are said, without characters that steer the terminal.
     """
 
     @wraps(main)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        sys.excepthook = print_traceback
         try:
-            result = main(*args, **kwargs)
+            _check_arguments(next((each for each in args if isinstance(each, list | tuple)), sys.argv[1:]))
+            with printable_warnings():
+                result = main(*args, **kwargs)
             sys.stdout.flush()
             return result
         except BrokenPipeError:
@@ -87,10 +96,19 @@ def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
             if sentence is None:
                 raise
             shortened = LONG_WORD.sub(lambda word: f"{word[0][:60]}...{word[0][-60:]}", sentence)
-            print(f"error: {shortened}", file=sys.stderr)
+            say(f"error: {one_line(shortened)}", file=sys.stderr)
             raise SystemExit(2) from None
 
     return wrapper
+
+
+def _check_arguments(arguments: Iterable[Any]) -> None:
+    """Refuse arguments that steer a terminal, as what reads the flags repeats those that it does not know."""
+    for argument in arguments:
+        require(
+            not CONTROL.search(str(argument)),
+            f"the argument '{argument}' holds control characters, here shown as \\u and their number; leave them out",
+        )
 
 
 def _sentence(error: Exception) -> str | None:

@@ -33,6 +33,7 @@ from envs.files import make_folder
 from envs.machine import cpu, revision
 from envs.registry import make_world
 from envs.tables import Table, origin, read_tables, write_page
+from envs.terminal import say
 
 TITLE = "How far one gets without a memory"
 TEXTS: dict[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -388,7 +389,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         tables = read_tables(args.write / "memoryless.json")
         make_folder(args.write)
     rows, made = compute(args, argv)
-    print(Table.from_records(rows, formats=FORMATS).text())
+    say(Table.from_records(rows, formats=FORMATS).text())
     if args.write is not None:
         policies = tables.get(POLICIES.title, POLICIES).replace_rows("env", rows)
         origins = tables.get(ORIGINS.title, ORIGINS).replace_rows("env", [made])

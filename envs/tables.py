@@ -14,6 +14,8 @@ from typing import Any
 
 from envs.errors import UserError
 from envs.files import make_folder, parse_json, read_bytes, write_text
+from envs.markup import escape, prose, without_tags
+from envs.terminal import one_line, say
 
 Value = str | int | float | bool | None
 Section = dict[str, Any]  # machine: facts by name; tables: a list of title, note and rows
@@ -67,11 +69,11 @@ class Table:
         return Table.from_records(ordered, self.title, self.note, self.formats)
 
     def markdown(self) -> str:
-        """Write the rows as Markdown, numbers to the right; the title and the note are the page's."""
+        """Write the rows as Markdown, numbers to the right and texts escaped; title and note are the page's."""
         marks = ["---:" if _numeric(values) else "---" for values in self._values()]
         formats = [self.formats.get(name) for name in self.columns]
-        body = [[show(*cell).replace("|", "\\|") for cell in zip(row, formats, strict=True)] for row in self.rows]
-        return "\n".join(f"| {' | '.join(line)} |" for line in (self.columns, marks, *body))
+        body = [[_cell(*cell) for cell in zip(row, formats, strict=True)] for row in self.rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in (map(escape, self.columns), marks, *body))
 
     def csv(self, origin: Sequence[str] = ()) -> str:
         """Write comma-separated values, unformatted; `origin` lines stand above as comments."""
@@ -85,7 +87,7 @@ class Table:
         columns = []
         for name, values in zip(self.columns, self._values(), strict=True):
             if any(value is not None for value in values):
-                cells = [name, *(show(value, self.formats.get(name)) for value in values)]
+                cells = [one_line(text) for text in (name, *(show(value, self.formats.get(name)) for value in values))]
                 width = max(map(len, cells))
                 columns.append([cell.rjust(width) if _numeric(values) else cell.ljust(width) for cell in cells])
         lines = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
@@ -94,6 +96,11 @@ class Table:
     def _values(self) -> list[list[Value]]:
         """List the values of each column."""
         return [[row[index] for row in self.rows] for index in range(len(self.columns))]
+
+
+def _cell(value: Value, spec: str | None) -> str:
+    """Write a cell in Markdown."""
+    return escape(value) if isinstance(value, str) else show(value, spec)
 
 
 def _numeric(values: Sequence[Value]) -> bool:
@@ -108,10 +115,17 @@ def origin(module: str, argv: Sequence[str], **facts: Value) -> dict[str, Value]
 
 def page(title: str, facts: Mapping[str, Value], tables: Iterable[Table]) -> str:
     """Write a whole page: heading, facts as a list, every table below its title and note."""
-    listed = [f"- {name}: {value}" for name, value in facts.items() if value is not None]
-    lines = [f"# {title}", *(["", *listed] if listed else [])]
+    shown = {name: escape(value) if isinstance(value, str) else value for name, value in facts.items()}
+    listed = [f"- {name}: {value}" for name, value in shown.items() if value is not None]
+    lines = [f"# {prose(title)}", *(["", *listed] if listed else [])]
     for table in tables:
-        lines += ["", f"## {table.title}", "", *([table.note, ""] if table.note else []), table.markdown()]
+        lines += [
+            "",
+            f"## {prose(table.title)}",
+            "",
+            *([without_tags(table.note), ""] if table.note else []),
+            table.markdown(),
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -146,12 +160,12 @@ def publish(
     made: dict[str, Table] = {}
     for table in tables:
         note = "" if table.title in made else table.note
-        print("\n\n".join(filter(None, (table.text(), note))), end="\n\n", flush=True)
+        say("\n\n".join(filter(None, (table.text(), note))), end="\n\n")
         made[table.title] = table
         if folder is not None:
             write_page(folder, name, title, facts, list(made.values()), section)
     if folder is not None and made:
-        print(f"wrote {folder / name}.md and {folder / name}.json" + (f", section {section!r}" if section else ""))
+        say(f"wrote {folder / name}.md and {folder / name}.json" + (f", section {section!r}" if section else ""))
 
 
 def remake_page(path: Path) -> str | None:

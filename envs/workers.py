@@ -31,6 +31,7 @@ from envs.checked import CONTROL, Checked
 from envs.errors import UserError, require
 from envs.packages import Make
 from envs.spaces import Array, discrete_actions, encoder, shown
+from envs.terminal import say
 
 PATIENCE = 5.0  # seconds that a process has to close its environments
 SLOW, LOST = 60.0, 600.0  # seconds without an answer after which a process is named, and after which it is given up
@@ -196,7 +197,7 @@ class WorkerRows:
                 f"answered {method!r} for {waited:g} seconds"
             )
             require(waited < LOST, f"{silent}; look for what hangs in its environments")
-            print(silent, file=sys.stderr, flush=True)
+            say(silent, file=sys.stderr)
         return pickle.load(stream)
 
 

@@ -66,11 +66,12 @@ def make_study(
     level: Callable[[Planned, int], float] | None = None,
     more: Scalars = lambda run, step: {},
     title: str = "Invented",
+    text: str = "",
 ) -> Study:
-    """A study all of whose runs are finished; `architectures` is the TOML of its axis, and `worlds` may be."""
+    """A study of finished runs; `architectures` is the TOML of its axis, `worlds` may be; or `text` is all of it."""
     file = folder.with_suffix(".toml")
     listed = worlds if isinstance(worlds, str) else json.dumps(worlds)
-    file.write_text(TEXT.format(title=title, worlds=listed, architectures=architectures, seeds=seeds))
+    file.write_text(text or TEXT.format(title=title, worlds=listed, architectures=architectures, seeds=seeds))
     definition = read_definition(str(file), False)
     planned = expand(definition)
     study = Study.create(folder, definition, planned)

@@ -25,6 +25,7 @@ from dqn_memory.runs.settings import Bounds, check_numbers, read_config
 from envs.cli import WriteArgs
 from envs.machine import git_state
 from envs.tables import Table, Value, origin, write_page
+from envs.terminal import say
 from world_models.glam import acting
 from world_models.glam.agent import Agent
 from world_models.glam.config import FORMS, TrainConfig
@@ -223,11 +224,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     facts, title = origin(MODULE, argv, actions=actions, **git_state()), TEXTS[args.model]["title"]
     if args.write is not None:
         write_page(args.write, "parameters", title, facts, tables)
-        print(f"wrote {args.write}/parameters.md and {args.write}/parameters.json", file=sys.stderr)
+        say(f"wrote {args.write}/parameters.md and {args.write}/parameters.json", file=sys.stderr)
     if args.format == "json":
-        print(json.dumps({table.title: table.records() for table in tables}, indent=1))
+        say(json.dumps({table.title: table.records() for table in tables}, indent=1))
     else:
-        print("\n\n".join("\n\n".join(filter(None, (table.text(), table.note))) for table in tables))
+        say("\n\n".join("\n\n".join(filter(None, (table.text(), table.note))) for table in tables))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from envs.checked import LONGEST
 from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
 from envs.spaces import Array
+from envs.terminal import one_line
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def action_names(setup: EvalSetup) -> tuple[str, ...]:
     """Give words for the action numbers, where the environment has them."""
     if setup.env.removeprefix("envs:") not in WORLDS:
         return ()
-    return make_world(setup.env, **setup.env_kwargs).action_names
+    return tuple(map(one_line, make_world(setup.env, **setup.env_kwargs).action_names))
 
 
 def _play_one(

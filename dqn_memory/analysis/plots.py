@@ -36,6 +36,7 @@ STYLE: Any = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#888888",
     "xtick.color": "#444444", "ytick.color": "#444444", "axes.prop_cycle": cycler(color=COLOURS),
     "legend.frameon": False, "legend.fontsize": 8, "lines.linewidth": 1.8, "savefig.dpi": 150,
+    "text.parse_math": False,
 }  # fmt: skip
 styled = matplotlib.rc_context(STYLE)
 SHADES = 256  # of a picture's palette

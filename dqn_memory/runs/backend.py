@@ -8,6 +8,7 @@ from torch import nn
 
 from dqn_memory.blocks.kernels.select import Choice, Unavailable, choose, mixers, set_scan
 from dqn_memory.runs.errors import UserError
+from envs.terminal import say
 
 __all__ = ["FACT", "Backend", "Choice", "facts", "log_backend", "refused", "resolve_backend"]
 
@@ -48,9 +49,9 @@ def log_backend(
     if choice is None:
         return
     why = "as the run began" if began == choice.name else choice.why
-    print(f"mamba runs on its {choice.name} backend on {device} ({why})", file=to, flush=True)
+    say(f"mamba runs on its {choice.name} backend on {device} ({why})", file=to)
     if began not in (None, choice.name):
-        print(f"the run began on the {began} backend of mamba: the continued run is not exact", file=to, flush=True)
+        say(f"the run began on the {began} backend of mamba: the continued run is not exact", file=to)
 
 
 def facts(choice: Choice | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, check_numbers
 from dqn_memory.runs.trackers import check_trackers
 from envs.registry import WORLDS
+from envs.terminal import say
 
 if TYPE_CHECKING:  # scripts that compute nothing, such as the runner of studies, go without torch
     import torch
@@ -55,7 +56,7 @@ class EnvironmentConfig:
         env.close()
         if key is None:
             return self
-        print(f"{self.env} shows a dictionary; the agent sees its entry {key!r} (--observation-key)", file=sys.stderr)
+        say(f"{self.env} shows a dictionary; the agent sees its entry {key!r} (--observation-key)", file=sys.stderr)
         return replace(self, observation_key=key)
 
     def kwargs(self, training: bool = True) -> dict[str, Any]:

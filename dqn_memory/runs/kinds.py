@@ -80,17 +80,17 @@ def kind_of(checkpoint: Checkpoint) -> str:
     return kind
 
 
-def check_kind(run: Path, checkpoint: Checkpoint, kind: str) -> None:
+def check_kind(run: Path, checkpoint: Checkpoint, kind: str, instead: str = "") -> None:
     """Check that a run's checkpoint is of this kind.
 
     Raises:
-        UserError: it is of another, whose scripts the message names.
+        UserError: it is of another; the message says what to do `instead`, or names that kind's scripts.
     """
     found = kind_of(checkpoint)
     if found == kind:
         return
-    right = ""
-    if found in installed_trainers().names:
+    right = instead and f"; {instead}"
+    if not instead and found in installed_trainers().names:
         script = script_of(found)
         right = f"; use python -m {script} or {script.rpartition('.')[0]}.inspect"
     raise UserError(f"the checkpoint of {run} is foreign: its kind is '{found}', not '{kind}'{right}")

@@ -22,6 +22,7 @@ from dqn_memory.runs.settings import Settings
 from envs.cli import load_plugins
 from envs.files import parse_json, sha256, write_atomic
 from envs.packages import is_known, load_wanted
+from envs.terminal import say
 
 MOST = 4096  # remembered runs and studies; beyond them the oldest is forgotten
 MOST_BYTES = 1 << 16  # of what is remembered of one
@@ -131,4 +132,4 @@ def _forget_oldest(folder: Path) -> None:
 
 @cache
 def _warn(sentence: str) -> None:
-    print(f"cannot remember what was started: {sentence}", file=sys.stderr, flush=True)
+    say(f"cannot remember what was started: {sentence}", file=sys.stderr)

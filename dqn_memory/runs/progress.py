@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from envs.terminal import one_line
+
 WINDOW = 60.0  # seconds that the pace is of at least
 FIRST = {"success": 0, "return": 0, "evaluated": 1, "loss": 2}  # the rest follows in the order of its first mention
 
@@ -61,7 +63,7 @@ class Progress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.total, self.title, self.interval = total, title, interval
+        self.total, self.title, self.interval = total, one_line(title), interval
         self._console = console or Console(stderr=True, force_jupyter=False)  # there, every line would be an output
         self._clock = clock
         self._phase, self._end, self._over = "", total, False
@@ -70,7 +72,7 @@ class Progress:
         self._now = self._last = clock()
         self._pace = Pace(self._now, start)
         self._bar = self._make_bar() if self._console.is_terminal else None
-        self._task = self._bar.add_task(title, total=total, completed=start, facts="") if self._bar else None
+        self._task = self._bar.add_task(self.title, total=total, completed=start, facts="") if self._bar else None
 
     def update(self, step: int, phase: str = "training", end: int | None = None, **scalars: float) -> None:
         """Tell the step reached and the newest scalars; cheap enough for every iteration.
@@ -106,15 +108,15 @@ class Progress:
             self._print()
 
     def _make_bar(self) -> Bar:
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-        facts = TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[facts]}")
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+        facts = TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[facts]}", markup=False)
         return Bar(*columns, facts, console=self._console, refresh_per_second=4)
 
     def _print(self) -> None:
         self._last, self._shown = self._clock(), self._step
         share = min(1.0, self._step / self._end) if self._end else 1.0
         line = f"{self.title} {self._phase} {self._step:,}/{self._end:,} ({share:.0%}) {self._facts()}".lstrip()
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def _facts(self) -> str:
         names = sorted(self._scalars, key=lambda name: FIRST.get(name, len(FIRST)))

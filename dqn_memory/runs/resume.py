@@ -42,15 +42,15 @@ class ResumeConfig:
     """Module that may be imported as the run names it; of a run that you started yourself none need be given."""
 
 
-def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
+def read_run(run: Path, config_class: type[C], instead: str = "") -> tuple[Checkpoint, C]:
     """Read a run's latest checkpoint, without its replay, and the config in it; nothing is written.
 
     Raises:
-        UserError: there is no run or no checkpoint, or it is damaged or of another kind.
+        UserError: there is no run or no checkpoint, or it is damaged or of another kind (what to do `instead`).
     """
     opened = Run.open(run)
     checkpoint = opened.load(with_replay=False)
-    check_kind(run, checkpoint, config_class.trainer)
+    check_kind(run, checkpoint, config_class.trainer, instead)
     with foreign_state(run):
         text = checkpoint.header["config"]
     config = from_toml(config_class, text, f"the config in the checkpoint of {run}")

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dqn_memory.runs.errors import SHORT_OF_MEMORY, UserError
 from envs.machine import memory
+from envs.terminal import say
 
 
 class Ring:
@@ -96,7 +97,7 @@ def check_room(size: int, cells: int, device: torch.device) -> None:
     if size > (whole if device.type == "cpu" else free):
         raise UserError(too_large(size, cells, f"than the {gigabytes(whole)} of this machine's {device.type}"))
     if size > free:
-        print(too_large(size, cells, f"once it is full than the {gigabytes(free)} that are free"), file=sys.stderr)
+        say(too_large(size, cells, f"once it is full than the {gigabytes(free)} that are free"), file=sys.stderr)
 
 
 def too_large(size: int, cells: int, than: str) -> str:

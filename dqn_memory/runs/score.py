@@ -14,6 +14,7 @@ from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.settings import Bounds
 from envs.core import Step
 from envs.fleet import Fleet
+from envs.terminal import say
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
 SUCCESS = "success"
@@ -111,7 +112,7 @@ class Tally:
         self.steps += 1
         if self.open and time.monotonic() - self._said >= SILENCE:
             played, episodes = int(self.finished.sum()), self.finished.size * self.quota
-            print(f"evaluation {played:,}/{episodes:,} episodes, step {self.steps:,}", file=sys.stderr, flush=True)
+            say(f"evaluation {played:,}/{episodes:,} episodes, step {self.steps:,}", file=sys.stderr)
             self._said = time.monotonic()
 
     def score(self, episodes: int | None = None, exhaustive: bool = False, reported: bool = True) -> Score:

@@ -23,7 +23,7 @@ import operator
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, is_dataclass, make_dataclass, replace
 from functools import cache, reduce
@@ -47,6 +47,7 @@ Repeatable = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 CONFIG_HELP = "A TOML file, or a shipped preset: {}. Of several the later one wins."
 RULES = tyro.constructors.ConstructorRegistry()  # how flags are read
 FLAG = re.compile(r"--([a-z][a-z0-9-]*)|^(\w+)")  # a message of an environment begins with its keyword's bare name
+MATCHED = ("width", "head_width")  # flags that --match sets
 STUDIES = "studies"  # folder of sets of runs (dqn_memory.study), which are no presets of one
 PRESETS = Path(__file__).resolve().parents[2] / "configs"  # beside the package, installed or not
 
@@ -71,7 +72,17 @@ def parse(
         names = preset_names(presets, trainer)
         for name in _config_names(arguments):
             config = read_config(config_class, name, presets, config)
-    return parse_flags(config, arguments, inspect.cleandoc(config_class.__doc__ or ""), prog, names)
+    parsed = parse_flags(config, arguments, inspect.cleandoc(config_class.__doc__ or ""), prog, names)
+    check_sizes(parsed, [argument.partition("=")[0][2:].replace("-", "_") for argument in arguments])
+    return parsed
+
+
+def check_sizes(config: Any, given: Collection[str]) -> None:
+    """Refuse a width that was given by its flag where a number of parameters to match would set another."""
+    match = getattr(config, "match", None)
+    for flag in MATCHED if match is not None else ():
+        if flag in given:
+            raise UserError(f"{_dashed(flag)} has no effect beside --match {match}, which sets it; leave one out")
 
 
 def preset_names(presets: Path = PRESETS, trainer: str | None = None) -> list[str]:
@@ -144,7 +155,9 @@ def _settings(config: C, settings: Mapping[str, Any], presets: Path) -> C:
             reduce(lambda inner, key: inner.setdefault(key, {}), holders, table)[name] = plain
     config = from_toml(type(config), tomli_w.dumps(table), "settings", config)
     values = {path: reduce(getattr, path.split("."), config) for path in paths.values()}
-    return _rebuild(config, values | dict.fromkeys(nothing), "")
+    config = _rebuild(config, values | dict.fromkeys(nothing), "")
+    check_sizes(config, settings)
+    return config
 
 
 def _plain(flag: str, value: Any) -> Any:

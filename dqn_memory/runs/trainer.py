@@ -36,6 +36,7 @@ from envs.files import portable_name
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import GymnasiumFleet, ReplayedFleet
 from envs.seeding import restore_generator
+from envs.terminal import say
 
 C = TypeVar("C", bound=Any)
 AFTER_STOP = 1 << 31  # of a seed a CPU's generator reads 32 bits
@@ -88,7 +89,7 @@ class Interrupts:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        print("stopping after a checkpoint; once more stops at once", file=sys.stderr, flush=True)
+        say("stopping after a checkpoint; once more stops at once", file=sys.stderr)
 
 
 class Trainer(ABC, Generic[C]):
@@ -265,7 +266,7 @@ class Trainer(ABC, Generic[C]):
         try:
             trainer, run = cls.start(sys.argv[1:] if argv is None else argv)
         except KeyboardInterrupt:
-            print("stopped before training began; the same command begins it again", file=sys.stderr)
+            say("stopped before training began; the same command begins it again", file=sys.stderr)
             raise SystemExit(130) from None
         with run:
             try:
@@ -277,9 +278,9 @@ class Trainer(ABC, Generic[C]):
                     else "starts it over: nothing was saved yet"
                 )
                 word = f"python -m {script_of(cls.kind)} --resume {shlex.quote(str(run.path))}"
-                print(f"stopped at step {trainer.steps}; {word} {saved}", file=sys.stderr)
+                say(f"stopped at step {trainer.steps}; {word} {saved}", file=sys.stderr)
                 raise SystemExit(130) from None
-        print(f"{run.path}: {trainer.summary(score)}")
+        say(f"{run.path}: {trainer.summary(score)}")
 
     @classmethod
     def start(cls, argv: Settings) -> tuple[Self, Run]:
@@ -298,17 +299,16 @@ class Trainer(ABC, Generic[C]):
         """Say what a reader should know before a fresh run."""
         backend.log_backend(self.backend, self.device)
         if isinstance(self.fleet, GymnasiumFleet) and self.fleet.ignores_seed():
-            print(
+            say(
                 f"{self.config.environment.env} ignores its seed: two copies with the same one differ, and so will "
                 "runs with the same --seed, and a resume is not exact; let it draw from self.np_random",
                 file=sys.stderr,
-                flush=True,
             )
         compute = self.config.compute
         if compute.engine == "eager":
             with suppress(UserError):  # no GPU here, or what runs cannot be captured
                 replace(self.config, compute=replace(compute, engine="cudagraph")).check()
-                print("--engine cudagraph is usually faster on a GPU", flush=True)
+                say("--engine cudagraph is usually faster on a GPU")
 
     @classmethod
     def configure(cls, argv: Settings) -> C:
@@ -340,14 +340,14 @@ class Trainer(ABC, Generic[C]):
             with foreign_state(run.path):
                 checkpoint = run.resume(trainer.restore)
             if checkpoint is None:
-                print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
+                say(f"{run.path} has no checkpoint yet: the run starts over")
                 if not run.environment:
                     run.describe(trainer.device, backend.facts(trainer.backend))
             else:
                 check_unfinished(run, config, trainer.steps, trainer.solved)
                 if checkpoint.replay is None and trainer.replay is not None:
                     lost = "without its replay: the continued run is not exact, episodes start anew"
-                    print(f"resuming {run.path} {lost}", flush=True)
+                    say(f"resuming {run.path} {lost}")
             run.lengthen(config.total_steps)
             remember(run.config_file, modules_of(config))
             backend.log_backend(trainer.backend, trainer.device, run.environment.get(backend.FACT))
@@ -438,9 +438,7 @@ class Trainer(ABC, Generic[C]):
         """Begin new episodes where a resume would repeat too many actions of a foreign environment."""
         most = self.config.output.max_repeated_actions
         if most is not None and isinstance(self.fleet, ReplayedFleet) and len(self.fleet.log) > most:
-            print(
-                f"step {self.steps}: new episodes, as a resume would repeat {len(self.fleet.log)} actions", flush=True
-            )
+            say(f"step {self.steps}: new episodes, as a resume would repeat {len(self.fleet.log)} actions")
             if self.replay is not None:
                 self.replay.cut()
             self.fleet.forget()

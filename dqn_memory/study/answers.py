@@ -63,18 +63,22 @@ NOTE = "<!-- Made from {name} by `make results`: change that file. -->\n"
 
 
 class Archives:
-    """The archives below a folder by their names, each read once."""
+    """The archives below a folder, each read once.
+
+    One is named by its folder's name, or, where several have that, by its path there.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.places = {path.parent.name: path.parent for path in sorted(folder.rglob(INDEX))}
+        self.places = {path.parent.relative_to(folder).as_posix(): path.parent for path in sorted(folder.rglob(INDEX))}
         self.read: dict[str, Data] = {}
         self.pictures: dict[str, bytes] = {}  # that pages ask for, by file name
 
     def __getitem__(self, name: str) -> Data:
-        if name not in self.read:
-            self.read[name] = collect(open_source(self.places[check_known("archive", name, self.places)]))
-        return self.read[name]
+        place = _only("archive", name, {place: path.name for place, path in self.places.items()})
+        if place not in self.read:
+            self.read[place] = collect(open_source(self.places[place]))
+        return self.read[place]
 
     def scores(self, archive: str, world: str, series: str, number: str = PREFERRED) -> list[float]:
         """Give a number of each seed's summary."""
@@ -90,13 +94,23 @@ class Archives:
 
     def world(self, archive: str, word: str) -> str:
         """Give an environment's label by its short name."""
-        labels = {short_name(label): label for label in self[archive].source.worlds}
-        return labels[check_known("environment", word, labels)]
+        return _only("environment", word, {label: short_name(label) for label in self[archive].source.worlds})
 
     def notes(self, archive: str, words: str) -> dict[str, str]:
         """Give what is said of environments, by their labels: "CarFlag=30;Hallway=60"."""
         pairs = (word.partition("=") for word in words.split(";") if word)
         return {self.world(archive, name): note for name, _, note in pairs}
+
+
+def _only(what: str, word: str, known: Mapping[str, str]) -> str:
+    """Find what a word names, whole or by its short name; `known` are short names by whole ones.
+
+    A UserError where there is none, or where several have that short name.
+    """
+    found = [word] if word in known else [whole for whole, short in known.items() if short == word]
+    require(len(found) < 2, f"the {what} '{word}' may be {' or '.join(found)}: give one of these")
+    check_known(what, word, [*known, *known.values()])
+    return found[0]
 
 
 # ---- fields ----------------------------------------------------------------------------------------------------
@@ -229,8 +243,9 @@ def figure(archives: Archives, archive: str) -> str:
     known = {label: found for label, found in costs.items() if not any(map(math.isnan, found.values()))}
     require(bool(known), f"{archive} has no processor times")
     scales = {world: scale for world in shared if (scale := data.scale(world))}
-    archives.pictures[f"{archive}.png"] = png(answer_figure(cells, whole, known, scales))
-    return f"![Final scores of {archive}, with 95 % intervals, and their mean over each cost.]({archive}.png)"
+    name = f"{archive.replace('/', '-')}.png"
+    archives.pictures[name] = png(answer_figure(cells, whole, known, scales))
+    return f"![Final scores of {archive}, with 95 % intervals, and their mean over each cost.]({name})"
 
 
 def curve(archives: Archives, archive: str, world: str) -> str:
@@ -238,7 +253,7 @@ def curve(archives: Archives, archive: str, world: str) -> str:
     data, label = archives[archive], archives.world(archive, world)
     series = {name: found for name in data.series if (found := data.of(label, name))}
     require(series, f"{archive} has no finished run in {world}")
-    name = f"{archive}-{slug(world)}.png"
+    name = f"{archive.replace('/', '-')}-{slug(world)}.png"
     archives.pictures[name] = png(curves_figure(series, looks(data.series), label, data.scale(label)))
     return f"![Success over steps in {plain_name(world)}.]({name})"
 

@@ -17,6 +17,7 @@ from dqn_memory.study.papers.atari100k import atari_page
 from dqn_memory.study.papers.tables import FOLDER, Tables
 from envs.cli import WriteArgs
 from envs.files import write_text
+from envs.terminal import say
 
 COMMAND = ("python", "-m", "dqn_memory.study.claims")
 
@@ -41,12 +42,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     for name, text in pages.items():
         if args.write is None:
-            print(text)
+            say(text)
         else:
             write_text(args.write / name, text)
     given = [claim.verdict for several in verdicts.claims(args.tables).values() for claim in several]
     where = "" if args.write is None else f": {args.write / 'claims.md'}, and atari100k.md beside it"
-    print(f"{given.count('disagrees')} of {len(given)} figures disagree with the tables{where}")
+    say(f"{given.count('disagrees')} of {len(given)} figures disagree with the tables{where}")
 
 
 if __name__ == "__main__":

@@ -47,10 +47,11 @@ import ale_py
 import gymnasium
 import tomli_w
 
+from dqn_memory.rollout_trainer import RolloutConfig
 from dqn_memory.runs.errors import UserError, check_known, near_names, require
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.modules import load_modules
-from dqn_memory.runs.settings import Bounds, check_numbers, flag_names, read_config, study_files
+from dqn_memory.runs.settings import Bounds, check_numbers, check_sizes, flag_names, read_config, study_files
 from dqn_memory.runs.toml import SCHEMA, defaults, from_toml, leaves, to_toml
 from envs.files import read_text
 from envs.registry import WORLDS
@@ -58,6 +59,7 @@ from envs.registry import WORLDS
 AXES = ("world", "architecture", "seed")  # every study has these; a report groups by them
 FLAGS = {"world": "env"}  # axes whose plain values belong to a flag of another name
 PRESETS = "config"  # the key of presets, beside settings
+EVALUATIONS = 10  # on the way of a short run of rollouts whose study does not say how often
 Label = str | int | float | bool
 
 
@@ -310,7 +312,13 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     config = over(defaults(known))
     if hasattr(config, "base"):  # what was chosen may bring other defaults with it
         config = over(config.base())
+    if issubclass(known, RolloutConfig) and config.total_steps <= config.evaluation.evaluate_every:
+        often = replace(defaults(known).evaluation, evaluate_every=max(1, config.total_steps // EVALUATIONS))
+        config = over(replace(defaults(known), evaluation=often))
+    check_sizes(config, [path.rpartition(".")[2] for path in _settings(definition, chosen)])
     load_modules(config, f"the study {definition.source}", Path(definition.source))
+    if resources.gpus == 0 and config.compute.engine == "cudagraph":  # which changes no number and needs a GPU
+        config = replace(config, compute=replace(config.compute, engine="eager"))
     compute = replace(config.compute, device="cpu") if resources.gpus == 0 else type(config.compute)()
     replace(config, compute=compute).check()
     gymnasium.register_envs(ale_py)

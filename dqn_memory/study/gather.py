@@ -13,7 +13,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import installed_trainers, trainer_class
 from dqn_memory.runs.toml import SCHEMA, defaults, from_toml, to_toml
 from dqn_memory.study.archive import CONFIG, RunRecord, Source, is_archive, open_source, portable, read_run, shared
-from dqn_memory.study.definition import AXES, Label, Line, flat, slug
+from dqn_memory.study.definition import AXES, File, Label, Line, Resources, flat, parse_file, slug
 from dqn_memory.study.store import RunState, checkpoint, final_metrics
 
 SEED = re.compile(r"[-_]?(seed)?[-_]?\d+$")  # how the name of a run's folder tells its seed
@@ -53,10 +53,11 @@ def gather(paths: Sequence[Path], name: str, title: str = "") -> Source:
     title = title or next((archive.title for archive in archives), worlds)
     about = next((archive.about for archive in archives), "")
     lines = {label: line for archive in archives for label, line in archive.lines.items()}
+    written = [parse_file(archive.definition, str(archive.folder)) for archive in archives]
     return Source(
         folder=paths[0] if len(paths) == 1 else Path(name), name=name, title=title, about=about, kind=kind, smoke=False,
         axes=AXES, runs=tuple(run for run, _ in found), recorded={run.name: record for run, record in found},
-        definition=definition_text(kind, title, about, found, lines), lines=lines,
+        definition=definition_text(kind, title, about, found, lines, written), lines=lines,
         shown={"returns": any(archive.shown.get("returns") for archive in archives)},
     )  # fmt: skip
 
@@ -90,8 +91,14 @@ def kind_of(record: RunRecord, name: str) -> str:
     raise UserError(f"{name}: its config.toml is of no known trainer")
 
 
-def definition_text(kind: str, title: str, about: str, found: Found, lines: Mapping[str, Line]) -> str:
-    """Write the definition whose runs these are: settings that all share, and those of each series."""
+def definition_text(
+    kind: str, title: str, about: str, found: Found, lines: Mapping[str, Line], written: Sequence[File] = ()
+) -> str:
+    """Write the definition whose runs these are: settings that all share, and those of each series.
+
+    It has the resources of the first of the definitions `written` before that says any, and of all of them what is
+    skipped, unless a run is here.
+    """
     config_class = trainer_class(kind).config_class
     start = flat(tomllib.loads(to_toml(defaults(config_class))))
     configs: dict[str, list[dict[str, Any]]] = {}  # as today's trainer writes them, by series
@@ -111,9 +118,22 @@ def definition_text(kind: str, title: str, about: str, found: Found, lines: Mapp
         "architecture": [{"name": name, **settings} for name, settings in series.items()],
         "seed": sorted({run.seed for run, _ in found}),
     }
+    resources = next((file.resources for file in written if file.resources != Resources()), Resources())
+    if resources != Resources():
+        text["resources"] = {key: value for key, value in vars(resources).items() if value is not None}
+    if skip := [rule for file in written for rule in file.skip if _skips_others(rule, [run for run, _ in found])]:
+        text["skip"] = skip
     if lines:
         text["lines"] = {
             label: {name: score for name, score in vars(line).items() if not math.isnan(score)}
             for label, line in lines.items()
         }
     return tomli_w.dumps(text)
+
+
+def _skips_others(rule: Mapping[str, Any], runs: Sequence[RunState]) -> bool:
+    """Tell whether a rule names what is known of these runs, and none of them."""
+    lists = {axis: given if isinstance(given, list) else [given] for axis, given in rule.items()}
+    wanted = {axis: {str(label) for label in given} for axis, given in lists.items()}
+    known = all(labels <= {str(run.axes.get(axis)) for run in runs} for axis, labels in wanted.items())
+    return known and not any(all(str(run.axes[axis]) in labels for axis, labels in wanted.items()) for run in runs)

@@ -1,6 +1,7 @@
 """Write the pages of a report: Markdown with pictures beside it, and one HTML file that needs nothing but itself."""
 
 import base64
+import hashlib
 import html
 import os
 import re
@@ -11,18 +12,22 @@ from itertools import chain, compress, count
 from pathlib import Path
 from string import Template
 
-import markdown
 from matplotlib.figure import Figure
 
 from dqn_memory.analysis.plots import png
 from dqn_memory.runs.errors import UserError
+from dqn_memory.study.safe_html import to_html
 from envs.files import check_inside, disk_errors, make_inside, read_bytes, read_text, write_atomic
+from envs.markup import Markup, alt, escape, paragraph
 from envs.tables import Table
+from envs.terminal import one_line
 
-WORDS: Mapping[str, Mapping[str, str]] = tomllib.loads(
-    (Path(__file__).parent / "words.toml").read_text(encoding="utf-8")
-)
+WORDS: Mapping[str, Mapping[str, Markup]] = {
+    name: {key: Markup(text) for key, text in words.items()}
+    for name, words in tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8")).items()
+}
 PICTURES, PAGE, HTML = "pictures", "report.md", "report.html"
+LONGEST = 150  # letters of the name of a picture, which has a number after it, too
 # Every report says by which command it was made, by which it is known as one.
 MARK = re.compile(r"^(<p>)?Made by (`|<code>)python -m dqn_memory\.study\.", re.MULTILINE)
 LINK = re.compile(rf"^!\[.*\]\({PICTURES}/([a-z0-9-]+)\.png\)$", re.MULTILINE)
@@ -37,7 +42,7 @@ class Picture:
     caption: str
 
 
-Part = str | Table | Picture  # a string is a paragraph
+Part = str | Table | Picture  # a string is a paragraph, whose markup counts where it is Markup alone
 Row = Mapping[str, str]  # cells by column
 
 
@@ -66,7 +71,7 @@ def section(name: str, *parts: Part | Sequence[Part] | Sequence[Row], **facts: o
         rows = [each for each in several if isinstance(each, Mapping)]
         found += [Table.from_records(rows)] if rows else [each for each in several if isinstance(each, Part)]
     sentence = words.get("words") if found else words.get("nothing")
-    text = () if sentence is None else (sentence.format(**facts).strip(),)
+    text = () if sentence is None else (Markup(sentence.format(**facts).strip()),)
     return Section(words["title"], (*text, *found)) if found or text else None
 
 
@@ -76,8 +81,8 @@ def counted(number: int, word: str) -> str:
 
 
 def slug(text: str) -> str:
-    """Join lower-case letters and digits by hyphens."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    """Join lower-case letters and digits by hyphens, for the name of a file."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST].strip("-")
 
 
 def write_report(
@@ -123,7 +128,7 @@ def page_text(
     title: str, lead: Sequence[str], sections: Sequence[Section], shown: Collection[str] | None = None
 ) -> str:
     """Write the report as Markdown; pictures are links to their PNG where they are shown (None: all are)."""
-    blocks = [f"# {title}", *lead]
+    blocks = [f"# {escape(title)}", *map(paragraph, lead)]
     for section in sections:
         blocks += [f"## {section.title}", *(_block(part, shown) for part in section.parts)]
     return "\n\n".join(blocks) + "\n"
@@ -132,27 +137,32 @@ def page_text(
 def _block(part: Part, shown: Collection[str] | None) -> str:
     """Write one part; a table's columns that are empty in every row are left out."""
     if isinstance(part, str):
-        return part
+        return paragraph(part)
     if isinstance(part, Table):
         filled = [not part.rows or any(row[place] for row in part.rows) for place in range(len(part.columns))]
         return Table(
             list(compress(part.columns, filled)), [list(compress(row, filled)) for row in part.rows]
         ).markdown()
+    caption = paragraph(part.caption)
     if shown is None or part.name in shown:
-        return f"![{part.caption}]({PICTURES}/{part.name}.png)\n\n{part.caption}"
-    return f"`{part.name}.png`, not kept here: {part.caption}"
+        return f"![{alt(caption)}]({PICTURES}/{part.name}.png)\n\n{caption}"
+    return f"`{part.name}.png`, not kept here: {caption}"
 
 
 def as_html(title: str, text: str, folder: Path) -> str:
-    """Turn report.md into one HTML page that holds the pictures of its folder."""
-    reader = markdown.Markdown(extensions=["tables", "toc"], extension_configs={"toc": {"toc_depth": "2-2"}})
-    body = reader.convert(text).replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
-    for name in LINK.findall(text):
-        data = base64.b64encode(read_bytes(folder / PICTURES / f"{name}.png")).decode()
-        body = body.replace(f'src="{PICTURES}/{name}.png"', f'src="data:image/png;base64,{data}"')
-    body = body.replace("</h1>", f"</h1>\n<nav>{reader.toc}</nav>\n", 1)  # type: ignore[attr-defined]
-    page = Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
-    return page.substitute(title=html.escape(title), body=body)
+    """Turn report.md into one HTML page that holds the pictures of its folder and can neither run nor load anything."""
+    pictures = {
+        f"{PICTURES}/{name}.png": base64.b64encode(read_bytes(folder / PICTURES / f"{name}.png")).decode()
+        for name in LINK.findall(text)
+    }
+    body, headings = to_html(text, pictures)
+    body = body.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
+    links = (f'<li><a href="#{id}">{html.escape(name)}</a></li>' for id, name in headings.items())
+    body = body.replace("</h1>", f"</h1>\n<nav><ul>{''.join(links)}</ul></nav>\n", 1)
+    page = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
+    style = page.partition("<style>")[2].partition("</style>")[0]
+    allowed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return Template(page).substitute(title=html.escape(one_line(title)), body=body, style=f"'sha256-{allowed}'")
 
 
 def check_folder(folder: Path) -> None:

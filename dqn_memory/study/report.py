@@ -32,7 +32,9 @@ from dqn_memory.study.store import INDEX
 from envs.baselines import known as baselines
 from envs.cli import load_plugins
 from envs.files import check_inside, write_atomic
+from envs.markup import Markup, prose
 from envs.tables import remake_page
+from envs.terminal import say
 
 REPORTS = "runs/reports"  # of archives
 FEW = 4  # pictures of an archive's report
@@ -107,7 +109,7 @@ def archive(data: Data, folder: Path) -> None:
     records = {name: compact(record) for name, record in (source.recorded or {}).items()}
     records |= {entry.run.name: kept_record(entry, maps.get(entry.run.name)) for entry in data.entries}
     write_archive(source, records, folder)
-    print(f"{folder}: {len(records)} runs kept")
+    say(f"{folder}: {len(records)} runs kept")
 
 
 def remake_all(folder: Path) -> list[str]:
@@ -125,7 +127,7 @@ def remake_all(folder: Path) -> list[str]:
         pages[folder / "atari100k.md"] = atari_page(CLAIMS, Tables(folder / "published"))
     for path, content in ({path: text.encode() for path, text in pages.items()} | filled_pages(folder)).items():
         write_atomic(path, content)
-        print(f"wrote {path}")
+        say(f"wrote {path}")
     return bad
 
 
@@ -134,11 +136,11 @@ def write(data: Data, folder: Path, few: int | None = None) -> list[str]:
     check_folder(folder)
     written = write_report(folder, data.source.title, lead(data), sections(data), few)
     if published := scores.published_section(data):
-        print(page_text("", [], [published]).strip("# \n"))
-    print(f"{data.source.title}: {len(data.entries)} of {len(data.source.runs)} runs are in the report")
+        say(page_text("", [], [published]).strip("# \n"))
+    say(f"{data.source.title}: {len(data.entries)} of {len(data.source.runs)} runs are in the report")
     for names, why in scores.left_out_rows(data.left_out):
-        print(f"left out: {names}: {why}", file=sys.stderr)
-    print("\n".join(f"wrote {path}" for path in written))
+        say(f"left out: {names}: {why}", file=sys.stderr)
+    say("\n".join(f"wrote {path}" for path in written))
     return unsound(data)
 
 
@@ -161,7 +163,7 @@ def lead(data: Data) -> list[str]:
         environments=counted(len(source.worlds), "environment"), entries=len(data.entries),
         seeds=counted(len({run.seed for run in source.runs}), "seed"), meaning=meaning(data, PREFERRED),
     )  # fmt: skip
-    about = " ".join(filter(None, [source.about, words["cut"] if source.smoke else ""]))
+    about = Markup(" ".join(filter(None, [prose(source.about), words["cut"] if source.smoke else ""])))
     return [*filter(None, [about]), summary, words["made"].format(smoke=" --smoke" if source.smoke else "")]
 
 

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -27,13 +26,24 @@ from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from dqn_memory.study import store
 from dqn_memory.study.archive import find_study, named_definition, open_source
 from dqn_memory.study.definition import Definition, Planned, Resources, expand, shipped
-from dqn_memory.study.runner import NOTHING_TAKEN, Backend, Drive, Processes, offered, open_runs, take_over
+from dqn_memory.study.runner import (
+    NOTHING_TAKEN,
+    Backend,
+    Drive,
+    Processes,
+    check_devices,
+    device_slots,
+    offered,
+    open_runs,
+    take_over,
+    visible_devices,
+)
 from dqn_memory.study.store import RunState, State, Study, in_words, last_step
 from envs.cli import load_plugins
 from envs.tables import Table
+from envs.terminal import say
 
 FEW = 40  # runs that are all shown without being asked for
-say = partial(print, flush=True)
 
 
 @dataclass(frozen=True)
@@ -76,15 +86,19 @@ class Args:
 
     def make_backend(self, resources: Resources) -> Backend:
         """Start what the runs will be carried out by; a UserError where Ray is asked for and missing."""
-        wants_ray = self.backend == "ray" or self.address is not None
-        has_ray = find_spec("ray") is not None
-        if wants_ray and not has_ray:
-            raise UserError("Ray is not installed; pip install 'dqn-memory[cluster]', or give --backend processes")
-        if self.backend == "processes" or not has_ray:
+        if not self.uses_ray():
             return Processes(self.workers, resources.cpus, resources.gpus)
         from dqn_memory.study.cluster import Cluster
 
         return Cluster(self.address, self.workers, resources.cpus, resources.gpus)
+
+    def uses_ray(self) -> bool:
+        """Tell whether Ray will carry out the runs; a UserError where it is asked for and missing."""
+        wants_ray = self.backend == "ray" or self.address is not None
+        has_ray = find_spec("ray") is not None
+        if wants_ray and not has_ray:
+            raise UserError("Ray is not installed; pip install 'dqn-memory[cluster]', or give --backend processes")
+        return has_ray and self.backend != "processes"
 
     def definition(self) -> Definition:
         """Read the study's file, with this machine's --cpus and --gpus."""
@@ -116,6 +130,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         store.check_study_folder(folder, definition, planned)
         if args.dry_run:
             return show_plan(args, definition, folder, wanted, len(planned))
+        gpus = definition.resources.gpus
+        if gpus and not (folder / store.STATE).exists() and not args.uses_ray():  # before a folder is made
+            check_devices(gpus, device_slots(visible_devices(), gpus))
         study = carry_out(args, definition, folder, planned, wanted)
     except KeyboardInterrupt:
         say("\nstopped; the same command continues")

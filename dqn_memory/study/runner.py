@@ -169,6 +169,15 @@ def device_slots(devices: Sequence[str], share: float) -> list[str]:
     return groups * (int(1 / share + 1e-9) if share < 1 else 1)
 
 
+def check_devices(gpus: float, slots: Sequence[str]) -> None:
+    """Refuse a study whose runs take more accelerators than this machine has."""
+    require(
+        slots,
+        f"a run of this study takes {gpus:g} GPUs and there are not as many here; --gpus 0 and a new --folder let it "
+        "run on processors, by the eager engine",
+    )
+
+
 class Processes:
     """A thread for each running trainer; nothing but this machine and the standard library.
 
@@ -179,7 +188,7 @@ class Processes:
         most = max(1, (os.cpu_count() or 1) // cpus) if workers is None else workers
         self._free = device_slots(visible_devices(), gpus) if gpus else [""] * most
         self._most = min(most, len(self._free))
-        require(self._free, f"a run of this study takes {gpus:g} GPUs and there are not as many here; try --gpus 0")
+        check_devices(gpus, self._free)
         self.describes = f"processes: processes of this machine, {self._most} at once"
         self._pool = ThreadPoolExecutor(self._most)
         self._trainers: list[Process] = []

@@ -25,6 +25,7 @@ from envs.errors import UserError, one_line_errors, require
 from envs.files import make_folder, write_text
 from envs.machine import cpu, revision
 from envs.registry import FROM_FILES, WORLDS, make_world
+from envs.terminal import say
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
         found = best(world, args)
     except UserError as error:
         if shipped is None:
-            print(f"{id}: no best. {error}", flush=True)
+            say(f"{id}: no best. {error}")
         found = Best(None, UNKNOWN if shipped is None else shipped.upper)
     lower, scripted_episodes = found.lower, 0
     if lower is None and shipped is not None:
@@ -128,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         make_folder(folder)
     for id, world in worlds.items():
         rows[id] = lines = compute(id, world, args, command)
-        print(f"{id:<48} {lines.summary}", flush=True)
+        say(f"{id:<48} {lines.summary}")
         if folder is not None:
             # As the registry sorts them; rows with options, and of environments not registered now, come last.
             rows = {id: rows[id] for id in [*(id for id in WORLDS if id in rows), *sorted(set(rows) - set(WORLDS))]}

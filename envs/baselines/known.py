@@ -17,6 +17,7 @@ from typing import Any
 
 from envs.errors import UserError
 from envs.files import parse_json, read_bytes
+from envs.markup import Markup
 from envs.tables import Table, Value
 
 TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -257,7 +258,7 @@ def _marked(score: float | None, lines: Lines) -> str:
     if score is None:
         return ""
     if score < lines.random.success.mean - DOUBT * lines.random.success.error:
-        return f"**{score:.4f}** ▼"
+        return Markup(f"**{score:.4f}** ▼")
     return f"{score:.4f}{'' if above(score, lines) else ' ≈'}"
 
 

@@ -60,7 +60,7 @@ def test_a_wrong_name_is_told_the_right_ones_and_no_agent_is_trained_on():
 def test_inspecting_an_agent_writes_here_and_not_into_the_package(here, capsys):
     before = contents(AGENTS)
     inspect.main(["demo", "--episodes", "1", "--initial", "3"])
-    assert (here / "demo" / "inspect" / "episode.gif").is_file() and contents(AGENTS) == before
+    assert (here / "runs" / "inspect" / "demo" / "episode.gif").is_file() and contents(AGENTS) == before
     assert capsys.readouterr().out.startswith("demo at step ")
 
 

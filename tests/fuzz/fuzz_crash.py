@@ -14,7 +14,7 @@ from run_folders import assert_same_run, metrics
 
 from dqn_memory.runs.kinds import trainer_class
 
-CHECKPOINTS = {"q_network": "50", "unizero": "40", "glam": "16", "ppo": "128", "pqn": "128"}  # environment steps between them
+CHECKPOINTS = {"q_network": "50", "unizero": "40", "glam": "16", "ppo": "128", "pqn": "128"}  # steps
 DEAD = 9  # exit code of a process that was killed at its moment
 
 

@@ -21,8 +21,8 @@ from dqn_memory.agent import Agent
 from dqn_memory.runs import checkpoint
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.settings import PRESETS
-from dqn_memory.study import report
 from dqn_memory.study import archive as archive_module
+from dqn_memory.study import report
 from dqn_memory.study import run as study_run
 from envs.files import sha256
 from world_models.glam import inspect as glam_inspect

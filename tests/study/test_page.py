@@ -21,10 +21,11 @@ from dqn_memory.study.plots import FEW_SERIES, FIXED, LOOKS, looks
 from dqn_memory.study.sections.learned import priors_section
 from dqn_memory.study.sections.scores import curves_section
 from dqn_memory.study.statistics import Estimate
+from envs.markup import Markup
 from envs.tables import Table
 from world_models.glam.sequences import SEQUENCES
 
-LEAD = ["Made by `python -m dqn_memory.study.run`."]
+LEAD = [Markup("Made by `python -m dqn_memory.study.run`.")]
 
 
 def pictures(*names: str) -> Section:

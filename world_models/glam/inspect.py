@@ -21,6 +21,7 @@ from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.seeding import whole_seed
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.files import check_inside, make_inside, write_atomic
+from envs.terminal import say
 from world_models.glam.acting import load
 from world_models.glam.config import ComputeConfig
 from world_models.glam.foresight import compare_memories, imagine_episode, play_episode, table
@@ -91,10 +92,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         "imagined_reward": foreseen.imagined_reward.tolist(), "end": foreseen.end.tolist(), "forms": forms,
     }  # fmt: skip
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
-    print(f"{run}: {about}, an episode of return {episode.episode_return:.2f}")
-    print("\n".join(f"{name}: {value:.3g}" for name, value in error.items()))
-    print(table(forms))
-    print("\n".join(f"wrote {folder / name}" for name in ("imagined.png", "imagined.gif", "inspect.json")))
+    say(f"{run}: {about}, an episode of return {episode.episode_return:.2f}")
+    say("\n".join(f"{name}: {value:.3g}" for name, value in error.items()))
+    say(table(forms))
+    say("\n".join(f"wrote {folder / name}" for name in ("imagined.png", "imagined.gif", "inspect.json")))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from envs.files import check_inside, make_inside, write_atomic
 from envs.registry import WORLDS, make_world
 from envs.spaces import Array
+from envs.terminal import say
 from world_models.settings import EvalSetup
 from world_models.unizero import analysis
 from world_models.unizero import plots as model_plots
@@ -210,9 +211,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, content in (("trajectory.json", steps(found)), ("inspect.json", report)):
         write_atomic(folder / name, json.dumps(content, indent=1).encode())
         written.append(folder / name)
-    print(f"{run} at step {found.step:,}: {len(found.seen)} steps, return {found.seen.episode_return[-1]:.2f}")
-    print("\n".join(error_lines(found.errors)))
-    print("\n".join(f"wrote {path}" for path in written))
+    say(f"{run} at step {found.step:,}: {len(found.seen)} steps, return {found.seen.episode_return[-1]:.2f}")
+    say("\n".join(error_lines(found.errors)))
+    say("\n".join(f"wrote {path}" for path in written))
 
 
 if __name__ == "__main__":

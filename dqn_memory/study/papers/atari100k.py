@@ -10,6 +10,7 @@ from dqn_memory.study import statistics
 from dqn_memory.study.papers.tables import Tables, human_normalised, number
 from dqn_memory.study.statistics import HUMAN, Estimate, Floats, game, iqm
 from envs.errors import require
+from envs.markup import Markup, code
 from envs.tables import Table, Value, page
 
 SCORES = "atari100k_scores"  # a row a method, game and run; `random` and `human` are methods of one run
@@ -120,9 +121,11 @@ def _improvement(scores: Floats, best: Floats) -> str:
 def atari_page(command: str, tables: Tables) -> str:
     """Write the Markdown page of the table and what it rests on."""
     facts: dict[str, Value] = {
-        "command": f"`{command}`",
-        "computed from": f"`published/{SCORES}.csv`, whose column `source` names the repository and the file of each "
-        "score, and the means in `published/glam_table1.csv` and `focus_table1.csv`; nothing was trained for this page",
+        "command": code(command),
+        "computed from": Markup(
+            f"`published/{SCORES}.csv`, whose column `source` names the repository and the file of each score, and the "
+            "means in `published/glam_table1.csv` and `focus_table1.csv`; nothing was trained for this page"
+        ),
         "games": len(HUMAN),
         "missing cells": "none; a method that lacks a run of a game is refused",
         "bootstrap": f"{statistics.REPETITIONS:,} resamples of aggregates, {statistics.FEW:,} of probabilities of "

@@ -15,6 +15,7 @@ from dqn_memory.study.papers.tables import FOLDER, PAPERS, Row, Tables, human_no
 from dqn_memory.study.statistics import Floats, Scale, games_won, iqm
 from envs.baselines.known import above, shipped
 from envs.files import read_text
+from envs.markup import Markup
 from envs.tables import Table
 
 CLAIMS = "claims.toml"  # beside the published tables
@@ -76,7 +77,7 @@ def _claim(published: Tables, entry: dict[str, Any]) -> Claim:
 def claims_page(command: str, folder: Path = FOLDER) -> str:
     """Write the Markdown page of all claims and of the tables' aggregates."""
     found, words = claims(folder), _listed(folder)["page"]
-    every = {"**all**": list(chain.from_iterable(found.values()))}
+    every = {Markup("**all**"): list(chain.from_iterable(found.values()))}
     summary = Table(("paper", *VERDICTS), [_counts(*each) for each in (found | every).items()])
     sections = {"Summary": summary.markdown()}
     sections |= {paper: Table(COLUMNS, list(map(_row, each))).markdown() for paper, each in found.items()}
@@ -94,7 +95,7 @@ def _counts(paper: str, found: Iterable[Claim]) -> list[str]:
 
 
 def _row(claim: Claim) -> Claim:
-    return claim._replace(verdict="**disagrees**") if claim.verdict == "disagrees" else claim
+    return claim._replace(verdict=Markup("**disagrees**")) if claim.verdict == "disagrees" else claim
 
 
 # Robust aggregates of the published score tables, one line a model

@@ -19,6 +19,7 @@ from dqn_memory.study.collect import Data, Entry
 from dqn_memory.study.page import WORDS, Picture, Section, section, slug
 from dqn_memory.study.plots import looks, over_time_figure, spans_figure
 from dqn_memory.study.statistics import Floats, interval
+from envs.markup import Markup
 from envs.tables import Table
 
 NAME = re.compile(r"^memory/(\d+)\.(\d+)\.(mu|sigma|span)$")
@@ -138,7 +139,7 @@ def _exceptions(groups: Sequence[Group]) -> list[str]:
         sentences += [WORDS["priors"][words].format(places=places)] if values else []
     if any(group.hard and name == "span" for group, name in (*still, *pressed)):
         sentences.append(WORDS["priors"]["hard"])
-    return [" ".join(sentences)] if sentences else []
+    return [Markup(" ".join(sentences))] if sentences else []
 
 
 def _pictures(group: Group, unit: str) -> list[Picture]:

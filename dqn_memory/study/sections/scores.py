@@ -22,6 +22,7 @@ from dqn_memory.study.papers.tables import scores as published_scores
 from dqn_memory.study.plots import curves_figure, looks, parameters_figure, profile_figure
 from dqn_memory.study.run_summary import FINALS, LEVELS, MEANINGS, in_steps, median_steps
 from dqn_memory.study.statistics import Floats, Moments, game, interval, welch
+from envs.markup import Markup, code, escape
 from envs.tables import Table, show
 
 READ = ("last average", "mean average", "final", "area")  # numbers of a summary that have a column
@@ -105,7 +106,7 @@ def table_section(data: Data) -> Section | None:
     rows = [_row(data, world, name, runs) for world, name, runs in data.groups()]
     words, lines = WORDS["scores"], _own_lines(data, data.worlds)
     meanings = {
-        "random, best": f"{words['lines']}. {lines}" if lines else words["lines"],
+        "random, best": Markup("{}. {}").format(words["lines"], lines) if lines else words["lines"],
         **{name: meaning(data, name) for name in READ},
         "steps to": words["steps_to"].format(meaning=MEANINGS["steps_to"]),
         "p": words["p"].format(rival=data.series[0]),
@@ -115,10 +116,10 @@ def table_section(data: Data) -> Section | None:
     return section("scores", rows, legend, coverage=coverage)
 
 
-def _own_lines(data: Data, worlds: Sequence[str]) -> str:
+def _own_lines(data: Data, worlds: Sequence[str]) -> Markup:
     """Name the environments whose random and best play are known from the study's definition alone."""
     own = ", ".join(world for world in worlds if world in data.source.lines)
-    return WORDS["scores"]["own_lines"].format(worlds=own) if own else ""
+    return WORDS["scores"]["own_lines"].format(worlds=own) if own else Markup()
 
 
 def _row(data: Data, world: str, series: str, runs: Sequence[Entry]) -> dict[str, str]:
@@ -173,12 +174,12 @@ def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
     return found, shared, remarks
 
 
-def _unshared(data: Data) -> str:
+def _unshared(data: Data) -> Markup:
     """Say why there is nothing over all environments."""
     if not data.entries:
         return WORDS["unshared"]["waiting"]
     why = "uneven" if any(data.scale(world) for world in data.worlds) else "unscaled"
-    return WORDS["unshared"][why].format(world=json.dumps(data.worlds[0]))
+    return WORDS["unshared"][why].format(table=code(f"[lines.{json.dumps(data.worlds[0], ensure_ascii=False)}]"))
 
 
 def aggregate_section(data: Data) -> Section | None:
@@ -190,8 +191,8 @@ def aggregate_section(data: Data) -> Section | None:
         rows.append({"series": name, "seeds": str(len(scores)), **numbers})
         if all(game(data.of(world)[0].env) for world in shared):
             rows[-1]["games won"] = f"{statistics.games_won(scores)} of {len(shared)}"
-    notes = [_own_lines(data, shared), "; ".join(remarks) + "." * bool(remarks)]
-    facts = {"environments": counted(len(shared), "environment"), "remarks": " ".join(filter(None, notes))}
+    notes = [_own_lines(data, shared), escape("; ".join(remarks) + "." * bool(remarks))]
+    facts = {"environments": counted(len(shared), "environment"), "remarks": Markup(" ".join(filter(None, notes)))}
     return section("aggregates", rows, **facts, why=_unshared(data) if not rows else "")
 
 
@@ -275,7 +276,7 @@ def published_section(data: Data) -> Section | None:
                 row["published"] = f"{theirs[model]:g}"
                 row |= {name: str(interval([run.number(name) for run in runs])) for name in PUBLISHED}
                 rows.append(row | {"seeds": str(len(runs)), "budget": budget})
-    readings = "; ".join(f"**{name}**: {meaning(data, name)}" for name in PUBLISHED)
+    readings = Markup("; ".join(Markup("**{}**: {}").format(name, meaning(data, name)) for name in PUBLISHED))
     return section("published", rows, readings=readings)
 
 

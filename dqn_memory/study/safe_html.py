@@ -1,0 +1,57 @@
+"""Read Markdown so that its page holds what a report has, and nothing that runs, loads or leads to a script."""
+
+import html
+import re
+from collections.abc import Mapping
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import markdown
+from markdown.treeprocessors import Treeprocessor
+
+HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
+LISTS, TABLES = ("ul", "ol", "li"), ("table", "thead", "tbody", "tr", "th", "td")
+TAGS = {"div", "p", "br", "hr", "blockquote", "pre", "code", "em", "strong", "span", *HEADINGS, *LISTS, *TABLES}
+KEPT = {"a": ("href",), "th": ("align",), "td": ("align",), **dict.fromkeys(HEADINGS, ("id",))}  # attributes by tag
+LINK = re.compile(r"https?://[^\s\\]+|\#[\w.-]*|(?![/\\])[^\s:\\]+", re.I)  # to the web, within the page, beside it
+CONTROL = re.compile(r"[\x00-\x20\x7f-\x9f]")
+
+
+class Cleaner(Treeprocessor):
+    """Leaves what is known alone and makes plain text of all else; `pictures` are PNG files in base64 by their link."""
+
+    def __init__(self, reader: markdown.Markdown, pictures: Mapping[str, str]) -> None:
+        super().__init__(reader)
+        self.pictures = pictures
+
+    def run(self, root: Element) -> None:
+        """Clean a page."""
+        for element in root.iter():
+            tag, given = element.tag, dict(element.attrib)
+            element.attrib.clear()
+            if tag == "img" and (data := self.pictures.get(given.get("src", ""))) is not None:
+                element.attrib.update(src=f"data:image/png;base64,{data}", alt=given.get("alt", ""))
+            elif tag == "a" and leads_nowhere_else(given.get("href", "")):
+                element.set("href", given["href"])
+            elif tag in TAGS:
+                element.attrib.update({name: value for name, value in given.items() if name in KEPT.get(tag, ())})
+            else:
+                element.tag, element.text = "span", given.get("alt", "") if tag == "img" else element.text
+
+
+def leads_nowhere_else(link: str) -> bool:
+    """Tell whether a link is one of http or https, or relative, also as a browser reads it."""
+    return all(LINK.fullmatch(each) and not CONTROL.search(each) for each in (link, html.unescape(link)))
+
+
+def to_html(text: str, pictures: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Give the page of a text, which shows these pictures alone, and its headings of the second level by their id."""
+    contents = {"toc_depth": "2-2", "marker": ""}
+    reader: Any = markdown.Markdown(
+        extensions=["tables", "toc"], extension_configs={"tables": {"use_align_attribute": True}, "toc": contents}
+    )
+    reader.preprocessors.deregister("html_block")
+    reader.inlinePatterns.deregister("html")
+    reader.treeprocessors.register(Cleaner(reader, pictures), "cleaner", -1)
+    body: str = reader.convert(text)
+    return body, {each["id"]: html.unescape(each["name"]) for each in reader.toc_tokens}

@@ -1,0 +1,59 @@
+"""What is said on a terminal: text of files, environments and users, without characters that steer the terminal."""
+
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TextIO
+
+# C0 (a line feed aside), DEL and C1 control a terminal, and marks of direction reorder a line.
+CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+HALF = re.compile("[\ud800-\udfff]")  # of a pair of surrogates, which no file can hold
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def printable(text: str) -> str:
+    r"""Show each control character but the line feed as \u and its number, as JSON does, and a tab as blanks."""
+    return HALF.sub(_number, CONTROL.sub(_number, text.expandtabs()))
+
+
+def _number(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+def one_line(text: str) -> str:
+    """Join the lines of a text by blanks, and show its control characters."""
+    return printable(" ".join(text.splitlines()))
+
+
+def without_colours(text: str) -> str:
+    """Leave out the colours of a text that was drawn for a terminal, and show its other control characters."""
+    return printable(COLOUR.sub("", text))
+
+
+def say(*values: object, end: str = "\n", file: TextIO | None = None) -> None:
+    """Print values at once as `print` does, control characters shown: the suite's only way to print."""
+    print(printable(" ".join(map(str, values))), end=end, file=file, flush=True)
+
+
+@contextmanager
+def printable_warnings() -> Iterator[None]:
+    """Let Python's warnings, which may name what stands in a file, be printed as `say` prints."""
+    write = warnings.formatwarning
+
+    def formatted(*args: object, **kwargs: object) -> str:
+        return without_colours(write(*args, **kwargs))  # type: ignore[arg-type]
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = write
+
+
+def print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an error that ends the process, as `sys.excepthook` does."""
+    say("".join(traceback.format_exception(kind, error, trace)), end="", file=sys.stderr)
