@@ -2,10 +2,12 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from dqn_memory.agent import KINDS_OF_NETWORKS, Interface
 from dqn_memory.analysis.size import count, on_meta
@@ -232,3 +234,26 @@ def kept_record(entry: Entry, attention: Any) -> RunRecord:
     curve = read_curve(record.metrics, entry.success, entry.run.name)
     summary = {"measure": measure, "budget": curve.trained, "parameters": entry.parameters, **summarise(curve)}
     return replace(record, summary=summary, attention=attention)
+
+
+def million_seconds(runs: Sequence[Entry]) -> float:
+    """Give the processor seconds of a million steps of learning, evaluations included, at the pace of the quickest."""
+    return 1e6 * float(np.average([run.pace for run in runs], weights=[run.curve.trained for run in runs]))
+
+
+def _least(metric: str) -> Callable[[Sequence[Entry]], float]:
+    """Take the least of each environment's runs, as others had a slower machine, and the median over environments."""
+
+    def over(runs: Sequence[Entry]) -> float:
+        found = defaultdict[str, list[float]](list)
+        for run in runs:
+            found[run.run.world].append(math.nan if (value := run.last(metric)) is None else value)
+        return float(np.median([np.min(values) for values in found.values()]))
+
+    return over
+
+
+COSTS: Mapping[str, Callable[[Sequence[Entry]], float]] = {
+    "processor seconds for a million steps": million_seconds,
+    **{label: _least(metric) for label, metric in ACTING.items()},
+}
