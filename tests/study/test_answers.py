@@ -471,6 +471,59 @@ def test_the_networks_of_every_environment_are_as_small_and_run_as_long_as_is_sa
     assert said in " ".join((RESULTS / "details.md").read_text().split())
 
 
+def paces(name: str, begin: int) -> dict[str, list[float]]:
+    """Steps a processor second of every run of a study from a step on, evaluations included, by series."""
+    found = defaultdict(list)
+    for (_, series), runs in logged(RESULTS / "studies" / name).items():
+        for run in runs:
+            marks = [(int(line["step"]), float(line["time/processor"])) for line in run if line["time/processor"]]
+            (first, early), (last, late) = min(mark for mark in marks if mark[0] >= begin), max(marks)
+            found[series].append((last - first) / (late - early) if begin else last / late)
+    return found
+
+
+@pytest.mark.results
+def test_the_speeds_that_the_pages_give_are_those_of_the_runs() -> None:
+    def told(pattern: str, page: Path = README.parent / "docs" / "tuning.md") -> list[int]:
+        numbers = re.search(pattern, " ".join(page.read_text().split()))
+        assert numbers, pattern
+        return [int(number.replace(",", "")) for number in numbers.groups()]
+
+    def close(said: list[int], runs: list[float]) -> bool:
+        """Whether a range holds the runs and is hardly wider."""
+        low, high = said
+        return low <= min(runs) <= low * 1.05 and high / 1.05 <= max(runs) <= high
+
+    ppo = paces("memories", 0)
+    memories = [pace for name, runs in ppo.items() if name != "mlp" for pace in runs]
+    assert close(told(r"([\d,]+) to ([\d,]+), by memory"), memories)
+    assert close(told(r"a GRU makes ([\d,]+) to ([\d,]+) steps"), ppo["gru"])
+    at_most = told(r"the gated delta rule at most ([\d,]+), Mamba ([\d,]+) and attention ([\d,]+)")
+    for most, name in zip(at_most, ("gated_deltanet", "mamba_layer", "attention"), strict=True):
+        assert close([int(min(ppo[name])), most], ppo[name])
+    front = told(r"([\d,]+) to ([\d,]+) steps a second with a GRU and ([\d,]+) to ([\d,]+) with attention", README)
+    assert close(front[:2], ppo["gru"]) and close(front[2:], ppo["attention"])
+    single, others = [], []
+    two_layers = ("architectures", "windows")
+    for study in (*two_layers, "first_evidence", "rq1_feedforward_expansion", "rq2_recurrent_sublayers", "priors"):
+        for name, runs in paces(study, 60_000).items():
+            alone = name.endswith("at ends") or (study in two_layers and re.fullmatch("db[rlg]fqn", name))
+            (single if alone else others).extend(runs)
+    assert close(told(r"([\d,]+) to ([\d,]+) while it learns"), others)
+    assert close(told(r"; ([\d,]+) to ([\d,]+) on single contexts"), single)
+
+
+@pytest.mark.results
+def test_the_comparison_counts_environments_whose_best_success_is_known() -> None:
+    with (RESULTS / "baselines.csv").open() as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    ends = [(float(row["lower_success"]), float(row["upper_success"])) for row in rows]
+    known = [low for low, high in ends if low == pytest.approx(high, abs=1e-6)]
+    widest = min(low for low, high in ends if low not in known)
+    said = f"best success known in {len(known)}, between bounds in {len(ends) - len(known)} (widest: {widest:.2f} to 1)"
+    assert f"**{len(ends)}**: {said}" in README.read_text()
+
+
 @pytest.mark.results
 def test_the_pages_of_results_are_filled_from_its_archives() -> None:
     pages = filled_pages(RESULTS)
