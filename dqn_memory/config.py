@@ -57,7 +57,8 @@ class LearnerConfig:
     window_placement: Literal["around", "ending"] = "around"
     """Where a drawn step lies in its window: `around` anywhere in it, so that all steps of episodes much shorter than K
     are learned from about equally often (of longer ones the last, and of much longer ones also the first, about half as
-    often as the others); `ending` at its end, as published, where a terminal step is in one window, all others in K."""
+    often as the others); `ending` at its end, as published, where a terminal step is in one window, all others in K.
+    DTQN's main branch draws an episode first and then a window in it, which neither does."""
     terminal_fraction: Annotated[float, Bounds(0, 1)] = 0.0
     """Fraction of windows that are drawn to end at a terminal step (0: as often as they happen)."""
     terminal_weight: Annotated[float, Bounds(above=0)] = 1.0

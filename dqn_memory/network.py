@@ -333,8 +333,8 @@ class QNetwork(nn.Module):
         self.norm = nn.LayerNorm(width) if row.final_norm else nn.Identity()
         self.bag = BagAttention(width, config.heads, config.dropout) if config.bag else None
         self.head = _head(config, row, num_actions)
-        # LayerNorm squares its input
-        self.degree: int = max([1 + row.final_norm, *(layer.degree for layer in self.layers)])  # type: ignore[type-var, assignment]
+        degrees: list[int] = [layer.degree for layer in self.layers]  # type: ignore[misc]
+        self.degree = max(1 + row.final_norm, *degrees)  # a LayerNorm squares its input
         if config.initialisation == "paper":
             initialise(self)
 

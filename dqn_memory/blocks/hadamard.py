@@ -10,7 +10,7 @@ PERIOD = 1024  # positions after which the order of the drawn rows begins again
 
 
 class StableHadamard(Memory):
-    """Stable Hadamard Memory (Le et al. 2025: its calibration and update).
+    """Stable Hadamard Memory (Le et al. 2025): its calibration and update, without its normalisations.
 
         M_t = M_{t-1} * C_t + U_t               C_t = 1 + tanh(theta_t (x) v_c(x_t))
         U_t = eta(x_t) v(x_t) (x) k(x_t)        y_t = W M_t q(x_t) + c
@@ -22,7 +22,8 @@ class StableHadamard(Memory):
     5 H D + 2 D + L H parameters; 5 H D + D + 4 H^2 multiply-adds a token, a state of O(H^2). The paper bounds
     the expected product of the C_t alone, of a v_c without a mean (hence no bias): each lies between 0 and 2, so a
     number of M that is doubled at every position overflows float32 after 128, and longer sequences are stable in
-    expectation only.
+    expectation only. The authors' code has a LayerNorm before the linear maps, and applies a ReLU to k and q and
+    divides each by its sum; here both are left out.
     """
 
     initialises_itself = True

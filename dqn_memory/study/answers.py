@@ -15,12 +15,13 @@ version, and several names have semicolons between them:
     {{iqm first_evidence dtqn4}}                         IQM of normalised scores over all environments
     {{runs every_environment}}                           finished runs of all
     {{seeds memories}}                                   seeds with a finished run, of all
-    {{hours memories;popgym}}                            processor hours of finished runs
+    {{hours memories;popgym}}                            processor hours of finished runs, * for all archives
     {{table first_evidence Memory-5x5;Hallway *}}        means, environments down and series across
     {{within first_evidence Memory-5x5;Hallway * 110}}   the same at the last evaluation within processor seconds
     {{solved every_environment CarFlag=30;Hallway=60}}   what each environment came to, when it was solved, and aims
     {{curve every_environment MemoryCards}}              learning curves in an environment
     {{figure memories}}                                  a heat map of scores, and their mean over each cost
+    {{reached memories "Hallway=no cue"}}                runs of each series that solve each environment in the end
     {{solving memories}}                                 seconds until each series has solved each environment
     {{costs memories}}                                   size, and time and memory that learning and acting take
     {{used memories}}                                    scores with and without the memory, how far back it reaches
@@ -32,7 +33,6 @@ version, and several names have semicolons between them:
 import math
 import re
 import shlex
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
@@ -45,10 +45,17 @@ from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.toml import from_toml
 from dqn_memory.study import statistics
 from dqn_memory.study.archive import open_source
-from dqn_memory.study.collect import ACTING, PREFERRED, REMEMBERED, Data, Entry, collect, sizes_of
+from dqn_memory.study.collect import COSTS, PREFERRED, REMEMBERED, Data, Entry, collect, million_seconds, sizes_of
 from dqn_memory.study.page import counted, slug
 from dqn_memory.study.plots import answer_figure, curves_figure, looks
-from dqn_memory.study.sections.scores import matrices, recall_distances, scores_and_seconds, solved, without_memory
+from dqn_memory.study.sections.scores import (
+    matrices,
+    recall_distances,
+    scores_and_seconds,
+    solved,
+    solved_level,
+    without_memory,
+)
 from dqn_memory.study.statistics import Contrast, Moments, contrast, holm, interval, plain_name, short_name, welch
 from dqn_memory.study.store import INDEX
 from envs.files import read_text
@@ -58,7 +65,6 @@ TEMPLATE, QUESTIONS = ".template.md", "questions.toml"
 FIELD = re.compile(r"\{\{([^{}]+)\}\}")
 NAMED = 2  # environments of a question up to which a table names them
 SHORT = 0.1  # of a score, by which what counts as near the best may fall short of it
-NEVER = "never"  # solved
 NOTE = "<!-- Made from {name} by `make results`: change that file. -->\n"
 
 
@@ -159,7 +165,7 @@ def times(archives: Archives, archive: str, series: str, rival: str) -> str:
     """Divide the processor seconds that a step of one series takes by those of another."""
     data = archives[archive]
     ours, theirs = (data.of(series=check_known("series", name, data.series)) for name in (series, rival))
-    return f"{_seconds(ours) / _seconds(theirs):.1f}"
+    return f"{million_seconds(ours) / million_seconds(theirs):.1f}"
 
 
 def iqm(archives: Archives, archive: str, series: str) -> str:
@@ -184,7 +190,8 @@ def seeds(archives: Archives, archive: str) -> str:
 
 def hours(archives: Archives, names: str) -> str:
     """Add up the processor hours of finished runs; one that several archives hold (the same seconds) counts once."""
-    seconds = {run.last("time/processor") or 0.0 for name in names.split(";") for run in archives[name].entries}
+    named = archives.places if names == "*" else names.split(";")
+    seconds = {run.last("time/processor") or 0.0 for name in named for run in archives[name].entries}
     return f"{sum(seconds) / 3600:.1f}"
 
 
@@ -220,9 +227,8 @@ def solved_table(archives: Archives, archive: str, aims: str = "") -> str:
         scale, score = data.scale(world), interval([run.score for run in found])
         row = {"environment": plain_name(world)} | ({"series": series} if len(data.series) > 1 else {})
         row |= {"seeds": str(len(found)), "final": str(score)}
-        row["best known"] = "" if scale is None else f"{scale.one:.2f}"
-        mark = solved(data, world, found)
-        row |= mark.cells() if mark else {"steps": NEVER, "processor seconds": NEVER}
+        row |= {"best known": f"{scale.one:.2f}" if scale else "", "runs solved": _reached(data, world, series)}
+        row |= mark.cells() if (mark := solved(data, world, found)) else {"steps": "", "processor seconds": ""}
         rows.append(row | ({"aimed at": aimed.get(world, "")} if aims else {}))
     return Table.from_records(rows).markdown()
 
@@ -290,7 +296,7 @@ def choices(archives: Archives, archive: str, tasks: str = "", control: str = ""
             row |= {control: f"{np.mean(scores[control]):.2f}" if control in scores else ""}
         row |= {"take": f"{doubt} (highest: {take})" if doubt else take}
         row |= {"score": f"{interval(scores[take]):.2f}"} | ({"seeds": str(len(scores[take]))} if uneven else {})
-        row |= {"solved after": _after(data, world, take)}
+        row |= {"runs solved": _reached(data, world, take), "solved after": _after(data, world, take)}
         row |= {f"within {SHORT}": ", ".join(name for name in good if name != take)}
         rows.append(row | {"undecided": ", ".join(maybe), "worse": ", ".join(worse)})
     return Table.from_records(rows).markdown()
@@ -339,19 +345,25 @@ def costs(archives: Archives, archive: str) -> str:
     return Table.from_records(rows).markdown()
 
 
+def reached(archives: Archives, archive: str, tasks: str = "") -> str:
+    """Tabulate how many runs of each series end at the level that counts as solved; `tasks` is as in `choices`."""
+    return _everywhere(archives, archive, _reached, tasks)
+
+
+def _reached(data: Data, world: str, name: str) -> str:
+    level = solved_level(data, world, runs := data.of(world, name))
+    return f"{sum(run.score >= level for run in runs)} of {len(runs)}" if runs and math.isfinite(level) else ""
+
+
 def solving(archives: Archives, archive: str) -> str:
     """Tabulate the processor seconds of one run until its series has solved an environment."""
-    data, rows = archives[archive], []
-    for world in data.worlds:
-        rows.append({"": plain_name(world)} | {n: _after(data, world, n).removesuffix(" s") for n in data.series})
-    return Table.from_records(rows).markdown()
+    return _everywhere(archives, archive, lambda *about: _after(*about).removesuffix(" s"))
 
 
 def _after(data: Data, world: str, name: str) -> str:
-    mark = solved(data, world, runs := data.of(world, name))
-    if mark is None:
-        return NEVER if runs else ""
-    return "" if math.isnan(mark.seconds) else f"{mark.seconds:,.0f} s"
+    """Give these seconds, or nothing where the mean does not stay there."""
+    mark = solved(data, world, data.of(world, name))
+    return "" if mark is None or math.isnan(mark.seconds) else f"{mark.seconds:,.0f} s"
 
 
 def used(archives: Archives, archive: str) -> str:
@@ -359,42 +371,25 @@ def used(archives: Archives, archive: str) -> str:
 
     Where more than `SHORT` is lost, brackets say how far back half of its influence reaches, in runs that lose as much.
     """
-    data, rows = archives[archive], []
-    for world in data.worlds:
-        row = {"": plain_name(world)}
-        for name in data.series:
-            runs = data.of(world, name)
-            pairs = without_memory(runs)
-            before, after = np.mean(pairs, axis=0) if pairs else (math.nan, math.nan)
-            row[name] = f"{before:.2f} → {after:.2f}" if pairs else ""
-            losing = [run for run in runs for with_it, without in without_memory([run]) if with_it - without > SHORT]
-            distances = recall_distances(losing)
-            row[name] += f" ({np.mean(distances):.0f})" if distances and before - after > SHORT else ""
-        rows.append(row)
+    return _everywhere(archives, archive, _used)
+
+
+def _used(data: Data, world: str, name: str) -> str:
+    if not (pairs := without_memory(runs := data.of(world, name))):
+        return ""
+    before, after = np.mean(pairs, axis=0)
+    losing = [run for run in runs for with_it, without in without_memory([run]) if with_it - without > SHORT]
+    distances = recall_distances(losing) if before - after > SHORT else []
+    return f"{before:.2f} → {after:.2f}" + (f" ({np.mean(distances):.0f})" if len(distances) else "")
+
+
+def _everywhere(archives: Archives, archive: str, cell: Callable[[Data, str, str], str], tasks: str = "") -> str:
+    """Tabulate environments down and series across."""
+    data, rows, examples = archives[archive], [], archives.notes(archive, tasks)
+    for world in examples or data.worlds:
+        row = {"a task with": examples[world], "environment": plain_name(world)} if tasks else {"": plain_name(world)}
+        rows.append(row | {name: cell(data, world, name) for name in data.series})
     return Table.from_records(rows).markdown()
-
-
-def _seconds(runs: Sequence[Entry]) -> float:
-    """Give the processor seconds of a million steps of learning, evaluations included, at the pace of the quickest."""
-    return 1e6 * float(np.average([run.pace for run in runs], weights=[run.curve.trained for run in runs]))
-
-
-def _least(metric: str) -> Callable[[Sequence[Entry]], float]:
-    """Take the least of each environment's runs, as others had a slower machine, and the median over environments."""
-
-    def over(runs: Sequence[Entry]) -> float:
-        found = defaultdict[str, list[float]](list)
-        for run in runs:
-            found[run.run.world].append(math.nan if (value := run.last(metric)) is None else value)
-        return float(np.median([np.min(values) for values in found.values()]))
-
-    return over
-
-
-COSTS: Mapping[str, Callable[[Sequence[Entry]], float]] = {
-    "processor seconds for a million steps": _seconds,
-    **{label: _least(metric) for label, metric in ACTING.items()},
-}
 
 
 def _remembered(runs: Sequence[Entry]) -> float:
@@ -483,8 +478,8 @@ def _sample(archives: Archives, question: Question, side: str, world: str) -> li
 WORDS: Mapping[str, Callable[..., str]] = {
     "mean": mean, "interval": with_interval, "each": each, "p": p_value, "lead": lead, "beats": beats,
     "won": won, "times": times, "iqm": iqm, "runs": runs, "seeds": seeds, "table": table, "within": within,
-    "solved": solved_table, "curve": curve, "figure": figure, "choices": choices, "solving": solving, "costs": costs,
-    "used": used, "questions": questions, "hours": hours,
+    "solved": solved_table, "curve": curve, "figure": figure, "choices": choices, "solving": solving,
+    "reached": reached, "costs": costs, "used": used, "questions": questions, "hours": hours,
 }  # fmt: skip
 
 

@@ -2,10 +2,12 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from dqn_memory.agent import KINDS_OF_NETWORKS, Interface
 from dqn_memory.analysis.size import count, on_meta
@@ -149,8 +151,8 @@ def sizes_of(runs: Sequence[Entry]) -> str:
 def scale_of(entry: Entry) -> Scale | None:
     """Scale from random play to the best known player in this suite's environments, to a human in Atari games."""
     if entry.env in WORLDS:  # the lines are those of the observation that hides the state
-        settings = entry.config.environment
-        known = settings.path is None and settings.observe == "observation"
+        settings, catch = entry.config.environment, getattr(entry.config, "catch", None)  # options of Blinking Catch
+        known = settings.path is None and settings.observe == "observation" and catch in (None, type(catch)())
         return world_scale(entry.env, entry.success) if known else None
     return OTHERS.get(entry.env) or HUMAN.get(game(entry.env))
 
@@ -232,3 +234,26 @@ def kept_record(entry: Entry, attention: Any) -> RunRecord:
     curve = read_curve(record.metrics, entry.success, entry.run.name)
     summary = {"measure": measure, "budget": curve.trained, "parameters": entry.parameters, **summarise(curve)}
     return replace(record, summary=summary, attention=attention)
+
+
+def million_seconds(runs: Sequence[Entry]) -> float:
+    """Give the processor seconds of a million steps of learning, evaluations included, at the pace of the quickest."""
+    return 1e6 * float(np.average([run.pace for run in runs], weights=[run.curve.trained for run in runs]))
+
+
+def _least(metric: str) -> Callable[[Sequence[Entry]], float]:
+    """Take the least of each environment's runs, as others had a slower machine, and the median over environments."""
+
+    def over(runs: Sequence[Entry]) -> float:
+        found = defaultdict[str, list[float]](list)
+        for run in runs:
+            found[run.run.world].append(math.nan if (value := run.last(metric)) is None else value)
+        return float(np.median([np.min(values) for values in found.values()]))
+
+    return over
+
+
+COSTS: Mapping[str, Callable[[Sequence[Entry]], float]] = {
+    "processor seconds for a million steps": million_seconds,
+    **{label: _least(metric) for label, metric in ACTING.items()},
+}

@@ -18,7 +18,7 @@ from dqn_memory.analysis.size import count
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.score import SUCCESS_TOLD
 from dqn_memory.study import statistics
-from dqn_memory.study.collect import Entry, meaning
+from dqn_memory.study.collect import Entry, meaning, scale_of
 from dqn_memory.study.definition import Planned, expand, parse_definition, read_definition
 from dqn_memory.study.papers.tables import scores as published_scores
 from dqn_memory.study.plots import curves_figure, looks
@@ -28,6 +28,7 @@ from dqn_memory.study.statistics import Scale, rank_correlation
 from dqn_memory.study.store import Study
 from dqn_memory.study.world_properties import properties
 from envs import baselines
+from world_models.glam.config import CatchConfig
 
 GYM = "Acrobot-v1"  # no world of ours: it has no lines, and its runs a return of 0
 LINES = f'\n[lines."{GYM}"]\nrandom = -4\nbest = 1.0\n'
@@ -297,6 +298,18 @@ def test_agents_that_see_the_state_have_no_scale_of_those_that_do_not(tmp_path: 
     both = '[{ name = "sees", architecture = "dtqn4", observe = "state" }]'
     make_study(tmp_path / "study", [MEMORY], both, [1])
     assert read(tmp_path / "study").scale(MEMORY) is None
+
+
+def test_the_scale_of_a_game_with_other_options_is_not_known() -> None:
+    def scale(catch: CatchConfig) -> Scale | None:
+        environment = SimpleNamespace(path=None, observe="observation")
+        config = SimpleNamespace(environment=environment, catch=catch)
+        entry: Any = SimpleNamespace(env="Pixel/BlinkingCatch-v0", success=False, config=config)
+        return scale_of(entry)
+
+    assert scale(CatchConfig(grid=5)) is None
+    default = scale(CatchConfig())
+    assert default is not None and default.zero < -7 and default.one == 10
 
 
 def give(study: Path, lines: str) -> None:

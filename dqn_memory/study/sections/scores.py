@@ -80,14 +80,19 @@ def solved_section(data: Data) -> Section | None:
 
 def solved(data: Data, world: str, runs: Sequence[Entry]) -> Solved | None:
     """Find from when on the runs of a series solve an environment, in two evaluations at least; None: never."""
-    scale = data.scale(world)
-    best = scale.one if scale else 1.0 if all(run.success for run in runs) else math.nan  # of a return nothing is known
-    level = SOLVED * best if best > 0 else math.inf  # below 0 a share of it would be more
+    level = solved_level(data, world, runs)
     marks = [{step: score for step, (score, _) in scores_and_seconds(run).items()} for run in runs]
     steps = sorted(set(marks[0]).intersection(*marks)) if marks else []
     below = np.flatnonzero(np.array([np.mean([mark[step] for mark in marks]) for step in steps]) < level - ROUNDING)
     first = below[-1] + 1 if len(below) else 0
     return Solved(level, steps[first], steps[first] * runs[0].pace) if first < len(steps) - 1 else None
+
+
+def solved_level(data: Data, world: str, runs: Sequence[Entry]) -> float:
+    """Give the score from which on an environment counts as solved, infinity where there is none."""
+    scale = data.scale(world)
+    best = scale.one if scale else 1.0 if all(run.success for run in runs) else math.nan  # of a return nothing is known
+    return SOLVED * best if best > 0 else math.inf  # below 0 a share of it would be more
 
 
 def scores_and_seconds(run: Entry) -> dict[int, tuple[float, float]]:
