@@ -334,7 +334,7 @@ class QNetwork(nn.Module):
         self.bag = BagAttention(width, config.heads, config.dropout) if config.bag else None
         self.head = _head(config, row, num_actions)
         degrees: list[int] = [layer.degree for layer in self.layers]  # type: ignore[misc]
-        self.degree = max(1 + row.final_norm, *degrees)  # a LayerNorm squares its input
+        self.degree = max((1 + row.final_norm, *degrees))  # a LayerNorm squares its input
         if config.initialisation == "paper":
             initialise(self)
 
