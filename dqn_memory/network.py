@@ -9,7 +9,7 @@ Shapes: B windows, T positions of a window (T <= K, the context length), D model
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import gymnasium
 import numpy as np
@@ -313,8 +313,8 @@ class QNetwork(nn.Module):
         self.norm = nn.LayerNorm(width) if row.final_norm else nn.Identity()
         self.bag = BagAttention(width, config.heads, config.dropout) if config.bag else None
         self.head = _head(config, row, num_actions)
-        # LayerNorm squares its input
-        self.degree: int = max([1 + row.final_norm, *(layer.degree for layer in self.layers)])  # type: ignore[type-var]
+        degrees = cast(list[int], [layer.degree for layer in self.layers])
+        self.degree = max([1 + row.final_norm, *degrees])  # LayerNorm squares its input
         if config.initialisation == "paper":
             initialise(self)
 
