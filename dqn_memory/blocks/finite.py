@@ -175,7 +175,7 @@ def taint(x: Tensor, axes: int, degree: int = 1) -> Tensor:
 
 def unpadded(x: Tensor, lengths: Tensor | None, degree: int = 1) -> Tensor:
     """Put 0 in place of positions of x (B, T, ...) at or after `lengths` (B,) that hold what is not finite."""
-    if lengths is None or not x.is_floating_point():
+    if lengths is None or not x.is_floating_point() or are_finite(x, degree):
         return x
     padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
     bad = padding & (taint(x, 2, degree) != 0)
