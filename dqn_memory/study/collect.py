@@ -152,7 +152,8 @@ def scale_of(entry: Entry) -> Scale | None:
     """Scale from random play to the best known player in this suite's environments, to a human in Atari games."""
     if entry.env in WORLDS:  # the lines are those of the observation that hides the state
         settings, catch = entry.config.environment, getattr(entry.config, "catch", None)  # options of Blinking Catch
-        known = settings.path is None and settings.observe == "observation" and (catch is None or catch == type(catch)())
+        ours = catch is None or catch == type(catch)()
+        known = ours and settings.path is None and settings.observe == "observation"
         return world_scale(entry.env, entry.success) if known else None
     return OTHERS.get(entry.env) or HUMAN.get(game(entry.env))
 
