@@ -36,7 +36,21 @@ def _check_envs() -> None:
     raise ImportError(sentence)
 
 
+def _leave_working_directory() -> None:
+    """Take the working directory, where `python -m` looks first, off the path of this package's scripts.
+
+    A folder `wandb` there, perhaps of somebody else, would be imported in place of an installed package. `--plugin`
+    looks into the working directory all the same.
+    """
+    here, home = Path.cwd(), Path(__file__).resolve().parents[1]
+    scripts = ("dqn_memory.", "envs.", "world_models.")
+    runs_ours = sys.orig_argv[1:2] == ["-m"] and f"{(*sys.orig_argv, '')[2]}.".startswith(scripts)
+    if runs_ours and sys.path and Path(sys.path[0]).absolute() == here and here.resolve() != home:
+        del sys.path[0]
+
+
 _check_envs()
+_leave_working_directory()
 
 
 def __getattr__(name: str) -> Any:
