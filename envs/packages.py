@@ -153,7 +153,7 @@ def is_known(name: str) -> bool:
 def without_working_directory() -> Iterator[None]:
     """Let imports find nothing in the working directory."""
     before = sys.path[:]
-    sys.path[:] = [entry for entry in before if Path(entry).absolute() != Path.cwd()]
+    sys.path[:] = [entry for entry in before if Path(entry).resolve() != Path.cwd().resolve()]
     try:
         yield
     finally:
