@@ -9,6 +9,7 @@ and nothing else of the suite; all other parts need the package `envs` that lies
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,8 +44,21 @@ def _starts_script() -> bool:
     return sys.argv[:1] == ["-m"] and given[1:2] != [] and given[1].split(".")[0] in ("dqn_memory", "world_models")
 
 
+def _leave_working_directory() -> None:
+    """Take the working directory, where `python -m` looks first, off the path of this package's scripts.
+
+    A folder `wandb` there, perhaps of somebody else, would be imported in place of an installed package. `--plugin`
+    looks into the working directory all the same.
+    """
+    with suppress(FileNotFoundError):  # the working directory was deleted
+        here, home = Path.cwd(), Path(__file__).resolve().parents[1]
+        if sys.path and Path(sys.path[0]).absolute() == here and here.resolve() != home:
+            del sys.path[0]
+
+
 if _starts_script():
     _check_envs()
+    _leave_working_directory()
 
 
 def __getattr__(name: str) -> Any:

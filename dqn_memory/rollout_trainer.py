@@ -89,7 +89,8 @@ class RolloutConfig:
     match: str | None = None
     """Trainable parameters to match, such as 100k: sets width and head width (a critic's apart)."""
     plugin: Repeatable = ()
-    """Modules imported first, which register blocks, priors, architectures or environments of their own."""
+    """Modules imported first, which register blocks, priors, architectures or environments of their own. One that a
+    --config names is imported only where this flag names it too."""
 
     def check(self) -> None:
         """Raise a UserError for values, or a combination of parts, that cannot work."""

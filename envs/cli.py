@@ -87,14 +87,21 @@ def named(id: str, given: Mapping[str, Any]) -> str:
 def load_plugins(names: Iterable[str]) -> None:
     """Import modules that the user names; they register environments, blocks or priors.
 
-    They are looked for in the working directory, too. An error inside a plugin keeps its traceback, which is for the
+    They are looked for in the working directory first. An error inside a plugin keeps its traceback, which is for the
     plugin's author. What a file names goes through `envs.packages.load_wanted` instead.
     """
     names = [names] if isinstance(names, str) else [*names]
-    if names and "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    for name in names:
-        _load(name)
+    if not names:
+        return
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        for name in names:
+            _load(name)
+    finally:
+        sys.path.remove(here)
+        if here not in sys.path and "" not in sys.path:  # a plugin may import more later
+            sys.path.append(here)
 
 
 def _load(name: str) -> None:

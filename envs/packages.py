@@ -150,6 +150,17 @@ def is_known(name: str) -> bool:
 
 
 @contextmanager
+def without_working_directory() -> Iterator[None]:
+    """Let imports find nothing in the working directory."""
+    before = sys.path[:]
+    sys.path[:] = [entry for entry in before if Path(entry).resolve() != Path.cwd().resolve()]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+@contextmanager
 def installed_alone(*first: str) -> Iterator[None]:
     """Let imports look into these folders and then where packages are installed, and not into the working directory."""
     before = sys.path[:]
@@ -164,17 +175,18 @@ def _is_installed(place: str) -> bool:
     """Tell whether a file or folder lies where Python and its packages are installed."""
     paths = sysconfig.get_paths()
     named = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
-    places = [*named, *site.getsitepackages(), site.getusersitepackages()]
+    places = [*named, *site.getsitepackages(), site.getusersitepackages(), f"{sys.base_prefix}/DLLs"]  # of Windows
     return any(Path(place).resolve().is_relative_to(Path(each).resolve()) for each in places)
 
 
 def _path_of(name: str) -> AbstractContextManager[None]:
-    """Let an installed package's environment find installed modules alone, and one of the user's all."""
+    """Let an installed package's environment find nothing in the working directory, and one of the user's all."""
     spec = gymnasium.registry.get(name)
     if spec is None or spec.additional_wrappers or not isinstance(spec.entry_point, str):
         return nullcontext()
     package = re.split("[.:]", spec.entry_point)[0]
-    return installed_alone() if package in ("gymnasium", *(each.module for each in PACKAGES)) else nullcontext()
+    installed = package in ("gymnasium", *(each.module for each in PACKAGES))
+    return without_working_directory() if installed else nullcontext()
 
 
 def _import(package: Package, who: str) -> None:

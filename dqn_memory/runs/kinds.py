@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dqn_memory.runs.errors import UserError, check_known
+from envs.packages import without_working_directory
 
 if TYPE_CHECKING:
     from dqn_memory.runs.checkpoint import Checkpoint
@@ -34,8 +32,7 @@ def trainer_class(kind: str) -> type[Trainer[Any]]:
     """
     found = _entry_point(kind)
     try:
-        with nullcontext() if kind in SHIPPED else _working_directory(last=True):
-            trainer: type[Trainer[Any]] = found.load()
+        trainer: type[Trainer[Any]] = found.load()
     except ModuleNotFoundError as error:
         raise UserError(f"the trainer {kind} is not installed here: there is no module {error.name}") from None
     return trainer
@@ -52,21 +49,9 @@ def installed_trainers() -> EntryPoints:
 
     A distribution that lies in the working directory, as an unpacked run may, is none.
     """
-    with _working_directory(last=False):
+    with without_working_directory():
         others = [each for each in entry_points(group=TRAINERS) if each.name not in SHIPPED]
     return EntryPoints([*(EntryPoint(kind, place, TRAINERS) for kind, place in SHIPPED.items()), *others])
-
-
-@contextmanager
-def _working_directory(last: bool) -> Iterator[None]:
-    """Look into the working directory, which `python -m` puts first, after all other folders or not at all."""
-    before = sys.path[:]
-    here = [entry for entry in before if Path(entry).absolute() == Path.cwd()]
-    sys.path[:] = [entry for entry in before if entry not in here] + (here if last else [])
-    try:
-        yield
-    finally:
-        sys.path[:] = before
 
 
 def _entry_point(kind: str) -> EntryPoint:

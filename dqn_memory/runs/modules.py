@@ -114,7 +114,8 @@ def _place(name: str) -> str | None:
     """Find the file of a module, or the folder of a package without one; no code runs, not even of its parents."""
     top, *inner = name.split(".")
     with suppress(ImportError, ValueError, AttributeError, TypeError, OSError):
-        spec = find_spec(top) or PathFinder.find_spec(top, [str(Path.cwd())])  # where `load_plugins` looks at last
+        first = None if top in sys.modules else PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
+        spec = first or find_spec(top)
         for part in inner:
             spec = spec and PathFinder.find_spec(part, list(spec.submodule_search_locations or ()))
         places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]

@@ -314,9 +314,9 @@ class Trainer(ABC, Generic[C]):
     def configure(cls, argv: Settings) -> C:
         """Make the config of a fresh run from flags and presets."""
         config = parse(cls.config_class, argv)
+        load_named(argv)
         if hasattr(config, "base"):  # what was chosen brings other defaults with it
             config = parse(cls.config_class, argv, base=config.base())
-        load_named(argv)
         config = replace(config, plugin=tuple(dict.fromkeys(config.plugin)))  # a preset and a flag may name one twice
         load_modules(config, "the config")
         return cls.resolve(replace(config, environment=config.environment.completed()))

@@ -33,6 +33,7 @@ from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import collect
 from envs.files import sha256
 from envs.packages import PACKAGES
+from envs.registry import WORLDS
 from world_models.glam import inspect as glam_inspect
 from world_models.unizero import inspect as unizero_inspect
 
@@ -42,6 +43,7 @@ EVIL = "from pathlib import Path\nPath({marker!r}).write_text(__name__)\n"
 FILES = (  # all run where Python imports any of the names below
     "evil.py", "space/evil.py", "pack/__init__.py", "pack/evil.py", "runs/foreign/evil.py", "configs/studies/evil.py",
     *(f"{package.module}/__init__.py" for package in PACKAGES), "ale_py/roms.py", "this_one/__init__.py",
+    "numpy/__init__.py", "tensorboard/__init__.py", "wandb/__init__.py",
 )  # fmt: skip
 NAMES = ("evil", "space.evil", "pack.evil", "runs.foreign.evil", "configs.studies.evil", "this_one", "antigravity")
 IDS = ("evil:X-v0", "space.evil:X-v0", "runs.foreign.evil:X-v0", "this_one:envs:X-v0")
@@ -252,7 +254,7 @@ def test_what_is_installed_says_the_same_as_the_table():
 # ---- runs of one's own -----------------------------------------------------------------------------------------------
 OWN = """
 import gymnasium, envs
-envs.register("Mine/Hall-v0", envs.Entry("envs.worlds.hallway:Hallway"))
+envs.register("Own/Hall-v0", envs.Entry("envs.worlds.hallway:Hallway"))
 gymnasium.register("MyPole-v0", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=20)
 """
 
@@ -271,7 +273,8 @@ def forget():
     """Be another process, which has imported no module of the user's."""
     for name in ("mine.own", "mine"):
         sys.modules.pop(name, None)
-    gymnasium.registry.pop("MyPole-v0", None)
+    for known, id in ((gymnasium.registry, "MyPole-v0"), (gymnasium.registry, "Own/Hall-v0"), (WORLDS, "Own/Hall-v0")):
+        known.pop(id, None)
     importlib.invalidate_caches()
 
 
@@ -287,7 +290,7 @@ def own(tmp_path, monkeypatch):
     forget()
 
 
-def started(flags=("--env", "Mine/Hall-v0", "--plugin", "mine.own"), steps=80):
+def started(flags=("--env", "Own/Hall-v0", "--plugin", "mine.own"), steps=80):
     train.main(training_flags("mine/run", *flags, steps=steps))
     forget()
     return Path("mine/run")
@@ -315,11 +318,12 @@ def test_what_was_changed_since_is_asked_for(change, own, capsys):
     if change == "config":
         with (run / "config.toml").open("a") as file:
             file.write("\n# another\n")
-    elif change == "module":  # another one of that name is found first
-        (own / "first" / "mine").mkdir(parents=True)
-        (own / "first" / "mine" / "__init__.py").write_text("raise RuntimeError('it ran')")
-        (own / "first" / "mine" / "own.py").write_text("raise RuntimeError('it ran')")
-        sys.path.insert(0, str(own / "first"))
+    elif change == "module":  # in another working directory is another one of that name
+        (own / "other" / "mine").mkdir(parents=True)
+        (own / "other" / "mine" / "__init__.py").write_text("raise RuntimeError('it ran')")
+        (own / "other" / "mine" / "own.py").write_text("raise RuntimeError('it ran')")
+        os.chdir(own / "other")
+        run = own / run
     else:
         shutil.rmtree(own / "state")
     assert "--plugin mine.own" in refused(capsys, [str(run)], evaluate.main)
@@ -358,7 +362,7 @@ def test_a_state_home_that_cannot_be_used_breaks_no_training(kind, own, capsys, 
 
 
 def test_a_preset_and_a_flag_that_name_one_module_make_it_one(own):
-    Path("preset.toml").write_text('schema = 2\nplugin = ["mine.own"]\n[environment]\nenv = "Mine/Hall-v0"\n')
+    Path("preset.toml").write_text('schema = 2\nplugin = ["mine.own"]\n[environment]\nenv = "Own/Hall-v0"\n')
     run = started(("--config", "preset.toml", "--plugin", "mine.own"))
     assert api.load_run(run).config["plugin"] == ["mine.own"]
 

@@ -16,6 +16,7 @@ from trained import CARDS, contents, trained
 
 from dqn_memory.analysis.size import count
 from dqn_memory.network import observation_spec
+from dqn_memory.runs.modules import remember
 from dqn_memory.runs.score import SUCCESS_TOLD
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import Entry, meaning, scale_of
@@ -28,6 +29,7 @@ from dqn_memory.study.statistics import Scale, rank_correlation
 from dqn_memory.study.store import Study
 from dqn_memory.study.world_properties import properties
 from envs import baselines
+from envs.cli import load_plugins
 from world_models.glam.config import CatchConfig
 
 GYM = "Acrobot-v1"  # no world of ours: it has no lines, and its runs a return of 0
@@ -289,7 +291,9 @@ def test_what_a_runs_own_module_registers_is_known_where_it_is_read(
     (tmp_path / "registering.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     own = '[{ name = "own", architecture = "dtqn4", plugin = ["registering"] }]'
+    load_plugins(["registering"])
     study = make_study(tmp_path / "study", [MEMORY], own, [1], more=lambda run, step: {SUCCESS_TOLD: 1.0})
+    remember(study.folder / "study.toml", ["registering"])  # as study.run does
     del sys.modules["registering"]  # another process has not read the study's definition
     assert read(study.folder).entries and "registering" in sys.modules
 

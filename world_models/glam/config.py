@@ -363,7 +363,8 @@ class TrainConfig:
     total_steps: Annotated[int, Bounds(1)] = 100_000
     """Environment steps of the run."""
     plugin: Repeatable = ()
-    """Modules imported first, which register environments of their own."""
+    """Modules imported first, which register environments of their own. One that a --config names is
+    imported only where this flag names it too."""
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Return keywords of the environment's constructor, with the time limit of training or of evaluations."""

@@ -361,7 +361,8 @@ class TrainConfig:
     """Environment steps of the run (100,000 in the paper, which is the default; 115,000 in most of the released
     configurations, whose curves are cut at 100,000)."""
     plugin: Repeatable = ()
-    """Modules imported first, which register blocks or environments of their own."""
+    """Modules imported first, which register blocks or environments of their own. One that a --config names is
+    imported only where this flag names it too."""
 
     def base(self) -> TrainConfig:
         """Give the defaults under this config's prior, whose span starts at the paper's value."""
