@@ -10,7 +10,6 @@
 Whatever a user can get wrong raises a `UserError`, a ValueError of one sentence.
 """
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -25,6 +24,7 @@ from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.score import Evaluation, Score
 from dqn_memory.runs.settings import check_numbers, parse
+from dqn_memory.runs.toml import parse_toml
 from envs.spaces import Array
 
 __all__ = ["Agent", "RunData", "Series", "UserError", "evaluate", "load_run", "train"]
@@ -127,9 +127,10 @@ def load_run(path: Path | str) -> RunData:
     lines = run.metrics()
     names = dict.fromkeys(name for line in lines for name in line if name != "step")
     metrics = Metrics({name: _series(lines, name) for name in names})
+    text = run.config_toml
     try:
-        config = tomllib.loads(run.config_toml)
-    except tomllib.TOMLDecodeError as error:
+        config = parse_toml(text, "config.toml")
+    except UserError as error:
         raise UserError(f"{run.path / 'config.toml'} is damaged: {error}") from None
     return RunData(run.path, config, run.environment, metrics)
 

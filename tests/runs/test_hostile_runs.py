@@ -177,6 +177,19 @@ def test_facts_of_another_type_in_environment_are_one_sentence(run: Path, comman
     assert not taken
 
 
+@pytest.mark.parametrize("command", ["load_run", "resume", "report"])
+def test_a_config_that_cannot_be_read_is_one_sentence(run: Path, command: str, capsys: Any) -> None:
+    path = run / "config.toml"
+    taken = []
+    for text in ("a", "a = " + "[" * 50_000, "a = " + "9" * 5000, ".".join("a" * 9_000) + " = 1", "\0", "a = 1\na = 2"):
+        path.write_text(text)
+        sentence = said(command, run, capsys)
+        if sentence is None or "config.toml" not in sentence:
+            taken.append((text[:60], sentence))
+    path.write_bytes(b"\xff\xfe")
+    assert not taken and "config.toml" in (said(command, run, capsys) or "")
+
+
 def forge(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a manifest and seal it anew."""
     path = run / "checkpoints" / "manifest.json"
