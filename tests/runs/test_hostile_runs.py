@@ -20,6 +20,7 @@ from dqn_memory.api import load_run
 from dqn_memory.runs import checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
+from dqn_memory.runs.trainer import restore_optimizer
 from dqn_memory.study import report
 from envs.files import sha256
 
@@ -262,3 +263,19 @@ def test_a_buffer_that_is_infinite_in_every_network_is_no_damage() -> None:
     checkpoint.Checkpoint(0, weights, {}, None, {}).fill(network, "network")
     weights["network.mask"][1, 0] = torch.inf
     assert "network.mask" in told(checkpoint.Checkpoint(0, weights, {}, None, {}).fill, network, "network")
+
+
+@pytest.mark.parametrize("value", [None, "x", [1], BIG, float("nan")])
+@pytest.mark.parametrize("name", ["eps", "betas", "weight_decay", "amsgrad", "lr"])
+def test_a_setting_of_the_optimiser_of_another_type_is_refused(name: str, value: Any) -> None:
+    def optimizer() -> torch.optim.Optimizer:
+        return torch.optim.Adam([torch.nn.Parameter(torch.ones(3))], lr=1e-3)
+
+    state = optimizer().state_dict()
+    restore_optimizer(optimizer(), state)
+    del (lacking := {**state["param_groups"][0]})["eps"]
+    restore_optimizer(optimizer(), {"state": {}, "param_groups": [lacking]})  # as another version of torch wrote it
+    state["param_groups"][0][name] = value
+    if name != "lr" or value == value:  # a rate that is NaN stops the run at its first update
+        with pytest.raises((TypeError, OverflowError)):
+            restore_optimizer(optimizer(), state)
