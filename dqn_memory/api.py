@@ -11,7 +11,6 @@ Whatever a user can get wrong raises a `UserError`, a ValueError of one sentence
 number of threads, precisions, warning filters and environment variables stay as they are.
 """
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -27,6 +26,7 @@ from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.process import process_restored
 from dqn_memory.runs.score import Evaluation, Score
 from dqn_memory.runs.settings import check_numbers, parse
+from dqn_memory.runs.toml import parse_toml
 from envs.cli import load_plugins
 from envs.spaces import Array
 
@@ -139,9 +139,10 @@ def load_run(path: Path | str, *, plugins: Sequence[str] = ()) -> RunData:
     lines = run.metrics()
     names = dict.fromkeys(name for line in lines for name in line if name != "step")
     metrics = Metrics({name: _series(lines, name) for name in names})
+    text = run.config_toml
     try:
-        config = tomllib.loads(run.config_toml)
-    except tomllib.TOMLDecodeError as error:
+        config = parse_toml(text, "config.toml")
+    except UserError as error:
         raise UserError(f"{run.path / 'config.toml'} is damaged: {error}") from None
     return RunData(run.path, config, run.environment, metrics)
 

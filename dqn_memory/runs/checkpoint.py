@@ -203,6 +203,10 @@ class CheckpointFolder:
         self._chunks = []
         self._sweep(manifest, before)
 
+    def tidy(self, manifest: Record | None) -> None:
+        """Delete what a save that was cut off has left beside the valid checkpoint."""
+        self._sweep(manifest, None)
+
     def _load(self, manifest: Record, with_replay: bool) -> Checkpoint:
         path, data = self._read(manifest["weights"])
         weights, header = unpack_tensors(data, WEIGHTS, path)

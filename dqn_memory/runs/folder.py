@@ -191,10 +191,12 @@ class Run:
         if not self.has_checkpoint:
             self._check_unfinished()
             self._metrics.truncate(0, -1)
+            self._checkpoints.tidy(None)
             return None
         checkpoint, manifest = self._checkpoints.load()
         restore(checkpoint)
         self._metrics.truncate(manifest["metrics_bytes"], checkpoint.step, manifest.get("metrics_sha256"))
+        self._checkpoints.tidy(manifest)
         return checkpoint
 
     def _check_unfinished(self) -> None:

@@ -41,7 +41,7 @@ def from_toml(config_class: type[C], text: str, source: str, base: C | None = No
     `source` names the text in messages. Raises UserError for malformed TOML, an unknown key, a wrong
     type or a value outside a Literal.
     """
-    table = _parse(text, source)
+    table = parse_toml(text, source)
     if hasattr(config_class, "trainer"):
         schema = table.pop("schema", SCHEMA)
         require(schema == SCHEMA, f"{source}: schema {schema!r} is not known here; this version reads {SCHEMA}")
@@ -93,7 +93,8 @@ def members(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
-def _parse(text: str, source: str) -> dict[str, Any]:
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """Read a TOML text of anybody; a UserError begins with `source` and the line."""
     try:
         if DOTTED.search(text):  # the parser takes memory with the square of a key's length
             raise RecursionError

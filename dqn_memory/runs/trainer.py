@@ -39,6 +39,7 @@ from envs.seeding import restore_generator
 from envs.terminal import say
 
 C = TypeVar("C", bound=Any)
+HUGE = 1e300  # what no setting of an optimiser comes near
 AFTER_STOP = 1 << 31  # of a seed a CPU's generator reads 32 bits
 
 
@@ -485,6 +486,13 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -
         for name in ("lr", "first_lr"):
             if name in own and not isinstance(saved.get(name), float | Tensor):
                 raise TypeError(f"the optimizer's {name} is no number")
+        others = {name: value for name, value in own.items() if name not in ("lr", "first_lr", "params", "capturable")}
+        saved = others | saved  # another version of torch may have had fewer
+        for name, value in others.items():
+            number = isinstance(value, int | float)
+            if number and not (isinstance(saved[name], int | float) and abs(saved[name]) < HUGE):
+                raise TypeError(f"the optimizer's {name} is no number")
+            check_form(saved[name], None if number else value, f"the optimizer's {name}.")
         lr = torch.tensor(float(saved["lr"])) if isinstance(own["lr"], Tensor) else float(saved["lr"])
         groups.append(saved | {"lr": lr} | {name: own[name] for name in ("capturable",) if name in own})
     optimizer.load_state_dict(state | {"param_groups": groups})

@@ -21,7 +21,6 @@ import json
 import os
 import re
 import shlex
-import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,6 +31,7 @@ import tomli_w
 
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.metrics import METRICS, RAW, checked_facts, is_line, read_metrics
+from dqn_memory.runs.toml import parse_toml
 from dqn_memory.study.checks import (
     checked_all_maps,
     checked_maps,
@@ -449,7 +449,7 @@ def _json(path: Path, check: Callable[[Any], Any]) -> Any:
 
 
 def _toml(path: Path) -> Tree:
-    return dict(read_file(path, lambda data: tomllib.loads(data.decode()), MOST_TEXT))
+    return parse_toml(read_file(path, bytes.decode, MOST_TEXT), str(path))
 
 
 def _compact(value: Any) -> str:

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-import tomllib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -29,7 +28,7 @@ from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.lock import held_lock
 from dqn_memory.runs.modules import module_of
-from dqn_memory.runs.toml import from_toml, to_toml
+from dqn_memory.runs.toml import from_toml, parse_toml, to_toml
 from dqn_memory.study import child, store
 from dqn_memory.study.archive import CONFIG, ENVIRONMENT, Source, find_study, open_source, placeless, unpack
 from dqn_memory.study.definition import Planned, Resources
@@ -424,7 +423,7 @@ def _copy(run: RunState, folder: Path, source: Source) -> None:
             unpack(source.record(run), partial)
         else:
             shutil.copytree(run.folder, partial, symlinks=True, copy_function=_copy_file)
-        values = tomllib.loads(read_text(config, follow=False))
+        values = parse_toml(read_text(config, follow=False), str(config))
         output = values.get("output", {}) | {"run": str(folder.resolve())}
         write_text(config, tomli_w.dumps(values | {"output": output}))
         facts = placeless(store.read_file(environment, parse_json), source.folder, f"{store.HOME}/{source.name}")

@@ -6,8 +6,10 @@ import os
 import random
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,13 @@ from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.study.archive import checksum, open_source
 from dqn_memory.study.collect import collect
+from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.gather import gather
 from dqn_memory.study.report import lead
+from dqn_memory.study.run import main as study_run
+from dqn_memory.study.runner import open_runs, take_over
 from dqn_memory.study.sections import scores
+from dqn_memory.study.store import Study
 from envs.files import sha256
 
 MOST_SECONDS = 60  # of the clock, after which a case hangs
@@ -183,9 +189,53 @@ def reseal(folder: Path) -> None:
         return
 
 
+@cache
+def study_folder() -> Path:
+    """Make a finished study, whose runs come from an archive."""
+    folder, planned = Path(tempfile.mkdtemp(prefix="fuzz-study-")) / "whole", expand(read_definition("smoke"))
+    study = Study.create(folder, read_definition("smoke"), planned)
+    take_over(study, planned, [SMOKE], lambda said: None)
+    open_runs(study, keep_replay=False)
+    return folder
+
+
+@dataclass(frozen=True)
+class StudyTarget:
+    """A link or something special in place of a file of a study or an archive, which is then read or taken over."""
+
+    archive: bool
+
+    def case(self, seed: int, folder: Path) -> Callable[[], object]:
+        """Make the case of a seed."""
+        draw, study, outside = random.Random(seed), folder / "study", make_outside(folder / "outside")
+        shutil.copytree(SMOKE if self.archive else study_folder(), study)
+        ours = [path for path in sorted(study.rglob("*")) if "pictures" not in path.parts]
+        new = [study / name for name in ("attention.json", "study.sqlite3-journal", "logs", "locks")]
+        put(draw.choice([*ours, *new]), draw.choice(list(KINDS)), outside)
+        planned = expand(read_definition("smoke"))
+        uses: list[Callable[[], object]] = [
+            lambda: collect(open_source(study)),
+            lambda: take_over(Study.create(folder / "new", read_definition("smoke"), planned), planned, [study], print),
+        ]
+        if not self.archive:
+            uses += [lambda: open_runs(Study.open(study), False), lambda: study_run([str(study), "--status"])]
+        before, use = seen(outside), draw.choice(uses)
+
+        def case() -> None:
+            signal.alarm(MOST_SECONDS)
+            try:
+                one_line_errors(use)()
+            finally:
+                assert seen(outside) == before
+
+        return case
+
+
 FOLDER_TARGETS: dict[str, Any] = {
     "links": FolderTarget(lambda run, draw, outside: another_thing(LINKS, run, draw, outside)),
     "special files": FolderTarget(lambda run, draw, outside: another_thing(SPECIAL, run, draw, outside)),
+    "links in studies": StudyTarget(archive=False),
+    "links in archives": StudyTarget(archive=True),
     "typed metrics": FolderTarget(typed_metrics),
     "typed environment": FolderTarget(typed_environment),
     "typed runs.csv": ArchiveTarget(("runs.csv",)),

@@ -20,6 +20,7 @@ from dqn_memory.api import load_run
 from dqn_memory.runs import checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
+from dqn_memory.runs.trainer import restore_optimizer
 from dqn_memory.study import report
 from envs.files import sha256
 
@@ -177,6 +178,19 @@ def test_facts_of_another_type_in_environment_are_one_sentence(run: Path, comman
     assert not taken
 
 
+@pytest.mark.parametrize("command", ["load_run", "resume", "report"])
+def test_a_config_that_cannot_be_read_is_one_sentence(run: Path, command: str, capsys: Any) -> None:
+    path = run / "config.toml"
+    taken = []
+    for text in ("a", "a = " + "[" * 50_000, "a = " + "9" * 5000, ".".join("a" * 9_000) + " = 1", "\0", "a = 1\na = 2"):
+        path.write_text(text)
+        sentence = said(command, run, capsys)
+        if sentence is None or "config.toml" not in sentence:
+            taken.append((text[:60], sentence))
+    path.write_bytes(b"\xff\xfe")
+    assert not taken and "config.toml" in (said(command, run, capsys) or "")
+
+
 def forge(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change a manifest and seal it anew."""
     path = run / "checkpoints" / "manifest.json"
@@ -249,3 +263,19 @@ def test_a_buffer_that_is_infinite_in_every_network_is_no_damage() -> None:
     checkpoint.Checkpoint(0, weights, {}, None, {}).fill(network, "network")
     weights["network.mask"][1, 0] = torch.inf
     assert "network.mask" in told(checkpoint.Checkpoint(0, weights, {}, None, {}).fill, network, "network")
+
+
+@pytest.mark.parametrize("value", [None, "x", [1], BIG, float("nan")])
+@pytest.mark.parametrize("name", ["eps", "betas", "weight_decay", "amsgrad", "lr"])
+def test_a_setting_of_the_optimiser_of_another_type_is_refused(name: str, value: Any) -> None:
+    def optimizer() -> torch.optim.Optimizer:
+        return torch.optim.Adam([torch.nn.Parameter(torch.ones(3))], lr=1e-3)
+
+    state = optimizer().state_dict()
+    restore_optimizer(optimizer(), state)
+    del (lacking := {**state["param_groups"][0]})["eps"]
+    restore_optimizer(optimizer(), {"state": {}, "param_groups": [lacking]})  # as another version of torch wrote it
+    state["param_groups"][0][name] = value
+    if name != "lr" or value == value:  # a rate that is NaN stops the run at its first update
+        with pytest.raises((TypeError, OverflowError)):
+            restore_optimizer(optimizer(), state)
