@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from hostile import ACTIVE, OWNED, STEERING, Active, hostile_study, shown, strings
+from hostile_text import ACTIVE, OWNED, STEERING, Active, hostile_study, shown, strings
 
 from dqn_memory.study.page import HTML, PAGE, Section, write_report
 from dqn_memory.study.report import main
