@@ -16,8 +16,8 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def printable(text: str) -> str:
-    r"""Show each control character but the line feed as \u and its number, as JSON does, and a tab as blanks."""
-    return HALF.sub(_number, CONTROL.sub(_number, text.expandtabs()))
+    r"""Show each control character but the line feed as \u and its number, as JSON does, and a tab as a blank."""
+    return HALF.sub(_number, CONTROL.sub(_number, text.replace("\t", " ")))
 
 
 def _number(found: re.Match[str]) -> str:

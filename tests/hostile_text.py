@@ -178,5 +178,5 @@ class Active(HTMLParser):
 
 def shown(text: str) -> str:
     """How a page or a terminal shows a string: on one line, control characters as their numbers."""
-    line = " ".join(text.expandtabs().splitlines())
+    line = " ".join(text.replace("\t", " ").splitlines())
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)

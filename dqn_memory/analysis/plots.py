@@ -14,12 +14,14 @@ from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpecBase, SubplotSpec
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from PIL import Image
 
 from dqn_memory.runs.errors import require
 from envs.files import write_atomic
 from envs.spaces import Array
+from envs.terminal import printable
 
 Masked = np.ma.MaskedArray[Any, np.dtype[Any]]
 Curve = tuple[Sequence[float] | Array, Sequence[float] | Array]
@@ -61,6 +63,9 @@ def save(figure: Figure, path: Path) -> Path:
 def png(figure: Figure) -> bytes:
     """Encode a figure as PNG of a palette, a third of the size of true colours, always to the same bytes."""
     drawn, small = io.BytesIO(), io.BytesIO()
+    for text in figure.findobj(Text):
+        if (shown := printable(text.get_text())) != text.get_text():
+            text.set_text(shown)
     figure.savefig(drawn, format="png")
     true = Image.open(drawn).convert("RGB")
     true.quantize(SHADES, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)

@@ -370,7 +370,7 @@ def _value(cell: str) -> Any:
     """Invert `_cell`."""
     try:
         return parse_json(cell)
-    except ValueError:
+    except (ValueError, TypeError):  # a row of too many cells has a list of those
         return cell
 
 

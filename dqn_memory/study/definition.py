@@ -317,8 +317,6 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
         config = over(replace(defaults(known), evaluation=often))
     check_sizes(config, [path.rpartition(".")[2] for path in _settings(definition, chosen)])
     load_modules(config, f"the study {definition.source}", Path(definition.source))
-    if resources.gpus == 0 and config.compute.engine == "cudagraph":  # which changes no number and needs a GPU
-        config = replace(config, compute=replace(config.compute, engine="eager"))
     compute = replace(config.compute, device="cpu") if resources.gpus == 0 else type(config.compute)()
     replace(config, compute=compute).check()
     gymnasium.register_envs(ale_py)

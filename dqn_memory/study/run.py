@@ -106,7 +106,10 @@ class Args:
         given = {name: value for name in ("cpus", "gpus") if (value := getattr(self, name)) is not None}
         resources = replace(definition.resources, **given)
         resources.check(definition.source)
-        return replace(definition, resources=resources)
+        base = definition.base
+        if self.gpus == 0 < definition.resources.gpus and base.get("engine", "cudagraph") == "cudagraph":
+            base = base | {"engine": "eager"}  # of the same numbers, as graphs need a GPU
+        return replace(definition, base=base, resources=resources)
 
 
 @one_line_errors

@@ -13,7 +13,7 @@ from rich.console import Console
 from run_folders import printed, refused
 from trained import CARDS, MEMORY, contents, trained
 
-from dqn_memory import inspect, ship, train, watch
+from dqn_memory import inspect, ppo, ship, train, watch
 from dqn_memory.agent import load_network
 from dqn_memory.analysis.terminal import half_blocks, screen
 from dqn_memory.runs.errors import UserError
@@ -183,3 +183,11 @@ def test_a_network_of_any_environment_that_draws_is_watched(tmp_path, capsys, en
     said = printed(capsys, watch.main, run, *QUICK)
     assert ("success, " in said) == (env == MEMORY) == ("sees" in said) and "attends" not in said
     assert " ended, return" in said or env == MEMORY
+
+
+def test_a_run_of_another_trainer_is_not_shipped_and_no_script_that_ships_none_is_named(tmp_path, capsys):
+    folder = tmp_path / "ppo"
+    ppo.main(["--env", "POMDP/CarFlag-v0", "--run", str(folder), "--total-steps", "512", "--evaluate-every", "0",
+              "--final-episodes", "1", "--time-limit", "20", "--no-memory-ablation"])  # fmt: skip
+    said = refused(capsys, [str(folder), str(tmp_path / "small")], ship.main)
+    assert "dqn_memory.train" in said and "inspect" not in said and not (tmp_path / "small").exists()

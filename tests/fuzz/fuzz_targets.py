@@ -16,6 +16,7 @@ import torch
 import unizero_models
 from fuzz_blocks import BLOCK_TARGETS
 from fuzz_folders import FOLDER_TARGETS
+from fuzz_pages import PAGE_TARGETS
 from trained import CAR, CARDS, contents, rollout_flags, training_flags
 
 from dqn_memory.runs import checkpoint
@@ -182,4 +183,4 @@ TARGETS: dict[str, Target] = {
     "forged weights": damaged(partial(forge_file, "weights")),
     "forged state": damaged(partial(forge_file, "trainer")),
 }
-TARGETS |= FOLDER_TARGETS | BLOCK_TARGETS
+TARGETS |= FOLDER_TARGETS | BLOCK_TARGETS | PAGE_TARGETS

@@ -12,6 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from run_folders import told
 
+from dqn_memory.config import TrainConfig
 from dqn_memory.ppo import PPOConfig
 from dqn_memory.runs import settings
 from dqn_memory.runs.errors import UserError
@@ -395,3 +396,11 @@ def test_numbers_lie_within_their_bounds(bounds, wrong, words):
     check_numbers(made())
     assert told(check_numbers, made(x=wrong)) == f"--x {wrong} must {words}"
     assert told(check_numbers, made(y=(wrong,))) == f"--y {wrong} must {words}"
+
+
+@pytest.mark.parametrize("given", [["--width", "64"], ["--width=64"], ["--head-width", "64"]])
+def test_a_width_beside_a_number_of_parameters_is_one_sentence(given):
+    said = told(parse, TrainConfig, ["--match", "100k", *given])
+    assert "--match 100k" in said and given[0].partition("=")[0] in said
+    name = given[0].partition("=")[0][2:].replace("-", "_")
+    assert "--match 100k" in told(parse, TrainConfig, {"match": "100k", name: 64})

@@ -61,6 +61,15 @@ def fill(folder: Path, text: str) -> str:
     return filled_pages(folder)[folder / "PAGE.md"].decode().split("\n", 1)[1]
 
 
+def test_archives_of_one_name_are_told_apart_by_their_paths(kept: Path) -> None:
+    shutil.copytree(kept / "studies" / "kept", kept / "others" / "kept")
+    rows = (kept / "others" / "kept" / "runs.csv").read_text().splitlines(keepends=True)
+    (kept / "others" / "kept" / "runs.csv").write_text("".join(rows[:-1]))  # one run less
+    assert fill(kept, "{{runs studies/kept}}, {{runs others/kept}}") == "8 of 8, 7 of 7"
+    said = told(fill, kept, "{{runs kept}}")
+    assert "studies/kept" in said and "others/kept" in said
+
+
 def raw(folder: Path, number: str = "final") -> dict[tuple[str, str], list[float]]:
     """Read a number of every run from an archive's table."""
     found = defaultdict(list)

@@ -18,7 +18,8 @@ from trained import contents
 from dqn_memory.runs.metrics import RAW
 from dqn_memory.study.archive import TRAINING_LINES, RunRecord, compact, open_source, read_run, rounded, unpack
 from dqn_memory.study.collect import Data, kept_record
-from dqn_memory.study.definition import expand, read_definition
+from dqn_memory.study.definition import expand, parse_definition, read_definition
+from dqn_memory.study.gather import gather
 from dqn_memory.study.report import archive, main, unsound
 from dqn_memory.study.runner import _alike, offered
 from dqn_memory.study.sections.scores import left_out_rows
@@ -358,3 +359,25 @@ def test_runs_that_are_no_study_are_one_sentence(finished: Path, tmp_path: Path,
     ):
         assert words in refused(capsys, flags, main)
     assert not (tmp_path / "kept").exists()
+
+
+def test_a_merged_archive_keeps_what_a_run_takes_and_what_is_skipped(finished: Path, tmp_path: Path) -> None:
+    resources = "\n[resources]\ncpus = 3\nmegabytes = 7.0\n"
+    rules = f'[[skip]]\nworld = "{HALLWAY}"\narchitecture = ["dgfqn"]\n[[skip]]\narchitecture = "dtqn4"\nseed = 1\n'
+    lost = "POMDP-Hallway-v0__dgfqn__seed-"
+    study = Study.open(finished)
+    for run in study.runs():
+        if run.name.startswith(lost):
+            study.mark(run.name, "failed", error="skipped")
+    text = (finished / "study.toml").read_text()
+    (finished / "study.toml").write_text(text + resources + rules)
+    archive(read(finished), tmp_path / "kept")
+    runs = {run.name: run for run in open_source(finished).runs}
+    single = runs["Gridverse-Memory-5x5-v0__dgfqn__seed-1"].folder
+    shutil.copytree(single, tmp_path / "more" / "seed_1")
+    source = gather([tmp_path / "kept", tmp_path / "more" / "seed_1"], "both")
+    merged = tomllib.loads(source.definition)
+    assert (merged["resources"]["cpus"], merged["resources"]["megabytes"]) == (3, 7.0)
+    assert merged["skip"] == [{"world": HALLWAY, "architecture": ["dgfqn"]}]  # runs of the other rule are here
+    planned = [run.name for run in expand(parse_definition(source.definition, "study.toml", "both"))]
+    assert planned and not any(name.startswith(lost) for name in planned)

@@ -194,3 +194,35 @@ def test_an_unknown_study_names_the_near_one():
     known = {"tabel1": "did you mean 'table1'", "nothing": "unknown study 'nothing'"}
     for name, words in (known | {"nothing.toml": "there is no file nothing.toml"}).items():
         assert words in told(read_definition, name)
+
+
+@pytest.mark.parametrize(("given", "every"), [("", 6_000), ("evaluate_every = 200_000", 200_000)])
+def test_a_short_study_of_rollouts_is_evaluated_on_the_way(given: str, every: int) -> None:
+    text = f"""
+title = "Short"
+kind = "ppo"
+[base]
+total_steps = 60_000
+{given}
+[axes]
+world = ["POMDP/CarFlag-v0"]
+architecture = ["gru"]
+seed = [1]
+"""
+    (run,) = expand(parse_definition(text, "short.toml", "short"))
+    assert run.config.evaluation.evaluate_every == every
+
+
+def test_a_width_beside_a_number_of_parameters_is_refused() -> None:
+    text = """
+title = "Both"
+kind = "q_network"
+[base]
+match = "100k"
+[axes]
+world = ["POMDP/CarFlag-v0"]
+architecture = [{ name = "wide", architecture = "dtqn4", width = 64 }]
+seed = [1]
+"""
+    said = told(expand, parse_definition(text, "both.toml", "both"))
+    assert "--width" in said and "--match 100k" in said

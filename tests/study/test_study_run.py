@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_folders import metrics, printed, told
+from run_folders import Capture, metrics, printed, refused, told
 from trained import trained
 
 from dqn_memory import train
@@ -395,3 +395,12 @@ def test_a_world_models_study_shows_what_its_tokens_attend_to(tmp_path):
     one, *_ = collect(open_source(folder)).entries
     (alone,) = collect(gather([one.run.folder], "one run")).entries
     assert alone.parameters == one.parameters and one.parameters
+
+
+def test_a_study_that_needs_gpus_leaves_nothing_where_there_is_none(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    said = refused(capsys, ["table1", "--backend", "processes", "--folder", "new"], main)
+    assert "--gpus 0" in said and said.count("\n") == 1 and not (here / "new").exists()
+    main(["table1", "--gpus", "0", "--dry-run"])  # which that way goes on

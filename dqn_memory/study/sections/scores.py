@@ -114,7 +114,7 @@ def table_section(data: Data) -> Section | None:
         "random, best": Markup("{}. {}").format(words["lines"], lines) if lines else words["lines"],
         **{name: meaning(data, name) for name in READ},
         "steps to": words["steps_to"].format(meaning=MEANINGS["steps_to"]),
-        "p": words["p"].format(rival=data.series[0]),
+        "p": words["p"].format(rival=next(iter(data.series), "")),
     }
     legend = [Table(("column", "meaning"), list(meanings.items()))] if rows else []
     coverage = ", ".join(f"{100 * share:.0f} with {seeds}" for seeds, share in statistics.COVERAGE.items())
