@@ -14,6 +14,7 @@ import fuzz_mutate as mutate
 import glam_models
 import torch
 import unizero_models
+from fuzz_environments import ENVIRONMENT_TARGETS
 from trained import CARDS, contents, training_flags
 
 from dqn_memory.runs import checkpoint
@@ -177,4 +178,5 @@ TARGETS: dict[str, Target] = {
     "forged manifest": damaged(forge_manifest),
     "forged weights": damaged(partial(forge_file, "weights")),
     "forged state": damaged(partial(forge_file, "trainer")),
+    **{name: Target(*parts) for name, parts in ENVIRONMENT_TARGETS.items()},
 }
