@@ -124,6 +124,14 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             info = self._told(info, terminated or truncated)
         return observation, reward, terminated, truncated, info
 
+    def render(self) -> Any:
+        """Draw the environment."""
+        try:
+            return self.env.render()
+        except Exception as error:
+            error.add_note(f"The environment {self.name} raised this in render.")
+            raise
+
     def wrong(self, what: str) -> UserError:
         """Make the sentence that says what is wrong, and in which step of an episode."""
         return self.said(f"{self._where} {what}")

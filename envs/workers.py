@@ -89,7 +89,12 @@ class Rows:
         env = self.envs[row]
         draws = env.render_mode == "rgb_array" and type(env.unwrapped).render is not gymnasium.Env.render
         picture = env.render() if draws else None
-        return None if picture is None else np.asarray(picture, np.uint8)
+        if picture is None:
+            return None
+        found = np.asarray(picture) if isinstance(picture, np.ndarray | list) else np.empty(0)
+        if found.ndim != 3 or found.shape[2] != 3 or found.dtype.kind not in "biuf":
+            raise UserError(f"{env.name}: render gives {shown(picture)}; it must be a picture (height, width, 3)")
+        return found.astype(np.uint8)
 
     def close(self) -> None:
         for env in self.envs:

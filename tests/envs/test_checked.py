@@ -13,6 +13,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit,
 from run_folders import told
 
 from envs.checked import Checked
+from envs.errors import one_line_errors
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import GymnasiumFleet
 
@@ -229,3 +230,20 @@ def test_a_mask_of_actions_is_named_once(capsys):
     for _ in range(3):
         fleet.step(STILL)
     assert capsys.readouterr().err.count("action_mask") == 1
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(2, "No such file", "level.map"), MemoryError("of the level"), ValueError("a")]
+)
+def test_a_script_keeps_the_traceback_of_an_error_inside_an_environment(error):
+    """It is not taken for a file or for memory of the script's own."""
+    with pytest.raises(type(error)):
+        one_line_errors(lambda: stepped(after=fails(error)))()
+
+
+@pytest.mark.parametrize("picture", ["text", [1, 2], np.zeros((2, 2)), np.zeros((2, 2, 4)), 3])
+def test_a_picture_that_is_none_is_one_sentence(picture):
+    kind = type("Drawn", (Odd,), {"render_mode": "rgb_array", "render": lambda self: picture})
+    fleet = GymnasiumFleet(kind, 1, 0)
+    fleet.reset()
+    assert "Drawn" in told(fleet.frame, 0)
