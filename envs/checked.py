@@ -20,6 +20,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and new li
 FIVE = "observation, reward, terminated, truncated, info"
 WATCHED = 25  # calls of each copy during which the global generators are watched
 LONGEST = 3_000  # steps of an evaluation's episode that nothing else ends
+CHAIN = 100  # errors that led to one another, of which the texts are read
 CAREFUL = 10  # first values of an integer image or vector whose bounds are checked; a later check would cost too much
 
 silent = False  # set in processes beside which another one says the same
@@ -185,7 +186,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         except TypeError:
             wanted = "an action" if step else "the keywords seed and options"
             return f"{self._where} must take {wanted}, as Gymnasium's, not {signature}"
-        if "unpack" in str(error) and _raised_in_gymnasium(error):
+        if "unpack" in _text(error) and _raised_in_gymnasium(error):
             wanted = f"five values: {FIVE}" if step else "two values: observation, info"
             return f"{self._where} must give {wanted} ({error})"
         return None
@@ -364,17 +365,27 @@ def _bounded(space: gymnasium.spaces.Box) -> bool:
 def without_control(error: Exception) -> Exception:
     """Take the characters that steer a terminal out of what an error says, and out of what led to it."""
     seen: BaseException | None = error
-    while seen is not None:
-        if CONTROL.search(str(seen)):
+    for _ in range(CHAIN):
+        if seen is None:
+            break
+        if CONTROL.search(_text(seen)):
             seen.args = tuple(CONTROL.sub("", each) if isinstance(each, str) else each for each in seen.args)
         seen = seen.__cause__ or seen.__context__
-    if CONTROL.search(str(error)):  # its text is made of something else
-        plain = RuntimeError(CONTROL.sub("", f"{type(error).__name__}: {error}")).with_traceback(error.__traceback__)
-        for note in getattr(error, "__notes__", ()):
-            plain.add_note(note)
-        plain.__suppress_context__ = True
-        return plain
-    return error
+    if not CONTROL.search(_text(error)):
+        return error
+    plain = RuntimeError(
+        CONTROL.sub("", f"{type(error).__name__}: {_text(error)}")
+    )  # its text is made of something else
+    for note in getattr(error, "__notes__", ()):
+        plain.add_note(note)
+    return plain.with_traceback(error.__traceback__)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an error's own text may fail
+        return ""
 
 
 def _raised_in_gymnasium(error: Exception) -> bool:
