@@ -24,7 +24,8 @@ CHAIN = 100  # errors that led to one another, of which the texts are read
 CAREFUL = 10  # first values of an integer image or vector whose bounds are checked; a later check would cost too much
 
 silent = False  # set in processes beside which another one says the same
-_draws_globally: set[str] = set()  # names of environments that were seen to use a global generator
+_draws_globally: set[type] = set()  # environments that were seen to use a global generator
+_keeps_to_its_own: set[type] = set()  # those that were watched and were not
 
 
 @cache
@@ -73,7 +74,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         self.taken, self._where = 0, "reset"
-        if seed is not None:
+        if seed is not None and type(self.unwrapped) not in _keeps_to_its_own:
             self._globals = Globals(seed)
         given = {"seed": seed} if options is None else {"seed": seed, "options": options}
         try:
@@ -162,13 +163,15 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         assert self._globals is not None
         with self._globals.lent():
             result = function(*args, **kwargs)
-        if self._globals.used and self.name not in _draws_globally:
-            _draws_globally.add(self.name)
+        kind = type(self.unwrapped)
+        if self._globals.used and kind not in _draws_globally:
+            _draws_globally.add(kind)
             say_once(
                 f"{self.name} ignores its seed: it draws from {self._globals.used}, not from the generator that "
                 "reset(seed=...) seeds (self.np_random); each copy is lent a seeded one, which makes runs repeatable"
             )
-        if self._globals.calls >= WATCHED and self.name not in _draws_globally:
+        if self._globals.calls >= WATCHED and kind not in _draws_globally:
+            _keeps_to_its_own.add(kind)
             self._globals = None
         return result
 
