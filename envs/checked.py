@@ -53,9 +53,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], key: str | None = None, longest: int | None = None) -> None:
-        if not isinstance(env, gymnasium.Env):
-            raise UserError(f"{shown(env)} is no environment: it must be a gymnasium.Env.")
-        super().__init__(env)
+        super().__init__(with_spaces(env))
         self.name = name_of(env)
         seen = env.observation_space
         self._key = key if isinstance(seen, gymnasium.spaces.Dict) and key in seen.spaces else None
@@ -337,6 +335,17 @@ def truth(given: Any) -> bool | None:
         if array.size == 1 and array.dtype.kind in "biuf" and array.item() in (0, 1):
             return bool(array.item())
     return None
+
+
+def with_spaces(env: Any) -> gymnasium.Env[Any, Any]:
+    """Return an environment that is one of Gymnasium's and has its two spaces."""
+    if not isinstance(env, gymnasium.Env):
+        raise UserError(f"{shown(env)} is no environment: it must be a gymnasium.Env.")
+    for name in ("observation_space", "action_space"):
+        found = getattr(env, name, None)
+        if not isinstance(found, gymnasium.Space):
+            raise UserError(f"{name_of(env)}: its {name} must be a space of Gymnasium's, not {shown(found)}.")
+    return env
 
 
 def limited(env: Any) -> bool:

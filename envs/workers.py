@@ -27,7 +27,7 @@ import gymnasium
 import numpy as np
 
 from envs import checked
-from envs.checked import CONTROL, Checked
+from envs.checked import CONTROL, Checked, with_spaces
 from envs.errors import UserError, require
 from envs.packages import Make
 from envs.spaces import Array, discrete_actions, encoder, shown
@@ -40,7 +40,7 @@ class Rows:
     """N environments in this process, each started over when its episode ends."""
 
     def __init__(self, make: Make, count: int, key: str | None, longest: int | None = None) -> None:
-        made = [make() for _ in range(count)]
+        made = [with_spaces(make()) for _ in range(count)]
         self.observation_space, self._encode = encoder(made[0].observation_space, key, fitted=True)
         self.num_actions, self._decode = discrete_actions(made[0].action_space)
         self.envs = [Checked(env, key, longest) for env in made]

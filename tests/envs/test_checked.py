@@ -258,3 +258,8 @@ def test_a_picture_that_is_none_is_one_sentence(picture):
     fleet = GymnasiumFleet(kind, 1, 0)
     fleet.reset()
     assert "Drawn" in told(fleet.frame, 0)
+
+
+@pytest.mark.parametrize("made", [None, object(), gymnasium.Env(), type("Half", (Odd,), {"action_space": 3})()])
+def test_what_is_no_environment_with_spaces_is_one_sentence(made):
+    told(GymnasiumFleet, lambda: made, 1, 0)
