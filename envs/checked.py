@@ -21,10 +21,12 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and new li
 FIVE = "observation, reward, terminated, truncated, info"
 WATCHED = 25  # calls of each copy during which the global generators are watched
 LONGEST = 3_000  # steps of an evaluation's episode that nothing else ends
+CHAIN = 100  # errors that led to one another, of which the texts are read
 CAREFUL = 10  # first values of an integer image or vector whose bounds are checked; a later check would cost too much
 
 silent = False  # set in processes beside which another one says the same
-_draws_globally: set[str] = set()  # names of environments that were seen to use a global generator
+_draws_globally: set[type] = set()  # environments that were seen to use a global generator
+_keeps_to_its_own: set[type] = set()  # those that were watched and were not
 
 
 @cache
@@ -52,9 +54,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], key: str | None = None, longest: int | None = None) -> None:
-        if not isinstance(env, gymnasium.Env):
-            raise UserError(f"{shown(env)} is no environment: it must be a gymnasium.Env.")
-        super().__init__(env)
+        super().__init__(with_spaces(env))
         self.name = name_of(env)
         seen = env.observation_space
         self._key = key if isinstance(seen, gymnasium.spaces.Dict) and key in seen.spaces else None
@@ -73,7 +73,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         self.taken, self._where = 0, "reset"
-        if seed is not None:
+        if seed is not None and type(self.unwrapped) not in _keeps_to_its_own:
             self._globals = Globals(seed)
         given = {"seed": seed} if options is None else {"seed": seed, "options": options}
         try:
@@ -125,6 +125,14 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             info = self._told(info, terminated or truncated)
         return observation, reward, terminated, truncated, info
 
+    def render(self) -> Any:
+        """Draw the environment."""
+        try:
+            return self.env.render()
+        except Exception as error:
+            error.add_note(f"The environment {self.name} raised this in render.")
+            raise
+
     def wrong(self, what: str) -> UserError:
         """Make the sentence that says what is wrong, and in which step of an episode."""
         return self.said(f"{self._where} {what}")
@@ -154,13 +162,15 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         assert self._globals is not None
         with self._globals.lent():
             result = function(*args, **kwargs)
-        if self._globals.used and self.name not in _draws_globally:
-            _draws_globally.add(self.name)
+        kind = type(self.unwrapped)
+        if self._globals.used and kind not in _draws_globally:
+            _draws_globally.add(kind)
             say_once(
                 f"{self.name} ignores its seed: it draws from {self._globals.used}, not from the generator that "
                 "reset(seed=...) seeds (self.np_random); each copy is lent a seeded one, which makes runs repeatable"
             )
-        if self._globals.calls >= WATCHED and self.name not in _draws_globally:
+        if self._globals.calls >= WATCHED and kind not in _draws_globally:
+            _keeps_to_its_own.add(kind)
             self._globals = None
         return result
 
@@ -178,7 +188,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         except TypeError:
             wanted = "an action" if step else "the keywords seed and options"
             return f"{self._where} must take {wanted}, as Gymnasium's, not {signature}"
-        if "unpack" in str(error) and _raised_in_gymnasium(error):
+        if "unpack" in _text(error) and _raised_in_gymnasium(error):
             wanted = f"five values: {FIVE}" if step else "two values: observation, info"
             return f"{self._where} must give {wanted} ({error})"
         return None
@@ -328,6 +338,17 @@ def truth(given: Any) -> bool | None:
     return None
 
 
+def with_spaces(env: Any) -> gymnasium.Env[Any, Any]:
+    """Return an environment that is one of Gymnasium's and has its two spaces."""
+    if not isinstance(env, gymnasium.Env):
+        raise UserError(f"{shown(env)} is no environment: it must be a gymnasium.Env.")
+    for name in ("observation_space", "action_space"):
+        found = getattr(env, name, None)
+        if not isinstance(found, gymnasium.Space):
+            raise UserError(f"{name_of(env)}: its {name} must be a space of Gymnasium's, not {shown(found)}.")
+    return env
+
+
 def limited(env: Any) -> bool:
     """Whether a limit of steps is known, as of all environments of this suite."""
     known = (env.spec is not None and env.spec.max_episode_steps) or hasattr(env.unwrapped, "world")
@@ -357,17 +378,27 @@ def _bounded(space: gymnasium.spaces.Box) -> bool:
 def without_control(error: Exception) -> Exception:
     """Take the characters that steer a terminal out of what an error says, and out of what led to it."""
     seen: BaseException | None = error
-    while seen is not None:
-        if CONTROL.search(str(seen)):
+    for _ in range(CHAIN):
+        if seen is None:
+            break
+        if CONTROL.search(_text(seen)):
             seen.args = tuple(CONTROL.sub("", each) if isinstance(each, str) else each for each in seen.args)
         seen = seen.__cause__ or seen.__context__
-    if CONTROL.search(str(error)):  # its text is made of something else
-        plain = RuntimeError(CONTROL.sub("", f"{type(error).__name__}: {error}")).with_traceback(error.__traceback__)
-        for note in getattr(error, "__notes__", ()):
-            plain.add_note(note)
-        plain.__suppress_context__ = True
-        return plain
-    return error
+    if not CONTROL.search(_text(error)):
+        return error
+    plain = RuntimeError(
+        CONTROL.sub("", f"{type(error).__name__}: {_text(error)}")
+    )  # its text is made of something else
+    for note in getattr(error, "__notes__", ()):
+        plain.add_note(note)
+    return plain.with_traceback(error.__traceback__)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an error's own text may fail
+        return ""
 
 
 def _raised_in_gymnasium(error: Exception) -> bool:

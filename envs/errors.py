@@ -113,6 +113,8 @@ def _check_arguments(arguments: Iterable[Any]) -> None:
 
 def _sentence(error: Exception) -> str | None:
     """Say what the system refuses: a file, or memory; None where the error is about something else."""
+    if getattr(error, "__notes__", None):  # which say that somebody else's code raised it
+        return None
     if "embedded null byte" in str(error):
         return "a path holds a null byte, which no path can"
     if isinstance(error, OSError):

@@ -27,7 +27,7 @@ import gymnasium
 import numpy as np
 
 from envs import checked
-from envs.checked import CONTROL, Checked
+from envs.checked import CONTROL, Checked, with_spaces
 from envs.errors import UserError, require
 from envs.packages import Make
 from envs.spaces import Array, discrete_actions, encoder, shown
@@ -41,7 +41,7 @@ class Rows:
     """N environments in this process, each started over when its episode ends."""
 
     def __init__(self, make: Make, count: int, key: str | None, longest: int | None = None) -> None:
-        made = [make() for _ in range(count)]
+        made = [with_spaces(make()) for _ in range(count)]
         self.observation_space, self._encode = encoder(made[0].observation_space, key, fitted=True)
         self.num_actions, self._decode = discrete_actions(made[0].action_space)
         self.envs = [Checked(env, key, longest) for env in made]
@@ -90,7 +90,12 @@ class Rows:
         env = self.envs[row]
         draws = env.render_mode == "rgb_array" and type(env.unwrapped).render is not gymnasium.Env.render
         picture = env.render() if draws else None
-        return None if picture is None else np.asarray(picture, np.uint8)
+        if picture is None:
+            return None
+        found = np.asarray(picture) if isinstance(picture, np.ndarray | list) else np.empty(0)
+        if found.ndim != 3 or found.shape[2] != 3 or found.dtype.kind not in "biuf":
+            raise UserError(f"{env.name}: render gives {shown(picture)}; it must be a picture (height, width, 3)")
+        return found.astype(np.uint8)
 
     def close(self) -> None:
         for env in self.envs:

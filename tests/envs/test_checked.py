@@ -13,6 +13,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit,
 from run_folders import told
 
 from envs.checked import Checked
+from envs.errors import one_line_errors
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import GymnasiumFleet
 
@@ -148,6 +149,13 @@ def fails(error):
     return step
 
 
+class Mute(Exception):
+    """It cannot say what it is."""
+
+    def __str__(self):
+        raise ValueError("mute")
+
+
 class Told(Exception):
     """Its text is not what it was made of."""
 
@@ -155,13 +163,17 @@ class Told(Exception):
         return "\x1b[2Jgone"
 
 
-@pytest.mark.parametrize("error", [ValueError("\x1b[31mred"), KeyError("a"), OSError(2, "no\x07", "file"), Told(1)])
+@pytest.mark.parametrize(
+    "error", [ValueError("\x1b[31mred"), KeyError("a"), OSError(2, "no\x07", "file"), Told(1), Mute()]
+)
 def test_an_error_inside_keeps_its_traceback_and_says_where(error):
     with pytest.raises(Exception) as caught:
         stepped(after=fails(error))
     assert type(caught.value) is type(error) or type(error).__name__ in str(caught.value)
     assert "step" in [entry.name for entry in caught.traceback]
     assert "Odd" in caught.value.__notes__[0] and "step 1" in caught.value.__notes__[0]
+    if isinstance(error, Mute):
+        return
     assert "\x1b" not in str(caught.value) and "\x07" not in str(caught.value)
 
 
@@ -229,3 +241,25 @@ def test_a_mask_of_actions_is_named_once(capsys):
     for _ in range(3):
         fleet.step(STILL)
     assert capsys.readouterr().err.count("action_mask") == 1
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(2, "No such file", "level.map"), MemoryError("of the level"), ValueError("a")]
+)
+def test_a_script_keeps_the_traceback_of_an_error_inside_an_environment(error):
+    """It is not taken for a file or for memory of the script's own."""
+    with pytest.raises(type(error)):
+        one_line_errors(lambda: stepped(after=fails(error)))()
+
+
+@pytest.mark.parametrize("picture", ["text", [1, 2], np.zeros((2, 2)), np.zeros((2, 2, 4)), 3])
+def test_a_picture_that_is_none_is_one_sentence(picture):
+    kind = type("Drawn", (Odd,), {"render_mode": "rgb_array", "render": lambda self: picture})
+    fleet = GymnasiumFleet(kind, 1, 0)
+    fleet.reset()
+    assert "Drawn" in told(fleet.frame, 0)
+
+
+@pytest.mark.parametrize("made", [None, object(), gymnasium.Env(), type("Half", (Odd,), {"action_space": 3})()])
+def test_what_is_no_environment_with_spaces_is_one_sentence(made):
+    told(GymnasiumFleet, lambda: made, 1, 0)

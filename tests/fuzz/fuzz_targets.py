@@ -15,6 +15,7 @@ import glam_models
 import torch
 import unizero_models
 from fuzz_blocks import BLOCK_TARGETS
+from fuzz_environments import ENVIRONMENT_TARGETS
 from fuzz_folders import FOLDER_TARGETS
 from fuzz_pages import PAGE_TARGETS
 from trained import CAR, CARDS, contents, rollout_flags, training_flags
@@ -182,5 +183,6 @@ TARGETS: dict[str, Target] = {
     "forged manifest": damaged(forge_manifest),
     "forged weights": damaged(partial(forge_file, "weights")),
     "forged state": damaged(partial(forge_file, "trainer")),
+    **{name: Target(*parts) for name, parts in ENVIRONMENT_TARGETS.items()},
 }
 TARGETS |= FOLDER_TARGETS | BLOCK_TARGETS | PAGE_TARGETS
