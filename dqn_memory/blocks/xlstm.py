@@ -120,7 +120,9 @@ class MLSTM(Memory):
             level = torch.maximum(last, enter).clamp(min=0)  # (B, H)
             kept = (last - level).exp()
             key = key * (enter - level).exp()[..., None]
-            memory = chunks.write_one(key, value, memory * kept[..., None, None])
+            own = reset is not None and not torch.is_grad_enabled()  # a copy, which nobody else reads
+            memory = (memory.mul_ if own else memory.mul)(kept[..., None, None])
+            memory = chunks.write_one(key, value, memory)
             y = _normalised(chunks.read_one(query, memory), level[..., None]).flatten(1)
         return self.tail(y.to(x.dtype) * out.sigmoid()), (memory, level)
 
