@@ -386,11 +386,10 @@ class QNetwork(nn.Module):
         bag: Bag | None = None,
     ) -> Tensor:  # fmt: skip
         """Compute Q at position `index` (B,) of each window, (B, A); the last layer computes only that position."""
-
-        def run(observation: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
-            return self.at_embedded(self.embed(observation, previous_action), lengths, index, bag)
-
-        return contained_at(run, observation, lengths, index, self.causal, self.degree)
+        return contained_at(
+            lambda seen, lengths, index: self.at_embedded(self.embed(seen, previous_action), lengths, index, bag),
+            observation, lengths, index, self.causal, self.degree,
+        )  # fmt: skip
 
     def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor, bag: Bag | None = None) -> Tensor:
         """Compute `at` from what `embed` gives, (B, T, D)."""
@@ -427,11 +426,7 @@ class QNetwork(nn.Module):
 
         def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
             x = self.embed(observation.unsqueeze(1), previous_action.unsqueeze(1)).squeeze(1)  # (B, D)
-            after = []
-            for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
-                x, carried = layer.step(x, before, reset)  # type: ignore[operator]
-                after.append(carried)
-            return self.norm(x), after
+            return self._go_on("step", x, state, reset)
 
         return (
             contained_layers(run, observation, state, reset, self.degree)
@@ -456,11 +451,7 @@ class QNetwork(nn.Module):
         previous_action = self._known(previous_action, reset)
 
         def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
-            x, after = self.embed(observation, previous_action), []  # (B, T, D)
-            for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
-                x, carried = layer.sequence(x, before, reset)  # type: ignore[operator]
-                after.append(carried)
-            return self.norm(x), after
+            return self._go_on("sequence", self.embed(observation, previous_action), state, reset)
 
         return contained_layers(run, observation, state, reset, self.degree)
 
@@ -472,6 +463,15 @@ class QNetwork(nn.Module):
             given = f"{reset.dtype} {tuple(reset.shape)}"
             raise UserError(f"reset is {given}; it must be bool {tuple(previous_action.shape)}")
         return torch.where(reset, self.num_actions, previous_action)
+
+    def _go_on(
+        self, form: Literal["step", "sequence"], x: Tensor, state: list[Any] | None, reset: Tensor | None
+    ) -> tuple[Tensor, list[Any]]:
+        after = []
+        for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
+            x, carried = getattr(layer, form)(x, before, reset)
+            after.append(carried)
+        return self.norm(x), after
 
     def initial_state(self, batch: int, device: torch.device) -> list[Any]:
         """Make the carried states of all layers for B fresh episodes (stateful networks only)."""

@@ -221,15 +221,18 @@ class StreamedAttention(Memory):
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         past, count = state
         held, time = self.context - 1, x.shape[1]
-        inputs = torch.cat((past.to(x.dtype), x), 1)  # (B, K - 1 + T, D)
         places = torch.arange(held + time, device=x.device)
         index = places[held:]  # of the positions of x among them
         first = (held - count)[:, None].expand(-1, time)  # (B, T), where each one's episode begins
         if reset is not None:
             begun = torch.where(reset, index, 0)
             first = torch.maximum(first, begun if time == 1 else begun.cummax(1).values)  # ONNX knows no cummax
-        y = self._guarded(inputs, first, places)
         after = (held + time - first[:, -1]).clamp(max=held)
+        if time == 1 and not torch.is_grad_enabled():  # rows do not meet, so no other episode's inputs need be kept off
+            inputs = torch.cat((zeroed(past.to(x.dtype), (places[:held] < first)[..., None]), x), 1)
+            return self._in_chunks(inputs, first), (inputs[:, 1:], after)
+        inputs = torch.cat((past.to(x.dtype), x), 1)  # (B, K - 1 + T, D)
+        y = self._guarded(inputs, first, places)
         return y, (zeroed(inputs[:, time:], (places[time:] < first[:, -1:])[..., None]), after)
 
     def _guarded(self, inputs: Tensor, first: Tensor, places: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Device, Memory, State, Tail, select, zeroed
-from dqn_memory.blocks.finite import check_positions, contained_rows, finite, mark, taint
+from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, select, zeroed
+from dqn_memory.blocks.finite import are_finite, check_positions, contained_rows, finite, mark, taint
 from dqn_memory.blocks.kernels.operator import NUMBA, call
 
 
@@ -86,15 +86,23 @@ class FrameStack(Memory):
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         inputs, frames = torch.cat((state[0].to(x.dtype), x), 1), self.frames  # (B, n - 1 + T, D)
-        stack = finite(inputs).unfold(1, frames, 1).mT  # (B, T, n, D), oldest first
-        spoilt = taint(inputs, 2).unfold(1, frames, 1)  # (B, T, n)
-        after = inputs[:, x.shape[1] :]
+        known = torch.compiler.is_exporting() or are_finite(inputs)
+        stack = (inputs if known else finite(inputs)).unfold(1, frames, 1).mT  # (B, T, n, D), oldest first
+        after, same = inputs[:, x.shape[1] :], None
         if reset is not None:
             episode = F.pad(reset.cumsum(1), (frames - 1, 0))  # (B, n - 1 + T): 0 before the first reset
             same = episode.unfold(1, frames, 1) == episode[:, frames - 1 :, None]  # (B, T, n)
-            stack, spoilt = stack * same[..., None], spoilt.masked_fill(~same, 0)
+            stack = stack * same[..., None]
             after = zeroed(after, (episode[:, x.shape[1] :] != episode[:, -1:])[..., None])
-        return mark(self.tail(self.linear(stack.flatten(2))), spoilt.sum(-1)), (after,)
+        y = self.tail(self.linear(stack.flatten(2)))
+        if not known:
+            spoilt = taint(inputs, 2).unfold(1, frames, 1)  # (B, T, n)
+            y = mark(y, (spoilt if same is None else spoilt.masked_fill(~same, 0)).sum(-1))
+        return y, (after,)
+
+    def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        inputs = torch.cat((fresh(state, reset)[0].to(x.dtype), x[:, None]), 1)  # (B, n, D)
+        return contained_rows(lambda rows: self.tail(self.linear(rows)), inputs.flatten(1)), (inputs[:, 1:],)
 
 
 class Gelu(nn.Module):

@@ -58,12 +58,13 @@ class SLSTM(Memory):
             inputs, weight = wide(packed.permute(1, 3, 0, 2, 4).flatten(3), self.weight)  # (T, H, B, 4 d), (H, d, 4 d)
             hidden, mean, log_count = (part.transpose(0, 1) for part in carried(state, x))  # (H, B, d)
             resets = [None] * x.shape[1] if reset is None else reset.mT[..., None].unbind()  # T of (B, 1)
+            if resets[0] is not None:  # of a given state that is not finite nothing would be left but NaN
+                mean = mean.masked_fill(resets[0], 0)
             outputs = []
             # The loop is inherent: the gates read the output before them.
             for given, begins in zip(inputs.unbind(), resets, strict=True):
-                if begins is not None:
-                    hidden, mean = hidden.masked_fill(begins, 0), mean.masked_fill(begins, 0)
-                    log_count = log_count.masked_fill(begins, NOTHING)
+                if begins is not None:  # where n is 0, p is 1 and nothing is left of c / n
+                    hidden, log_count = hidden.masked_fill(begins, 0), log_count.masked_fill(begins, NOTHING)
                 candidate, enter, forget, out = torch.baddbmm(given, hidden, weight).split(self.head, -1)
                 log_share = F.logsigmoid(enter - F.logsigmoid(forget) - log_count)  # log p
                 mean = torch.lerp(mean, candidate.tanh(), log_share.exp())
@@ -121,7 +122,9 @@ class MLSTM(Memory):
             level = torch.maximum(last, enter).clamp(min=0)  # (B, H)
             kept = (last - level).exp()
             key = key * (enter - level).exp()[..., None]
-            memory = chunks.write_one(key, value, memory * kept[..., None, None])
+            own = reset is not None and not torch.is_grad_enabled()  # a copy, which nobody else reads
+            memory = (memory.mul_ if own else memory.mul)(kept[..., None, None])
+            memory = chunks.write_one(key, value, memory)
             y = _normalised(chunks.read_one(query, memory), level[..., None]).flatten(1)
         return self.tail(y.to(x.dtype) * out.sigmoid()), (memory, level)
 
