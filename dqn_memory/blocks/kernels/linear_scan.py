@@ -140,7 +140,7 @@ def _reference(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | Non
     pairs, varies, state, states = drive.dim() == 4, decay.dim() == drive.dim(), initial, []
     for t, push in enumerate(drive.unbind(1)):
         factor = decay[:, t] if varies else decay
-        before = state if keep is None else state * keep[:, t].view(-1, *[1] * (state.dim() - 1))
+        before = state if keep is None else state.masked_fill(_broadcast(keep[:, t] == 0, state), 0)
         state = (multiply(factor, before) if pairs else factor * before) + push
         states.append(state)
     return torch.stack(states, 1)
@@ -150,16 +150,20 @@ def _again(grad: Tensor, states: Tensor, decay: Tensor, initial: Tensor, keep: T
     """As `backward`, in operators of torch that it can differentiate; `drive` is not kept, and not needed."""
     pairs, varies, changes, total = grad.dim() == 4, decay.dim() == grad.dim(), [], torch.zeros_like(initial)
     before = torch.cat((initial[:, None], states[:, :-1]), 1)
-    factor, mask = _conjugate(decay, pairs), None if keep is None else keep.view(*keep.shape, *[1] * (grad.dim() - 2))
+    factor, mask = _conjugate(decay, pairs), None if keep is None else _broadcast(keep == 0, grad)
     for t in range(grad.shape[1] - 1, -1, -1):
         changes.append(grad[:, t] + total)
         here = factor[:, t] if varies else factor
         total = multiply(here, changes[-1]) if pairs else here * changes[-1]
-        total = total if mask is None else total * mask[:, t]
+        total = total if mask is None else total.masked_fill(mask[:, t], 0)
     change = torch.stack(changes[::-1], 1)
-    before = _conjugate(before if mask is None else before * mask, pairs)
+    before = _conjugate(before if mask is None else before.masked_fill(mask, 0), pairs)
     product = multiply(before, change) if pairs else before * change
     return product if varies else product.sum((0, 1)), change, total
+
+
+def _broadcast(mask: Tensor, like: Tensor) -> Tensor:
+    return mask.view(*mask.shape, *[1] * (like.dim() - mask.dim()))
 
 
 def _conjugate(x: Tensor, pairs: bool) -> Tensor:

@@ -71,9 +71,8 @@ def _reference(
     """Compute the scan in operators of torch that it can transform and differentiate twice."""
     state, outputs, pushes = initial, [], delta * u
     for t in range(u.shape[1]):
-        factor = torch.exp(delta[:, t, :, None] * decay)
-        factor = factor if keep is None else factor * keep[:, t, None, None]
-        state = factor * state + pushes[:, t, :, None] * enter[:, t, None]
+        state = state if keep is None else state.masked_fill((keep[:, t] == 0)[:, None, None], 0)
+        state = torch.exp(delta[:, t, :, None] * decay) * state + pushes[:, t, :, None] * enter[:, t, None]
         outputs.append((state * leave[:, t, None]).sum(-1))
     return torch.stack(outputs, 1), state
 
