@@ -326,7 +326,7 @@ def _resets(reset: Any, rows: int) -> torch.Tensor:
         raise UserError(f"reset is {reset!r}; it must be True or False, or an array of {rows} bools")
     if given.shape not in ((), (rows,)):
         raise UserError(f"reset has shape {given.shape}; it must be one bool or ({rows},)")
-    return torch.tensor(np.broadcast_to(given, rows))
+    return torch.tensor(np.broadcast_to(given, rows), device="cpu")
 
 
 def play_vector(agent: Agent, envs: VectorEnv[Any, Any, Any], episodes: int, seed: int | None) -> Score:

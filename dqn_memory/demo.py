@@ -30,7 +30,6 @@ from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.score import Score
-from dqn_memory.runs.seeding import whole_seed
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.baselines import baseline_summary
 from envs.terminal import say
@@ -136,7 +135,7 @@ def attention_figure(network: QNetwork, episode: Episode, decision: Decision) ->
 def show(run: Run, seed: int) -> list[str]:
     """Evaluate a trained run, write its pictures and give the lines of a summary."""
     network, config, step = load_network(run.path)
-    setup, seed = config.eval_setup(torch.device("cpu")), whole_seed(seed)
+    setup = config.eval_setup(torch.device("cpu"))
     score, memoryless = (
         evaluate(network, replace(setup, reset_memory=forget), config.evaluation.final_episodes, seed)
         for forget in (False, True)

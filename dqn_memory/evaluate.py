@@ -11,7 +11,7 @@ success_told is false, and the fields of success hold the share of episodes with
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +25,6 @@ from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.modules import module_of
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, lines
 from dqn_memory.runs.score import fields as measures
-from dqn_memory.runs.seeding import whole_seed
 from dqn_memory.runs.settings import check_numbers
 from envs.baselines import baseline_summary
 from envs.cli import load_plugins
@@ -61,7 +60,7 @@ def evaluate_folder(folder: Path, args: Args) -> Evaluation:
     for name in ("video_episodes", "overwrite"):
         if args.video is None and name in given:
             raise UserError(f"--{name.replace('_', '-')} is about the video; give --video too, such as episode.gif")
-    return trainer.evaluate_run(folder, replace(args, seed=whole_seed(args.seed)))
+    return trainer.evaluate_run(folder, args)
 
 
 def as_text(folder: Path, args: Args, found: Evaluation) -> str:

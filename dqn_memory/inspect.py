@@ -43,7 +43,6 @@ from dqn_memory.runs.common import ComputeConfig, set_tf32
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.score import report
-from dqn_memory.runs.seeding import whole_seed
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
 from envs.files import check_inside, make_inside, write_atomic
@@ -93,14 +92,13 @@ class Findings:
 
 def play(args: Args, setup: EvalSetup, network: QNetwork) -> list[Episode]:
     """Play the episode to draw, then the others."""
-    seed = whole_seed(args.seed)
     try:
-        shown = play_in(setup, network, seed, initial=args.initial, draw=args.frames)
+        shown = play_in(setup, network, args.seed, initial=args.initial, draw=args.frames)
     except DrawsNothing as error:
         say(f"{error} There is no episode.gif, and nothing beside the attention maps.", file=sys.stderr)
-        shown = play_in(setup, network, seed, initial=args.initial)
+        shown = play_in(setup, network, args.seed, initial=args.initial)
     others = args.episodes - 1
-    return shown + (play_in(setup, network, seed + 1, others) if others else [])
+    return shown + (play_in(setup, network, args.seed + 1, others) if others else [])
 
 
 def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup) -> Findings:
@@ -121,7 +119,7 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
             last = time.monotonic()
             say(f"recall measured in {done} of {len(episodes)} episodes", file=sys.stderr)
 
-    profile = recall(network, episodes, args.recall, whole_seed(args.seed), config.acting, config.acting_state, tell)
+    profile = recall(network, episodes, args.recall, args.seed, config.acting, config.acting_state, tell)
     return Findings(
         episodes=episodes,
         attention={layer: maps.double().cpu().numpy() for layer, maps in attention.items()},
@@ -138,7 +136,7 @@ def compare(args: Args, network: QNetwork, config: TrainConfig, device: torch.de
         return None, []
     state_network, state_config, _ = load_network(args.state_run, device)
     check_pair(config, state_config, args.state_run)
-    gap = observability(network, config, state_network, state_config, device, whole_seed(args.seed))
+    gap = observability(network, config, state_network, state_config, device, args.seed)
     return gap, differences(config, state_config)
 
 

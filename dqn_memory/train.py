@@ -140,7 +140,9 @@ class QTrainer(NetworkTrainer[TrainConfig]):
 
     @property
     def preparing(self) -> dict[str, int]:
-        return {"prefill": max(self.config.replay.learning_starts, self.config.exploration.prepopulate)}
+        """Name what comes before updates; a run resumed without its replay fills it again."""
+        begun = self.steps - self.replay.written * self.fleet.num_envs
+        return {"prefill": max(begun + self.config.replay.learning_starts, self.config.exploration.prepopulate)}
 
     def scalars(self) -> dict[str, float]:
         epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}

@@ -26,7 +26,6 @@ from dqn_memory.analysis.terminal import lines, screen
 from dqn_memory.analysis.video import LAST_MS, Looks, check_target, page, save_video
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
-from dqn_memory.runs.seeding import whole_seed
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.terminal import say
 
@@ -49,7 +48,7 @@ class Args(RunArgument):
     episodes: Annotated[int, Bounds(1, 10**9)] = 1
     """Episodes, one after the other."""
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
-    """Seed of the environment and of drawn actions."""
+    """Seed of the environment, of which a CPU reads the low 32 bits, and of drawn actions."""
     initial: int | None = None
     """Number of the first episode's initial state, in environments that have finitely many."""
     reset_memory: bool = False
@@ -63,10 +62,8 @@ def watched(args: Args) -> tuple[Watched, tuple[str, ...]]:
     network, config, _ = load_network(args.chosen_run())
     setup = replace(config.eval_setup(torch.device("cpu")), reset_memory=args.reset_memory)
 
-    seed = whole_seed(args.seed)
-
     def play() -> Watched:
-        for episode in play_each(setup, network, seed, args.episodes, args.initial, draw=True):
+        for episode in play_each(setup, network, args.seed, args.episodes, args.initial, draw=True):
             looks = None if args.reset_memory else Looks.found(network, episode, config.acting, config.acting_state)
             yield episode, looks
 

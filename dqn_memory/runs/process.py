@@ -5,7 +5,7 @@ import random
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,8 @@ _inside, _kept = 0, ExitStack()  # calls that are not over yet, and what the las
 def process_restored() -> Iterator[None]:
     """Leave random states, threads, precisions and the like as they are before, also after an exception.
 
-    Inside, gradients are on, and numpy's errors and torch's default dtype and precision are the libraries' own. Calls
-    that overlap in several threads count as one, which gives back what the first of them found.
+    Inside, gradients are on, and numpy's errors and torch's default dtype, device and autocast are the libraries' own.
+    Calls that overlap in several threads count as one, which gives back what the first of them found.
     """
     global _inside, _kept
     with _lock:
@@ -30,7 +30,7 @@ def process_restored() -> Iterator[None]:
     try:
         with (
             torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False),
-            torch.autocast("cuda", enabled=False), np.errstate(all="warn", under="ignore"),
+            torch.autocast("cuda", enabled=False), np.errstate(all="warn", under="ignore"), _cpu_by_default(),
         ):  # fmt: skip
             yield
     finally:
@@ -38,6 +38,12 @@ def process_restored() -> Iterator[None]:
             _inside -= 1
             if not _inside:
                 _kept.close()
+
+
+def _cpu_by_default() -> AbstractContextManager[object]:
+    """Make tensors on the CPU unless told otherwise, also where the caller has another default device."""
+    usual = torch.get_default_device().type == "cpu"  # then nothing is entered that would slow each call of torch
+    return nullcontext() if usual else torch.device("cpu")
 
 
 def _found() -> ExitStack:

@@ -199,7 +199,7 @@ class EvaluationOptions:
     """What `python -m dqn_memory.evaluate` asks of a run of any kind."""
 
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
-    """Seed of the environments and of whatever the agent draws; from 2^32 on a hash of it is."""
+    """Seed of the environments and of whatever the agent draws; of our environments on a CPU its low 32 bits."""
     env: str | None = None
     """Another environment with the same observations and actions (None: the one trained in)."""
     reset_memory: bool = False

@@ -37,14 +37,6 @@ class Streams:
         return cls(**dict(zip(names, drawn, strict=True)))
 
 
-def whole_seed(seed: int) -> int:
-    """Give what generators begin with where a command is given `seed`: itself below 2**32, else a hash of all its bits.
-
-    A generator on a CPU would draw the same by 1 and by 2**32 + 1.
-    """
-    return seed if seed < 2**32 else Streams.spawn(seed).evaluation
-
-
 def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
     """Give a generator on `device` that starts at `seed`."""
     return torch.Generator(device).manual_seed(seed)

@@ -351,11 +351,11 @@ def check_numbers(config: Any) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise UserError(f"{_dashed(flag)} {number} must be a finite number")
-            if isinstance(number, int) and abs(number) >= 2**63:  # torch and numpy hold no larger ones
-                raise UserError(f"{_dashed(flag)} {number} must be below {2**63}")
             for bounds in _bounds(annotation):
                 if number is not None and not bounds.holds(number):
                     raise UserError(f"{_dashed(flag)} {number} must {bounds}")
+            if isinstance(number, int) and abs(number) >= 2**63:  # torch and numpy hold no larger ones
+                raise UserError(f"{_dashed(flag)} {number} must be below {2**63}")
 
 
 def _bounds(annotation: Any) -> Iterator[Bounds]:

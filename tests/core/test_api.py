@@ -211,6 +211,7 @@ def test_another_number_of_environments_begins_where_all_are_reset(made):
 def shared():
     """What a caller has in common with the calls that it makes, and must find as it was."""
     return {
+        "device": torch.get_default_device(),
         "random": (torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()),
         "numbers": (torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled(), np.geterr()),
         "precision": (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32),
@@ -235,7 +236,7 @@ def unusual():
     torch.set_num_threads(threads + 1), torch.set_float32_matmul_precision("medium")
     torch.set_default_dtype(torch.float64)
     try:
-        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
             yield
     finally:
         torch.set_num_threads(threads), torch.set_float32_matmul_precision("highest"), np.seterr(**errors)
@@ -254,7 +255,7 @@ def test_a_caller_keeps_its_settings_and_they_change_no_number(tmp_path, monkeyp
         assert shared() == before
         found = evaluate(second, episodes=2, threads=1)
         assert shared() == before
-        Agent.load(second)
+        assert Agent.load(second).act(np.zeros((2, 4), np.float32), True).shape == (2,)
         assert shared() == before
         assert "not finite" in told(train, **settings | {"learning_rate": 1e30}, run=tmp_path / "third")
         assert shared() == before

@@ -1,6 +1,7 @@
 """An exported step is what the agent does, and computes it with torch alone, or with onnxruntime and numpy alone."""
 
 import itertools
+import logging
 import subprocess
 import sys
 
@@ -121,7 +122,9 @@ def exported(folder, names):
 
 @pytest.mark.parametrize("names", [SHORT, pytest.param(LONG, marks=pytest.mark.long)], ids=["one", "all others"])
 def test_the_files_act_as_the_agent(tmp_path, names):
+    level = logging.getLogger("torch.onnx").level
     played = exported(tmp_path, names)
+    assert logging.getLogger("torch.onnx").level == level
     for name, kind, rows in itertools.product(names, ("pt2", "onnx"), (slice(None), slice(1))):
         actions, q = map(np.stack, zip(*played[name], strict=True))
         assert len(np.unique(actions)) > 1, name  # else any file would do

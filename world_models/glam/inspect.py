@@ -18,7 +18,6 @@ from dqn_memory.analysis.plots import save
 from dqn_memory.runs import backend
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import RunArgument
-from dqn_memory.runs.seeding import whole_seed
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.files import check_inside, make_inside, write_atomic
 from envs.terminal import say
@@ -65,13 +64,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = load(run, device)
     backend.log_backend(found.backend, device)
     greedy = args.policy == "greedy"
-    seed = whole_seed(args.seed)
-    episodes = [play_episode(found, seed + i, args.max_episode_steps, greedy) for i in range(args.episodes)]
+    episodes = [play_episode(found, args.seed + i, args.max_episode_steps, greedy) for i in range(args.episodes)]
     episode = episodes[0]
     start = min(found.config.model.context, len(episode) - 1) if args.start is None else args.start
     horizon = min(16, max(len(episode) - start, 1)) if args.imagined is None else args.imagined
-    foreseen = imagine_episode(found, episode, start, horizon, seed)
-    forms = compare_memories(found, episodes, horizon, seed)
+    foreseen = imagine_episode(found, episode, start, horizon, args.seed)
+    forms = compare_memories(found, episodes, horizon, args.seed)
     env, sequence = found.config.environment.env, found.config.model.sequence
     about = f"{sequence} in {env} at step {found.step:,}"
     folder = make_inside(run, "inspect")

@@ -22,7 +22,6 @@ from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import prior_tables
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
-from dqn_memory.runs.seeding import whole_seed
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from envs.files import check_inside, make_inside, write_atomic
 from envs.registry import WORLDS, make_world
@@ -95,7 +94,7 @@ def investigate(run: Path, args: Args) -> Findings:
     names = make_world(setup.env, **setup.env_kwargs).action_names if ours else ()
     if args.frames and not ours and not setup.env.startswith("ALE/"):  # pictures must be asked for
         setup = replace(setup, env_kwargs=setup.env_kwargs | {"render_mode": "rgb_array"})
-    seen = analysis.play(model, setup, searched, whole_seed(args.seed), args.max_episode_steps, args.frames)
+    seen = analysis.play(model, setup, searched, args.seed, args.max_episode_steps, args.frames)
     window = analysis.chosen_window(seen, config.model.horizon, args.last_step)
     maps = analysis.attention_maps(model, seen.latent[window], torch.from_numpy(seen.action[window]))
     return Findings(
