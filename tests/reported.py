@@ -1,6 +1,8 @@
 """Studies for the tests of reports: their folders as a finished trainer leaves them, with invented numbers."""
 
+import csv
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -116,3 +118,13 @@ def table(section: Section | None, place: int = 0) -> list[dict[str, Any]]:
 def text_of(data: Data) -> str:
     """The page as Markdown, without drawing its pictures."""
     return page_text(data.source.title, lead(data), sections(data))
+
+
+def raw(folder: Path, number: str = "final") -> dict[tuple[str, str], list[float]]:
+    """Read a number of every run from an archive's table."""
+    found = defaultdict(list)
+    with (folder / "runs.csv").open() as file:
+        for row in csv.DictReader(file):
+            if row[f"summary.{number}"]:
+                found[row["axes.world"], row["axes.architecture"]].append(float(row[f"summary.{number}"]))
+    return found

@@ -151,9 +151,9 @@ def sizes_of(runs: Sequence[Entry]) -> str:
 def scale_of(entry: Entry) -> Scale | None:
     """Scale from random play to the best known player in this suite's environments, to a human in Atari games."""
     if entry.env in WORLDS:  # the lines are those of the observation that hides the state
-        settings, catch = entry.config.environment, getattr(entry.config, "catch", None)  # options of Blinking Catch
-        ours = catch is None or catch == type(catch)()
-        known = ours and settings.path is None and settings.observe == "observation"
+        settings, options = entry.config.environment, getattr(entry.config, "catch", None)  # of Blinking Catch
+        usual = options is None or options == type(options)()
+        known = usual and settings.path is None and settings.observe == "observation"
         return world_scale(entry.env, entry.success) if known else None
     return OTHERS.get(entry.env) or HUMAN.get(game(entry.env))
 
