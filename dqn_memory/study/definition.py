@@ -47,7 +47,6 @@ import ale_py
 import gymnasium
 import tomli_w
 
-from dqn_memory.rollout_trainer import RolloutConfig
 from dqn_memory.runs.errors import UserError, check_known, near_names, require
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.modules import load_modules
@@ -299,6 +298,8 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     What only the machine that a run will get can say (has it a GPU?) is left to the trainer there, unless all runs
     are on a CPU.
     """
+    from dqn_memory.rollout_trainer import RolloutConfig  # here, as it loads torch
+
     known, resources = trainer_class(definition.kind).config_class, definition.resources
     tables = [definition.base, *(value.settings for value in chosen.values())]
     presets = [preset for table in tables for preset in table.get(PRESETS, ())]

@@ -182,7 +182,7 @@ def test_a_reset_clears_every_number_from_a_whole_network(name, bad):
             outputs.append(y)
         return torch.stack(outputs, 1)
 
-    fresh = net.sequence(observation[:, 3:], action[:, 3:])[0]
+    fresh = net.sequence(observation[:, 3:], action[:, 3:], None, reset[:, 3:])[0]  # an episode has no action before it
     known = torch.autograd.grad(loss(fresh), parameters, materialize_grads=True)
     for y in (net.sequence(observation, action, None, reset)[0], in_steps()):
         torch.testing.assert_close(y[:, 3:], fresh, atol=1e-5, rtol=1e-5)

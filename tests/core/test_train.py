@@ -140,7 +140,8 @@ def test_a_run_in_a_world_of_a_file_can_be_read_from_any_folder(tmp_path, monkey
 
 def test_match_sets_the_sizes_of_the_run(tmp_path):
     run = tmp_path / "run"
-    main(flags(run, "--match", "30k", "--architecture", "dtqn4", steps=100))
+    given = flags(run, "--match", "30k", "--architecture", "dtqn4", steps=100)
+    main(given[given.index("--heads") :])  # without a width, which --match chooses
     weights = Run.open(run).load().weights
     size = sum(v.numel() for name, v in weights.items() if name.startswith("network."))
     assert 29_400 <= size <= 30_000

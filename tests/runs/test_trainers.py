@@ -269,7 +269,7 @@ def test_an_eager_run_on_a_gpu_names_the_faster_engine_where_it_can_run(
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     config = trainer_class(kind).configure([*KINDS[kind].flags(tmp_path), "--device", "auto", *flags.split()])
-    told = SimpleNamespace(config=config, backend=None, device=torch.device("cuda"))
+    told = SimpleNamespace(config=config, backend=None, device=torch.device("cuda"), fleet=None)
     Trainer.announce(told)
     assert ("--engine cudagraph is" in capsys.readouterr().out) == can
     monkeypatch.undo()

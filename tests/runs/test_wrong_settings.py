@@ -51,7 +51,7 @@ WRONG = {
         ("--acting-state episode", "has no place in a window to encode; use a memory that streams"),
         ("--acting-state episode --position-encoding none", "needs a memory that streams"),
         ("--capacity 31", "31 must hold at least one window of each environment, --num-envs 4 x --context 8"),
-        ("--capacity 1000000000000", "not enough memory for a tensor of"),
+        ("--capacity 1000000000000", "lower --capacity"),
         ("--architecture dbgfqn --layers 2 --loss-positions prefixes", "what comes later; use ends:4"),
         ("--loss-positions ends:²", "'ends:²' is not known"),
         (f"--loss-positions ends:{10**20}", f"'ends:{10**20}' is not known"),
