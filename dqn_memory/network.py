@@ -27,7 +27,15 @@ from dqn_memory.blocks.embeddings import (
     VectorEmbedding,
     channels_last,
 )
-from dqn_memory.blocks.finite import contained_at, contained_layers, contained_rows, contained_window, unpadded
+from dqn_memory.blocks.finite import (
+    contained_at,
+    contained_layers,
+    contained_rows,
+    contained_window,
+    separate,
+    trusting,
+    unpadded,
+)
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
 from dqn_memory.blocks.memory import BIDIRECTIONAL, build
@@ -428,11 +436,10 @@ class QNetwork(nn.Module):
             x = self.embed(observation.unsqueeze(1), previous_action.unsqueeze(1)).squeeze(1)  # (B, D)
             return self._go_on("step", x, state, reset)
 
-        return (
-            contained_layers(run, observation, state, reset, self.degree)
-            if torch.is_grad_enabled()
-            else run(observation, state, reset)
-        )
+        if torch.is_grad_enabled():
+            return contained_layers(run, observation, state, reset, self.degree)
+        x, after = trusting(run, observation, state, reset)  # rows do not meet, and no gradient is there to spoil
+        return separate(observation, x, sum(map(tuple, after), ()))[0], after
 
     def sequence(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None

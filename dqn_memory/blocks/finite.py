@@ -7,6 +7,7 @@ and NaN is put on all outputs that depend on them.
 
 import itertools
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,32 @@ from torch import Tensor
 
 State = tuple[Tensor, ...]
 MARGIN = 2.0**8  # of a product, for sums of several
+SMALL = 1e6  # numbers up to this size overflow in no network
+
+
+class Trust(threading.local):
+    """Whether this thread runs a part of something whose inputs were looked at: then no part looks again."""
+
+    given = False
+
+
+_trust = Trust()
+
+
+def trusted() -> bool:
+    """Tell whether inputs were looked at by what stands around."""
+    return not torch.compiler.is_compiling() and _trust.given
+
+
+def trusting(run: Callable[..., Any], *inputs: Any) -> Any:
+    """Run something whose inputs are finite, so that no part of it has to look at them again."""
+    if torch.compiler.is_compiling():
+        return run(*inputs)
+    before, _trust.given = _trust.given, True
+    try:
+        return run(*inputs)
+    finally:
+        _trust.given = before
 
 
 def wide_dtype(dtype: torch.dtype | None) -> torch.dtype:
@@ -66,15 +93,19 @@ def contained(
     place, and the outputs that follow it in the episode, and the state, become NaN afterwards. Of `degree` numbers that
     `run` multiplies with one another, those whose product overflows count as not finite. `given`: a state may be such.
     """
-    if torch.compiler.is_exporting():  # no file of a network has more operators than the network
+    if torch.compiler.is_exporting() or trusted():  # no file of a network has more operators than the network
         return run(x, state, reset)
     axes = 1 if x.dim() == 2 or (reset is not None and reset.dim() == 1) else 2
     if axes == 2:
         check_positions(x)
+    if are_small(x, *state if given else ()):
+        return separate(x, *trusting(run, x, state, reset))
     if are_finite(x, degree, state if given else ()):
         return separate(x, *run(x, state, reset))
     spoilt = _spread(taint(x, axes, degree), _tainted(state, degree) if given else None, reset)
-    y, after = run(finite(x, degree), tuple(finite(part, min(degree, 2)) for part in state) if given else state, reset)
+    known = finite(x, degree), tuple(finite(part, min(degree, 2)) for part in state) if given else state, reset
+    # on a CPU this is rare, and each part may look for itself; elsewhere every look takes time
+    y, after = run(*known) if x.device.type == "cpu" else trusting(run, *known)
     last = spoilt[:, -1] if axes == 2 else spoilt
     return mark(y, spoilt), tuple(mark(part, last) if part.is_floating_point() else part for part in after)
 
@@ -91,7 +122,9 @@ def contained_window(
     Where outputs depend on later inputs it reaches all outputs, from a real position, and none, from padding.
     """
     check_positions(x)
-    if not causal or not x.is_floating_point():
+    if are_small(x):
+        return trusting(run, x, lengths)
+    if not causal:
         return run(unpadded(x, lengths, degree), lengths)
     return contained(lambda x, state, reset: (run(x, lengths), ()), x, (), None, False, degree)[0]
 
@@ -106,7 +139,9 @@ def contained_at(
 ) -> Tensor:
     """Run over x (B, T, ...) for the output (B, D) at position `index` (B,) alone, as `contained_window`."""
     check_positions(x)
-    if not causal or not x.is_floating_point():
+    if are_small(x):
+        return trusting(run, x, lengths, index)
+    if not causal:
         return run(unpadded(x, lengths, degree), lengths, index)
     if torch.compiler.is_exporting() or are_finite(x, degree):
         return run(x, lengths, index)
@@ -116,13 +151,28 @@ def contained_at(
 
 def contained_rows(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Run over rows x (..., D), of which none knows of another; one that is not finite spoils no gradient of others."""
-    if not torch.is_grad_enabled() or torch.compiler.is_exporting() or are_finite(x):
+    if not torch.is_grad_enabled() or torch.compiler.is_exporting() or are_small(x) or are_finite(x):
         return run(x)
     return mark(run(finite(x)), taint(x, x.dim() - 1))
 
 
+def are_small(*parts: Tensor) -> bool:
+    """Tell whether no number is above SMALL or none at all, where that can be told at once; integers are small."""
+    if trusted():
+        return True
+    found = [part.detach() for part in parts if part.is_floating_point() and part.numel()]
+    if torch.compiler.is_compiling() or any(part.device.type != "cpu" for part in found):
+        return False
+    try:
+        return all(float(torch.linalg.vector_norm(part, math.inf)) <= SMALL for part in found)
+    except RuntimeError:  # of vmap, and of tensors without numbers
+        return False
+
+
 def are_finite(x: Tensor, degree: int = 1, state: State = ()) -> bool:
     """Tell whether `finite` changes nothing, where that can be told at once: on a CPU, outside of a trace."""
+    if trusted():
+        return True
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return False
     try:
@@ -134,6 +184,8 @@ def are_finite(x: Tensor, degree: int = 1, state: State = ()) -> bool:
 def separate(x: Tensor, y: Tensor, state: State) -> tuple[Tensor, State]:
     """Copy an output that lies where the input or a part of the state does, so that each may be changed in place."""
     known = (x, *state)
+    if trusted():  # what stands around does so for the whole
+        return y, state
     if torch.compiler.is_compiling():
         shared = any(y is each for each in known)
     else:
@@ -175,7 +227,7 @@ def taint(x: Tensor, axes: int, degree: int = 1) -> Tensor:
 
 def unpadded(x: Tensor, lengths: Tensor | None, degree: int = 1) -> Tensor:
     """Put 0 in place of positions of x (B, T, ...) at or after `lengths` (B,) that hold what is not finite."""
-    if lengths is None or not x.is_floating_point() or are_finite(x, degree):
+    if lengths is None or not x.is_floating_point() or are_small(x) or are_finite(x, degree):
         return x
     padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
     bad = padding & (taint(x, 2, degree) != 0)

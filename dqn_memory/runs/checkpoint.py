@@ -34,6 +34,7 @@ from envs.files import (
     sha256,
     write_atomic,
 )
+from envs.machine import memory
 
 MANIFEST = "manifest.json"
 FORMAT = "dqn-memory checkpoint 1"
@@ -252,6 +253,9 @@ class CheckpointFolder:
         path = self.folder / record["file"]
         try:
             size = path.lstat().st_size
+            room = memory()
+            if room is not None and size > room[0]:
+                raise UserError(f"{path} has {size:,} bytes, more than the {room[0]:,} bytes of memory that are free")
             data = read_bytes(path, record["size"]) if size == record["size"] else None
         except OSError as error:
             raise UserError(f"cannot read the checkpoint file {path}: {error.strerror}") from None

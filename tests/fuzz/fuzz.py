@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 import tyro
 from fuzz_crash import Crashes
+from fuzz_foreign import TARGETS
 from fuzz_limits import Outcome, tried
-from fuzz_targets import RUNS, TARGETS, run_folders
+from fuzz_targets import RUNS, run_folders
 
 DEATHS = {f"death of {kind}": kind for kind in RUNS}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import tomli_w
 from fuzz_targets import RUNS, Case, Target, run_folders
+from fuzz_targets import TARGETS as FILES
 from safetensors import safe_open
 from safetensors.torch import load, save
 
@@ -211,7 +212,7 @@ def drawn(source: Any, draw: random.Random) -> tuple[Any, random.Random]:
     return source, draw
 
 
-FOREIGN_TARGETS = {
+TARGETS = FILES | {
     "foreign run": Target(lambda: list(RUNS), drawn, foreign_run),
     "foreign study": Target(studies, drawn, foreign_study),
     "foreign archive": Target(archives, drawn, foreign_archive),

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 from fuzz_crash import Crashes
+from fuzz_foreign import TARGETS
 from fuzz_limits import tried
-from fuzz_targets import RUNS, TARGETS
+from fuzz_targets import RUNS
 
 from dqn_memory.runs.kinds import trainer_class
 from envs.gridverse.yaml.world import stock_files
