@@ -57,7 +57,7 @@ class Coin(Endless):
 class Big(Endless):
     """Shows pictures of which no machine holds many."""
 
-    observation_space = spaces.Box(0, 255, (4_000, 4_000, 3), np.uint8)
+    observation_space = spaces.Box(0, 255, (250, 250, 3), np.uint8)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -129,7 +129,7 @@ def test_runs_in_an_environment_of_global_randomness_are_repeated(tmp_path):
 
 
 def test_a_replay_that_never_fits_is_one_sentence_from_python(tmp_path):
-    assert "--capacity" in told(train, env="Mine/Big-v0", total_steps=20_000, track=["none"], run=str(tmp_path / "run"))
+    assert "--capacity" in told(train, env="Mine/Big-v0", capacity=10_000_000, track=["none"], run=str(tmp_path / "r"))
 
 
 @pytest.mark.parametrize("made", [

@@ -395,7 +395,8 @@ def test_the_runs_of_a_study_are_told_its_modules(own, capsys):
 
 def test_a_process_of_its_own_imports_none(marker):
     run = foreign(plugin=["runs.foreign.evil"], env="evil:X-v0")
-    path = os.pathsep.join([str(Path(train.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    places = [str(Path(train.__file__).parents[1]), os.environ.get("PYTHONPATH")]
+    path = os.pathsep.join(filter(None, places))  # an empty entry would stand for the working directory
     call = partial(subprocess.run, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}, check=False)
     done = call([sys.executable, "-m", "dqn_memory.evaluate", str(run)])
     assert done.returncode == 2 and "--plugin runs.foreign.evil" in done.stderr and done.stderr.count("\n") == 1
