@@ -51,7 +51,7 @@ build/triton/.stamp: .venv/.stamp
 	touch $@
 
 fuzz: .venv/.stamp
-	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --minutes $(MINUTES)
+	PYTHONPATH=.:tests OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --minutes $(MINUTES)
 
 study-smoke: .venv/.stamp
 	$(BIN)/python -m dqn_memory.study.run smoke --workers $(WORKERS)
