@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
-from dqn_memory.runs.checkpoint import Checkpoint, check_form, foreign_state
+from dqn_memory.runs.checkpoint import Checkpoint, check_actions, check_form, foreign_state
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import script_of
@@ -241,6 +241,7 @@ class Trainer(ABC, Generic[C]):
         state, self.clock.saved = checkpoint.trainer, checkpoint.header
         device_bound = ("optimizers", *dropout_state(self.device))  # these are of another form on another device
         check_form(state, {name: own for name, own in self.state_dict().items() if name not in device_bound})
+        check_actions(state, self.fleet.num_actions)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             restore_optimizer(optimizer, saved)
         for name in ("fleet", "stats", *self.stateful):

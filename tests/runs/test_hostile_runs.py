@@ -290,3 +290,17 @@ def test_a_setting_of_the_optimiser_of_another_type_is_refused(name: str, value:
     if name != "lr" or value == value:  # a rate that is NaN stops the run at its first update
         with pytest.raises((TypeError, OverflowError)):
             restore_optimizer(optimizer(), state)
+
+
+@pytest.mark.parametrize("value", [-1, 1_000])
+def test_a_saved_action_that_the_environment_does_not_have_is_refused(run: Path, value: int) -> None:
+    manifest = run / "checkpoints" / checkpoint.MANIFEST
+    content = json.loads(manifest.read_bytes())["content"]
+    file = manifest.with_name(content["trainer"]["file"])
+    state = torch.load(file, weights_only=True)
+    state["previous_action"].fill_(value)
+    data = checkpoint.pack_trainer(state)
+    file.write_bytes(data)
+    content["trainer"] |= {"size": len(data), "sha256": sha256(data)}
+    manifest.write_bytes(checkpoint._seal(content))
+    assert "previous_action" in told(resume, run)
