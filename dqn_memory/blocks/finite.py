@@ -212,7 +212,10 @@ def finite(x: Tensor, degree: int = 1) -> Tensor:
     """Put 0 in place of what is not finite, or beyond the limit of its degree; gradients pass as they are."""
     if not x.is_floating_point():
         return x
-    found: Tensor = Finite.apply(x, min(_limit(x, degree), torch.finfo(x.dtype).max))  # a half cannot hold more
+    limit = min(_limit(x, degree), torch.finfo(x.dtype).max)  # a half cannot hold more
+    if torch.compiler.is_compiling():  # the compiler reads no function with a rule of its own for tangents
+        return torch.where(x.abs() <= limit, x, 0.0)
+    found: Tensor = Finite.apply(x, limit)
     return found
 
 
