@@ -26,7 +26,7 @@ from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.lock import lock_holder
 from dqn_memory.runs.metrics import FINAL, METRICS, RAW, is_count, is_line, is_number
 from dqn_memory.runs.toml import from_toml, to_toml
-from dqn_memory.study.definition import Definition, Label, Planned, flat
+from dqn_memory.study.definition import LONGEST_TEXT, Definition, Label, Planned, flat
 from envs.files import (
     MOST_BYTES,
     check_inside,
@@ -44,7 +44,7 @@ from envs.files import (
 State = Literal["finished", "running", "waiting", "stopped", "failed"]
 FORMAT = "dqn-memory study 1"
 STATE, DEFINITION = "study.sqlite3", "study.toml"
-LONGEST_TEXT, LONGEST_LABEL = 10_000, 1_000  # characters that a report shows, and draws, in reasonable time
+LONGEST_LABEL = 1_000  # characters of a value of an axis, which a report draws in reasonable time
 LOCK = Path("locks/study.lock")  # held by the `study.run` that is at work
 HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
 HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
