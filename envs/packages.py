@@ -5,6 +5,7 @@ such a name leads to an import.
 """
 
 import importlib
+import os
 import re
 import shlex
 import site
@@ -172,11 +173,18 @@ def installed_alone(*first: str) -> Iterator[None]:
 
 
 def _is_installed(place: str) -> bool:
-    """Tell whether a file or folder lies where Python and its packages are installed."""
+    """Tell whether a file or folder lies where Python and its packages are installed, itself or what it links to.
+
+    uv may link each file of a package to its cache, and puts site-packages of other places on the path.
+    """
     paths = sysconfig.get_paths()
     named = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
     places = [*named, *site.getsitepackages(), site.getusersitepackages(), f"{sys.base_prefix}/DLLs"]  # of Windows
-    return any(Path(place).resolve().is_relative_to(Path(each).resolve()) for each in places)
+    added = [Path(entry).absolute() for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+    here = Path.cwd().resolve()
+    homes = [*map(Path, places), *(entry for entry in added if not entry.resolve().is_relative_to(here))]
+    found = Path(os.path.abspath(place))
+    return any(found.is_relative_to(each) or found.resolve().is_relative_to(each.resolve()) for each in homes)
 
 
 def _path_of(name: str) -> AbstractContextManager[None]:

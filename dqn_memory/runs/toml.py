@@ -23,7 +23,9 @@ from dqn_memory.runs.errors import UserError, near_names, require
 C = TypeVar("C")
 SCHEMA = 2  # of the settings' names
 DEEPEST = 20  # tables and arrays within one another
-DOTTED = re.compile(rf"(?:[\w\"'-]+\s*\.\s*){{{DEEPEST}}}")  # a key that names deeper ones
+MOST_BITS = 1000  # of an integer, which 0x may write with more digits than Python prints
+PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""  # of a key; nothing of it is read twice
+DOTTED = re.compile(rf"(?<![\w-])(?:{PART}\.[ \t]*+){{{DEEPEST}}}")  # a key that names deeper ones
 NONE = "none"
 NAMES = {
     bool: "true or false",
@@ -110,6 +112,8 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
     level: list[Any] = [tree]
     for _ in range(DEEPEST):
         level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)]
+        if any(isinstance(value, int) and value.bit_length() > MOST_BITS for value in level):
+            raise UserError(f"{source}: a number has too many digits")
         level = [value for value in level if isinstance(value, dict | list)]
     if level:
         raise UserError(f"{source}: its tables are nested too deeply")

@@ -60,6 +60,7 @@ FLAGS = {"world": "env"}  # axes whose plain values belong to a flag of another 
 PRESETS = "config"  # the key of presets, beside settings
 EVALUATIONS = 10  # on the way of a short run of rollouts whose study does not say how often
 Label = str | int | float | bool
+LONGEST_TEXT = 10_000  # characters of a title or such, which a report shows in reasonable time
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,9 @@ def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> 
 def parse_file(text: str, source: str) -> File:
     """Read a definition as it is written; that of a study or an archive may be of another version."""
     file = from_toml(File, text, source)
+    for name in ("title", "about"):
+        if len(getattr(file, name)) > LONGEST_TEXT:
+            raise UserError(f"{source}: {name} has more than {LONGEST_TEXT:,} characters")
     for world, line in file.lines.items():
         if not -math.inf < line.random < line.best < math.inf:  # nan, which is neither, where it is not given
             raise UserError(

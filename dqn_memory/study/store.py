@@ -26,7 +26,7 @@ from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.lock import lock_holder
 from dqn_memory.runs.metrics import FINAL, METRICS, RAW, is_count, is_line, is_number
 from dqn_memory.runs.toml import from_toml, to_toml
-from dqn_memory.study.definition import Definition, Label, Planned, flat
+from dqn_memory.study.definition import LONGEST_TEXT, Definition, Label, Planned, flat
 from envs.files import (
     MOST_BYTES,
     check_inside,
@@ -44,6 +44,7 @@ from envs.files import (
 State = Literal["finished", "running", "waiting", "stopped", "failed"]
 FORMAT = "dqn-memory study 1"
 STATE, DEFINITION = "study.sqlite3", "study.toml"
+LONGEST_LABEL = 1_000  # characters of a value of an axis, which a report draws in reasonable time
 LOCK = Path("locks/study.lock")  # held by the `study.run` that is at work
 HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
 HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
@@ -129,6 +130,8 @@ def read_facts(plain: Mapping[str, Any]) -> dict[str, Any]:
     texts = [found[name] for name in ("name", "title", "about", "kind")]
     if not all(isinstance(text, str) for text in (*texts, *found["axes"])) or not isinstance(found["smoke"], bool):
         raise TypeError("name, title, about, kind and axes are texts, and smoke is a truth value")
+    if any(len(text) > LONGEST_TEXT for text in texts):
+        raise TypeError(f"a name, title, about or kind has more than {LONGEST_TEXT:,} characters")
     return found
 
 
@@ -141,6 +144,8 @@ def checked_run(run: RunState, axes: Sequence[str]) -> RunState:
     )
     if not labels or not {"world", "architecture", "seed", *axes} <= run.axes.keys() or not is_count(run.axes["seed"]):
         raise TypeError(f"the axes of {run.name} are not those of the study, with a whole number as the seed")
+    if any(len(str(label)) > LONGEST_LABEL for label in run.axes.values()):
+        raise TypeError(f"an axis of {run.name} has a value of more than {LONGEST_LABEL:,} characters")
     if run.state not in get_args(State) or not isinstance(run.error, str):
         raise TypeError(f"the state of {run.name} is none")
     if not (is_count(run.steps) and is_count(run.attempts) and (run.seconds is None or is_number(run.seconds))):

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import shutil
+import site
 import subprocess
 import sys
 from dataclasses import replace
@@ -32,7 +33,7 @@ from dqn_memory.study import run as study_run
 from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import collect
 from envs.files import sha256
-from envs.packages import PACKAGES
+from envs.packages import PACKAGES, make_env
 from envs.registry import WORLDS
 from world_models.glam import inspect as glam_inspect
 from world_models.unizero import inspect as unizero_inspect
@@ -409,3 +410,33 @@ def test_a_plugins_value_error_keeps_its_traceback(own, monkeypatch):
     with pytest.raises(ValueError, match="mine") as caught:
         train.main(training_flags("run", "--plugin", "mine.own", "--architecture", "broken", "--env", MEMORY))
     assert not isinstance(caught.value, api.UserError)
+
+
+INSTALLED = "import gymnasium\ngymnasium.register('MiniGrid-Mine-v0', 'gymnasium.envs.classic_control:CartPoleEnv')\n"
+
+
+@pytest.mark.parametrize("how", ["files", "folder", "added"])
+def test_packages_are_known_wherever_uv_installs_them(how, tmp_path, monkeypatch):
+    cache, place = tmp_path / "cache" / "minigrid", tmp_path / "env" / "site-packages"
+    cache.mkdir(parents=True)
+    (cache / "__init__.py").write_text(INSTALLED)
+    place.mkdir(parents=True)
+    if how == "folder":
+        (place / "minigrid").symlink_to(cache)
+    elif how == "files":
+        (place / "minigrid").mkdir()
+        (place / "minigrid" / "__init__.py").symlink_to(cache / "__init__.py")
+    else:
+        shutil.copytree(cache, place / "minigrid")
+    if how != "added":  # what `uv run --with` adds to the path is none of Python's own places
+        monkeypatch.setattr(site, "getsitepackages", lambda: [str(place)])
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "path", [str(place), *sys.path])
+    kept = {name: sys.modules.pop(name) for name in list(sys.modules) if name.split(".")[0] == "minigrid"}
+    try:
+        assert make_env("MiniGrid-Mine-v0").spec.id == "MiniGrid-Mine-v0"
+    finally:
+        sys.modules.pop("minigrid", None)
+        sys.modules.update(kept)
+        gymnasium.registry.pop("MiniGrid-Mine-v0", None)

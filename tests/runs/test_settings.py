@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import pytest
+from hostile import within
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -404,3 +405,20 @@ def test_a_width_beside_a_number_of_parameters_is_one_sentence(given):
     assert "--match 100k" in said and given[0].partition("=")[0] in said
     name = given[0].partition("=")[0][2:].replace("-", "_")
     assert "--match 100k" in told(parse, TrainConfig, {"match": "100k", name: 64})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'env = "' + "t" * 200_000 + '"\n[',
+        "env = 1" + "0" * 200_000,
+        '"!"' + '."!"' * 15_000 + " = 1",
+        "'\"'" + ".'\"'" * 15_000 + " = 1",
+        r'"\""' + r'."\""' * 15_000 + " = 1",
+        "total_steps = 0x" + "f" * 20_000,
+    ],
+    ids=lambda text: text[:8],
+)
+def test_long_words_keys_and_numbers_are_read_in_no_time(text):
+    with within(1):
+        assert len(told(from_toml, TrainConfig, text, "config.toml")) < 300

@@ -226,3 +226,9 @@ seed = [1]
 """
     said = told(expand, parse_definition(text, "both.toml", "both"))
     assert "--width" in said and "--match 100k" in said
+
+
+def test_a_title_that_no_report_could_show_in_time_is_refused() -> None:
+    text = f'title = "{"*" * 20_000}"\nkind = "q_network"\n[axes]\nworld = ["POMDP/CarFlag-v0"]\n'
+    text += 'architecture = ["gru"]\nseed = [1]\n'
+    assert "title" in told(parse_definition, text, "long.toml", "long")

@@ -230,6 +230,21 @@ def test_cells_of_another_type_are_taken_or_one_sentence(tmp_path: Path, column:
             assert "\n" not in str(error) and str(folder) in str(error)
 
 
+@pytest.mark.parametrize("place", ["about", "title", "axes.architecture"])
+def test_texts_that_a_report_could_not_show_in_time_are_refused(tmp_path: Path, place: str) -> None:
+    folder = Path(shutil.copytree(SMOKE, tmp_path / "kept"))
+    if place == "axes.architecture":
+        rows = list(csv.DictReader((folder / "runs.csv").open(newline="")))
+        write_rows(folder / "runs.csv", [rows[0] | {place: "<b>" * 20_000}, *rows[1:]])
+        reseal(folder)
+    else:
+        index = json.loads((folder / "archive.json").read_text())
+        index["study"][place] = "*" * 100_000
+        (folder / "archive.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match="characters"):
+        open_source(folder)
+
+
 @pytest.mark.parametrize(
     ("name", "texts"),
     [
