@@ -47,6 +47,7 @@ from envs.spaces import image_bounds
 
 HEADS = ("mlp", "linear")
 WINDOW_LENGTHS = (8, 16, 24, 32)  # what shorter windows are trimmed to; compiled runs have a graph of each
+MAX_TOKENS = 2**24  # of which a table holds a vector each
 CONTINUOUS_PADDING = -5.0  # below every observation of the published environments, as in the published code
 
 
@@ -80,7 +81,8 @@ def observation_spec(space: gymnasium.Space) -> ObservationSpec:
     them is never used); the last one is the padding token.
 
     Raises:
-        UserError: the space is of another kind, or an image whose sizes do not say which axis holds its channels.
+        UserError: the space is of another kind, an image whose sizes do not say which axis holds its channels, an
+            image without pixels, or has more tokens than a table can hold.
     """
     if isinstance(space, gymnasium.spaces.Discrete):
         return _tokens(1, int(space.n) + 1)
@@ -96,6 +98,7 @@ def observation_spec(space: gymnasium.Space) -> ObservationSpec:
 
 
 def _image(space: gymnasium.spaces.Box) -> ObservationSpec:
+    require(all(space.shape), f"an image of {' x '.join(map(str, space.shape))} holds no pixels")
     try:
         channels_last(space.shape)
     except ValueError as error:
@@ -104,6 +107,7 @@ def _image(space: gymnasium.spaces.Box) -> ObservationSpec:
 
 
 def _tokens(components: int, vocabulary: int) -> ObservationSpec:
+    require(vocabulary <= MAX_TOKENS, f"an observation has {vocabulary} tokens; a network embeds up to {MAX_TOKENS}")
     dtype = torch.uint8 if vocabulary <= 256 else torch.int32
     return ObservationSpec("discrete", (components,), vocabulary, dtype)
 

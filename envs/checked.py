@@ -5,7 +5,7 @@ import random
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
@@ -25,8 +25,8 @@ CHAIN = 100  # errors that led to one another, of which the texts are read
 CAREFUL = 10  # first values of an integer image or vector whose bounds are checked; a later check would cost too much
 
 silent = False  # set in processes beside which another one says the same
-_draws_globally: set[type] = set()  # environments that were seen to use a global generator
-_keeps_to_its_own: set[type] = set()  # those that were watched and were not
+_draws_globally: set[Any] = set()  # kinds of environments that were seen to use a global generator
+_keeps_to_its_own: set[Any] = set()  # those that were watched and were not
 
 
 @cache
@@ -66,6 +66,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.taken = 0  # steps of the running episode
         self._where = "reset"
         self._globals: Globals | None = None
+        self._kind = tuple(_kinds(env))
         if isinstance(seen, gymnasium.spaces.Box) and len(seen.shape) == 3 and not _bounded(seen):
             say_once(f"{self.name}: its images have no bounds ({shown(seen)}); their values are read as they are")
         say_learning(self.name, env)
@@ -73,7 +74,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         self.taken, self._where = 0, "reset"
-        if seed is not None and type(self.unwrapped) not in _keeps_to_its_own:
+        if seed is not None and self._kind not in _keeps_to_its_own:
             self._globals = Globals(seed)
         given = {"seed": seed} if options is None else {"seed": seed, "options": options}
         try:
@@ -162,15 +163,14 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         assert self._globals is not None
         with self._globals.lent():
             result = function(*args, **kwargs)
-        kind = type(self.unwrapped)
-        if self._globals.used and kind not in _draws_globally:
-            _draws_globally.add(kind)
+        if self._globals.used and self._kind not in _draws_globally:
+            _draws_globally.add(self._kind)
             say_once(
                 f"{self.name} ignores its seed: it draws from {self._globals.used}, not from the generator that "
                 "reset(seed=...) seeds (self.np_random); each copy is lent a seeded one, which makes runs repeatable"
             )
-        if self._globals.calls >= WATCHED and kind not in _draws_globally:
-            _keeps_to_its_own.add(kind)
+        if self._globals.calls >= WATCHED and self._kind not in _draws_globally:
+            _keeps_to_its_own.add(self._kind)
             self._globals = None
         return result
 
@@ -355,6 +355,16 @@ def limited(env: Any) -> bool:
     while not known and isinstance(env, gymnasium.Wrapper):
         known, env = isinstance(env, gymnasium.wrappers.TimeLimit), env.env
     return bool(known)
+
+
+def _kinds(env: Any) -> Iterator[Any]:
+    """Name the types of an environment and its wrappers, and the code of functions that wrappers were given."""
+    while True:
+        yield type(env)
+        yield getattr(getattr(env, "func", None), "__code__", None)
+        if not isinstance(env, gymnasium.Wrapper):
+            return
+        env = env.env
 
 
 def learning_wrappers(env: Any) -> list[str]:

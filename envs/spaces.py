@@ -192,6 +192,8 @@ def encoder(
         dtype = _stored(space.dtype)
         if dtype == space.dtype:
             return space, fit
+        held = dtype.kind == "f" or int(space.high.max(initial=0)) <= _most(dtype)
+        require(held, f"Images of {space.dtype} may hold numbers up to {_most(dtype)}, not those of {shown(space)}.")
         wide = spaces.Box(space.low.astype(dtype), space.high.astype(dtype), dtype=dtype.type)
         return wide, lambda observation: fit(observation).astype(dtype)
     if isinstance(space, spaces.Box):

@@ -96,3 +96,10 @@ def test_axes_that_sizes_do_not_settle_are_refused(shape, last):
     else:
         first_layer = observation_embedding(observation_spec(space), 8).convolutions[0]
         assert first_layer.in_channels == (shape[-1] if last else shape[0])
+
+
+@pytest.mark.parametrize("space", [
+    spaces.Box(0, 255, (0, 5, 3), np.uint8), spaces.Box(0, 2**64 - 1, (5, 5, 1), np.uint64), spaces.Discrete(2**40),
+])  # fmt: skip
+def test_an_observation_that_no_network_can_hold_is_one_sentence(space):
+    assert told(lambda: observation_spec(encoder(space)[0])).isprintable()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from foreign import Odd
 from gymnasium import spaces
-from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit, TransformReward
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit, TransformObservation, TransformReward
 from run_folders import told
 
 from envs.checked import Checked
@@ -211,6 +211,24 @@ def test_global_generators_are_lent_seeded_named_and_given_back(name, capsys):
     assert said.count(kind.__name__) == 1 and name in said
     assert np.array_equal(np.random.get_state()[1], before[0]) and random.getstate() == before[1]
     assert torch.equal(torch.get_rng_state(), before[2])
+
+
+def test_a_wrapper_that_draws_globally_is_watched_though_its_environment_draws_by_itself(capsys):
+    kind, zeros = type("Calm", (Odd,), {}), np.zeros(3, np.float32)
+    calm = {"first": (zeros, {}), "after": after(zeros), "space": VECTOR}
+
+    def rolled(make):
+        fleet = GymnasiumFleet(make, 2, 1)
+        return torch.stack([fleet.reset(), *(fleet.step(STILL).observation for _ in range(40))])
+
+    rolled(lambda: TransformObservation(kind(**calm), np.copy, VECTOR))
+    before = np.random.get_state()[1].copy()
+    noisy = [
+        rolled(lambda: TransformObservation(kind(**calm), lambda seen: seen + np.random.rand(), VECTOR))
+        for _ in range(2)
+    ]
+    assert torch.equal(*noisy) and noisy[0].std() > 0
+    assert np.array_equal(np.random.get_state()[1], before) and "Calm" in capsys.readouterr().err
 
 
 def test_a_seed_that_changes_nothing_is_found():
