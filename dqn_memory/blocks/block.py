@@ -1,6 +1,7 @@
 """The contract of every sequence block, and the one way to look a name up in a registry."""
 
 import difflib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -8,13 +9,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.finite import check_positions, contained, separate
+from dqn_memory.blocks.finite import check_positions, contained, distrusting, separate
 from dqn_memory.blocks.finite import wide as wide
 from dqn_memory.blocks.finite import wide_dtype as wide_dtype
 
 State = tuple[Tensor, ...]
 Device = torch.device | str | None
 Entry = TypeVar("Entry")
+OURS = __name__.partition(".")[0]
+METHODS = {"forward", "at", "at_every_prefix", "sequence", "step", "run", "advance"}
 
 
 class Block(nn.Module, ABC):
@@ -35,6 +38,13 @@ class Block(nn.Module, ABC):
     degree: int = 1
     # True: its first values are part of what it is, and no network draws them anew.
     initialises_itself: bool = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__module__.partition(".")[0] != OURS:
+            for name, method in list(vars(cls).items()):
+                if name in METHODS and inspect.isfunction(method):
+                    setattr(cls, name, distrusting(method))
 
     @abstractmethod
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:

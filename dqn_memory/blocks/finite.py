@@ -5,6 +5,7 @@ map's weight multiplies every input, of other episodes and of padding too. So a 
 and NaN is put on all outputs that depend on them.
 """
 
+import functools
 import itertools
 import math
 import threading
@@ -42,6 +43,22 @@ def trusting(run: Callable[..., Any], *inputs: Any) -> Any:
         return run(*inputs)
     finally:
         _trust.given = before
+
+
+def distrusting(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function of others' code, which may hand any numbers to parts of ours: these look for themselves."""
+
+    @functools.wraps(run)
+    def apart(*inputs: Any, **options: Any) -> Any:
+        if not trusted():
+            return run(*inputs, **options)
+        _trust.given = False
+        try:
+            return run(*inputs, **options)
+        finally:
+            _trust.given = True
+
+    return apart
 
 
 def wide_dtype(dtype: torch.dtype | None) -> torch.dtype:
