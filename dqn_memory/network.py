@@ -398,6 +398,8 @@ class QNetwork(nn.Module):
         bag: Bag | None = None,
     ) -> Tensor:  # fmt: skip
         """Compute Q at position `index` (B,) of each window, (B, A); the last layer computes only that position."""
+        if bag is not None:  # here, as what stands inside `contained_at` looks at nothing again
+            bag = replace(bag, observation=unpadded(bag.observation, bag.count))
         return contained_at(
             lambda seen, lengths, index: self.at_embedded(self.embed(seen, previous_action), lengths, index, bag),
             observation, lengths, index, self.causal, self.degree,

@@ -1,6 +1,7 @@
 """The contract of every sequence block, and the one way to look a name up in a registry."""
 
 import difflib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -8,13 +9,16 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.finite import check_positions, contained, separate
+from dqn_memory.blocks.finite import check_positions, contained, distrusting, separate
 from dqn_memory.blocks.finite import wide as wide
 from dqn_memory.blocks.finite import wide_dtype as wide_dtype
 
 State = tuple[Tensor, ...]
 Device = torch.device | str | None
 Entry = TypeVar("Entry")
+MANY = 2**13  # numbers from which on three operators are faster than one
+OURS = __name__.partition(".")[0]
+METHODS = {"forward", "at", "at_every_prefix", "sequence", "step", "run", "advance"}
 
 
 class Block(nn.Module, ABC):
@@ -35,6 +39,13 @@ class Block(nn.Module, ABC):
     degree: int = 1
     # True: its first values are part of what it is, and no network draws them anew.
     initialises_itself: bool = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__module__.partition(".")[0] != OURS:
+            for name, method in list(vars(cls).items()):
+                if name in METHODS and inspect.isfunction(method):
+                    setattr(cls, name, distrusting(method))
 
     @abstractmethod
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -191,6 +202,8 @@ def zeroed(x: Tensor, where: Tensor) -> Tensor:
     """Put 0 where a mask that broadcasts is true, in place of NaN too."""
     large = x.dim() > 2 and x.dtype == torch.float32 and x.device.type == "cpu"
     if not large or torch.is_grad_enabled() or torch.compiler.is_exporting():
+        return x.masked_fill(where, 0)
+    if not torch.compiler.is_compiling() and x.numel() < MANY:
         return x.masked_fill(where, 0)
     kept = torch.where(where, 0, -1).int()  # four times as fast
     return (x.view(torch.int32) & kept).view(torch.float32)

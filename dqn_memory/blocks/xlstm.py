@@ -16,7 +16,7 @@ from dqn_memory.blocks.chunks import join_heads, split_heads
 from dqn_memory.blocks.kernels.operator import without_autocast
 
 CHUNK = 32  # positions whose scores are computed at once
-NOTHING = -1e30  # stands for the logarithm of 0, without its infinite differences
+NOTHING = -1e15  # stands for the logarithm of 0, without its infinite differences; its square is finite too
 FIRST, LAST = 3.0, 6.0  # first biases of forget gates: a half of what they keep is left after 14 to 280 positions
 
 
@@ -48,7 +48,7 @@ class SLSTM(Memory):
         self.tail = Tail(width, projection, dropout)
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Make h, c / n and log n, (B, H, d) in float32 or wider: zeros, but -1e30 for the logarithm of 0."""
+        """Make h, c / n and log n, (B, H, d) in float32 or wider: zeros, but -1e15 for the logarithm of 0."""
         dtype, shape = wide_dtype(dtype), (batch, self.heads, self.head)
         return tuple(torch.full(shape, value, device=device, dtype=dtype) for value in (0.0, 0.0, NOTHING))
 
