@@ -440,3 +440,11 @@ def test_packages_are_known_wherever_uv_installs_them(how, tmp_path, monkeypatch
         sys.modules.pop("minigrid", None)
         sys.modules.update(kept)
         gymnasium.registry.pop("MiniGrid-Mine-v0", None)
+
+
+def test_settings_of_numba_in_the_working_directory_are_not_read(tmp_path):
+    (tmp_path / ".numba_config.yaml").write_text("cache_dir: theirs\n")
+    code = "import torch; from dqn_memory.blocks import build; build('gru', 8).sequence(torch.zeros(2, 3, 8))"
+    path = str(Path(train.__file__).parents[1])
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=os.environ | {"PYTHONPATH": path}, check=True)
+    assert [each.name for each in tmp_path.iterdir()] == [".numba_config.yaml"]

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dqn_memory.blocks.kernels.operator import environment_alone
 from world_models.unizero.config import TreeConfig
 from world_models.unizero.tree import SMALLEST_RANGE, TIE, Tree
 
+environment_alone()
 compiled = numba.njit(cache=True)  # to machine code, without reordering float arithmetic
 Arrays = namedtuple(
     "Arrays", "parent action depth path child prior reward visits total low high margin history taken remembered"

@@ -1,6 +1,7 @@
 """How a function that torch knows nothing about, and its gradient, become operators of torch."""
 
 import inspect
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
@@ -12,6 +13,18 @@ from torch.autograd import forward_ad
 
 UNCHANGED = nullcontext()
 NUMBA = find_spec("numba") is not None  # without it the forms in torch run, which compute the same
+
+
+def environment_alone() -> None:
+    """Let numba read its settings from the environment alone, and from no file in the working directory.
+
+    Such a file may be a stranger's, and its settings name folders and modules of code. Call it before a compilation.
+    """
+    from numba.core import config
+
+    if getattr(config, "_config_fname", None) not in (None, os.devnull):
+        config._config_fname = os.devnull
+        config.reload_config()
 
 
 def operator(
