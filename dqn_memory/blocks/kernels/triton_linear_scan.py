@@ -71,7 +71,7 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         real += tl.load(grad + at, here, other=0.0)
         goes_on = here
         if RESETS:
-            goes_on = here & (tl.load(keep + row * time + t) != 0)
+            goes_on = n < tl.where(tl.load(keep + row * time + t) != 0, width, 0)
         before, factor = tl.load(past, goes_on, other=0.0), tl.load(decay + step, here, other=0.0)
         tl.store(to_drive + at, real, here)
         if PAIRS:
