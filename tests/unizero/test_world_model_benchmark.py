@@ -155,7 +155,7 @@ def test_wrong_input_is_one_sentence(capsys):
 @pytest.mark.long
 def test_sizes_are_printed_as_json_and_written_nowhere(here, capsys):
     parameters.main(["unizero", "--format", "json"])
-    assert len(json.loads(capsys.readouterr().out)) == 2 and not list(here.iterdir())
+    assert len(json.loads(capsys.readouterr().out)) == 3 and not list(here.iterdir())
 
 
 @pytest.fixture(scope="module")
