@@ -7,6 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -361,8 +362,8 @@ def test_a_disk_that_is_full_for_tensorboard_is_told_at_the_line_that_it_refuses
     assert threading.active_count() == threads
 
 
-def test_an_interrupt_after_the_rename_keeps_the_new_checkpoint(run, monkeypatch):
-    save(run, 1)
+@contextmanager
+def interrupted_after_the_rename(monkeypatch):
     real = Path.replace
 
     def interrupted(self: Path, target: Path) -> Path:
@@ -373,6 +374,12 @@ def test_an_interrupt_after_the_rename_keeps_the_new_checkpoint(run, monkeypatch
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Path, "replace", interrupted)
+        yield
+
+
+def test_an_interrupt_after_the_rename_keeps_the_new_checkpoint(run, monkeypatch):
+    save(run, 1)
+    with interrupted_after_the_rename(monkeypatch):
         save(run, 2)
     check(run, 2)
 
@@ -381,16 +388,7 @@ def test_an_interrupt_after_the_rename_keeps_the_new_checkpoint(run, monkeypatch
 def test_a_save_without_replay_that_is_cut_off_loses_no_chunk_of_the_next_one(run, monkeypatch, second):
     ring = Ring(10, 6)
     save(run, 6, ring)
-    real = Path.replace
-
-    def interrupted(self: Path, target: Path) -> Path:
-        done = real(self, target)
-        if target.name == "manifest.json":
-            raise KeyboardInterrupt
-        return done
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Path, "replace", interrupted)
+    with interrupted_after_the_rename(monkeypatch):
         save(run, 7)
     ring.written = second
     save(run, second, ring)

@@ -109,7 +109,7 @@ def test_hours_and_returns_of_the_other_library_are_those_of_the_tables() -> Non
 
 def test_the_answer_holds_in_the_raw_rows_and_the_readme_tells_the_same() -> None:
     def above(archive: str, world: str, first: str, second: str) -> bool:
-        """Whether the first ends higher beyond chance."""
+        """Whether the first ends significantly higher."""
         ours, theirs = (found[archive][world, name] for name in (first, second))
         return np.mean(ours) > np.mean(theirs) and stats.ttest_ind(ours, theirs, equal_var=False).pvalue < 0.05
 
