@@ -8,6 +8,7 @@ Shapes: B windows, T positions of a window (T <= K, the context length), D model
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -429,13 +430,20 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute Q (B, A) of one step of B episodes from carried states; rows with `reset` start from a fresh one."""
-        x, after = self.encode_step(observation, previous_action, state, reset)
+        x, after = self._encode_step(observation, previous_action, state, reset)
         return self.read(x), after
 
     def encode_step(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute what the head reads of one step, (B, D), and the state after it."""
+        x, after = self._encode_step(observation, previous_action, state, reset)
+        return separate(observation, x, tuple(itertools.chain.from_iterable(after)))[0], after
+
+    def _encode_step(
+        self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
+    ) -> tuple[Tensor, list[Any]]:
+        """Compute `encode_step`; the encoding may share memory with the state."""
         previous_action = self._known(previous_action, reset)
 
         def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
@@ -444,8 +452,7 @@ class QNetwork(nn.Module):
 
         if torch.is_grad_enabled():
             return contained_layers(run, observation, state, reset, self.degree)
-        x, after = trusting(run, observation, state, reset)  # rows do not meet, and no gradient is there to spoil
-        return separate(observation, x, sum(map(tuple, after), ()))[0], after
+        return trusting(run, observation, state, reset)  # rows do not meet, and no gradient is there to spoil
 
     def sequence(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None

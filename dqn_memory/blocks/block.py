@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.finite import check_positions, contained, distrusting, separate
+from dqn_memory.blocks.finite import cast, check_positions, contained, distrusting, separate
 from dqn_memory.blocks.finite import wide as wide
 from dqn_memory.blocks.finite import wide_dtype as wide_dtype
 
@@ -115,6 +115,7 @@ class Memory(Block):
     features: int | None = None  # D, where `build` made it
     # True: the state is recent inputs, and `run` keeps what is not finite to the outputs that read it.
     contains: bool = False
+    _form: list[torch.Size] | None = None  # of a state's parts, without their rows
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -156,23 +157,23 @@ class Memory(Block):
         return contained(self.advance, x, known, reset, state is not None, self.degree)
 
     def _check(self, x: Tensor, state: State, reset: Tensor | None, axes: int) -> None:
-        name, shape = type(self).__name__, x.shape[:axes]
-        if x.dim() != axes + 1 or self.features not in (None, x.shape[-1]):
+        shape = x.shape
+        if len(shape) != axes + 1 or self.features not in (None, shape[-1]):
             form = f"({'B, T' if axes == 2 else 'B'}, {self.features or 'D'})"
-            raise ValueError(f"{name}: the input has shape {tuple(x.shape)}; it must be {form}")
+            raise ValueError(f"{type(self).__name__}: the input has shape {tuple(shape)}; it must be {form}")
         if axes == 2:
             check_positions(x)
-        if reset is not None and (reset.shape != shape or reset.dtype != torch.bool):
-            raise ValueError(f"{name}: reset is {reset.dtype} {tuple(reset.shape)}; it must be bool {tuple(shape)}")
-        wanted = self._shapes(shape[0])
-        found = [tuple(part.shape) for part in state]
-        if found != wanted:
-            raise ValueError(f"{name}: the state has shapes {found}; for {shape[0]} rows they must be {wanted}")
-
-    def _shapes(self, batch: int) -> list[tuple[int, ...]]:
-        if not hasattr(self, "_form"):
-            self._form = [tuple(part.shape[1:]) for part in self.initial_state(1, "meta")]
-        return [(batch, *part) for part in self._form]
+        if reset is not None and (reset.shape != shape[:axes] or reset.dtype != torch.bool):
+            given = f"{reset.dtype} {tuple(reset.shape)}"
+            raise ValueError(f"{type(self).__name__}: reset is {given}; it must be bool {tuple(shape[:axes])}")
+        if self._form is None:
+            self._form = [part.shape[1:] for part in self.initial_state(1, "meta")]
+        rows = shape[0]
+        if [part.shape for part in state] != [(rows, *part) for part in self._form]:
+            found, wanted = [tuple(part.shape) for part in state], [(rows, *part) for part in self._form]
+            raise ValueError(
+                f"{type(self).__name__}: the state has shapes {found}; for {rows} rows they must be {wanted}"
+            )
 
 
 def step_by_step(
@@ -195,7 +196,8 @@ def fresh(state: State, reset: Tensor | None) -> State:
 
 def carried(state: State, x: Tensor) -> State:
     """Convert a state to the dtype in which sums over inputs x are computed."""
-    return tuple(part.to(wide_dtype(x.dtype)) for part in state)
+    dtype = wide_dtype(x.dtype)
+    return tuple(cast(part, dtype) for part in state)
 
 
 def zeroed(x: Tensor, where: Tensor) -> Tensor:

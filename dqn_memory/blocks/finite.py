@@ -36,13 +36,13 @@ def trusted() -> bool:
 
 def trusting(run: Callable[..., Any], *inputs: Any) -> Any:
     """Run something whose inputs are finite, so that no part of it has to look at them again."""
-    if torch.compiler.is_compiling():
+    if trusted() or torch.compiler.is_compiling():
         return run(*inputs)
-    before, _trust.given = _trust.given, True
+    _trust.given = True
     try:
         return run(*inputs)
     finally:
-        _trust.given = before
+        _trust.given = False
 
 
 def distrusting(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,12 +63,17 @@ def distrusting(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def wide_dtype(dtype: torch.dtype | None) -> torch.dtype:
     """Give the dtype of a state that is carried over a sequence, and of sums over one: float32 at least."""
-    return torch.promote_types(dtype or torch.float32, torch.float32)
+    return torch.float32 if dtype in (None, torch.float32) else torch.promote_types(dtype, torch.float32)
+
+
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert a tensor where it has another dtype; to ask first is faster than a conversion that does nothing."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Convert tensors to their `wide_dtype`."""
-    return tuple(tensor.to(wide_dtype(tensor.dtype)) for tensor in tensors)
+    return tuple(cast(tensor, wide_dtype(tensor.dtype)) for tensor in tensors)
 
 
 class Finite(torch.autograd.Function):
@@ -200,9 +205,9 @@ def are_finite(x: Tensor, degree: int = 1, state: State = ()) -> bool:
 
 def separate(x: Tensor, y: Tensor, state: State) -> tuple[Tensor, State]:
     """Copy an output that lies where the input or a part of the state does, so that each may be changed in place."""
-    known = (x, *state)
     if trusted():  # what stands around does so for the whole
         return y, state
+    known = (x, *state)
     if torch.compiler.is_compiling():
         shared = any(y is each for each in known)
     else:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, wide, wide_dtype
+from dqn_memory.blocks.finite import cast
 from dqn_memory.blocks.kernels.linear_scan import linear_scan, mask, multiply
 
 
@@ -66,7 +67,7 @@ class MinGRU(Linear):
         return 1 - update, update * candidate
 
     def read(self, states: Tensor, x: Tensor) -> Tensor:
-        return states.to(self.linear.weight.dtype)
+        return cast(states, self.linear.weight.dtype)
 
 
 class MinLSTM(Linear):
@@ -95,4 +96,4 @@ class MinLSTM(Linear):
         return kept, (1 - kept) * candidate
 
     def read(self, states: Tensor, x: Tensor) -> Tensor:
-        return states.to(self.linear.weight.dtype)
+        return cast(states, self.linear.weight.dtype)

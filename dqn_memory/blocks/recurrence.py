@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, fresh
-from dqn_memory.blocks.finite import contained_window, unpadded
+from dqn_memory.blocks.finite import cast, contained_window, unpadded
 from dqn_memory.blocks.kernels import recurrent
 from dqn_memory.blocks.kernels.operator import call, transformed
 
@@ -141,7 +141,7 @@ class DarqnLSTM(Memory):
         return self.tail(state[0]), state
 
     def _known(self, state: State) -> State:
-        return tuple(part.to(self.from_input.weight.dtype) for part in state)
+        return tuple(cast(part, self.from_input.weight.dtype) for part in state)
 
     def _advance(self, x: Tensor, key: Tensor, state: State) -> State:
         score = self.to_score(torch.tanh(key + self.from_hidden(state[0])))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Tail, wide
+from dqn_memory.blocks.finite import cast
 from dqn_memory.blocks.kernels.linear_scan import multiply
 from dqn_memory.blocks.minimal import Linear
 
@@ -38,12 +39,12 @@ class StateSpace(Linear):
         decay, scale = self.diagonal()
         enter = self.enter.view(*self.shape, -1).mT  # (N, D, 2)
         scaled = multiply(scale[:, None], enter) if scale.shape[-1] == 2 else scale[:, None] * enter
-        (drive,) = wide(F.linear(x, scaled.mT.flatten(0, 1).to(self.enter.dtype)))
+        (drive,) = wide(F.linear(x, cast(scaled.mT.flatten(0, 1), self.enter.dtype)))
         return decay, drive.unflatten(-1, self.shape)
 
     def read(self, states: Tensor, x: Tensor) -> Tensor:
-        recalled = F.linear(states.flatten(-2), self.times * self.leave.to(states.dtype))
-        return (recalled + self.skip * x).to(self.skip.dtype)
+        recalled = F.linear(states.flatten(-2), self.times * cast(self.leave, states.dtype))
+        return cast(recalled + self.skip * x, self.skip.dtype)
 
 
 class LRU(StateSpace):

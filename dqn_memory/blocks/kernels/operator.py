@@ -97,6 +97,8 @@ def transformed() -> bool:
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     """Compute in the dtypes as they are, on the device of x; `meta` knows no autocast."""
+    if not torch._C._is_any_autocast_enabled():
+        return UNCHANGED
     device = "cpu" if x.device.type == "meta" else x.device.type
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else UNCHANGED  # far faster
 

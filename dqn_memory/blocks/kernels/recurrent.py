@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dqn_memory.blocks.finite import cast
 from dqn_memory.blocks.kernels.operator import NUMBA, call, operator, transformed, without_autocast
 
 
@@ -26,7 +27,7 @@ def scan(
 
     Returns the outputs (B, T, H) and the state after them, each part (B, H).
     """
-    weight_in, weight, bias_in, bias = (getattr(cell, f"{name}_l0") for name in NAMES)
+    weight_in, weight, bias_in, bias = (getattr(cell, name) for name in WEIGHTS)
     fused = x.device.type != "cpu" and not transformed()
     with without_autocast(x):  # a state carried over a sequence needs more than bfloat16
         state = tuple(part.to(weight.dtype) for part in state)
@@ -48,7 +49,7 @@ def scan(
         return hidden.transpose(0, 1), (hidden[-1],)
 
 
-NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 ONE_STEP = {nn.RNN: torch.rnn_tanh_cell, nn.GRU: torch.gru_cell}
 
 
@@ -56,8 +57,9 @@ def step(cell: nn.RNNBase, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
     """Run one position x (B, D); return the state after it, whose first part is the output."""
     if transformed():  # torch.func cannot see into a cell of torch's
         return scan(cell, x[:, None], state, None)[1]
-    weights = [getattr(cell, f"{name}_l0") for name in NAMES]
-    x, *before = (part.to(weights[0].dtype) for part in (x, *state))
+    weights: list[Tensor] = [getattr(cell, name) for name in WEIGHTS]
+    dtype = weights[0].dtype
+    x, before = cast(x, dtype), [cast(part, dtype) for part in state]
     with without_autocast(x):  # as in `scan`
         if isinstance(cell, nn.LSTM):
             return tuple(torch.lstm_cell(x, before, *weights))
