@@ -5,6 +5,10 @@ table, a tuple an array.
 
 The config class of a trainer has a class variable `trainer`, its kind: what is written of it says `schema`, the version
 of the settings' names. A file that says none is taken to be of this one.
+
+A dataclass whose field was deleted lists it in the class variable `removed`, with the one value that the code still
+stands for: {"bag": 0}. A dict compares the keys that it has; `...` stands for any value. So files of older revisions
+stay readable, and one that asks for what is gone says so.
 """
 
 import re
@@ -123,7 +127,11 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
 def _read_table(base: Any, table: dict[str, Any], source: str, prefix: str) -> Any:
     known = field_types(type(base))
     values = {}
+    removed = getattr(type(base), "removed", {})
     for key, value in table.items():
+        if key in removed:
+            _check_removed(value, removed[key], source, f"{prefix}{key}")
+            continue
         if key not in known:
             holders = (
                 name for name in known if is_dataclass(part := getattr(base, name)) and key in field_types(type(part))
@@ -133,6 +141,15 @@ def _read_table(base: Any, table: dict[str, Any], source: str, prefix: str) -> A
             raise UserError(f"{source}: {near_names('key', f'{prefix}{key}', (prefix + name for name in known))}")
         values[key] = _read(value, known[key], getattr(base, key), source, f"{prefix}{key}")
     return replace(base, **values)
+
+
+def _check_removed(value: Any, left: Any, source: str, path: str) -> None:
+    """Raise a UserError where a setting that is gone has another value than the one `left`."""
+    if isinstance(left, dict) and isinstance(value, dict):
+        for key in value.keys() & left.keys():
+            _check_removed(value[key], left[key], source, f"{path}.{key}")
+    elif left is not ... and value != left:
+        raise UserError(f"{source}: {path} = {value!r} was removed from this version; it reads {left!r} alone")
 
 
 def _read(value: Any, annotation: Any, base: Any, source: str, path: str) -> Any:

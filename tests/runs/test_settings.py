@@ -4,7 +4,7 @@ import re
 import sys
 from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from hostile import within
@@ -422,3 +422,21 @@ def test_a_width_beside_a_number_of_parameters_is_one_sentence(given):
 def test_long_words_keys_and_numbers_are_read_in_no_time(text):
     with within(1):
         assert len(told(from_toml, TrainConfig, text, "config.toml")) < 300
+
+
+# ---- settings that are gone ------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Shrunk:
+    removed: ClassVar[dict[str, Any]] = {"bag": 0, "novelty": {"weight": 0.0, "steps": ...}}
+    steps: int = 1
+
+
+def test_files_of_older_revisions_stay_readable_where_a_removed_setting_did_nothing():
+    text = "steps = 3\nbag = 0\n[novelty]\nweight = 0.0\nsteps = 7\n"
+    assert from_toml(Shrunk, text, "old.toml") == Shrunk(3)
+
+
+@pytest.mark.parametrize("text", ["bag = 2", "[novelty]\nweight = 0.1", "[novelty]\nweight = 'none'"])
+def test_a_file_that_asks_for_what_is_gone_says_so(text):
+    with pytest.raises(UserError, match=r"old.toml: (bag|novelty\.weight)"):
+        from_toml(Shrunk, text, "old.toml")
