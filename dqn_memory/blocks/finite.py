@@ -73,7 +73,7 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def wide(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Convert tensors to their `wide_dtype`."""
-    return tuple(cast(tensor, wide_dtype(tensor.dtype)) for tensor in tensors)
+    return tuple([x if x.dtype == torch.float32 else x.to(wide_dtype(x.dtype)) for x in tensors])
 
 
 class Finite(torch.autograd.Function):
