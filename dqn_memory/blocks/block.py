@@ -16,7 +16,7 @@ from dqn_memory.blocks.finite import wide_dtype as wide_dtype
 State = tuple[Tensor, ...]
 Device = torch.device | str | None
 Entry = TypeVar("Entry")
-MANY = 2**13  # numbers from which on three operators are faster than one
+MANY = 2**13  # numbers above which three operators are faster than one
 OURS = __name__.partition(".")[0]
 METHODS = {"forward", "at", "at_every_prefix", "sequence", "step", "run", "advance"}
 
@@ -205,7 +205,7 @@ def zeroed(x: Tensor, where: Tensor) -> Tensor:
     large = x.dim() > 2 and x.dtype == torch.float32 and x.device.type == "cpu"
     if not large or torch.is_grad_enabled() or torch.compiler.is_exporting():
         return x.masked_fill(where, 0)
-    if not torch.compiler.is_compiling() and x.numel() < MANY:
+    if not torch.compiler.is_compiling() and x.numel() <= MANY:
         return x.masked_fill(where, 0)
     kept = torch.where(where, 0, -1).int()  # four times as fast
     return (x.view(torch.int32) & kept).view(torch.float32)

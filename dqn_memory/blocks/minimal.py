@@ -39,7 +39,7 @@ class Linear(Memory):
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         decay, drive = self.recurrence(x)
-        before = fresh(state, reset)[0].to(drive.dtype)
+        before = cast(fresh(state, reset)[0], drive.dtype)
         after = (multiply(decay, before) if len(self.shape) == 2 else decay * before) + drive
         return self.tail(self.read(after, x)), (after,)
 
