@@ -18,7 +18,7 @@ BIN := .venv/bin
 
 .PHONY: demo test test-long test-results test-cluster test-wheel test-triton fuzz study-smoke results lint bench docs clean
 
-demo: .venv/.stamp
+demo: .venv/.all
 	$(BIN)/python -m dqn_memory.demo
 
 test: .venv/.stamp
@@ -76,9 +76,14 @@ clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.venv/.stamp: pyproject.toml constraints.txt
+# Everything the suite can do, without the developers' tools.
+.venv/.all: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: $(PYTHON) is older than Python 3.11; try: make PYTHON=python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[all]'
+	touch $@
+
+.venv/.stamp: .venv/.all
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[dev]'
 	touch $@

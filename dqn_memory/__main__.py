@@ -5,6 +5,7 @@ import ast
 from collections.abc import Sequence
 from pathlib import Path
 
+from dqn_memory import __version__
 from envs.errors import one_line_errors
 from envs.terminal import say
 
@@ -37,7 +38,9 @@ def commands() -> dict[str, str]:
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Print a line for each."""
-    argparse.ArgumentParser("python -m dqn_memory", description="List the commands of the suite.").parse_args(argv)
+    parser = argparse.ArgumentParser("python -m dqn_memory", description="List the commands of the suite.")
+    parser.add_argument("--version", action="version", version=f"dqn-memory {__version__}")
+    parser.parse_args(argv)
     say("\n".join(f"python -m {name:32} {about}" for name, about in commands().items()))
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from envs.core import Step
 from envs.errors import UserError, check_known, require
+from envs.extras import extra
 from envs.gymnasium_fleet import ReplayedFleet, spawn_seeds
 from envs.spaces import Array
 
@@ -120,10 +121,8 @@ class AtariFleet(ReplayedFleet):
 
 def rom(game: str) -> str:
     """Spell a game's name as ale-py does, from "Pong", "MsPacman", "ms_pacman" or "ALE/Pong-v5"."""
-    try:
+    with extra("atari"):
         from ale_py.roms import get_all_rom_ids
-    except ImportError as error:
-        raise UserError("Atari games need ale-py; install it with `pip install ale-py`.") from error
     plain = re.sub(r"-v\d+$", "", game.removeprefix("envs:").removeprefix("ALE/")).removesuffix("NoFrameskip")
     known = set(get_all_rom_ids())
     spelt = {name.replace("_", ""): name for name in known}  # capitals do not say where all words begin, as in UpNDown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dqn_memory.runs.errors import UserError, train_anew
 from dqn_memory.runs.trackers import NONE, TRACKERS, Tracker
+from envs.extras import has_extra, missing
 from envs.files import disk_errors, open_file, parse_json, read_bytes, sha256
+from envs.terminal import say
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +46,9 @@ class Metrics:
 
     def track(self, names: Sequence[str]) -> None:
         """Let trackers see each line from now on."""
+        if "tensorboard" in names and not has_extra("tensorboard"):  # the default, where it is the only tracker
+            names = [name for name in names if name != "tensorboard"]
+            say(f"scalars go into {METRICS} alone: {missing('tensorboard', 'tensorboard')}", file=sys.stderr)
         with disk_errors(self.path.parent):
             self._trackers += [TRACKERS[name](self.path.parent, self._resumed) for name in names if name != NONE]
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dqn_memory.runs.errors import UserError, check_known
+from envs.extras import has_extra, missing
 from envs.files import check_inside, open_file, read_text, write_atomic
 
 NONE = "none"
@@ -53,6 +54,8 @@ def check_trackers(names: Sequence[str]) -> None:
         raise UserError(f"--track {' '.join(names)}: none goes with no other; leave it out")
     for name in names:
         check_known("tracker", name, [*TRACKERS, NONE], "--track: ")
+    if "tensorboard" in names and len(names) > 1 and not has_extra("tensorboard"):
+        raise UserError(f"--track {' '.join(names)}: {missing('tensorboard', 'tensorboard')}")
     if "wandb" in names and find_spec("wandb") is None:
         raise UserError("--track wandb needs the package of Weights & Biases, which is missing: pip install wandb")
 

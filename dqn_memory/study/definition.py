@@ -39,11 +39,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
-import ale_py
 import gymnasium
 import tomli_w
 
@@ -52,6 +52,7 @@ from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.modules import load_modules
 from dqn_memory.runs.settings import Bounds, check_numbers, check_sizes, flag_names, read_config, study_files
 from dqn_memory.runs.toml import SCHEMA, defaults, from_toml, leaves, to_toml
+from envs.extras import has_extra
 from envs.files import read_text
 from envs.registry import WORLDS
 
@@ -324,7 +325,8 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     load_modules(config, f"the study {definition.source}", Path(definition.source))
     compute = replace(config.compute, device="cpu") if resources.gpus == 0 else type(config.compute)()
     replace(config, compute=compute).check()
-    gymnasium.register_envs(ale_py)
+    if has_extra("atari"):
+        gymnasium.register_envs(import_module("ale_py"))
     env, known_envs = config.environment.env.removeprefix("envs:"), {*WORLDS, *gymnasium.registry}
     if ":" not in env and env not in known_envs:  # `module:Id` is left to Gymnasium
         raise UserError(near_names("environment", env, known_envs))

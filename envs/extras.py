@@ -1,0 +1,55 @@
+"""Packages that an extra of the suite brings: what is missing is one sentence with the extra's name.
+
+    with extra("plots"):
+        import matplotlib
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from envs.terminal import say
+
+EXTRAS = {  # as in pyproject.toml: the modules that an extra brings
+    "plots": ("matplotlib", "PIL", "scipy", "markdown"),
+    "atari": ("ale_py",),
+    "tensorboard": ("tensorboard",),
+    "fast": ("numba", "llvmlite"),
+}
+OURS = ("dqn_memory", "envs", "world_models")
+
+
+class MissingExtra(ImportError):
+    """A package of an extra is not installed."""
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Import packages of an extra.
+
+    Raises:
+        MissingExtra: one of them is not installed. A command of the suite ends with the sentence instead.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS[name]:
+            raise
+        sentence = missing(package, name)
+        command = getattr(sys.modules.get("__main__"), "__spec__", None)
+        if command is not None and command.name.partition(".")[0] in OURS:
+            say(f"error: {sentence}", file=sys.stderr)
+            raise SystemExit(2) from None
+        raise MissingExtra(sentence) from None
+
+
+def missing(package: str, name: str) -> str:
+    """Say that a package of an extra is not installed."""
+    return f"{package} is not installed; the extra {name!r} brings it: pip install '.[{name}]' in dqn-memory's folder"
+
+
+def has_extra(name: str) -> bool:
+    """Tell whether the packages of an extra are installed."""
+    return all(find_spec(module) is not None for module in EXTRAS[name])
