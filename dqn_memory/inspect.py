@@ -9,7 +9,6 @@ It plays episodes and writes into RUN/inspect, for an agent of the package runs/
     q_values.png           Q-values, or a policy's logits, over that episode
     recall.png             how far back Q-values depend on observations, by gradient and by occlusion
     discrepancy.png        Q from the whole window against Q from the prefix, where the two can differ
-    observability.png      returns beside those of the same architecture given the state (--state-run)
     episode.gif            that episode, with what each decision attended to; of a long one not every step
     inspect.json           all numbers
 
@@ -24,7 +23,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import tyro
 from matplotlib.figure import Figure
 
@@ -35,14 +33,12 @@ from dqn_memory.analysis.attention import attention_priors, carried_states, epis
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
-from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
 from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.common import ComputeConfig, set_tf32
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
-from dqn_memory.runs.score import report
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
 from envs.files import check_inside, make_inside, write_atomic
@@ -57,8 +53,6 @@ class Args(RunArgument):
     What it wrote into RUN/inspect before is replaced.
     """
 
-    state_run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
-    """Run of the same architecture in the same environment, trained with --observe state, to be compared."""
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of the environments, of drawn actions, and of what observations are replaced by."""
     initial: int | None = None
@@ -130,19 +124,7 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
     )
 
 
-def compare(args: Args, network: QNetwork, config: TrainConfig, device: torch.device) -> tuple[Gap | None, list[str]]:
-    """Compare with --state-run; also list what else differs between the runs."""
-    if not args.state_run:
-        return None, []
-    state_network, state_config, _ = load_network(args.state_run, device)
-    check_pair(config, state_config, args.state_run)
-    gap = observability(network, config, state_network, state_config, device, args.seed)
-    return gap, differences(config, state_config)
-
-
-def draw(
-    folder: Path, network: QNetwork, config: TrainConfig, found: Findings, gap: Gap | None, names: Sequence[str]
-) -> list[Path]:
+def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, names: Sequence[str]) -> list[Path]:
     """Draw all pictures and list what was written."""
     episode, context, first = found.episodes[0], network.config.context, found.discrepancies[0]
     agent = f"{config.network.architecture} in {config.environment.env}"
@@ -164,8 +146,6 @@ def draw(
     if not network.causal:
         title = f"What the future of the window adds to {found.outputs}: {agent}"
         figures["discrepancy.png"] = plots.discrepancy(first.inside, first.alone, first.flips, first.future, title)
-    if gap is not None:
-        figures["observability.png"] = gap_figure(gap, config, agent)
     written = [plots.save(figure, folder / name) for name, figure in figures.items()]
     if episode.frames:
         save_video(folder / "episode.gif", [episode], names, [Looks.of(found.attention)])
@@ -188,16 +168,6 @@ def recall_figure(found: Findings, agent: str) -> Figure:
         f"Influence of past observations on {found.outputs}: {agent}, {count} episode{'s' if count > 1 else ''}",
         shares=(panels["flips"][0],),
     )
-
-
-def gap_figure(gap: Gap, config: TrainConfig, agent: str) -> Figure:
-    """Draw the returns with and without the state, between the environment's known lines."""
-    agents = {"sees the state": report(gap.state)["return"], "sees the observation": report(gap.seen)["return"]}
-    lines = known(config)
-    named = {}
-    if lines is not None:
-        named = {"random": lines.random.returns.mean, "best known without the state": lines.lower.returns.mean}
-    return plots.returns(agents, named, f"What hiding the state costs: {agent}")
 
 
 def describe(args: Args, config: TrainConfig, step: int, network: QNetwork, found: Findings) -> dict[str, Any]:
@@ -234,13 +204,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if config.network.bag:
         raise UserError(f"inspect values windows alone, but {run} has a --bag of {config.network.bag}; use watch")
     setup = config.eval_setup(device)
-    gap, apart = compare(args, network, config, device)
     found = measure(args, config, network, setup)
     folder = make_inside(run, "inspect") if run.is_dir() else make_inside(Path("runs"), f"inspect/{run}")
-    written = draw(folder, network, config, found, gap, action_names(setup))
+    written = draw(folder, network, config, found, action_names(setup))
     facts = describe(args, config, step, network, found)
-    if gap is not None:
-        facts["observability"] = {"state_run": args.state_run, "differences": apart} | gap.plain()
     facts["pictures"] = [path.name for path in written]
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
     episode = found.episodes[0]
@@ -248,8 +215,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(f"{run} at step {step:,}: {len(episode)} steps, {how}")
     say(Hindsight.of(found.discrepancies).words(network.causal, facts["trained_on_whole_windows"], found.outputs))
     say(found.recall.words(found.outputs))
-    if gap is not None:
-        say(words(gap, apart))
     say("\n".join(f"wrote {path}" for path in [*written, folder / "inspect.json"]))
 
 

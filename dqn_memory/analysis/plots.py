@@ -374,28 +374,6 @@ def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title:
 
 
 @styled
-def returns(agents: Mapping[str, Estimate], lines: Mapping[str, float], title: str) -> Figure:
-    """Draw mean returns of some agents with their 95 % intervals, between named dashed lines."""
-    figure = new_figure(6.4, 0.55 * len(agents) + 1.5, title)
-    panel = figure.subplots()
-    for row, ((mean, low, high), colour) in enumerate(zip(agents.values(), COLOURS, strict=False)):
-        if low is not None and high is not None:
-            panel.plot([low, high], [row, row], color=colour, linewidth=3, alpha=0.4, solid_capstyle="butt")
-        panel.plot(mean, row, "o", color=colour, markersize=8)
-        paper: Any = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        panel.annotate(f"{mean:.2f}", (mean, row), (0, 10), textcoords="offset points", ha="center", bbox=paper)
-    panel.set_yticks(range(len(agents)), list(agents))
-    panel.set_ylim(len(agents) - 0.5, -0.7)
-    for level, (name, value) in enumerate(sorted(lines.items(), key=lambda line: -line[1])):  # one above the other
-        panel.axvline(value, color=FAINT, linestyle="--", linewidth=1.1)
-        above = 0, 2 + 11 * level
-        panel.annotate(name, (value, 1.0), above, xycoords=("data", "axes fraction"), textcoords="offset points",
-                       ha="center", va="bottom", fontsize=8, color=FAINT)  # fmt: skip
-    finish_panel(panel, "return of an episode", grid="x")
-    return figure
-
-
-@styled
 def delay_curves(
     tasks: Mapping[str, Mapping[str, Mapping[int, float]]], trained: int, chance: float, title: str
 ) -> Figure:

@@ -241,22 +241,6 @@ def test_numbers_of_environments_have_a_key_and_do_not_lie_on_each_other():
         assert apart(found) and all(box.x1 <= figure.bbox.x1 for box in found)
 
 
-@pytest.mark.parametrize("best", [3.1, 5.0])
-def test_names_of_lines_do_not_lie_on_each_other(best):
-    (panel,) = (figure := plots.returns({"a": (4.0, None, None)}, {"random": 3.0, "best known": best}, "R")).axes
-    figure.draw_without_rendering()
-    names = [text for text in panel.texts if text.get_text() in ("random", "best known")]
-    assert apart([text.get_window_extent().padded(-1) for text in names])
-
-
-def test_returns_stand_between_lines():
-    agents = {"state": (2.0, 1.5, 2.5), "world": (1.0, None, None)}
-    (panel,) = plots.returns(agents, {"random": -1.0}, "Gap").axes
-    assert words(panel.get_yticklabels()) == ["state", "world"]
-    assert set(words(panel.texts)) == {"2.00", "1.00", "random"}
-    assert [line.get_xdata()[0] for line in panel.lines if line.get_marker() == "o"] == [2.0, 1.0]
-
-
 def test_bars_are_means_and_the_start_is_dashed():
     runs = 5 + RNG.random((3, 2, 4))
     (panel,) = plots.learned_values({"mu": runs}, {"mu": 6.0}, "Learned").axes

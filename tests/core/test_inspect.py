@@ -193,27 +193,13 @@ def test_an_environment_without_pictures_is_inspected_without_them(tmp_path, cap
     assert line.count("return ") == 1  # the environment tells no success
 
 
-@pytest.mark.long
-def test_the_script_beside_a_run_that_sees_the_state(tmp_path, capsys):
-    run, state = trained(tmp_path / "run"), trained(tmp_path / "state", "--observe", "state", "--batch-size", "4")
-    text, facts = inspected(capsys, run, "--state-run", str(state))
-    found = facts["observability"]
-    assert "observability gap: return" in text and "learner.batch_size 8 and 4" in text
-    assert found["differences"] == ["learner.batch_size 8 and 4"]
-    assert found["episodes"] == 250 and not found["exhaustive"]
-    assert found["return_gap"][0] == pytest.approx(found["state"]["return"][0] - found["observation"]["return"][0])
-    assert found["return_gap"][1] < found["return_gap"][0] < found["return_gap"][2]
-    assert "observability.png" in facts["pictures"]
-    assert inspected(capsys, state, "--no-frames", episodes=1)[1]["observe"] == "state"
-
-
 def test_wrong_input_is_one_line_and_writes_nothing(tmp_path, capsys):
     run = trained(tmp_path / "run", "--architecture", "drqn")
     capsys.readouterr()
     before = contents(tmp_path)
     wrong = (
         ["--initial", "0"], ["--device", "abacus"], ["--episodes", "0"], ["--moments", "0"], ["--resamples", "0"],
-        ["--seed", "-1"], ["--state-run", str(run)], ["--state-run", str(tmp_path)],
+        ["--seed", "-1"],
     )  # fmt: skip
     for argv in ([str(tmp_path)], [], *([str(run), *each] for each in wrong)):
         refused(capsys, argv, main)
