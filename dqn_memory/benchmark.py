@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from dqn_memory.acting import WindowActor
 from dqn_memory.analysis.reference import BaselineNetwork, make_baseline_update
-from dqn_memory.analysis.size import count, environment_sizes, gigaflop
 from dqn_memory.blocks import Block, build, names
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
@@ -32,6 +31,7 @@ from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import Engine, set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.size import count, environment_sizes, gigaflop
 from dqn_memory.train import Batch, make_optimizer, make_update, sample
 from envs.tables import Table, Value
 from envs.timing import BenchmarkArgs, Page, Timing, Work, floor_columns, matrix_product, run_benchmark

@@ -25,7 +25,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dqn_memory.analysis.plots import delay_curves, save
-from dqn_memory.analysis.size import count, match, on_meta
 from dqn_memory.network import ARCHITECTURES, Architecture, NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import set_tf32
@@ -33,6 +32,7 @@ from dqn_memory.runs.errors import UserError, check_known, one_line_errors
 from dqn_memory.runs.progress import Progress
 from dqn_memory.runs.seeding import Streams, generator, seeded
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
+from dqn_memory.size import count, match, on_meta
 from envs.cli import Plugins, WriteArgs, load_plugins
 from envs.files import make_folder
 from envs.machine import benchmark_facts, revision

@@ -17,7 +17,12 @@ from typing import Literal, NamedTuple
 
 from torch import nn
 
-from dqn_memory.analysis.size import (
+from dqn_memory.blocks import PriorConfig
+from dqn_memory.network import ARCHITECTURES, NetworkConfig
+from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.modules import load_named
+from dqn_memory.runs.settings import Repeatable, parse
+from dqn_memory.size import (
     WIDTHS,
     EnvironmentSizes,
     Unmatched,
@@ -30,11 +35,6 @@ from dqn_memory.analysis.size import (
     part_counts,
     published_count,
 )
-from dqn_memory.blocks import PriorConfig
-from dqn_memory.network import ARCHITECTURES, NetworkConfig
-from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.modules import load_named
-from dqn_memory.runs.settings import Repeatable, parse
 from envs.cli import WriteArgs
 from envs.files import write_text
 from envs.machine import revision

@@ -17,11 +17,11 @@ import torch
 import tyro
 from torch import nn
 
-from dqn_memory.analysis.size import count, gigaflop
 from dqn_memory.blocks import PRIORS
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.settings import Bounds, check_numbers, read_config
+from dqn_memory.size import count, gigaflop
 from envs.cli import WriteArgs
 from envs.machine import git_state
 from envs.tables import Table, Value, origin, write_page

@@ -9,8 +9,8 @@ from run_folders import refused
 
 from dqn_memory import benchmark
 from dqn_memory.analysis import reference
-from dqn_memory.analysis.size import forward_operations, gigaflop
 from dqn_memory.benchmark import CASES, FORMS, NO_BASELINE, BenchmarkCase, baseline_work, full_replay, update_work
+from dqn_memory.size import forward_operations, gigaflop
 from dqn_memory.train import sample, td_loss
 from envs.timing import Timer, Timing
 

@@ -7,7 +7,6 @@ import torch
 from run_folders import refused
 
 from dqn_memory import memory_bench
-from dqn_memory.analysis.size import match
 from dqn_memory.blocks import build, names
 from dqn_memory.memory_bench import (
     BLANK,
@@ -30,6 +29,7 @@ from dqn_memory.memory_bench import (
 )
 from dqn_memory.network import ARCHITECTURES
 from dqn_memory.runs.seeding import generator
+from dqn_memory.size import match
 
 ALL = pytest.mark.parametrize("task", TASKS)
 DUPLICATES = {"feedforward_x1", "feedforward_x2", "feedforward_x3", "feedforward_x4", "linear"}  # of the control mlp
