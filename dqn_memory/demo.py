@@ -38,7 +38,7 @@ BEACONS = (11, 12, 13, 14)  # what a Gridverse observation shows of a beacon, on
 
 
 @dataclass(frozen=True)
-class Args:
+class DemoArgs:
     """Train a small memory agent, then show how it learned, what it remembers and what it does."""
 
     seed: Annotated[int, Bounds(0, below=2**63)] = 1
@@ -49,7 +49,7 @@ class Args:
     """Run folder (None: the next free runs/demo-<n>)."""
 
 
-def train(args: Args, folder: Path) -> None:
+def run_training(args: DemoArgs, folder: Path) -> None:
     """Run the training script; where it fails or is stopped, it has said why, and its exit code is passed on."""
     flags = ["--config", args.config, "--seed", str(args.seed), "--run", str(folder)]
     say(f"$ python -m dqn_memory.train {' '.join(flags)}")
@@ -77,7 +77,7 @@ def learning_curve(run: Run, title: str) -> Figure:
         points = {line["step"]: line[key] for line in run.metrics() for key in keys if line.get(key) is not None}
         if points:
             curves[name] = list(points), list(points.values())
-    return plots.learning_curves(curves, title)
+    return plots.plot_learning_curves(curves, title)
 
 
 @dataclass(frozen=True)
@@ -129,10 +129,10 @@ def attention_figure(network: QNetwork, episode: Episode, decision: Decision) ->
     title = f"The memory at work: what the action of step {step} draws on"
     weights = torch.stack(list(shares.values())).double().numpy()
     marks = {seen: "beacon" for seen in decision.beacons if seen >= first} | {step: "decision"}
-    return plots.decision(weights, list(shares), title, marks, episode.frames[first : step + 1], first)
+    return plots.plot_decision(weights, list(shares), title, marks, episode.frames[first : step + 1], first)
 
 
-def show(run: Run, seed: int) -> list[str]:
+def show_run(run: Run, seed: int) -> list[str]:
     """Evaluate a trained run, write its pictures and give the lines of a summary."""
     network, config, step = load_network(run.path)
     setup = config.eval_setup(torch.device("cpu"))
@@ -151,7 +151,7 @@ def show(run: Run, seed: int) -> list[str]:
     looks = Looks.found(network, episode, config.acting, config.acting_state)
     save_video(video, [episode], action_names(setup), [looks])
     return [
-        won(config, score, step),
+        count_wins(config, score, step),
         f"  without its memory, from the newest observation alone, it wins {int(memoryless.success.sum())}",
         f"  {curve}   how it learned",
         f"  {attention}   {explain(decision)}",
@@ -167,7 +167,7 @@ def typical(score: Score) -> int:
     return int(order[len(order) // 2])
 
 
-def won(config: TrainConfig, score: Score, step: int) -> str:
+def count_wins(config: TrainConfig, score: Score, step: int) -> str:
     """Say how many episodes end well."""
     wins, kind = int(score.success.sum()), "initial states" if score.exhaustive else "episodes"
     agent, env = config.network.architecture, config.environment.env
@@ -185,14 +185,14 @@ def explain(decision: Decision) -> str:
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Train, then show."""
-    args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.demo")
+    args = tyro.cli(DemoArgs, args=argv, prog="python -m dqn_memory.demo")
     check_numbers(args)
     folder = Path(args.run) if args.run else fresh_folder()
     try:
-        train(args, folder)
+        run_training(args, folder)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    say("\n".join(show(Run.open(folder), args.seed)))
+    say("\n".join(show_run(Run.open(folder), args.seed)))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ from envs.terminal import say
 
 
 @dataclass(frozen=True)
-class Args(RunArgument):
+class InspectArgs(RunArgument):
     """Draw and measure what a run's latest checkpoint remembers, in episodes that it plays.
 
     What it wrote into RUN/inspect before is replaced.
@@ -68,7 +68,7 @@ class Args(RunArgument):
 
 
 @dataclass(frozen=True)
-class Findings:
+class Inspection:
     """Everything that was measured; the first episode is the one that is drawn."""
 
     episodes: list[Episode]
@@ -84,7 +84,7 @@ class Findings:
         return "Q" if self.episodes[0].values == "Q-values" else "logits"
 
 
-def play(args: Args, setup: EvalSetup, network: QNetwork) -> list[Episode]:
+def play_episodes(args: InspectArgs, setup: EvalSetup, network: QNetwork) -> list[Episode]:
     """Play the episode to draw, then the others."""
     try:
         shown = play_in(setup, network, args.seed, initial=args.initial, draw=args.frames)
@@ -95,9 +95,9 @@ def play(args: Args, setup: EvalSetup, network: QNetwork) -> list[Episode]:
     return shown + (play_in(setup, network, args.seed + 1, others) if others else [])
 
 
-def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup) -> Findings:
+def inspect_network(args: InspectArgs, config: TrainConfig, network: QNetwork, setup: EvalSetup) -> Inspection:
     """Play and measure."""
-    episodes = play(args, setup, network)
+    episodes = play_episodes(args, setup, network)
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
     attention = episode_attention(network, *drawn, config.acting, config.acting_state)
     carries = network.stateful and config.network.row().positions == "none"  # step by step it encodes no places
@@ -114,7 +114,7 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
             say(f"recall measured in {done} of {len(episodes)} episodes", file=sys.stderr)
 
     profile = recall(network, episodes, args.recall, args.seed, config.acting, config.acting_state, tell)
-    return Findings(
+    return Inspection(
         episodes=episodes,
         attention={layer: maps.double().cpu().numpy() for layer, maps in attention.items()},
         states={layer: state for layer, state in states.items() if state.size},
@@ -124,28 +124,30 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
     )
 
 
-def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, names: Sequence[str]) -> list[Path]:
+def draw_pictures(
+    folder: Path, network: QNetwork, config: TrainConfig, found: Inspection, names: Sequence[str]
+) -> list[Path]:
     """Draw all pictures and list what was written."""
     episode, context, first = found.episodes[0], network.config.context, found.discrepancies[0]
     agent = f"{config.network.architecture} in {config.environment.env}"
     figures = {
-        f"attention_layer_{layer}.png": plots.attention_maps(
+        f"attention_layer_{layer}.png": plots.plot_attention_maps(
             maps, f"What layer {layer} attends to at each decision: {agent}", episode.frames[:-1], context
         )
         for layer, maps in found.attention.items()
     }
     for layer, state in found.states.items():
         title = f"What layer {layer} carries over one episode:\n{agent}"
-        figures[f"states_layer_{layer}.png"] = plots.carried(state, found.gates.get(layer), title)
+        figures[f"states_layer_{layer}.png"] = plots.plot_states(state, found.gates.get(layer), title)
     tables, meaning = prior_tables(attention_priors(network), context)
     if tables:
-        figures["priors.png"] = plots.prior_tables(tables, "Attention priors", meaning)
+        figures["priors.png"] = plots.plot_prior_tables(tables, "Attention priors", meaning)
     title = f"{episode.values} in one episode, return {episode.episode_return:.2f}"
-    figures["q_values.png"] = plots.q_values(episode.q, episode.action, title, names, episode.values)
+    figures["q_values.png"] = plots.plot_q_values(episode.q, episode.action, title, names, episode.values)
     figures["recall.png"] = recall_figure(found, agent)
     if not network.causal:
         title = f"What the future of the window adds to {found.outputs}: {agent}"
-        figures["discrepancy.png"] = plots.discrepancy(first.inside, first.alone, first.flips, first.future, title)
+        figures["discrepancy.png"] = plots.plot_discrepancy(first.inside, first.alone, first.flips, first.future, title)
     written = [plots.save(figure, folder / name) for name, figure in figures.items()]
     if episode.frames:
         save_video(folder / "episode.gif", [episode], names, [Looks.of(found.attention)])
@@ -153,7 +155,7 @@ def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, 
     return written
 
 
-def recall_figure(found: Findings, agent: str) -> Figure:
+def recall_figure(found: Inspection, agent: str) -> Figure:
     """Draw the recall profile."""
     count = len(found.episodes)
     panels = {
@@ -161,7 +163,7 @@ def recall_figure(found: Findings, agent: str) -> Figure:
         "occlusion": ("by occlusion", f"mean |change of {found.outputs}|"),
         "flips": ("occlusion: other greedy action", "share of changed actions"),
     }
-    return plots.recall(
+    return plots.plot_recall(
         {title: found.recall.curve(name) for name, (title, _) in panels.items()},
         dict(panels.values()),
         found.recall.decisions,
@@ -170,7 +172,7 @@ def recall_figure(found: Findings, agent: str) -> Figure:
     )
 
 
-def describe(args: Args, config: TrainConfig, step: int, network: QNetwork, found: Findings) -> dict[str, Any]:
+def describe(args: InspectArgs, config: TrainConfig, step: int, network: QNetwork, found: Inspection) -> dict[str, Any]:
     """Collect what inspect.json says."""
     episode, first = found.episodes[0], found.discrepancies[0]
     return {
@@ -194,7 +196,7 @@ def describe(args: Args, config: TrainConfig, step: int, network: QNetwork, foun
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Load, play, measure, draw."""
-    args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.inspect")
+    args = tyro.cli(InspectArgs, args=argv, prog="python -m dqn_memory.inspect")
     check_numbers(args)
     run = args.chosen_run()
     check_inside(run, "inspect")
@@ -204,9 +206,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if config.network.bag:
         raise UserError(f"inspect values windows alone, but {run} has a --bag of {config.network.bag}; use watch")
     setup = config.eval_setup(device)
-    found = measure(args, config, network, setup)
+    found = inspect_network(args, config, network, setup)
     folder = make_inside(run, "inspect") if run.is_dir() else make_inside(Path("runs"), f"inspect/{run}")
-    written = draw(folder, network, config, found, action_names(setup))
+    written = draw_pictures(folder, network, config, found, action_names(setup))
     facts = describe(args, config, step, network, found)
     facts["pictures"] = [path.name for path in written]
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())

@@ -24,7 +24,7 @@ import tyro
 from torch import Tensor
 from torch.nn import functional as F
 
-from dqn_memory.analysis.plots import delay_curves, save
+from dqn_memory.analysis.plots import plot_delay_curves, save
 from dqn_memory.network import ARCHITECTURES, Architecture, NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import set_tf32
@@ -89,8 +89,8 @@ TASKS: dict[str, Callable[[int, int, torch.Generator], Episodes]] = {
 }
 
 
-class Sequences(NamedTuple):
-    """Sequences of several episodes, all (B, T)."""
+class TaskBatch(NamedTuple):
+    """TaskBatch of several episodes, all (B, T)."""
 
     tokens: Tensor
     targets: Tensor  # the answer; no meaning where nothing is asked
@@ -98,7 +98,7 @@ class Sequences(NamedTuple):
     reset: Tensor  # true where an episode begins
 
 
-def draw_sequences(task: str, delays: Tensor, length: int, draws: torch.Generator) -> Sequences:
+def draw_sequences(task: str, delays: Tensor, length: int, draws: torch.Generator) -> TaskBatch:
     """Fill sequences of `length` positions with episodes of these delays (B, E); the last one may be cut.
 
     An episode shows four tokens, then `delay` blanks, then asks four times.
@@ -117,16 +117,16 @@ def draw_sequences(task: str, delays: Tensor, length: int, draws: torch.Generato
 
     later = torch.where(since < 0, BLANK, place(drawn.queries, since))
     tokens = torch.where(offset < ITEMS, place(drawn.shown, offset), later)
-    return Sequences(tokens, place(drawn.answers, since), since >= 0, offset == 0)
+    return TaskBatch(tokens, place(drawn.answers, since), since >= 0, offset == 0)
 
 
-def training_batch(task: str, longest: int, rows: int, length: int, draws: torch.Generator) -> Sequences:
+def training_batch(task: str, longest: int, rows: int, length: int, draws: torch.Generator) -> TaskBatch:
     """Draw a batch of training, whose delays are 1 ... `longest`, log-uniform."""
     share = torch.rand(rows, math.ceil(length / (1 + 2 * ITEMS)), generator=draws, dtype=torch.float64)
     return draw_sequences(task, ((longest + 1.0) ** share).long(), length, draws)
 
 
-def evaluation_batch(task: str, delay: int, rows: int, draws: torch.Generator) -> Sequences:
+def evaluation_batch(task: str, delay: int, rows: int, draws: torch.Generator) -> TaskBatch:
     """Draw a batch of evaluation: two whole episodes of this delay."""
     return draw_sequences(task, torch.full((rows, 2), delay), 2 * (delay + 2 * ITEMS), draws)
 
@@ -219,13 +219,13 @@ def build_network(config: NetworkConfig, seed: int) -> QNetwork:
     return network
 
 
-def compute_loss(network: QNetwork, batch: Sequences) -> Tensor:
+def compute_loss(network: QNetwork, batch: TaskBatch) -> Tensor:
     """Average the cross-entropy of the positions that are asked for."""
     logits, _ = network.sequence(batch.tokens[..., None], batch.tokens, None, batch.reset)  # (B, T, S)
     return F.cross_entropy(logits[batch.asked], batch.targets[batch.asked])
 
 
-def updater(network: QNetwork, learning_rate: float, updates: int) -> Callable[[Sequences], float]:
+def updater(network: QNetwork, learning_rate: float, updates: int) -> Callable[[TaskBatch], float]:
     """Make one update of Adam as a function of a batch; it returns the loss before the update."""
     optimizer = torch.optim.Adam(network.parameters(), learning_rate)
     rise = max(1, updates // 20)
@@ -235,7 +235,7 @@ def updater(network: QNetwork, learning_rate: float, updates: int) -> Callable[[
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
 
-    def update(batch: Sequences) -> float:
+    def update(batch: TaskBatch) -> float:
         optimizer.zero_grad()
         loss = compute_loss(network, batch)
         loss.backward()
@@ -289,7 +289,7 @@ def measure_cost(name: str, args: MemoryBenchArgs) -> Row:
     }  # fmt: skip
 
 
-def saved_bytes(network: QNetwork, batch: Sequences) -> int:
+def saved_bytes(network: QNetwork, batch: TaskBatch) -> int:
     """Count the bytes, parameters apart, that a forward pass keeps for the backward pass."""
     saved: dict[int, int] = {}
 
@@ -304,7 +304,7 @@ def saved_bytes(network: QNetwork, batch: Sequences) -> int:
     return sum(size for address, size in saved.items() if address not in own)
 
 
-def step_work(network: QNetwork, batch: Sequences) -> tuple[Work, int]:
+def step_work(network: QNetwork, batch: TaskBatch) -> tuple[Work, int]:
     """Make `STEPS` steps of `STEP_ROWS` rows as work to be timed, and count the bytes of the state of one row."""
     token, reset = batch.tokens.flatten()[:STEP_ROWS, None], torch.zeros(STEP_ROWS, dtype=torch.bool)
     first = network.initial_state(STEP_ROWS, CPU)
@@ -353,7 +353,7 @@ class Results:
         if self.folder is not None:
             write_page(self.folder, NAME, TITLE, self.facts, [*self.summaries(), self._table("trainings")])
             if means := self.means():
-                save(delay_curves(means, BenchSizes.longest, 1 / SYMBOLS, TITLE), self.folder / f"{NAME}.png")
+                save(plot_delay_curves(means, BenchSizes.longest, 1 / SYMBOLS, TITLE), self.folder / f"{NAME}.png")
         return row
 
     def means(self) -> dict[str, dict[str, dict[int, float]]]:

@@ -46,7 +46,7 @@ TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_t
 
 
 @dataclass(frozen=True)
-class Args(WriteArgs):
+class ParametersArgs(WriteArgs):
     """Count the parameters of every architecture in every environment."""
 
     env: Repeatable = ()
@@ -166,7 +166,7 @@ def _size_tables(rows: Sequence[Row]) -> Iterator[Table]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Count and print, write where asked; a network that cannot meet the budget is left out with a sentence."""
     argv = sys.argv[1:] if argv is None else argv
-    args = parse(Args, argv, prog="python -m dqn_memory.parameters")
+    args = parse(ParametersArgs, argv, prog="python -m dqn_memory.parameters")
     load_named(argv)
     budget = None if args.match is None else parse_budget(args.match)
     base = NetworkConfig(heads=args.heads, context=args.context, form=args.form, prior=PriorConfig(kind=args.prior))

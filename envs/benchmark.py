@@ -107,7 +107,7 @@ def steps_per_second(id: str, args: EnvironmentArgs, vector: bool) -> float:
     return 1000 * rows * steps / timer({"play": play})["play"].median
 
 
-def tables(args: EnvironmentArgs) -> Iterator[Table]:
+def environment_tables(args: EnvironmentArgs) -> Iterator[Table]:
     """Measure one environment after the other; name each on standard error."""
     rows = []
     for number, id in enumerate(args.ids, 1):
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     run_benchmark(
         "envs.benchmark",
         EnvironmentArgs,
-        lambda args: [Page("environments", "Speed of the environments", tables(args))],
+        lambda args: [Page("environments", "Speed of the environments", environment_tables(args))],
         argv,
     )
 

@@ -120,7 +120,7 @@ def timed(timer: Timer, works: Mapping[str, Work]) -> Row:
     return medians | {"spread": max(time.spread for time in times.values())}
 
 
-def games(fleet: Fleet, device: str) -> Work:
+def random_play_work(fleet: Fleet, device: str) -> Work:
     """Make a step of parallel environments under random actions."""
     draws = torch.Generator().manual_seed(0)
     return lambda: fleet.step(torch.randint(fleet.num_actions, (fleet.num_envs,), generator=draws).to(device))
@@ -139,7 +139,7 @@ def unizero_rows(case: Row, wanted: Sequence[str], timer: Timer, flags: str = ""
 
     if "acting" in wanted:
         row = case | {"num_envs": num_envs, "simulations": config.search.simulations}
-        row |= timed(timer, {"step": step, "games": games(trainer.fleet, case["device"])})
+        row |= timed(timer, {"step": step, "games": random_play_work(trainer.fleet, case["device"])})
         row |= {"steps_s": 1000 * num_envs / row["step_ms"], "step_bar": bar("step", row)}
         yield "acting", row | {"steps_s_bar": CASES["bars"]["tiny"] if case["preset"] == "tiny" else None}
     if "learning" in wanted:
@@ -180,7 +180,7 @@ def glam_rows(case: Row, wanted: Sequence[str], timer: Timer, flags: str = "") -
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
-def tables(args: WorldModelArgs) -> Iterator[Table]:
+def model_tables(args: WorldModelArgs) -> Iterator[Table]:
     """Measure case after case; a table that comes again with more rows replaces the one before."""
     set_tf32(False)
     measure = unizero_rows if args.model == "unizero" else glam_rows
@@ -198,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     run_benchmark(
         "world_models.benchmark",
         WorldModelArgs,
-        lambda args: [Page(args.model, CASES[args.model]["title"], tables(args), args.on)],
+        lambda args: [Page(args.model, CASES[args.model]["title"], model_tables(args), args.on)],
         argv,
     )
 

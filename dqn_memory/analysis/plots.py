@@ -126,7 +126,7 @@ def first_steps(title: str, length: int) -> str:
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
 @styled
-def decision(
+def plot_decision(
     weights: Array,
     rows: Sequence[str],
     title: str,
@@ -172,7 +172,9 @@ def decision(
 
 
 @styled
-def prior_tables(tables: Mapping[str, Array], title: str, ylabel: str = "prior weight", steps: str = "steps") -> Figure:
+def plot_prior_tables(
+    tables: Mapping[str, Array], title: str, ylabel: str = "prior weight", steps: str = "steps"
+) -> Figure:
     """Draw the weight by distance (H, T) of each layer's attention prior: a panel a layer, a line a head."""
     across = min(len(tables), 3)
     down = -(-len(tables) // across)
@@ -193,7 +195,7 @@ def prior_tables(tables: Mapping[str, Array], title: str, ylabel: str = "prior w
 
 
 @styled
-def learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
+def plot_learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
     """Draw success rates (0 .. 1) over environment steps, a line a run."""
     require(curves, "there is no learning curve to draw: nothing was evaluated yet")
     figure = new_figure(7.4, 3.6)
@@ -210,7 +212,7 @@ def learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
 
 
 @styled
-def q_values(q: Array, action: Array, title: str, names: Sequence[str] = (), values: str = "Q-values") -> Figure:
+def plot_q_values(q: Array, action: Array, title: str, names: Sequence[str] = (), values: str = "Q-values") -> Figure:
     """Draw Q-values or the like (T, A) over an episode's first steps; a ring marks the action taken, (T,)."""
     title, q, action = first_steps(title, len(q)), q[:MOST], action[:MOST]
     steps = np.arange(len(q))
@@ -229,7 +231,7 @@ def q_values(q: Array, action: Array, title: str, names: Sequence[str] = (), val
 
 
 @styled
-def carried(states: Array, opened: Array | None, title: str) -> Figure:
+def plot_states(states: Array, opened: Array | None, title: str) -> Figure:
     """Draw the numbers (T, n) of a state that move most, each by its largest value, and open gates (T, gates)."""
     title, states = first_steps(title, len(states)), states[:MOST]
     shown = states[:, np.argsort(-states.std(0), kind="stable")[:NUMBERS]]
@@ -249,7 +251,7 @@ def carried(states: Array, opened: Array | None, title: str) -> Figure:
 
 
 @styled
-def attention_maps(maps: Array, title: str, frames: Sequence[Array] = (), context: int | None = None) -> Figure:
+def plot_attention_maps(maps: Array, title: str, frames: Sequence[Array] = (), context: int | None = None) -> Figure:
     """Draw attention (H, T, T) of one layer over an episode's first steps, a panel a head, beside rendered frames.
 
     Rows are the steps at which decisions were made, columns the steps that they looked back on, or, in an episode of
@@ -314,7 +316,7 @@ def _film(slot: SubplotSpec, frames: Sequence[Array], steps: Array) -> None:
 
 
 @styled
-def recall(
+def plot_recall(
     curves: Mapping[str, Sequence[Estimate]],
     labels: Mapping[str, str],
     decisions: Array,
@@ -347,7 +349,7 @@ def recall(
 
 
 @styled
-def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title: str) -> Figure:
+def plot_discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title: str) -> Figure:
     """Draw Q of the greedy action by window and by prefix, and their mean |difference|, over an episode's first steps.
 
     The other arrays are those of a `Discrepancy`; where no step lies ahead a window ends.
@@ -374,7 +376,7 @@ def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title:
 
 
 @styled
-def delay_curves(
+def plot_delay_curves(
     tasks: Mapping[str, Mapping[str, Mapping[int, float]]], trained: int, chance: float, title: str
 ) -> Figure:
     """Draw accuracy over delay, a panel a task and a line a memory; delays beyond `trained` are shaded."""
@@ -406,7 +408,7 @@ def delay_curves(
 
 # ---- pictures of sequence models, whose windows of T steps have the 2T tokens z_0 a_0 z_1 a_1 ..., latents and actions
 @styled
-def learned_values(
+def plot_learned_values(
     values: Mapping[str, Array], starts: Mapping[str, float], title: str, unit: str = "tokens"
 ) -> Figure:
     """Learned mu, sigma and span in tokens, or another unit, one panel each ("Learning to Focus", Figure 5).
@@ -437,7 +439,7 @@ def learned_values(
 
 
 @styled
-def token_maps(maps: Array, title: str, first_step: int = 0) -> Figure:
+def plot_token_maps(maps: Array, title: str, first_step: int = 0) -> Figure:
     """Attention maps (L, H, 2T, 2T) of all layers and heads: rows are queries, columns keys (thesis, Figures 5, 8-10).
 
     Axes count environment steps; a step's two tokens are its latent and then its action.

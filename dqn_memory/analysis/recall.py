@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dqn_memory.acting import ActingMode, ActingState
 from dqn_memory.analysis.attention import with_gradients
-from dqn_memory.analysis.episodes import Episode, Windows, known_lengths, q_values, reach, windows
+from dqn_memory.analysis.episodes import Episode, Windows, known_lengths, q_values, remembered_steps, windows
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.score import Measure, mean_interval
 from dqn_memory.runs.settings import Bounds
@@ -97,7 +97,7 @@ def recall(
     values, lengths = [], []
     for number, episode in enumerate(episodes):
         progress(number)
-        count, size = min(config.moments, len(episode)), reach(network, len(episode), state)
+        count, size = min(config.moments, len(episode)), remembered_steps(network, len(episode), state)
         steps = torch.linspace(0, len(episode) - 1, count, dtype=torch.float64).round().long().to(device)
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
         given = windows(network, observation, previous, steps, size, acting)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.analysis.plots import MAP_TOKENS
-from dqn_memory.analysis.video import BAD, CHOSEN, GOOD, Looks, moment, named, shares
+from dqn_memory.analysis.video import BAD, CHOSEN, GOOD, Looks, action_labels, moment, shares
 from envs.spaces import Array
 
 UPPER, FULL = "▀", "█"  # a character shows two pixels, one above the other, as its own colour and the one behind it
@@ -28,7 +28,7 @@ def screen(
     below = 0 if look is None else len(look.names) + 1
     picture = half_blocks(episode.frames[step], max(8, columns - PANEL - 2), max(LEAST, rows - below - 2))
     beside = Table.grid(padding=(0, 2))
-    beside.add_row(picture, _words(episode, step, number, named(episode, actions)))
+    beside.add_row(picture, _words(episode, step, number, action_labels(episode, actions)))
     return beside if look is None else Group(beside, _look(look, min(step, len(episode) - 1), columns))
 
 
@@ -46,9 +46,9 @@ def half_blocks(frame: Array, columns: int, rows: int) -> Text:
     )
 
 
-def lines(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> str:
+def plain_screen(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> str:
     """Say the same in plain characters."""
-    names = named(episode, actions)
+    names = action_labels(episode, actions)
     said = [", ".join(text for text, *_ in moment(episode, step, number, names)[: 5 if step == len(episode) else 4])]
     if step < len(episode):
         said.append(

@@ -88,7 +88,7 @@ def save_video(
     for number, episode in enumerate(episodes, 1):
         look = looks[number - 1] if looks else None
         steps = range(0, len(episode), every)
-        pictures += [page(episode, step, number, actions, look) for step in (*steps, len(episode))]
+        pictures += [video_page(episode, step, number, actions, look) for step in (*steps, len(episode))]
         shown = (step_ms * min(every, len(episode) - step) for step in steps)
         durations += [*(min(each, LONGEST_MS) for each in shown), LAST_MS]
     buffer, kind = io.BytesIO(), "GIF" if path.suffix.lower() == ".gif" else "PNG"
@@ -110,9 +110,9 @@ def _with_palette(pictures: Sequence[Image.Image]) -> list[Image.Image]:
     return [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in pictures]
 
 
-def page(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> Image.Image:
+def video_page(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> Image.Image:
     """Render the environment before action `step`, or after the last one at step T, and what goes with it."""
-    frame, names = _enlarge(episode.frames[step]), named(episode, actions)
+    frame, names = _enlarge(episode.frames[step]), action_labels(episode, actions)
     height = max(frame.height, (6 + len(names)) * LINE) + 2 * MARGIN
     below = 0 if look is None else (len(look.names) + 2) * ROW + MARGIN
     picture = Image.new("RGB", (frame.width + PANEL + 3 * MARGIN, height + below), PAPER)
@@ -128,7 +128,7 @@ def page(episode: Episode, step: int, number: int, actions: Sequence[str], look:
     return picture
 
 
-def named(episode: Episode, actions: Sequence[str]) -> list[str]:
+def action_labels(episode: Episode, actions: Sequence[str]) -> list[str]:
     """Give every action of an episode a name."""
     return [actions[i] if i < len(actions) else f"action {i}" for i in range(episode.q.shape[1])]
 

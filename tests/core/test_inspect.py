@@ -19,7 +19,7 @@ from dqn_memory.analysis import attention
 from dqn_memory.analysis.attention import attention_maps, carried_states, episode_attention, sensitivity
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.blocks.attention import StreamedAttention
-from dqn_memory.inspect import Args, main, measure
+from dqn_memory.inspect import InspectArgs, inspect_network, main
 
 ARCHITECTURES = ("dtqn4", "dgfqn", "dbgfqn", "gtrxl", "drqn", "adrqn", "dqn", "dtqn_attention")
 
@@ -179,7 +179,9 @@ def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
     network, config, _ = load_network(run, torch.device("cpu"))
     for state, shown in ("window", 8), ("episode", facts["episode"]["length"]):  # windows of 8 begin anew at each step
         changed = replace(config, acting_state=state)
-        found = measure(Args(episodes=1, frames=False), changed, network, changed.eval_setup(torch.device("cpu")))
+        found = inspect_network(
+            InspectArgs(episodes=1, frames=False), changed, network, changed.eval_setup(torch.device("cpu"))
+        )
         assert len(found.states[0]) == shown and facts["episode"]["length"] > 8
 
 
