@@ -1,15 +1,16 @@
 """Show what a checkpoint remembers, and how: `python -m dqn_memory.inspect runs/demo-1`.
 
-It plays episodes and writes into RUN/inspect, for an agent of the package runs/inspect/NAME:
+It plays episodes and writes files into RUN/inspect (for an agent of the package: runs/inspect/NAME). The first episode
+is drawn, all are measured:
 
-    attention_layer_*.png  what each decision of one episode attended to, head by head, beside the environment
-    states_layer_*.png     what a memory carries over that episode (where acting reads windows: over its first one), and
-                           how far the gates around it are open
+    attention_layer_*.png  attention of each decision, head by head, beside the environment
+    states_layer_*.png     the state of a memory over the episode (over its first window if acting reads windows), and
+                           how far the gates around the memory are open
     priors.png             learned attention priors by distance
-    q_values.png           Q-values, or a policy's logits, over that episode
-    recall.png             how far back Q-values depend on observations, by gradient and by occlusion
-    discrepancy.png        Q from the whole window against Q from the prefix, where the two can differ
-    episode.gif            that episode, with what each decision attended to; of a long one not every step
+    q_values.png           Q-values, or a policy's logits
+    recall.png             dependence of Q-values on past observations, by gradient and by occlusion
+    discrepancy.png        Q from the whole window against Q from the prefix, if the two can differ
+    episode.gif            the episode with the attention of each decision; a long episode leaves out steps
     inspect.json           all numbers
 
 Pictures of an episode show its first 100 steps.
@@ -50,37 +51,37 @@ from envs.terminal import say
 class InspectArgs(RunArgument):
     """Draw and measure what a run's latest checkpoint remembers, in episodes that it plays.
 
-    What it wrote into RUN/inspect before is replaced.
+    Files of an earlier inspection in RUN/inspect are replaced.
     """
 
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
-    """Seed of the environments, of drawn actions, and of what observations are replaced by."""
+    """Seed of the environments, of drawn actions, and of replaced observations."""
     initial: int | None = None
-    """Number of the drawn episode's initial state, in environments that have finitely many."""
+    """Number of the drawn episode's initial state; for environments with finitely many."""
     episodes: Annotated[int, Bounds(1, 10**9)] = 16
     """Episodes measured, the drawn one among them."""
     frames: bool = True
-    """Show the environment itself: in a video, and beside the attention maps."""
+    """Show the environment: in a video, and beside the attention maps."""
     recall: Annotated[RecallConfig, tyro.conf.arg(name="")] = field(default_factory=RecallConfig)
     """How the recall profile is measured."""
     device: str = "auto"
-    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    """cpu, cuda, cuda:1 ... (auto: cuda if there is one)."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """Everything that was measured; the first episode is the one that is drawn."""
+    """All measurements; the first episode is the one that is drawn."""
 
     episodes: list[Episode]
     attention: dict[int, Array]  # by layer, (H, T, T), of the first episode
-    states: dict[int, Array]  # by layer, (T, numbers), of the first episode; empty where nothing is carried
+    states: dict[int, Array]  # by layer, (T, numbers), of the first episode; empty without a state
     gates: dict[int, Array]  # by layer, how far they are open, (T, gates)
     discrepancies: list[Discrepancy]
     recall: Recall
 
     @property
     def outputs(self) -> str:
-        """What the network puts out."""
+        """Name of the network's outputs."""
         return "Q" if self.episodes[0].values == "Q-values" else "logits"
 
 
@@ -100,8 +101,8 @@ def inspect_network(args: InspectArgs, config: TrainConfig, network: QNetwork, s
     episodes = play_episodes(args, setup, network)
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
     attention = episode_attention(network, *drawn, config.acting, config.acting_state)
-    carries = network.stateful and config.network.row().positions == "none"  # step by step it encodes no places
-    whole = len(drawn[0]) if config.acting_state == "episode" else network.config.context  # then acting cuts windows
+    carries = network.stateful and config.network.row().positions == "none"  # a step form has no positions
+    whole = len(drawn[0]) if config.acting_state == "episode" else network.config.context  # a window that acting reads
     states, gates = (
         carried_states(network, *(each[:whole] for each in drawn)) if carries and len(network.layers) else ({}, {})
     )
@@ -173,7 +174,7 @@ def recall_figure(found: Inspection, agent: str) -> Figure:
 
 
 def describe(args: InspectArgs, config: TrainConfig, step: int, network: QNetwork, found: Inspection) -> dict[str, Any]:
-    """Collect what inspect.json says."""
+    """Collect the content of inspect.json."""
     episode, first = found.episodes[0], found.discrepancies[0]
     return {
         "step": step, "env": config.environment.env, "observe": config.environment.observe,
