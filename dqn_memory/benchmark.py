@@ -1,8 +1,8 @@
 """Measure how fast the core is: `python -m dqn_memory.benchmark`.
 
-Updates and acting stand beside a baseline that computes the published update as its reference implementation does
-(dqn_memory/analysis/reference.py), measured in the same process by turns. Memories stand beside torch's recurrences.
-Prints the tables; --write FOLDER keeps them as core.*, memories.* and rollouts.*. Each page is replaced whole.
+Updates and acting stand beside a baseline: the published update (dqn_memory/analysis/published_update.py), measured in
+the same process by turns. Memories stand beside torch's recurrences. Prints the tables; --write FOLDER keeps them as
+core.*, memories.* and rollouts.*. Each page is replaced whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.acting import WindowActor
-from dqn_memory.analysis.reference import BaselineNetwork, make_baseline_update
+from dqn_memory.analysis.published_update import BaselineNetwork, make_baseline_update
 from dqn_memory.blocks import Block, build, names
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork

@@ -21,7 +21,7 @@ UNIT = 1_000  # attention is kept in thousandths
 
 
 def attention_maps(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Tensor]:
-    """Compute the attention of one window (T, ...) by layer, each (H, T, T); without attention-free layers."""
+    """Compute the attention of one window (T, ...) by layer, each (H, T, T)."""
     return {index: maps[0] for index, maps in _maps(network, observation[None], previous_action[None], None).items()}
 
 
@@ -32,8 +32,8 @@ def episode_attention(
     """Compute the attention of every decision of an episode (T, ...), by layer number, each (H, T, T).
 
     Row t holds the newest query's weights in the window that acting fed at step t. A key outside the window has 0.
-    Weights on padding, which some padded forms give, are left out. If acting carries a state, each layer has a window of
-    its own inputs, which carry information of earlier steps.
+    Weights on padding, which some padded forms give, are left out. If acting carries a state, each layer has a window
+    of its own inputs, which carry information of earlier steps.
     """
     if state == "episode":
         return _carried_attention(network, observation, previous_action)

@@ -8,7 +8,7 @@ import torch
 from run_folders import refused
 
 from dqn_memory import benchmark
-from dqn_memory.analysis import reference
+from dqn_memory.analysis import published_update
 from dqn_memory.benchmark import CASES, FORMS, NO_BASELINE, BenchmarkCase, baseline_work, full_replay, update_work
 from dqn_memory.size import forward_operations, gigaflop
 from dqn_memory.train import sample, td_loss
@@ -29,7 +29,10 @@ def test_baseline_equals_the_published_form(case, episode):
     with torch.no_grad():  # so that choosing and valuing differ
         for value in target.parameters():
             value += 0.05 * torch.randn(value.shape, generator=torch.Generator().manual_seed(value.numel())).double()
-    baseline, their_target = reference.BaselineNetwork(network).double(), reference.BaselineNetwork(target).double()
+    baseline, their_target = (
+        published_update.BaselineNetwork(network).double(),
+        published_update.BaselineNetwork(target).double(),
+    )
     learner = case.learner("published")
     draws = torch.Generator().manual_seed(1)
     replay = full_replay(network.spec, network.num_actions, case.context, draws)
@@ -39,11 +42,11 @@ def test_baseline_equals_the_published_form(case, episode):
         replay.restore(0, {**copy.deepcopy(replay.cells), "time": time.int(), "done": ends, "terminated": ends})
     batch = sample(replay, learner, case.context, None, draws, trim=False)
     assert bool((batch.lengths == case.context).all()) == (episode is None)
-    windows = reference.shifted_windows(batch, network.spec.padding)
+    windows = published_update.shifted_windows(batch, network.spec.padding)
     windows = [each.double() if each.is_floating_point() else each for each in windows]
     loss, _ = td_loss(network, target, batch, learner)
     loss.backward()
-    expected = reference.baseline_loss(baseline, their_target, *windows, batch)
+    expected = published_update.baseline_loss(baseline, their_target, *windows, batch)
     expected.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     for left, right in zip(baseline.parameters(), network.parameters(), strict=True):
