@@ -56,31 +56,24 @@ KEY = 12  # the first of SYMBOLS keys
 PAIR = KEY + SYMBOLS  # of a key and a symbol: PAIR + SYMBOLS * key + symbol
 VOCABULARY = PAIR + SYMBOLS**2
 SPEC = ObservationSpec("discrete", (1,), VOCABULARY, torch.int32)
-
-
-class Episodes(NamedTuple):
-    """Tokens that are shown, tokens that ask, and their answers, all (B, E, 4)."""
-
-    shown: Tensor
-    queries: Tensor
-    answers: Tensor
+Episodes = tuple[Tensor, Tensor, Tensor]  # tokens that are shown, tokens that ask, their answers, all (B, E, 4)
 
 
 def copy(rows: int, episodes: int, draws: torch.Generator) -> Episodes:
-    """Four symbols, to be repeated in their order."""
+    """Draw four symbols, to be repeated in their order."""
     symbols = torch.randint(SYMBOLS, (rows, episodes, ITEMS), generator=draws)
-    return Episodes(symbols, torch.full_like(symbols, RECALL), symbols)
+    return symbols, torch.full_like(symbols, RECALL), symbols
 
 
 def associative_recall(rows: int, episodes: int, draws: torch.Generator) -> Episodes:
-    """Four pairs of a key and a symbol; then each key alone, in any order, asks for its symbol.
+    """Draw four pairs of a key and a symbol; then each key alone, in any order, asks for its symbol.
 
     A pair is one token, so that a single layer can keep it without looking at neighbours.
     """
     keys = torch.rand(rows, episodes, SYMBOLS, generator=draws).argsort(-1)[..., :ITEMS]
     symbols = torch.randint(SYMBOLS, (rows, episodes, ITEMS), generator=draws)
     order = torch.rand(rows, episodes, ITEMS, generator=draws).argsort(-1)
-    return Episodes(PAIR + SYMBOLS * keys + symbols, KEY + keys.gather(-1, order), symbols.gather(-1, order))
+    return PAIR + SYMBOLS * keys + symbols, KEY + keys.gather(-1, order), symbols.gather(-1, order)
 
 
 TASKS: dict[str, Callable[[int, int, torch.Generator], Episodes]] = {
@@ -90,7 +83,7 @@ TASKS: dict[str, Callable[[int, int, torch.Generator], Episodes]] = {
 
 
 class TaskBatch(NamedTuple):
-    """TaskBatch of several episodes, all (B, T)."""
+    """Sequences of several episodes, all (B, T)."""
 
     tokens: Tensor
     targets: Tensor  # the answer; no meaning where nothing is asked
@@ -108,22 +101,22 @@ def draw_sequences(task: str, delays: Tensor, length: int, draws: torch.Generato
     episode = torch.searchsorted(ends, time, right=True)
     offset = time - F.pad(ends, (1, 0)).gather(1, episode)
     since = offset - ITEMS - delays.gather(1, episode)  # positions since the first query
-    drawn = TASKS[task](delays.shape[0], delays.shape[1], draws)
+    shown, queries, answers = TASKS[task](delays.shape[0], delays.shape[1], draws)
 
     def place(values: Tensor, index: Tensor) -> Tensor:
         """Take one of the four values of each position's episode by `index` (B, T), clamped to 0 ... 3."""
         here = values.gather(1, episode[..., None].expand(-1, -1, ITEMS))  # (B, T, 4)
         return here.gather(-1, index.clamp(0, ITEMS - 1)[..., None])[..., 0]
 
-    later = torch.where(since < 0, BLANK, place(drawn.queries, since))
-    tokens = torch.where(offset < ITEMS, place(drawn.shown, offset), later)
-    return TaskBatch(tokens, place(drawn.answers, since), since >= 0, offset == 0)
+    later = torch.where(since < 0, BLANK, place(queries, since))
+    tokens = torch.where(offset < ITEMS, place(shown, offset), later)
+    return TaskBatch(tokens, place(answers, since), since >= 0, offset == 0)
 
 
-def training_batch(task: str, longest: int, rows: int, length: int, draws: torch.Generator) -> TaskBatch:
-    """Draw a batch of training, whose delays are 1 ... `longest`, log-uniform."""
+def training_batch(task: str, max_delay: int, rows: int, length: int, draws: torch.Generator) -> TaskBatch:
+    """Draw a batch of training, whose delays are 1 ... `max_delay`, log-uniform."""
     share = torch.rand(rows, math.ceil(length / (1 + 2 * ITEMS)), generator=draws, dtype=torch.float64)
-    return draw_sequences(task, ((longest + 1.0) ** share).long(), length, draws)
+    return draw_sequences(task, ((max_delay + 1.0) ** share).long(), length, draws)
 
 
 def evaluation_batch(task: str, delay: int, rows: int, draws: torch.Generator) -> TaskBatch:
@@ -138,7 +131,7 @@ class BenchSizes:
 
     rows: int = 16  # of a batch
     length: int = 320  # of a sequence, and the context of a memory that attends
-    longest: int = 256  # delay in training
+    max_delay: int = 256  # delay in training
     delays: tuple[int, ...] = tuple(2**power for power in range(1, 11))  # of the evaluation
     evaluated: int = 128  # rows of the evaluation, of two episodes each
 
@@ -265,7 +258,7 @@ def train_network(task: str, name: str, seed: int, updates: int, args: MemoryBen
     update, began, loss = updater(network, args.learning_rate, updates), time.process_time(), math.nan
     with Progress(updates, title=f"{task} {name} seed {seed}", interval=30.0) as progress:
         for done in range(1, updates + 1):
-            loss = update(training_batch(task, sizes.longest, sizes.rows, sizes.length, draws))
+            loss = update(training_batch(task, sizes.max_delay, sizes.rows, sizes.length, draws))
             progress.update(done, loss=loss)
     seconds, judged = time.process_time() - began, generator(streams.evaluation)
     facts: Row = {"updates": updates, "cpu_s": seconds, "loss": loss if math.isfinite(loss) else None}
@@ -277,7 +270,7 @@ def train_network(task: str, name: str, seed: int, updates: int, args: MemoryBen
 def measure_cost(name: str, args: MemoryBenchArgs) -> Row:
     """Measure the size, the time and the space of one memory's network: a row of the results."""
     sizes, config, network = args.sizes, args.config(name), build_network(args.config(name), 0)
-    batch = training_batch("copy", sizes.longest, sizes.rows, sizes.length, generator(0))
+    batch = training_batch("copy", sizes.max_delay, sizes.rows, sizes.length, generator(0))
     tokens, saved, (step, state) = batch.tokens.numel(), saved_bytes(network, batch), step_work(network, batch)
     update = updater(network, args.learning_rate, 1_000)
     times = Timer(*((2, 1) if args.quick else (7, 2)), "cpu")({"update": lambda: update(batch), "step": step})
@@ -320,16 +313,15 @@ def step_work(network: QNetwork, batch: TaskBatch) -> tuple[Work, int]:
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
-KEYS = {"cost": ("memory",), "trainings": ("task", "memory", "seed")}  # columns that name a row of each table
 FORMATS = {str(delay): ".3f" for delay in (*BenchSizes.delays, 32)} | {"loss": ".4f"}
 
 
 class Results:
-    """Rows of the tables in `KEYS`. Each is on the disk as soon as it is added."""
+    """Rows of the tables of cost and of trainings. Each is on the disk as soon as it is added."""
 
     def __init__(self, folder: Path | None, facts: Mapping[str, Value], settings: Mapping[str, Value]) -> None:
         self.folder, self.facts = folder, {**facts, **settings}
-        self.rows: dict[str, list[Row]] = {name: [] for name in KEYS}
+        self.rows: dict[str, list[Row]] = {"cost": [], "trainings": []}
         if folder is not None:
             make_folder(folder)
             self._read(folder / f"{NAME}.json", settings)
@@ -341,7 +333,7 @@ class Results:
             if (other := theirs.get(key)) != value:
                 flag = f"--{key.replace('_', '-')}"
                 raise UserError(f"{path} holds rows of {flag} {other}, not {value}; choose another folder for --write")
-        self.rows = {name: found[TEXTS[name][0]].records() if TEXTS[name][0] in found else [] for name in KEYS}
+        self.rows = {name: found[TEXTS[name][0]].records() if TEXTS[name][0] in found else [] for name in self.rows}
 
     def find(self, table: str, **key: Value) -> Row | None:
         """Look a row up."""
@@ -353,18 +345,18 @@ class Results:
         if self.folder is not None:
             write_page(self.folder, NAME, TITLE, self.facts, [*self.summaries(), self._table("trainings")])
             if means := self.means():
-                save(plot_delay_curves(means, BenchSizes.longest, 1 / SYMBOLS, TITLE), self.folder / f"{NAME}.png")
+                save(plot_delay_curves(means, BenchSizes.max_delay, 1 / SYMBOLS, TITLE), self.folder / f"{NAME}.png")
         return row
 
     def means(self) -> dict[str, dict[str, dict[int, float]]]:
         """Average the accuracy over seeds, by task, memory and delay; the best memory comes first."""
         means: dict[str, dict[str, dict[int, float]]] = {}
         for row in self.rows["trainings"]:
-            rows = [
-                each for each in self.rows["trainings"] if all(each[key] == row[key] for key in KEYS["trainings"][:2])
-            ]
-            accuracy = {int(d): statistics.mean(float(each[d] or 0) for each in rows) for d in filter(str.isdigit, row)}
-            means.setdefault(str(row["task"]), {})[str(row["memory"])] = accuracy
+            task, memory = str(row["task"]), str(row["memory"])
+            alike = [each for each in self.rows["trainings"] if (each["task"], each["memory"]) == (task, memory)]
+            delays = filter(str.isdigit, row)
+            mean = {int(delay): statistics.mean(float(each[delay] or 0) for each in alike) for delay in delays}
+            means.setdefault(task, {})[memory] = mean
         return {task: dict(sorted(means[task].items(), key=lambda each: -sum(each[1].values()))) for task in means}
 
     def summaries(self) -> Iterator[Table]:
