@@ -20,7 +20,7 @@ from envs.spaces import Array
 UNIT = 1_000  # attention is kept in thousandths
 
 
-def attention_maps(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Tensor]:
+def window_attention(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Tensor]:
     """Compute the attention of one window (T, ...) by layer, each (H, T, T)."""
     return {index: maps[0] for index, maps in _maps(network, observation[None], previous_action[None], None).items()}
 

@@ -40,9 +40,9 @@ class Discrepancy:
 
 @dataclass(frozen=True)
 class Hindsight:
-    """How much Q inside a window differs from Q of the prefix that acting would see there (dimension of Q).
+    """Difference between Q inside a window and Q of the prefix that acting would see there, in units of Q.
 
-    The last position of a window has no future and is not counted; gap, largest and flips are 0 for a causal network.
+    The last position of a window has no future and is not counted. A causal network has gap, largest and flips of 0.
     """
 
     positions: int  # those that have a future inside their window

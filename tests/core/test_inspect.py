@@ -16,7 +16,7 @@ from trained import contents, trained
 
 from dqn_memory.agent import load_network
 from dqn_memory.analysis import attention
-from dqn_memory.analysis.attention import attention_maps, carried_states, episode_attention, sensitivity
+from dqn_memory.analysis.attention import carried_states, episode_attention, sensitivity, window_attention
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.blocks.attention import StreamedAttention
 from dqn_memory.inspect import InspectArgs, inspect_network, main
@@ -38,7 +38,7 @@ def window(length=6):
 def test_maps_are_those_of_the_forward_pass(architecture):
     net = make(architecture)
     blocks, inputs = attended(net, *(each[None] for each in window()))
-    maps = attention_maps(net, *window())
+    maps = window_attention(net, *window())
     assert len(maps) == len(blocks) == len(inputs)
     for block, x, drawn in zip(blocks, inputs, maps.values(), strict=True):
         torch.testing.assert_close(drawn, block.weights(x)[0], rtol=0, atol=1e-14)
@@ -61,7 +61,7 @@ def test_an_episode_is_what_each_decision_attended_to(architecture, kind, acting
         if acting == "padded" and t < 5:
             behind = torch.full((5 - t, 2), TOKENS.vocabulary - 1), torch.full((5 - t,), NUM_ACTIONS)
             padded = tuple(torch.cat(each) for each in zip(padded, behind, strict=True))
-        for layer, maps in attention_maps(net, *padded).items():
+        for layer, maps in window_attention(net, *padded).items():
             expected = torch.zeros(2, 9, dtype=torch.float64)
             expected[:, first : t + 1] = maps[:, t - first, : t + 1 - first]
             torch.testing.assert_close(found[layer][:, t], expected, rtol=0, atol=1e-12)
