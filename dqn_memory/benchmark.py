@@ -1,17 +1,13 @@
 """Measure how fast the core is: `python -m dqn_memory.benchmark`.
 
-Every number stands beside that of a baseline which computes the published update as its reference does
-(dqn_memory/analysis/reference.py), measured in the same process by turns; memories stand beside torch's recurrences.
-Prints the tables; --write FOLDER keeps them as core.*, memories.*, rollouts.* and mamba.*, each written whole: its
-tables that were not asked for are not kept.
+Updates and acting stand beside a baseline: the published update (dqn_memory/analysis/published_update.py), measured in
+the same process by turns. Memories stand beside torch's recurrences. Prints the tables; --write FOLDER keeps them as
+core.*, memories.* and rollouts.*. Each page is replaced whole.
 """
 
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,31 +16,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import tyro
-from torch import nn
+from torch import Tensor, nn
 
 from dqn_memory.acting import WindowActor
-from dqn_memory.analysis import reference
-from dqn_memory.analysis.size import count, environment_sizes, gigaflop
-from dqn_memory.analysis.timing import CompareArgs, Work, full_replay, matrix_product
+from dqn_memory.analysis.published_update import BaselineNetwork, make_baseline_update
 from dqn_memory.blocks import Block, build, names
 from dqn_memory.config import LearnerConfig
-from dqn_memory.network import NetworkConfig, QNetwork
+from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.ppo import PPOTrainer
 from dqn_memory.pqn import PQNTrainer
-from dqn_memory.replay import WindowBatch
+from dqn_memory.replay import Replay, WindowBatch
 from dqn_memory.rollout_trainer import RolloutTrainer
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import Engine, set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.metrics import read_metrics
+from dqn_memory.size import count, environment_sizes, gigaflop
 from dqn_memory.train import Batch, make_optimizer, make_update, sample
-from envs.machine import benchmark_facts
-from envs.tables import Table, Value, origin, publish
+from envs.tables import Table, Value
+from envs.timing import BenchmarkArgs, Page, Timing, Work, floor_columns, matrix_product, run_benchmark
 
-TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-Rows = Iterable[dict[str, Value]]
+TEXTS: dict[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+Row = dict[str, Value]
+CPU = torch.device("cpu")
 PUBLISHED = LearnerConfig(
     targets="shifted", window_placement="ending", loss_positions="all", mask_padding=False, lengths=False
 )
@@ -63,39 +57,39 @@ BARS = {  # times faster than the baseline, one thread, float32
 BARRED = ("published", "shared")  # the forms that the bars judge
 CASES = tuple(BARS)
 NO_BASELINE = (("POMDP/CarFlag-v0", "dtqn_mamba"), ("Gridverse/Memory-7x7-v0", "dtqn_mamba"))
-# how many times torch.nn.GRU's, or torch.nn.LSTM's, speed a memory with resets should have, one thread
+# times as fast as torch.nn.GRU, or torch.nn.LSTM, that a memory with resets should be, one thread
 MEMORY_BARS = {"gru": 1.0, "lstm": 1.0, "mingru": 1.5, "minlstm": 1.5}
-STEP_BAR = 1.5  # times torch.nn.GRUCell's time for each parameter that a step should take at most
+STEP_BAR = 1.5  # torch.nn.GRUCell's time for each parameter, times this, that a step should take at most
 GRAPH_BAR = 5.0  # times faster than eager, on an accelerator
 ENGINES: dict[str, tuple[Engine, ...]] = {"cpu": ("eager",), "cuda": ("eager", "cudagraph")}
 ROLLOUTS_BAR = 60_000.0  # environment steps a second of PQN with two epochs, two threads
-STEPS_BAR = 1000.0  # environment steps a second with one update a step, on an accelerator
+REPLAY_ENVS = 4  # parallel environments of a full replay
 
 
-# ---- arguments -------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Args(CompareArgs):
-    """Measure updates and acting against the reference's way of computing them, and Mamba against mambapy.
+@dataclass(frozen=True, kw_only=True)
+class CoreArgs(BenchmarkArgs):
+    """Measure updates and acting against the published way of computing them, memories, and whole iterations.
 
-    --only knows update, acting, memories (each beside torch.nn.GRU and torch.nn.LSTM), rollouts (environment steps/s of
-    pqn and ppo), mamba (the mixer and its scan, beside the package mambapy where it is installed); with a CUDA device
-    also graphs (eager against captured updates), training (environment steps/s with one update a step), rollouts_cuda
-    and mamba_cuda (every backend there).
+    --only knows update, acting, memories (beside torch.nn.GRU and torch.nn.LSTM) and rollouts (environment steps/s of
+    pqn and ppo). With a CUDA device it also knows graphs (eager against captured updates) and rollouts_cuda.
     """
 
-    compile: bool = False
-    """Also measure the published update under --engine compile (needs a C++ compiler, minutes of it)."""
+    @property
+    def known_tables(self) -> Sequence[str]:
+        """Names that --only takes."""
+        return tuple(TABLES)
+
+    @property
+    def wanted(self) -> Sequence[str]:
+        """Tables to measure."""
+        return self.only or [name for name in TABLES if torch.cuda.is_available() or name not in ON_CUDA]
 
     def check(self) -> None:
-        """Refuse in one sentence what cannot work."""
-        self.check_tables((*TABLES, *PAGES))
-        if set(self.tables()) & set(ON_CUDA) and (self.clock == "cpu" or not torch.cuda.is_available()):
+        """Refuse in one sentence what cannot be measured."""
+        super().check()
+        if set(self.wanted) & set(ON_CUDA) and (self.clock == "cpu" or not torch.cuda.is_available()):
             needing = " and ".join(ON_CUDA)
             raise UserError(f"{needing} need a CUDA device that torch sees, and --clock wall; choose others by --only")
-
-    def tables(self) -> Sequence[str]:
-        """List what is to be measured."""
-        return self.only or [name for name in (*TABLES, *PAGES) if torch.cuda.is_available() or name not in ON_CUDA]
 
     def cases(self, names: Sequence[tuple[str, str]]) -> list[BenchmarkCase]:
         """Make the cases of these environments and architectures."""
@@ -113,7 +107,7 @@ class BenchmarkCase:
     batch_size: int = 32
 
     @property
-    def columns(self) -> dict[str, Value]:
+    def columns(self) -> Row:
         """The first columns of its rows."""
         return {"world": self.env, "architecture": self.architecture, "width": environment_sizes(self.env).width}
 
@@ -139,6 +133,19 @@ class BenchmarkCase:
         return sample(replay, learner, self.context, learner.contexts_per_window(network), draws.manual_seed(0))
 
 
+def full_replay(spec: ObservationSpec, num_actions: int, context: int, draws: torch.Generator) -> Replay:
+    """Make a replay of random transitions that has wrapped around, so that every window is K steps long."""
+    columns, tokens = 2 * context + 2, spec.vocabulary - 1 if spec.kind == "discrete" else 1
+    replay = Replay(spec, num_actions, REPLAY_ENVS, columns * REPLAY_ENVS, CPU)
+    cells = {name: torch.zeros_like(cell) for name, cell in replay.cells.items()}
+    below = {"observation": tokens, "next_observation": tokens, "previous_action": num_actions, "action": num_actions}
+    for name, end in {**below, "reward": 1}.items():
+        cells[name] = (torch.rand(cells[name].shape, generator=draws) * end).to(cells[name].dtype)
+    cells["time"] += torch.arange(context, context + columns)[:, None]
+    replay.restore(context, cells)
+    return replay
+
+
 def update_work(case: BenchmarkCase, form: str, engine: Engine = "eager", device: str = "cpu") -> Work:
     """Make an update of ours on a batch of full windows."""
     learner, network = case.learner(form), case.network(device)
@@ -153,49 +160,44 @@ def baseline_work(case: BenchmarkCase) -> Work:
     """Make one update of the baseline on the same windows as the published form's."""
     batch = case.batch("published")
     assert isinstance(batch, WindowBatch)
-    return reference.baseline_work(case.network(), batch)
+    return make_baseline_update(case.network(), batch)
 
 
 def acting_works(case: BenchmarkCase, rows: int) -> dict[str, Work]:
     """Value the actions of `rows` episodes whose context is full: ours, and all positions by the baseline."""
     network, batch = case.network(), replace(case, batch_size=rows).batch("published")
-    baseline, window = reference.BaselineNetwork(network), batch.observation[:, : case.context]
-    actor, no_action = WindowActor(network, rows, torch.device("cpu")), torch.full((rows,), network.num_actions)
+    baseline, window = BaselineNetwork(network), batch.observation[:, : case.context]
+    actor, no_action = WindowActor(network, rows, CPU), torch.full((rows,), network.num_actions)
     for t in range(case.context):
         actor.observe(window[:, t], no_action, torch.full((rows,), t == 0))
     return {"ours": actor.q_values, "baseline": torch.no_grad()(lambda: baseline(window)[:, -1])}
 
 
-# ---- tables of the core ----------------------------------------------------------------------------------------------
-def update_rows(args: Args) -> Rows:
+# ---- the core --------------------------------------------------------------------------------------------------------
+def update_rows(args: CoreArgs) -> Iterator[Row]:
     """Measure the milliseconds of one update on full windows, against the baseline and the floor."""
     size = 128 if args.quick else 1024
     for case in args.cases((*CASES, *NO_BASELINE)):
-        name, choice = (case.env, case.architecture), resolve_backend([case.network()], "auto", torch.device("cpu"))
+        name, choice = (case.env, case.architecture), resolve_backend([case.network()], "auto", CPU)
         works = {form: update_work(case, form) for form in FORMS}
         baseline = {} if name in NO_BASELINE else {"baseline": baseline_work(case)}
         operations = {form: gigaflop(work) for form, work in works.items()}
         operations["published"] = gigaflop(baseline.get("baseline", works["published"]))
-        if args.compile:
-            works["published, compiled"] = update_work(case, "published", "compile")
-            operations["published, compiled"] = operations["published"]
         single, of_single = matrix_product(size, torch.float32)
-        half, of_half = matrix_product(size // 2, torch.bfloat16)  # slow where no unit is built for it
+        half, of_half = matrix_product(size // 2, torch.bfloat16)
         times = args.timer({**baseline, **works, "float32 product": single, "bfloat16 product": half})
-        rate = 1000 * of_single / times["float32 product"].median
-        half_rate = 1000 * of_half / times["bfloat16 product"].median
+        rate, half_rate = of_single / times["float32 product"].median, of_half / times["bfloat16 product"].median
         for form in works:
-            # where no unit is built for bfloat16 its products are emulated, and a floor above float32's is none
+            # a machine without bfloat16 units emulates them, more slowly than it computes in float32
             best = max(rate, half_rate) if form == "bfloat16" else rate
-            floor = 1000 * operations[form] / best
             yield {
                 **case.columns, "form": form, "backend": None if choice is None else choice.name,
                 **times[form].against(times.get("baseline")), "bar": BARS.get(name) if form in BARRED else None,
-                "gflop": operations[form], "gflop_s": best, "floor_ms": floor, "reached": floor / times[form].median,
+                "gflop_s": 1000 * best, **floor_columns(times[form], operations[form], best),
             }  # fmt: skip
 
 
-def acting_rows(args: Args) -> Rows:
+def acting_rows(args: CoreArgs) -> Iterator[Row]:
     """Measure the milliseconds to value the actions of one step."""
     timer = replace(args.timer, repetitions=4 * args.timer.repetitions)
     for case, episodes in itertools.product(args.cases(CASES), (1, 16)):
@@ -203,39 +205,17 @@ def acting_rows(args: Args) -> Rows:
         yield {**case.columns, "episodes": episodes, **times["ours"].against(times["baseline"])}
 
 
-def graph_rows(args: Args) -> Rows:
+def graph_rows(args: CoreArgs) -> Iterator[Row]:
     """Measure one update eager and as a captured CUDA graph, in both forms."""
     for case, form in itertools.product(args.cases(CASES), ("published", "corrected")):
-        works = {engine: update_work(case, form, engine, "cuda") for engine in ("eager", "cudagraph")}
-        times = args.timer(works)
+        times = args.timer({engine: update_work(case, form, engine, "cuda") for engine in ENGINES["cuda"]})
         row = {"world": case.env, "architecture": case.architecture, "form": form}
         yield {**row, **times["cudagraph"].against(times["eager"], "eager"), "bar": GRAPH_BAR}
 
 
-def training_rows(args: Args) -> Rows:
-    """Measure environment steps per second of `dqn_memory.train` with one update for every step."""
-    for env, architecture in CASES:
-        rate = training_rate(env, architecture, 320 if args.quick else 8_000)
-        yield {"world": env, "architecture": architecture, "steps_s": rate, "bar": STEPS_BAR}
-
-
-def training_rate(env: str, architecture: str, steps: int, device: str = "cuda", engine: str = "cudagraph") -> float:
-    """Train once in a process of its own; give the steps per second between its first and its last log line."""
-    with tempfile.TemporaryDirectory() as folder:
-        words = f"--env {env} --architecture {architecture} --width {environment_sizes(env).width} --device {device} "
-        words += f"--engine {engine} --total-steps {steps} --log-every {steps // 4} {TEXTS['training']}"
-        command = [sys.executable, "-m", "dqn_memory.train", *words.split(), "--run", f"{folder}/run"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise UserError(f"training {architecture} in {env} failed: {done.stderr.strip()[-300:]}")
-        lines = [line for line in read_metrics(Path(folder) / "run" / "metrics.jsonl") if "charts/SPS" in line]
-    first, last = lines[0], lines[-1]
-    return float((last["step"] - first["step"]) / (last["time/elapsed"] - first["time/elapsed"]))
-
-
 # ---- memories --------------------------------------------------------------------------------------------------------
-def memory_rows(args: Args) -> Iterator[tuple[dict[str, Value], dict[str, Value]]]:
-    """Measure the sequence and the step of each memory: a row of both tables."""
+def memory_tables(args: CoreArgs) -> Iterator[Table]:
+    """Measure the sequence and the step of each memory: a row in each of two tables."""
     batch, time, width = (4, 8, 16) if args.quick else (256, 64, 64)
     draws = torch.Generator().manual_seed(0)
     x = torch.randn(batch, time, width, generator=draws).requires_grad_()
@@ -244,41 +224,32 @@ def memory_rows(args: Args) -> Iterator[tuple[dict[str, Value], dict[str, Value]
     gru, lstm = (kind(width, width, batch_first=True) for kind in (nn.GRU, nn.LSTM))
     cell = nn.GRUCell(width, width)
     step_timer = replace(args.timer, repetitions=4 * args.timer.repetitions)
+    sequences, steps = list[Row](), list[Row]()
     for name in names():
         block = build(name, width)
         if not block.stateful or (block.pointwise and name != "mlp"):
             continue
-        resolve_backend([block], "auto", torch.device("cpu"))
-        ours, step = memory_works(block, x, reset)
-        others: dict[str, Work] = {
+        resolve_backend([block], "auto", CPU)
+        whole, step = memory_works(block, x, reset)
+        works: dict[str, Work] = {
+            "ours": whole,
             "gru": lambda: gru(x)[0].sum().backward(),
             "lstm": lambda: lstm(x)[0].sum().backward(),
+            "product": product,
         }
-        times = args.timer({"ours": ours, **others, "product": product})
-        steps = step_timer({"ours": step, "cell": torch.no_grad()(lambda: cell(x[:, 0]))})
-        mine, parameters = times["ours"], count(block).trainable
-        operations = gigaflop(ours)
-        floor = operations / of_product * times["product"].median
-        sequences: dict[str, Value] = {
-            "memory": name,
-            "parameters": parameters,
-            "ms": mine.median,
-            "spread": mine.spread,
-        }
-        for kind in others:
-            sequences |= {f"{kind}_ms": times[kind].median, f"{kind}_speed_up": mine.speed_up(times[kind])}
-        bar = {"bar": MEMORY_BARS.get(name)}
-        share = count(cell).trainable / parameters / steps["ours"].speed_up(steps["cell"])
-        yield (
-            {**sequences, **bar, "gflop": operations, "floor_ms": floor, "reached": floor / mine.median},
-            {
-                "memory": name, "us": 1000 * steps["ours"].median, "cell_us": 1000 * steps["cell"].median,
-                "of_cell_per_parameter": share, "bar": STEP_BAR,
-            },
-        )  # fmt: skip
+        times = args.timer(works)
+        sequences.append(sequence_row(name, block, times, gigaflop(whole), of_product / times["product"].median))
+        single = step_timer({"ours": step, "cell": torch.no_grad()(lambda: cell(x[:, 0]))})
+        share = count(cell).trainable / count(block).trainable / single["ours"].speed_up(single["cell"])
+        steps.append({
+            "memory": name, "us": 1000 * single["ours"].median, "cell_us": 1000 * single["cell"].median,
+            "of_cell_per_parameter": share, "bar": STEP_BAR,
+        })  # fmt: skip
+    yield Table.from_records(sequences, *TEXTS["sequences"])
+    yield Table.from_records(steps, *TEXTS["steps"])
 
 
-def memory_works(block: Block, x: torch.Tensor, reset: torch.Tensor) -> tuple[Work, Work]:
+def memory_works(block: Block, x: Tensor, reset: Tensor) -> tuple[Work, Work]:
     """Make a pass forward and backward over x (B, T, D), and one step of its rows."""
     state = block.initial_state(len(x))
 
@@ -289,13 +260,13 @@ def memory_works(block: Block, x: torch.Tensor, reset: torch.Tensor) -> tuple[Wo
     return lambda: block.sequence(x, None, reset)[0].sum().backward(), step
 
 
-def memory_tables(args: Args) -> list[Table]:
-    """Make both tables of the memories."""
-    sequences, steps = zip(*memory_rows(args), strict=True)
-    return [
-        Table.from_records(list(rows), *TEXTS["tables"][name])
-        for name, rows in (("sequences", sequences), ("steps", steps))
-    ]
+def sequence_row(name: str, block: Block, times: dict[str, Timing], operations: float, rate: float) -> Row:
+    """Put a memory's pass over sequences beside those of torch's GRU and LSTM."""
+    ours = times["ours"]
+    row: Row = {"memory": name, "parameters": count(block).trainable, "ms": ours.median, "spread": ours.spread}
+    for other in ("gru", "lstm"):
+        row |= {f"{other}_ms": times[other].median, f"{other}_speed_up": ours.speed_up(times[other])}
+    return {**row, "bar": MEMORY_BARS.get(name), **floor_columns(ours, operations, rate)}
 
 
 # ---- learners from rollouts ------------------------------------------------------------------------------------------
@@ -310,75 +281,63 @@ def learner_from_rollouts(
     return kind(replace(config, environment=environment, compute=compute, prediction=weight))
 
 
-def iteration_rows(args: Args, device: str) -> Rows:
+def iteration_rows(args: CoreArgs, device: str) -> Iterator[Row]:
     """Measure the environment steps per second of whole iterations: acting, environments, returns, updates."""
     large = 128 if args.quick else 1024 if device == "cpu" else 8192
     product, of_product = matrix_product(large, torch.float32, device)
     learners: tuple[type[RolloutTrainer[Any]], ...] = (PQNTrainer, PPOTrainer)
+    threads_tried = (1, 2) if device == "cpu" and not args.quick else (1,)
     sizes = (8,) if args.quick else (256,) if device == "cpu" else (256, 2048)
-    for kind, threads, num_envs, prediction in itertools.product(
-        learners, (1, 2) if device == "cpu" else (1,), sizes, (0.0, 1.0)
-    ):
+    weights = (1.0,) if args.quick else (0.0, 1.0)
+    for kind, threads, num_envs, prediction in itertools.product(learners, threads_tried, sizes, weights):
         torch.set_num_threads(threads)
         counted = learner_from_rollouts(kind, num_envs, device, prediction=prediction)
         operations = gigaflop(partial(counted.work, counted.schedule()))
         for engine in ENGINES[device]:
             trainer = learner_from_rollouts(kind, num_envs, device, engine=engine, prediction=prediction)
             times = args.timer({"iteration": trainer.iterate, "product": product})
-            mine, floor = times["iteration"], operations / of_product * times["product"].median
+            mine = times["iteration"]
             yield {
                 "learner": kind.kind, "engine": engine, "prediction": prediction, "threads": threads,
                 "envs": num_envs, "rollout_steps": trainer.collector.length, "epochs": trainer.config.learner.epochs,
                 "ms": mine.median, "spread": mine.spread, "steps_s": 1000 * trainer.steps_per_iteration / mine.median,
                 "bar": ROLLOUTS_BAR if (kind, threads) == (PQNTrainer, 2) else None,
-                "gflop": operations, "floor_ms": floor, "reached": floor / mine.median,
+                **floor_columns(mine, operations, of_product / times["product"].median),
             }  # fmt: skip
     torch.set_num_threads(args.threads)
 
 
-def rollout_tables(args: Args, device: str) -> list[Table]:
-    """Make the table of learners from rollouts."""
-    return [Table.from_records(list(iteration_rows(args, device)), *TEXTS["tables"]["iterations"])]
+# ---- the command -----------------------------------------------------------------------------------------------------
+def one_table(text: str, rows: Callable[[CoreArgs], Iterable[Row]]) -> Callable[[CoreArgs], Iterable[Table]]:
+    """Make a single table of rows, under its title and note in benchmark.toml."""
+    return lambda args: [Table.from_records(rows(args), *TEXTS[text])]
 
 
-def mamba_tables(args: Args, device: str) -> list[Table]:
-    """Measure Mamba's mixer and scan beside mambapy's."""
-    return reference.mamba_tables(args.timer, 2 if args.quick else 2048, device)
-
-
-# ---- measure, print, write -------------------------------------------------------------------------------------------
-TABLES: dict[str, Callable[[Args], Rows]] = {
-    "update": update_rows,
-    "acting": acting_rows,
-    "graphs": graph_rows,
-    "training": training_rows,
+PAGES = {"core": "Speed of the core", "memories": "Speed of memories", "rollouts": "Speed of learners from rollouts"}
+TABLES: dict[str, tuple[str, Callable[[CoreArgs], Iterable[Table]]]] = {  # by name of --only: page, tables
+    "update": ("core", one_table("update", update_rows)),
+    "acting": ("core", one_table("acting", acting_rows)),
+    "graphs": ("core", one_table("graphs", graph_rows)),
+    "memories": ("memories", memory_tables),
+    "rollouts": ("rollouts", one_table("iterations", partial(iteration_rows, device="cpu"))),
+    "rollouts_cuda": ("rollouts", one_table("iterations", partial(iteration_rows, device="cuda"))),
 }
-# tables of pages of their own: page, title, tables
-PAGES: dict[str, tuple[str, str, Callable[[Args], Iterable[Table]]]] = {
-    "memories": ("memories", "Speed of memories", memory_tables),
-    "rollouts": ("rollouts", "Speed of learners from rollouts", lambda args: rollout_tables(args, "cpu")),
-    "rollouts_cuda": ("rollouts", "Speed of learners from rollouts", lambda args: rollout_tables(args, "cuda")),
-    "mamba": ("mamba", "Speed of Mamba", lambda args: mamba_tables(args, "cpu")),
-    "mamba_cuda": ("mamba", "Speed of Mamba", lambda args: mamba_tables(args, "cuda")),
-}
-ON_CUDA = ("graphs", "training", "rollouts_cuda", "mamba_cuda")
+ON_CUDA = ("graphs", "rollouts_cuda")
+
+
+def pages(args: CoreArgs) -> Iterator[Page]:
+    """Measure page after page."""
+    set_tf32(False)
+    for page, title in PAGES.items():
+        makers = [make for name, (of, make) in TABLES.items() if of == page and name in args.wanted]
+        if makers:
+            yield Page(page, title, itertools.chain.from_iterable(make(args) for make in makers))
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure; print the tables of both pages, and write them where asked."""
-    argv = sys.argv[1:] if argv is None else argv
-    args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.benchmark")
-    args.check()
-    torch.set_num_threads(args.threads)
-    set_tf32(False)
-    facts = origin("dqn_memory.benchmark", argv, **benchmark_facts())
-    wanted = args.tables()
-    core = (Table.from_records(make(args), *TEXTS["tables"][name]) for name, make in TABLES.items() if name in wanted)
-    publish(core, args.write, "core", "Speed of the core", facts)
-    for page, title in dict.fromkeys(PAGES[name][:2] for name in wanted if name in PAGES):
-        tables = (make(args) for name, (of, _, make) in PAGES.items() if of == page and name in wanted)
-        publish(itertools.chain.from_iterable(tables), args.write, page, title, facts)
+    """Measure; print the tables of every page, and write them where asked."""
+    run_benchmark("dqn_memory.benchmark", CoreArgs, pages, argv)
 
 
 if __name__ == "__main__":

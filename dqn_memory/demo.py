@@ -1,7 +1,7 @@
 """Train a small memory agent and show it: `python -m dqn_memory.demo`.
 
-The training script trains a preset (configs/demo.toml); the agent is then evaluated from every initial state, and three
-pictures are left in the run folder: the learning curve, what one decision drew on, and a video of the episode.
+The training script trains a preset (configs/demo.toml). The agent is then evaluated from every initial state. Three
+pictures are written into the run folder: the learning curve, the attention of one decision, and a video of its episode.
 """
 
 import subprocess
@@ -22,7 +22,7 @@ from torch import Tensor
 from dqn_memory.acting import evaluate
 from dqn_memory.agent import load_network
 from dqn_memory.analysis import plots
-from dqn_memory.analysis.attention import attention_maps, sensitivity
+from dqn_memory.analysis.attention import sensitivity, window_attention
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
 from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
@@ -34,12 +34,12 @@ from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.baselines import baseline_summary
 from envs.terminal import say
 
-BEACONS = (11, 12, 13, 14)  # what a Gridverse observation shows of a beacon, one token a colour
+BEACONS = (11, 12, 13, 14)  # tokens of beacons in a Gridverse observation, one for each colour
 
 
 @dataclass(frozen=True)
-class Args:
-    """Train a small memory agent, then show how it learned, what it remembers and what it does."""
+class DemoArgs:
+    """Train a small memory agent, then show how it learned, what it remembers and how it plays."""
 
     seed: Annotated[int, Bounds(0, below=2**63)] = 1
     """Seed of everything."""
@@ -49,13 +49,13 @@ class Args:
     """Run folder (None: the next free runs/demo-<n>)."""
 
 
-def train(args: Args, folder: Path) -> None:
-    """Run the training script; where it fails or is stopped, it has said why, and its exit code is passed on."""
+def run_training(args: DemoArgs, folder: Path) -> None:
+    """Run the training script. If it fails or is stopped it has said why; pass its exit code on."""
     flags = ["--config", args.config, "--seed", str(args.seed), "--run", str(folder)]
     say(f"$ python -m dqn_memory.train {' '.join(flags)}")
     process, code = subprocess.Popen([sys.executable, "-m", "dqn_memory.train", *flags]), None
     while code is None:
-        with suppress(KeyboardInterrupt):  # Ctrl-C reaches the script too, which ends after a checkpoint
+        with suppress(KeyboardInterrupt):  # Ctrl-C reaches the script too; it ends after a checkpoint
             code = process.wait()
     if code:
         raise SystemExit(code if code > 0 else 1)
@@ -67,7 +67,7 @@ def fresh_folder() -> Path:
 
 
 def learning_curve(run: Run, title: str) -> Figure:
-    """Draw the success rates that a run has recorded, while exploring and greedy."""
+    """Draw the recorded success rates of a run, while exploring and greedy."""
     named = {
         "while exploring": ("charts/success_rate",),
         "greedy": ("eval/success_rate", "final/success_rate"),  # the final one may fall on an evaluated step
@@ -77,7 +77,7 @@ def learning_curve(run: Run, title: str) -> Figure:
         points = {line["step"]: line[key] for line in run.metrics() for key in keys if line.get(key) is not None}
         if points:
             curves[name] = list(points), list(points.values())
-    return plots.learning_curves(curves, title)
+    return plots.plot_learning_curves(curves, title)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Decision:
 
 
 def find_decision(network: QNetwork, episode: Episode, gridverse: bool) -> Decision:
-    """Find the first action that another colour of beacons no longer in view would have changed; else the last one."""
+    """Find the first action that depends on the colour of a beacon out of view; else give the last action."""
     last = len(episode) - 1
     shown = torch.isin(episode.observation, torch.tensor(BEACONS)).any(1) & gridverse  # (T,)
     beacons = [int(step) for step in shown.nonzero()]
@@ -111,29 +111,29 @@ def _depends(network: QNetwork, episode: Episode, step: int) -> bool:
 
 
 def window_at(network: QNetwork, episode: Episode, step: int) -> tuple[Tensor, Tensor]:
-    """Give the observations and previous actions that acting saw at `step`, at most K."""
+    """Give the observations and previous actions in the acting window at `step`, at most K."""
     begin = max(0, step + 1 - network.config.context)
     return episode.observation[begin : step + 1], episode.previous_action[begin : step + 1]
 
 
 def attention_figure(network: QNetwork, episode: Episode, decision: Decision) -> Figure:
-    """Draw what one decision drew on: each head's attention, and its gradient, over the steps before it."""
+    """Draw the attention of each head in one decision, and its gradient, over the steps before it."""
     step, (observation, previous) = decision.step, window_at(network, episode, decision.step)
     first = step + 1 - len(observation)
     shares = {
         f"attention, layer {layer} head {head}": rows[-1]  # (T,)
-        for layer, maps in attention_maps(network, observation, previous).items()
+        for layer, maps in window_attention(network, observation, previous).items()
         for head, rows in enumerate(maps)
     }
     shares["sensitivity (all paths)"] = sensitivity(network, observation, previous)
     title = f"The memory at work: what the action of step {step} draws on"
     weights = torch.stack(list(shares.values())).double().numpy()
     marks = {seen: "beacon" for seen in decision.beacons if seen >= first} | {step: "decision"}
-    return plots.decision(weights, list(shares), title, marks, episode.frames[first : step + 1], first)
+    return plots.plot_decision(weights, list(shares), title, marks, episode.frames[first : step + 1], first)
 
 
-def show(run: Run, seed: int) -> list[str]:
-    """Evaluate a trained run, write its pictures and give the lines of a summary."""
+def show_run(run: Run, seed: int) -> list[str]:
+    """Evaluate a trained run, write its pictures, and give the lines of a summary."""
     network, config, step = load_network(run.path)
     setup = config.eval_setup(torch.device("cpu"))
     score, memoryless = (
@@ -151,7 +151,7 @@ def show(run: Run, seed: int) -> list[str]:
     looks = Looks.found(network, episode, config.acting, config.acting_state)
     save_video(video, [episode], action_names(setup), [looks])
     return [
-        won(config, score, step),
+        count_wins(config, score, step),
         f"  without its memory, from the newest observation alone, it wins {int(memoryless.success.sum())}",
         f"  {curve}   how it learned",
         f"  {attention}   {explain(decision)}",
@@ -161,14 +161,14 @@ def show(run: Run, seed: int) -> list[str]:
 
 
 def typical(score: Score) -> int:
-    """Choose the won episode of middle length, or of all where none is won."""
+    """Choose the won episode of median length; if none is won, the episode of median length."""
     candidates = np.flatnonzero(score.success) if score.success.any() else np.arange(score.episodes)
     order = candidates[np.argsort(score.lengths[candidates], kind="stable")]
     return int(order[len(order) // 2])
 
 
-def won(config: TrainConfig, score: Score, step: int) -> str:
-    """Say how many episodes end well."""
+def count_wins(config: TrainConfig, score: Score, step: int) -> str:
+    """Say how many episodes are won."""
     wins, kind = int(score.success.sum()), "initial states" if score.exhaustive else "episodes"
     agent, env = config.network.architecture, config.environment.env
     known = baseline_summary(wins / score.episodes, env, config.env_kwargs(training=False))
@@ -176,7 +176,7 @@ def won(config: TrainConfig, score: Score, step: int) -> str:
 
 
 def explain(decision: Decision) -> str:
-    """Say what the attention picture shows."""
+    """Describe the attention picture."""
     seen = f"beacon seen at step {', '.join(map(str, decision.beacons))}" if decision.beacons else "no beacon was seen"
     proof = "; another beacon colour would change it" if decision.depends else ""
     return f"what the action of step {decision.step} draws on ({seen}{proof})"
@@ -185,14 +185,14 @@ def explain(decision: Decision) -> str:
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Train, then show."""
-    args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.demo")
+    args = tyro.cli(DemoArgs, args=argv, prog="python -m dqn_memory.demo")
     check_numbers(args)
     folder = Path(args.run) if args.run else fresh_folder()
     try:
-        train(args, folder)
+        run_training(args, folder)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    say("\n".join(show(Run.open(folder), args.seed)))
+    say("\n".join(show_run(Run.open(folder), args.seed)))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
 """Show what a checkpoint remembers, and how: `python -m dqn_memory.inspect runs/demo-1`.
 
-It plays episodes and writes into RUN/inspect, for an agent of the package runs/inspect/NAME:
+It plays episodes and writes files into RUN/inspect (for an agent of the package: runs/inspect/NAME). The first episode
+is drawn, all are measured:
 
-    attention_layer_*.png  what each decision of one episode attended to, head by head, beside the environment
-    states_layer_*.png     what a memory carries over that episode (where acting reads windows: over its first one), and
-                           how far the gates around it are open
+    attention_layer_*.png  attention of each decision, head by head, beside the environment
+    states_layer_*.png     the state of a memory over the episode (over its first window if acting reads windows), and
+                           how far the gates around the memory are open
     priors.png             learned attention priors by distance
-    q_values.png           Q-values, or a policy's logits, over that episode
-    recall.png             how far back Q-values depend on observations, by gradient and by occlusion
-    discrepancy.png        Q from the whole window against Q from the prefix, where the two can differ
-    observability.png      returns beside those of the same architecture given the state (--state-run)
-    episode.gif            that episode, with what each decision attended to; of a long one not every step
+    q_values.png           Q-values, or a policy's logits
+    recall.png             dependence of Q-values on past observations, by gradient and by occlusion
+    discrepancy.png        Q from the whole window against Q from the prefix, if the two can differ
+    episode.gif            the episode with the attention of each decision; a long episode leaves out steps
     inspect.json           all numbers
 
 Pictures of an episode show its first 100 steps.
@@ -24,7 +24,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import tyro
 from matplotlib.figure import Figure
 
@@ -35,14 +34,12 @@ from dqn_memory.analysis.attention import attention_priors, carried_states, epis
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
-from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
 from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.common import ComputeConfig, set_tf32
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
-from dqn_memory.runs.score import report
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
 from envs.files import check_inside, make_inside, write_atomic
@@ -51,46 +48,44 @@ from envs.terminal import say
 
 
 @dataclass(frozen=True)
-class Args(RunArgument):
+class InspectArgs(RunArgument):
     """Draw and measure what a run's latest checkpoint remembers, in episodes that it plays.
 
-    What it wrote into RUN/inspect before is replaced.
+    Files of an earlier inspection in RUN/inspect are replaced.
     """
 
-    state_run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
-    """Run of the same architecture in the same environment, trained with --observe state, to be compared."""
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
-    """Seed of the environments, of drawn actions, and of what observations are replaced by."""
+    """Seed of the environments, of drawn actions, and of replaced observations."""
     initial: int | None = None
-    """Number of the drawn episode's initial state, in environments that have finitely many."""
+    """Number of the drawn episode's initial state; for environments with finitely many."""
     episodes: Annotated[int, Bounds(1, 10**9)] = 16
     """Episodes measured, the drawn one among them."""
     frames: bool = True
-    """Show the environment itself: in a video, and beside the attention maps."""
+    """Show the environment: in a video, and beside the attention maps."""
     recall: Annotated[RecallConfig, tyro.conf.arg(name="")] = field(default_factory=RecallConfig)
     """How the recall profile is measured."""
     device: str = "auto"
-    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    """cpu, cuda, cuda:1 ... (auto: cuda if there is one)."""
 
 
 @dataclass(frozen=True)
-class Findings:
-    """Everything that was measured; the first episode is the one that is drawn."""
+class Inspection:
+    """All measurements; the first episode is the one that is drawn."""
 
     episodes: list[Episode]
     attention: dict[int, Array]  # by layer, (H, T, T), of the first episode
-    states: dict[int, Array]  # by layer, (T, numbers), of the first episode; empty where nothing is carried
+    states: dict[int, Array]  # by layer, (T, numbers), of the first episode; empty without a state
     gates: dict[int, Array]  # by layer, how far they are open, (T, gates)
     discrepancies: list[Discrepancy]
     recall: Recall
 
     @property
     def outputs(self) -> str:
-        """What the network puts out."""
+        """Name of the network's outputs."""
         return "Q" if self.episodes[0].values == "Q-values" else "logits"
 
 
-def play(args: Args, setup: EvalSetup, network: QNetwork) -> list[Episode]:
+def play_episodes(args: InspectArgs, setup: EvalSetup, network: QNetwork) -> list[Episode]:
     """Play the episode to draw, then the others."""
     try:
         shown = play_in(setup, network, args.seed, initial=args.initial, draw=args.frames)
@@ -101,13 +96,13 @@ def play(args: Args, setup: EvalSetup, network: QNetwork) -> list[Episode]:
     return shown + (play_in(setup, network, args.seed + 1, others) if others else [])
 
 
-def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup) -> Findings:
+def inspect_network(args: InspectArgs, config: TrainConfig, network: QNetwork, setup: EvalSetup) -> Inspection:
     """Play and measure."""
-    episodes = play(args, setup, network)
+    episodes = play_episodes(args, setup, network)
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
     attention = episode_attention(network, *drawn, config.acting, config.acting_state)
-    carries = network.stateful and config.network.row().positions == "none"  # step by step it encodes no places
-    whole = len(drawn[0]) if config.acting_state == "episode" else network.config.context  # then acting cuts windows
+    carries = network.stateful and config.network.row().positions == "none"  # a step form has no positions
+    whole = len(drawn[0]) if config.acting_state == "episode" else network.config.context  # a window that acting reads
     states, gates = (
         carried_states(network, *(each[:whole] for each in drawn)) if carries and len(network.layers) else ({}, {})
     )
@@ -120,7 +115,7 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
             say(f"recall measured in {done} of {len(episodes)} episodes", file=sys.stderr)
 
     profile = recall(network, episodes, args.recall, args.seed, config.acting, config.acting_state, tell)
-    return Findings(
+    return Inspection(
         episodes=episodes,
         attention={layer: maps.double().cpu().numpy() for layer, maps in attention.items()},
         states={layer: state for layer, state in states.items() if state.size},
@@ -130,42 +125,30 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
     )
 
 
-def compare(args: Args, network: QNetwork, config: TrainConfig, device: torch.device) -> tuple[Gap | None, list[str]]:
-    """Compare with --state-run; also list what else differs between the runs."""
-    if not args.state_run:
-        return None, []
-    state_network, state_config, _ = load_network(args.state_run, device)
-    check_pair(config, state_config, args.state_run)
-    gap = observability(network, config, state_network, state_config, device, args.seed)
-    return gap, differences(config, state_config)
-
-
-def draw(
-    folder: Path, network: QNetwork, config: TrainConfig, found: Findings, gap: Gap | None, names: Sequence[str]
+def draw_pictures(
+    folder: Path, network: QNetwork, config: TrainConfig, found: Inspection, names: Sequence[str]
 ) -> list[Path]:
     """Draw all pictures and list what was written."""
     episode, context, first = found.episodes[0], network.config.context, found.discrepancies[0]
     agent = f"{config.network.architecture} in {config.environment.env}"
     figures = {
-        f"attention_layer_{layer}.png": plots.attention_maps(
+        f"attention_layer_{layer}.png": plots.plot_attention_maps(
             maps, f"What layer {layer} attends to at each decision: {agent}", episode.frames[:-1], context
         )
         for layer, maps in found.attention.items()
     }
     for layer, state in found.states.items():
         title = f"What layer {layer} carries over one episode:\n{agent}"
-        figures[f"states_layer_{layer}.png"] = plots.carried(state, found.gates.get(layer), title)
+        figures[f"states_layer_{layer}.png"] = plots.plot_states(state, found.gates.get(layer), title)
     tables, meaning = prior_tables(attention_priors(network), context)
     if tables:
-        figures["priors.png"] = plots.prior_tables(tables, "Attention priors", meaning)
+        figures["priors.png"] = plots.plot_prior_tables(tables, "Attention priors", meaning)
     title = f"{episode.values} in one episode, return {episode.episode_return:.2f}"
-    figures["q_values.png"] = plots.q_values(episode.q, episode.action, title, names, episode.values)
+    figures["q_values.png"] = plots.plot_q_values(episode.q, episode.action, title, names, episode.values)
     figures["recall.png"] = recall_figure(found, agent)
     if not network.causal:
         title = f"What the future of the window adds to {found.outputs}: {agent}"
-        figures["discrepancy.png"] = plots.discrepancy(first.inside, first.alone, first.flips, first.future, title)
-    if gap is not None:
-        figures["observability.png"] = gap_figure(gap, config, agent)
+        figures["discrepancy.png"] = plots.plot_discrepancy(first.inside, first.alone, first.flips, first.future, title)
     written = [plots.save(figure, folder / name) for name, figure in figures.items()]
     if episode.frames:
         save_video(folder / "episode.gif", [episode], names, [Looks.of(found.attention)])
@@ -173,7 +156,7 @@ def draw(
     return written
 
 
-def recall_figure(found: Findings, agent: str) -> Figure:
+def recall_figure(found: Inspection, agent: str) -> Figure:
     """Draw the recall profile."""
     count = len(found.episodes)
     panels = {
@@ -181,7 +164,7 @@ def recall_figure(found: Findings, agent: str) -> Figure:
         "occlusion": ("by occlusion", f"mean |change of {found.outputs}|"),
         "flips": ("occlusion: other greedy action", "share of changed actions"),
     }
-    return plots.recall(
+    return plots.plot_recall(
         {title: found.recall.curve(name) for name, (title, _) in panels.items()},
         dict(panels.values()),
         found.recall.decisions,
@@ -190,18 +173,8 @@ def recall_figure(found: Findings, agent: str) -> Figure:
     )
 
 
-def gap_figure(gap: Gap, config: TrainConfig, agent: str) -> Figure:
-    """Draw the returns with and without the state, between the environment's known lines."""
-    agents = {"sees the state": report(gap.state)["return"], "sees the observation": report(gap.seen)["return"]}
-    lines = known(config)
-    named = {}
-    if lines is not None:
-        named = {"random": lines.random.returns.mean, "best known without the state": lines.lower.returns.mean}
-    return plots.returns(agents, named, f"What hiding the state costs: {agent}")
-
-
-def describe(args: Args, config: TrainConfig, step: int, network: QNetwork, found: Findings) -> dict[str, Any]:
-    """Collect what inspect.json says."""
+def describe(args: InspectArgs, config: TrainConfig, step: int, network: QNetwork, found: Inspection) -> dict[str, Any]:
+    """Collect the content of inspect.json."""
     episode, first = found.episodes[0], found.discrepancies[0]
     return {
         "step": step, "env": config.environment.env, "observe": config.environment.observe,
@@ -224,7 +197,7 @@ def describe(args: Args, config: TrainConfig, step: int, network: QNetwork, foun
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Load, play, measure, draw."""
-    args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.inspect")
+    args = tyro.cli(InspectArgs, args=argv, prog="python -m dqn_memory.inspect")
     check_numbers(args)
     run = args.chosen_run()
     check_inside(run, "inspect")
@@ -234,13 +207,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if config.network.bag:
         raise UserError(f"inspect values windows alone, but {run} has a --bag of {config.network.bag}; use watch")
     setup = config.eval_setup(device)
-    gap, apart = compare(args, network, config, device)
-    found = measure(args, config, network, setup)
+    found = inspect_network(args, config, network, setup)
     folder = make_inside(run, "inspect") if run.is_dir() else make_inside(Path("runs"), f"inspect/{run}")
-    written = draw(folder, network, config, found, gap, action_names(setup))
+    written = draw_pictures(folder, network, config, found, action_names(setup))
     facts = describe(args, config, step, network, found)
-    if gap is not None:
-        facts["observability"] = {"state_run": args.state_run, "differences": apart} | gap.plain()
     facts["pictures"] = [path.name for path in written]
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
     episode = found.episodes[0]
@@ -248,8 +218,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     say(f"{run} at step {step:,}: {len(episode)} steps, {how}")
     say(Hindsight.of(found.discrepancies).words(network.causal, facts["trained_on_whole_windows"], found.outputs))
     say(found.recall.words(found.outputs))
-    if gap is not None:
-        say(words(gap, apart))
     say("\n".join(f"wrote {path}" for path in [*written, folder / "inspect.json"]))
 
 

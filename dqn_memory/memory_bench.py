@@ -1,11 +1,11 @@
 """Measure what each memory learns to remember: `python -m dqn_memory.memory_bench`.
 
-Supervised tasks (dqn_memory/analysis/remembering.py), so that nothing depends on learning to act. Every memory stands
-in the same gated residual layer, in a network of as many parameters, and is trained for the same processor time on
-delays up to 256, several episodes in a sequence with a reset where each begins; it is evaluated on delays up to 1,024.
+The tasks are supervised, so that nothing depends on learning to act. Every memory stands in the same gated residual
+layer, in a network of as many parameters, and is trained for the same processor time on delays up to 256. A sequence
+holds several episodes, with a reset at the beginning of each. Networks are evaluated on delays up to 1,024.
 
 Prints the tables; --write FOLDER keeps them as memory_bench.json, .md and .png. Each finished training is a row there,
-so a bench that was stopped goes on with the trainings that are missing.
+so the same command continues a bench that was stopped.
 """
 
 import itertools
@@ -15,70 +15,141 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 import tyro
 from torch import Tensor
 from torch.nn import functional as F
 
-from dqn_memory.analysis.plots import delay_curves, save
-from dqn_memory.analysis.remembering import SYMBOLS, TASKS, VOCABULARY, Batch, fixed, mixed
-from dqn_memory.analysis.size import count, match, on_meta
-from dqn_memory.analysis.timing import Timer, Work
+from dqn_memory.analysis.plots import plot_delay_curves, save
 from dqn_memory.network import ARCHITECTURES, Architecture, NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import set_tf32
 from dqn_memory.runs.errors import UserError, check_known, one_line_errors
-from dqn_memory.runs.lock import held_lock
 from dqn_memory.runs.progress import Progress
 from dqn_memory.runs.seeding import Streams, generator, seeded
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
+from dqn_memory.size import count, match, on_meta
 from envs.cli import Plugins, WriteArgs, load_plugins
 from envs.files import make_folder
 from envs.machine import benchmark_facts, revision
 from envs.tables import Table, Value, origin, read_page, read_tables, write_page
 from envs.terminal import say
+from envs.timing import Timer, Work
 
 NAME, TITLE = "memory_bench", "What memories learn to remember"
 TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-SPEC = ObservationSpec("discrete", (1,), VOCABULARY, torch.int32)
 CPU = torch.device("cpu")
-STEP_ROWS, STEPS = 64, 16  # rows that are stepped at once, and steps, where a step is timed
-KEPT = 0.9  # accuracy that counts as remembered
+STEP_ROWS, STEPS = 64, 16  # a step is timed on so many rows at once, so many times
+REMEMBERED = 0.9  # accuracy that counts as remembered
 Row = dict[str, Value]
+
+
+# ---- tasks: B sequences of T positions, which hold E episodes --------------------------------------------------------
+ITEMS = 4  # symbols of an episode that are to be copied, or pairs that are to be recalled
+SYMBOLS = 8  # tokens 0 ... 7, and the classes of the output
+BLANK, RECALL = 8, 9  # a blank, and the token that asks for the next symbol; 10 and 11 are not in use
+KEY = 12  # the first of SYMBOLS keys
+PAIR = KEY + SYMBOLS  # of a key and a symbol: PAIR + SYMBOLS * key + symbol
+VOCABULARY = PAIR + SYMBOLS**2
+SPEC = ObservationSpec("discrete", (1,), VOCABULARY, torch.int32)
+Episodes = tuple[Tensor, Tensor, Tensor]  # tokens that are shown, tokens that ask, their answers, all (B, E, 4)
+
+
+def copy(rows: int, episodes: int, draws: torch.Generator) -> Episodes:
+    """Draw four symbols, to be repeated in their order."""
+    symbols = torch.randint(SYMBOLS, (rows, episodes, ITEMS), generator=draws)
+    return symbols, torch.full_like(symbols, RECALL), symbols
+
+
+def associative_recall(rows: int, episodes: int, draws: torch.Generator) -> Episodes:
+    """Draw four pairs of a key and a symbol; then each key alone, in any order, asks for its symbol.
+
+    A pair is one token, so that a single layer can keep it without looking at neighbours.
+    """
+    keys = torch.rand(rows, episodes, SYMBOLS, generator=draws).argsort(-1)[..., :ITEMS]
+    symbols = torch.randint(SYMBOLS, (rows, episodes, ITEMS), generator=draws)
+    order = torch.rand(rows, episodes, ITEMS, generator=draws).argsort(-1)
+    return PAIR + SYMBOLS * keys + symbols, KEY + keys.gather(-1, order), symbols.gather(-1, order)
+
+
+TASKS: dict[str, Callable[[int, int, torch.Generator], Episodes]] = {
+    "copy": copy,
+    "associative_recall": associative_recall,
+}
+
+
+class TaskBatch(NamedTuple):
+    """Sequences of several episodes, all (B, T)."""
+
+    tokens: Tensor
+    targets: Tensor  # the answer; no meaning where nothing is asked
+    asked: Tensor
+    reset: Tensor  # true where an episode begins
+
+
+def draw_sequences(task: str, delays: Tensor, length: int, draws: torch.Generator) -> TaskBatch:
+    """Fill sequences of `length` positions with episodes of these delays (B, E); the last one may be cut.
+
+    An episode shows four tokens, then `delay` blanks, then asks four times.
+    """
+    ends = (delays + 2 * ITEMS).cumsum(1)  # (B, E)
+    time = torch.arange(length).expand(len(delays), -1).contiguous()  # (B, T)
+    episode = torch.searchsorted(ends, time, right=True)
+    offset = time - F.pad(ends, (1, 0)).gather(1, episode)
+    since = offset - ITEMS - delays.gather(1, episode)  # positions since the first query
+    shown, queries, answers = TASKS[task](delays.shape[0], delays.shape[1], draws)
+
+    def place(values: Tensor, index: Tensor) -> Tensor:
+        """Take one of the four values of each position's episode by `index` (B, T), clamped to 0 ... 3."""
+        here = values.gather(1, episode[..., None].expand(-1, -1, ITEMS))  # (B, T, 4)
+        return here.gather(-1, index.clamp(0, ITEMS - 1)[..., None])[..., 0]
+
+    later = torch.where(since < 0, BLANK, place(queries, since))
+    tokens = torch.where(offset < ITEMS, place(shown, offset), later)
+    return TaskBatch(tokens, place(answers, since), since >= 0, offset == 0)
+
+
+def training_batch(task: str, max_delay: int, rows: int, length: int, draws: torch.Generator) -> TaskBatch:
+    """Draw a batch of training, whose delays are 1 ... `max_delay`, log-uniform."""
+    share = torch.rand(rows, math.ceil(length / (1 + 2 * ITEMS)), generator=draws, dtype=torch.float64)
+    return draw_sequences(task, ((max_delay + 1.0) ** share).long(), length, draws)
+
+
+def evaluation_batch(task: str, delay: int, rows: int, draws: torch.Generator) -> TaskBatch:
+    """Draw a batch of evaluation: two whole episodes of this delay."""
+    return draw_sequences(task, torch.full((rows, 2), delay), 2 * (delay + 2 * ITEMS), draws)
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Sizes:
+class BenchSizes:
     """How much is drawn for an update and for the evaluation."""
 
     rows: int = 16  # of a batch
-    length: int = 320  # of a sequence, and what a memory that attends looks back on
-    longest: int = 256  # delay in training
+    length: int = 320  # of a sequence, and the context of a memory that attends
+    max_delay: int = 256  # delay in training
     delays: tuple[int, ...] = tuple(2**power for power in range(1, 11))  # of the evaluation
     evaluated: int = 128  # rows of the evaluation, of two episodes each
 
 
 @dataclass(frozen=True, kw_only=True)
-class Args(WriteArgs):
-    """Train every memory on supervised tasks of remembering, and report its accuracy against the delay and its cost."""
+class MemoryBenchArgs(WriteArgs):
+    """Train every memory on supervised tasks of remembering, and report its accuracy by delay and its cost."""
 
     write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Keep the results in this folder; trainings whose rows are there already stay, and are not repeated (None: they
-    are only printed)."""
+    """Keep the results in this folder; trainings that have a row there are not repeated (None: print only)."""
     task: Repeatable = ()
-    """copy, selective_copy, count, associative_recall or first_or_previous; repeatable (none given: all)."""
+    """copy or associative_recall; repeatable (none given: both)."""
     memory: Repeatable = ()
     """Architectures; repeatable (none given: each memory in the layer in which memories are compared)."""
     seeds: Annotated[int, Bounds(1)] = 3
     """Trainings of each memory in each task, with the seeds 0, 1, ..."""
     seconds: Annotated[float, Bounds(above=0, most=1e6)] = 60.0
-    """Processor time of a training; a short timing, once for each memory, makes a number of updates of it."""
+    """Processor time of a training; a short timing of each memory makes a number of updates of it."""
     updates: Annotated[int, Bounds(1)] | None = None
     """Updates of a training instead of a time; the number in a row repeats that row."""
     match: str = "100k"
@@ -100,13 +171,13 @@ class Args(WriteArgs):
                 check_known(f"{what} of --{what}", name, known)
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> BenchSizes:
         """How much is drawn."""
-        return Sizes(2, 48, 16, (2, 32), 2) if self.quick else Sizes()
+        return BenchSizes(2, 48, 16, (2, 32), 2) if self.quick else BenchSizes()
 
     @property
     def settings(self) -> dict[str, Value]:
-        """What all rows of one folder share."""
+        """Settings that all rows of one folder share."""
         shared = ("seconds", "updates", "match", "learning_rate", "threads", "quick")
         return {name: getattr(self, name) for name in shared}
 
@@ -122,33 +193,33 @@ def streaming() -> list[str]:
     return [name for name in rows if on_meta(network_config(name), SPEC, 2).stateful]
 
 
-def memories() -> list[str]:
+def compared_memories() -> list[str]:
     """List the architectures that go on from a state and stand in the layer in which memories are compared."""
     layer = {"gate": "gru", "order": "identity", "wrapped": True}
     return [name for name in streaming() if all(getattr(ARCHITECTURES[name], key) == layer[key] for key in layer)]
 
 
-def network_config(name: str, sizes: Sizes | None = None) -> NetworkConfig:
+def network_config(name: str, sizes: BenchSizes | None = None) -> NetworkConfig:
     """Configure the network of an architecture, of the default width."""
-    return NetworkConfig(architecture=name, context=(sizes or Sizes()).length, initialisation="torch")
+    return NetworkConfig(architecture=name, context=(sizes or BenchSizes()).length, initialisation="torch")
 
 
 def build_network(config: NetworkConfig, seed: int) -> QNetwork:
-    """Build a network with the first values of this seed, on the fastest form that its memory has here."""
+    """Build a network with the first values of this seed, on the fastest backend that its memory has here."""
     with seeded(seed):
         network = config.build(SPEC, SYMBOLS)
     resolve_backend([network], "auto", CPU)
     return network
 
 
-def compute_loss(network: QNetwork, batch: Batch) -> Tensor:
+def compute_loss(network: QNetwork, batch: TaskBatch) -> Tensor:
     """Average the cross-entropy of the positions that are asked for."""
     logits, _ = network.sequence(batch.tokens[..., None], batch.tokens, None, batch.reset)  # (B, T, S)
     return F.cross_entropy(logits[batch.asked], batch.targets[batch.asked])
 
 
-def updater(network: QNetwork, learning_rate: float, updates: int) -> Callable[[Batch], float]:
-    """Make one update of Adam as a function of a batch, which gives the loss before it."""
+def updater(network: QNetwork, learning_rate: float, updates: int) -> Callable[[TaskBatch], float]:
+    """Make one update of Adam as a function of a batch; it returns the loss before the update."""
     optimizer = torch.optim.Adam(network.parameters(), learning_rate)
     rise = max(1, updates // 20)
 
@@ -157,7 +228,7 @@ def updater(network: QNetwork, learning_rate: float, updates: int) -> Callable[[
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
 
-    def update(batch: Batch) -> float:
+    def update(batch: TaskBatch) -> float:
         optimizer.zero_grad()
         loss = compute_loss(network, batch)
         loss.backward()
@@ -171,65 +242,62 @@ def updater(network: QNetwork, learning_rate: float, updates: int) -> Callable[[
 
 
 @torch.no_grad()
-def evaluate(network: QNetwork, task: str, delay: int, sizes: Sizes, draws: torch.Generator) -> float:
+def accuracy_at(network: QNetwork, task: str, delay: int, sizes: BenchSizes, draws: torch.Generator) -> float:
     """Give the share of right answers at a delay; the state goes on from one chunk of the sequence to the next."""
-    batch, state, right = fixed(task, delay, sizes.evaluated, draws), None, 0
-    chunks = (each.split(sizes.length, 1) for each in (batch.tokens, batch.targets, batch.asked, batch.reset))
-    for tokens, targets, asked, reset in zip(*chunks, strict=True):
+    batch, state, right = evaluation_batch(task, delay, sizes.evaluated, draws), None, 0
+    for tokens, targets, asked, reset in zip(*(each.split(sizes.length, 1) for each in batch), strict=True):
         logits, state = network.sequence(tokens[..., None], tokens, state, reset)
         right += int(((logits.argmax(-1) == targets) & asked).sum())
     return right / int(batch.asked.sum())
 
 
-def train(task: str, name: str, seed: int, updates: int, args: Args) -> Row:
+def train_network(task: str, name: str, seed: int, updates: int, args: MemoryBenchArgs) -> Row:
     """Train one network and evaluate it: a row of the results."""
     sizes, streams = args.sizes, Streams.spawn(seed)
     network, draws = build_network(args.config(name), streams.network), generator(streams.replay)
     update, began, loss = updater(network, args.learning_rate, updates), time.process_time(), math.nan
     with Progress(updates, title=f"{task} {name} seed {seed}", interval=30.0) as progress:
         for done in range(1, updates + 1):
-            loss = update(mixed(task, sizes.longest, sizes.rows, sizes.length, draws))
+            loss = update(training_batch(task, sizes.max_delay, sizes.rows, sizes.length, draws))
             progress.update(done, loss=loss)
     seconds, judged = time.process_time() - began, generator(streams.evaluation)
     facts: Row = {"updates": updates, "cpu_s": seconds, "loss": loss if math.isfinite(loss) else None}
-    accuracy = {str(delay): evaluate(network, task, delay, sizes, judged) for delay in sizes.delays}
+    accuracy = {str(delay): accuracy_at(network, task, delay, sizes, judged) for delay in sizes.delays}
     return {"task": task, "memory": name, "seed": seed, **facts, "revision": revision(), **accuracy}
 
 
 # ---- cost ------------------------------------------------------------------------------------------------------------
-def measure_cost(name: str, args: Args) -> Row:
+def measure_cost(name: str, args: MemoryBenchArgs) -> Row:
     """Measure the size, the time and the space of one memory's network: a row of the results."""
-    sizes, config = args.sizes, args.config(name)
-    network, batch = build_network(config, 0), mixed("copy", sizes.longest, sizes.rows, sizes.length, generator(0))
-    tokens, kept, (step, state) = batch.tokens.numel(), saved_bytes(network, batch), step_work(network, batch)
+    sizes, config, network = args.sizes, args.config(name), build_network(args.config(name), 0)
+    batch = training_batch("copy", sizes.max_delay, sizes.rows, sizes.length, generator(0))
+    tokens, saved, (step, state) = batch.tokens.numel(), saved_bytes(network, batch), step_work(network, batch)
     update = updater(network, args.learning_rate, 1_000)
-    timer = Timer(2, 1, "cpu") if args.quick else Timer(7, 2, "cpu")
-    times = {
-        name: min(each.milliseconds) for name, each in timer({"update": lambda: update(batch), "step": step}).items()
-    }
+    times = Timer(*((2, 1) if args.quick else (7, 2)), "cpu")({"update": lambda: update(batch), "step": step})
+    update_ms, step_ms = (min(times[name].milliseconds) for name in ("update", "step"))
     return {
-        "memory": name, "parameters": count(network).trainable, "width": config.width, "update_ms": times["update"],
-        "train_us": 1000 * times["update"] / tokens, "train_bytes": kept / tokens,
-        "step_us": 1000 * times["step"] / STEPS / STEP_ROWS, "state_bytes": state, "revision": revision(),
+        "memory": name, "parameters": count(network).trainable, "width": config.width, "update_ms": update_ms,
+        "train_us": 1000 * update_ms / tokens, "train_bytes": saved / tokens,
+        "step_us": 1000 * step_ms / STEPS / STEP_ROWS, "state_bytes": state, "revision": revision(),
     }  # fmt: skip
 
 
-def saved_bytes(network: QNetwork, batch: Batch) -> int:
+def saved_bytes(network: QNetwork, batch: TaskBatch) -> int:
     """Count the bytes, parameters apart, that a forward pass keeps for the backward pass."""
-    kept: dict[int, int] = {}
+    saved: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = compute_loss(network, batch)  # keeps all of them, so that no address stands for two
+        loss = compute_loss(network, batch)  # holds all of them, so that no address is used twice
     own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
     del loss
-    return sum(size for address, size in kept.items() if address not in own)
+    return sum(size for address, size in saved.items() if address not in own)
 
 
-def step_work(network: QNetwork, batch: Batch) -> tuple[Work, int]:
+def step_work(network: QNetwork, batch: TaskBatch) -> tuple[Work, int]:
     """Make `STEPS` steps of `STEP_ROWS` rows as work to be timed, and count the bytes of the state of one row."""
     token, reset = batch.tokens.flatten()[:STEP_ROWS, None], torch.zeros(STEP_ROWS, dtype=torch.bool)
     first = network.initial_state(STEP_ROWS, CPU)
@@ -245,63 +313,64 @@ def step_work(network: QNetwork, batch: Batch) -> tuple[Work, int]:
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
-KEYS = {"cost": ("memory",), "trainings": ("task", "memory", "seed")}  # no two rows of a table have the same
+FORMATS = {str(delay): ".3f" for delay in (*BenchSizes.delays, 32)} | {"loss": ".4f"}
 
 
 class Results:
-    """The rows of the tables of `KEYS`, on the disk as soon as they are there.
-
-    Several processes may add rows to one folder.
-    """
+    """Rows of the tables of cost and of trainings. Each is on the disk as soon as it is added."""
 
     def __init__(self, folder: Path | None, facts: Mapping[str, Value], settings: Mapping[str, Value]) -> None:
-        self.folder, self.facts, self.settings = folder, {**facts, **settings}, settings
-        self.rows: dict[str, list[Row]] = {name: [] for name in KEYS}
+        self.folder, self.facts = folder, {**facts, **settings}
+        self.rows: dict[str, list[Row]] = {"cost": [], "trainings": []}
         if folder is not None:
             make_folder(folder)
-            self._read(folder)
+            self._read(folder / f"{NAME}.json", settings)
+
+    def _read(self, path: Path, settings: Mapping[str, Value]) -> None:
+        """Take over the rows on the disk, which must be of the same settings."""
+        theirs, found = read_page(path).get("machine", settings), read_tables(path)
+        for key, value in settings.items():
+            if (other := theirs.get(key)) != value:
+                flag = f"--{key.replace('_', '-')}"
+                raise UserError(f"{path} holds rows of {flag} {other}, not {value}; choose another folder for --write")
+        self.rows = {name: found[TEXTS[name][0]].records() if TEXTS[name][0] in found else [] for name in self.rows}
 
     def find(self, table: str, **key: Value) -> Row | None:
         """Look a row up."""
         return next((row for row in self.rows[table] if key.items() <= row.items()), None)
 
     def add(self, table: str, row: Row) -> Row:
-        """Add a row, unless another process was first, whose row this gives; write all tables and the figure."""
-        with ExitStack() as stack:
-            if self.folder is not None:
-                stack.enter_context(held_lock(self.folder / f".{NAME}.lock", f"{self.folder} is being written"))
-                self._read(self.folder)
-            if there := self.find(table, **{key: row[key] for key in KEYS[table]}):
-                return there
-            self.rows[table].append(row)
-            if self.folder is not None:
-                tables = [*self.summaries(), self._table("trainings")]
-                write_page(self.folder, NAME, TITLE, self.facts, tables)
-                if means := self.means():
-                    save(delay_curves(means, Sizes.longest, 1 / SYMBOLS, TITLE), self.folder / f"{NAME}.png")
+        """Add a row; write all tables and the figure."""
+        self.rows[table].append(row)
+        if self.folder is not None:
+            write_page(self.folder, NAME, TITLE, self.facts, [*self.summaries(), self._table("trainings")])
+            if means := self.means():
+                save(plot_delay_curves(means, BenchSizes.max_delay, 1 / SYMBOLS, TITLE), self.folder / f"{NAME}.png")
         return row
 
     def means(self) -> dict[str, dict[str, dict[int, float]]]:
         """Average the accuracy over seeds, by task, memory and delay; the best memory comes first."""
-        found: dict[str, dict[str, dict[int, float]]] = {}
+        means: dict[str, dict[str, dict[int, float]]] = {}
         for row in self.rows["trainings"]:
-            found.setdefault(str(row["task"]), {})[str(row["memory"])] = {}
-        for task, memories in found.items():
-            for name, mean in memories.items():
-                rows = [row for row in self.rows["trainings"] if (row["task"], row["memory"]) == (task, name)]
-                for delay in filter(str.isdigit, rows[0]):
-                    mean[int(delay)] = statistics.mean(float(row[delay] or 0) for row in rows)
-        return {task: dict(sorted(found[task].items(), key=lambda each: -sum(each[1].values()))) for task in found}
+            task, memory = str(row["task"]), str(row["memory"])
+            alike = [each for each in self.rows["trainings"] if (each["task"], each["memory"]) == (task, memory)]
+            delays = filter(str.isdigit, row)
+            mean = {int(delay): statistics.mean(float(each[delay] or 0) for each in alike) for delay in delays}
+            means.setdefault(task, {})[memory] = mean
+        return {task: dict(sorted(means[task].items(), key=lambda each: -sum(each[1].values()))) for task in means}
 
     def summaries(self) -> Iterator[Table]:
-        """Make a table of each task, and that of the cost."""
+        """Make a table of each task, and the table of cost."""
         title, note = TEXTS["accuracy"]
         for task, means in self.means().items():
-            taken = [row["memory"] for row in self.rows["trainings"] if row["task"] == task]
+            trained = [row["memory"] for row in self.rows["trainings"] if row["task"] == task]
             rows: list[Row] = [
-                {"memory": name, "seeds": taken.count(name), "reach": reach(mean), **{str(d): mean[d] for d in mean}}
+                {
+                    "memory": name, "seeds": trained.count(name), "reach": max_remembered_delay(mean),
+                    **{str(delay): mean[delay] for delay in mean},
+                }
                 for name, mean in means.items()
-            ]
+            ]  # fmt: skip
             yield Table.from_records(rows, f"{title}: {task}", f"{TEXTS['tasks'][task]} {note}", FORMATS)
         yield self._table("cost")
 
@@ -309,38 +378,25 @@ class Results:
         title, note = TEXTS[name]
         return Table.from_records(self.rows[name], title, note, FORMATS)
 
-    def _read(self, folder: Path) -> None:
-        """Take over the rows on the disk, which must be of the same settings."""
-        path = folder / f"{NAME}.json"
-        theirs, found = read_page(path).get("machine", self.settings), read_tables(path)
-        for key, value in self.settings.items():
-            if (other := theirs.get(key)) != value:
-                flag = f"--{key.replace('_', '-')}"
-                raise UserError(f"{path} holds rows of {flag} {other}, not {value}; choose another folder for --write")
-        self.rows = {name: found[TEXTS[name][0]].records() if TEXTS[name][0] in found else [] for name in self.rows}
+
+def max_remembered_delay(mean: Mapping[int, float]) -> int:
+    """Give the longest delay up to which the accuracy is never below `REMEMBERED`; 0 if no delay is remembered."""
+    return max(itertools.takewhile(lambda delay: mean[delay] >= REMEMBERED, mean), default=0)
 
 
-FORMATS = {str(delay): ".3f" for delay in (*Sizes.delays, 32)} | {"loss": ".4f"}
-
-
-def reach(mean: Mapping[int, float]) -> int:
-    """Give the longest delay up to which the accuracy is never below `KEPT`; 0: not even at the shortest one."""
-    return max(itertools.takewhile(lambda delay: mean[delay] >= KEPT, mean), default=0)
-
-
-# ---- measure, train, print -------------------------------------------------------------------------------------------
+# ---- the command -----------------------------------------------------------------------------------------------------
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Train what has no row yet, print each row as it comes and all tables at the end."""
     argv = sys.argv[1:] if argv is None else argv
-    args = tyro.cli(Args, args=argv, prog=f"python -m dqn_memory.{NAME}")
+    args = tyro.cli(MemoryBenchArgs, args=argv, prog=f"python -m dqn_memory.{NAME}")
     load_plugins(args.plugin)
     args.check()
     torch.set_num_threads(args.threads)
     set_tf32(False)
     results = Results(args.write, origin(f"dqn_memory.{NAME}", argv, **benchmark_facts()), args.settings)
     try:
-        measure(args, results)
+        add_missing_rows(args, results)
     except KeyboardInterrupt:
         again = "the same command continues" if args.write else "nothing was kept, for want of --write"
         say(f"stopped; {again}", file=sys.stderr)
@@ -351,16 +407,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         say(f"wrote {args.write / NAME}.md, .json and .png")
 
 
-def measure(args: Args, results: Results) -> None:
+def add_missing_rows(args: MemoryBenchArgs, results: Results) -> None:
     """Train what has no row yet, and print each row as it comes."""
-    wanted = list(itertools.product(range(args.seeds), args.task or TASKS, args.memory or memories()))
+    wanted = list(itertools.product(range(args.seeds), args.task or TASKS, args.memory or compared_memories()))
     for number, (seed, task, name) in enumerate(wanted, 1):
         if results.find("trainings", task=task, memory=name, seed=seed):
             continue
         if not (cost := results.find("cost", memory=name)):
             cost = results.add("cost", measure_cost(name, args))
         budget = max(1, round(1000 * args.seconds / float(cost["update_ms"] or math.inf)))
-        row = train(task, name, seed, args.updates or (min(budget, 2) if args.quick else budget), args)
+        row = train_network(task, name, seed, args.updates or (min(budget, 2) if args.quick else budget), args)
         results.add("trainings", row)
         shown = ", ".join(f"{delay}: {row[str(delay)]:.3f}" for delay in args.sizes.delays)
         say(f"{number}/{len(wanted)} {task} {name} seed {seed}, accuracy by delay {shown}")

@@ -17,7 +17,12 @@ from typing import Literal, NamedTuple
 
 from torch import nn
 
-from dqn_memory.analysis.size import (
+from dqn_memory.blocks import PriorConfig
+from dqn_memory.network import ARCHITECTURES, NetworkConfig
+from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.modules import load_named
+from dqn_memory.runs.settings import Repeatable, parse
+from dqn_memory.size import (
     WIDTHS,
     EnvironmentSizes,
     Unmatched,
@@ -30,11 +35,6 @@ from dqn_memory.analysis.size import (
     part_counts,
     published_count,
 )
-from dqn_memory.blocks import PriorConfig
-from dqn_memory.network import ARCHITECTURES, NetworkConfig
-from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.modules import load_named
-from dqn_memory.runs.settings import Repeatable, parse
 from envs.cli import WriteArgs
 from envs.files import write_text
 from envs.machine import revision
@@ -46,27 +46,27 @@ TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_t
 
 
 @dataclass(frozen=True)
-class Args(WriteArgs):
+class ParametersArgs(WriteArgs):
     """Count the parameters of every architecture in every environment."""
 
     env: Repeatable = ()
-    """Environment ids, each with a flag of its own (none given: every environment of the paper's suite)."""
+    """Environment id; repeatable (none given: every environment of the paper's suite)."""
     architecture: Repeatable = ()
-    """Architecture names, likewise (none given: all)."""
+    """Architecture name; repeatable (none given: all)."""
     prior: str = "causal"
-    """Attention prior; counts as published are given for the causal one only."""
+    """Attention prior; only the causal one has published counts."""
     form: Literal["paper", "paper_equations"] = "paper"
-    """`paper` is the DBGFQN paper's Algorithm 1 with Table 3's counts, `paper_equations` its equations."""
+    """`paper`: Algorithm 1 and Table 3 of the DBGFQN paper; `paper_equations`: its equations."""
     context: int = 50
     """Context length K."""
     heads: int = 8
     """Attention heads H."""
     match: str | None = None
-    """Trainable parameters to match, such as 100k or 1.5M: the widest D under it, then a wider Q head."""
+    """Trainable parameters to match, such as 100k or 1.5M: the largest width under it, then a wider Q head."""
     format: Literal["table", "json", "csv"] = "table"
-    """What is printed; messages go to standard error."""
+    """Form of the printed rows; messages go to standard error."""
     plugin: Repeatable = ()
-    """Modules imported first, which register blocks or architectures of their own."""
+    """Module that registers blocks or architectures of your own; repeatable."""
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ def markdown_page(rows: Sequence[Row], facts: Mapping[str, Value], notes: Sequen
 
 
 def all_tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Put the paper's count beside ours in every cell, tell what a published count is made of, then give all rows."""
+    """Make Table 3 with the paper's count beside ours, the division of the published counts, and all rows."""
     printed = read_table3()
     envs = list(dict.fromkeys([*(env for env, _ in printed), "Gridverse/Keydoor-5x5-v0"]))  # not in the paper's table
     names = list(dict.fromkeys([*(name for _, name in printed), *MISSING_COLUMNS]))
@@ -150,7 +150,7 @@ def all_tables(rows: Sequence[Row]) -> Iterator[Table]:
 
 
 def _size_tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Make one table for all environments whose rows are the same."""
+    """Make one table for each group of environments with equal rows."""
     alike: dict[tuple[Row, ...], list[str]] = {}
     for env in dict.fromkeys(row.world for row in rows):
         alike.setdefault(tuple(row._replace(world="") for row in rows if row.world == env), []).append(env)
@@ -164,9 +164,9 @@ def _size_tables(rows: Sequence[Row]) -> Iterator[Table]:
 # ---- count, print, write ---------------------------------------------------------------------------------------------
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Count and print, write where asked; a network that cannot meet the budget is left out with a sentence."""
+    """Count and print; write where asked. A network that cannot meet the budget is left out with a sentence."""
     argv = sys.argv[1:] if argv is None else argv
-    args = parse(Args, argv, prog="python -m dqn_memory.parameters")
+    args = parse(ParametersArgs, argv, prog="python -m dqn_memory.parameters")
     load_named(argv)
     budget = None if args.match is None else parse_budget(args.match)
     base = NetworkConfig(heads=args.heads, context=args.context, form=args.form, prior=PriorConfig(kind=args.prior))

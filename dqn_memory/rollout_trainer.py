@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.acting import ActingMode, ActingState, EvalSetup, ExplorationConfig, Explorer
-from dqn_memory.analysis.size import on_meta
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig, ObservationSpec
 from dqn_memory.rollouts import Collector, Novelty, NoveltyConfig, PredictionConfig, Predictor, Rollout
@@ -29,6 +28,7 @@ from dqn_memory.runs.metrics import Ended
 from dqn_memory.runs.seeding import generator, seed_dropout, seeded
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
 from dqn_memory.runs.trainer import set_learning_rate
+from dqn_memory.size import on_meta
 from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
 from envs.core import Step
 from envs.registry import WORLDS

@@ -14,11 +14,11 @@ from dqn_memory.acting import EvalSetup, acting_cost, evaluate
 from dqn_memory.agent import evaluate_run, load_policy
 from dqn_memory.analysis.episodes import beginning
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
-from dqn_memory.analysis.size import match
 from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.runs.score import Score, summary
 from dqn_memory.runs.seeding import seeded
 from dqn_memory.runs.trainer import Trainer
+from dqn_memory.size import match
 from envs.baselines import baseline_summary
 from envs.fleet import make_fleet
 

@@ -22,8 +22,8 @@ from rich.live import Live
 
 from dqn_memory.agent import load_network
 from dqn_memory.analysis.episodes import Episode, action_names, play_each
-from dqn_memory.analysis.terminal import lines, screen
-from dqn_memory.analysis.video import LAST_MS, Looks, check_target, page, save_video
+from dqn_memory.analysis.terminal import plain_screen, screen
+from dqn_memory.analysis.video import LAST_MS, Looks, check_target, save_video, video_page
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
@@ -100,7 +100,7 @@ class Window:
         """Draw the step."""
         from PIL import ImageTk
 
-        self.picture = ImageTk.PhotoImage(page(self.episode, self.step, self.number, self.actions, self.look))
+        self.picture = ImageTk.PhotoImage(video_page(self.episode, self.step, self.number, self.actions, self.look))
         self.label.configure(image=self.picture)
 
     def tick(self) -> None:
@@ -151,7 +151,7 @@ def show_in_terminal(played: Watched, actions: Sequence[str], delay: float, cons
         steps = range(len(episode) + 1)
         if plain:
             for step in steps:
-                say(lines(episode, step, number, actions, look))
+                say(plain_screen(episode, step, number, actions, look))
             continue
         with Live(console=console, auto_refresh=False) as live:
             for step in steps:

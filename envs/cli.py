@@ -1,4 +1,4 @@
-"""Flags that scripts share: modules of your own, options of an environment, where results go, how speed is measured."""
+"""Flags that scripts share: modules of your own, options of an environment, where results go."""
 
 import importlib
 import sys
@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import gymnasium
 import tyro
@@ -28,21 +28,6 @@ class WriteArgs:
     write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Also write the results into this folder, such as results; files of theirs that are there are replaced (None: they
     are only printed)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasureArgs(WriteArgs):
-    """What every benchmark takes."""
-
-    threads: int = 1
-    """Threads of torch on a CPU."""
-    clock: Literal["wall", "cpu"] = "wall"
-    """`cpu` counts the time that the process was given, for a machine that others use too."""
-    quick: bool = False
-    """Few repetitions of tiny sizes: shows that everything runs; its numbers mean nothing."""
-
-    def check(self) -> None:
-        require(1 <= self.threads <= 1024, f"--threads {self.threads} must be from 1 to 1,024")
 
 
 def check_id(id: str, plugins: Sequence[str]) -> None:

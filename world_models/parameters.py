@@ -1,10 +1,10 @@
 """How large a world model is: `python -m world_models.parameters unizero|glam`.
 
-UniZero: parameters and operations under every prior. GLAM: every preset and sequence form part by part, with frozen
-parameters and those that no loss reaches apart. Prints the tables; --write FOLDER keeps them as parameters.*.
+UniZero: parameters and operations under every prior. GLAM: every preset and sequence form part by part; frozen
+parameters and those that no loss reaches are counted apart. Prints the tables; --write FOLDER keeps them as
+parameters.*.
 """
 
-import json
 import sys
 import tomllib
 from collections.abc import Callable, Collection, Sequence
@@ -17,17 +17,15 @@ import torch
 import tyro
 from torch import nn
 
-from dqn_memory.analysis.size import count, gigaflop
 from dqn_memory.blocks import PRIORS
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.settings import Bounds, check_numbers, read_config
+from dqn_memory.size import count, gigaflop
 from envs.cli import WriteArgs
 from envs.machine import git_state
-from envs.tables import Table, Value, origin, write_page
-from envs.terminal import say
+from envs.tables import Table, Value, origin, publish
 from world_models.glam import acting
-from world_models.glam.agent import Agent
 from world_models.glam.config import FORMS, TrainConfig
 from world_models.glam.layers import TransformerLayer
 from world_models.glam.learner import losses
@@ -47,15 +45,13 @@ Size = dict[str, int]  # elements by kind
 
 
 @dataclass(frozen=True)
-class Args(WriteArgs):
+class WorldModelSizeArgs(WriteArgs):
     """Count the parameters of a world model."""
 
     model: tyro.conf.Positional[Literal["unizero", "glam"]]
     """Which world model."""
     actions: Annotated[int, Bounds(1)] | None = None
     """Actions A of the game (None: Pong's 6 for UniZero, all of Atari's 18 for GLAM)."""
-    format: Literal["table", "json"] = "table"
-    """What is printed; messages go to standard error."""
 
 
 def total(build: Callable[[int], nn.Module], actions: int) -> int:
@@ -127,17 +123,21 @@ def unizero_row(model: WorldModel) -> Row:
 def glam_tables(actions: int) -> list[Table]:
     """Make all tables of GLAM's size."""
     configs = {name: read_config(TrainConfig, f"glam/{name}") for name in ("paper", "code", "fast")}
+    device = torch.get_default_device()
     paper, tables, totals = configs["paper"], list[Table](), list[Row]()
     for name, config in configs.items():
         make = partial(GlamModel, config.model)
-        rows: list[Row] = [{"part": part, **row} for part, row in sizes(build(config, actions)[0]).items()]
+        rows: list[Row] = [
+            {"part": part, **row} for part, row in part_sizes(acting.build(config, actions, 0, device)[0]).items()
+        ]
         tables.append(Table.from_records(rows, f"Preset {name}: {formula(make)}", TEXTS["glam"]["note"]))
         totals.append({"preset": name} | {f"A = {n}": total(make, n) for n in TEXTS["glam"]["games"]})
-    forms = [form_row(replace(paper, model=replace(paper.model, sequence=name)), actions) for name in FORMS]
-    agent = build(paper, actions)[1]
+    changed = (replace(paper, model=replace(paper.model, sequence=name)) for name in FORMS)
+    forms = [form_row(acting.build(config, actions, 0, device)[0]) for config in changed]
+    agent = acting.build(paper, actions, 0, device)[1]
     named = {"actor": agent.actor, "critic": agent.critic, "slow critic": agent.slow_critic, "total": agent}
-    agents: list[Row] = [{"part": name, **size(part)} for name, part in named.items()]
-    title = f"Agent: {formula(lambda number: build(paper, number)[1])}"
+    agents: list[Row] = [{"part": name, **count_by_fate(part)} for name, part in named.items()]
+    title = f"Agent: {formula(lambda number: acting.build(paper, number, 0, torch.get_default_device())[1])}"
     return [
         *tables,
         Table.from_records(totals, "Parameters by actions"),
@@ -146,20 +146,15 @@ def glam_tables(actions: int) -> list[Table]:
     ]
 
 
-def form_row(config: TrainConfig, actions: int) -> Row:
-    """Give one sequence form's readers, and the sums of the whole model."""
-    rows = sizes(build(config, actions)[0])
-    whole, readers = rows["total"], [row for part, row in rows.items() if "Mamba" in part or "Transformer" in part]
-    row: Row = {"form": config.model.sequence, "reads": sum(row["parameters"] for row in readers)}
-    return row | {"total": whole["parameters"], **{kind: whole[kind] for kind in ("trained", "frozen", "unreached")}}
+def form_row(model: GlamModel) -> Row:
+    """Count the readers of one sequence form, and the whole model."""
+    rows = part_sizes(model)
+    readers = sum(row["parameters"] for part, row in rows.items() if "Mamba" in part or "Transformer" in part)
+    kinds = {kind: rows["total"][kind] for kind in ("trained", "frozen", "unreached")}
+    return {"form": model.config.sequence, "reads": readers, "total": rows["total"]["parameters"], **kinds}
 
 
-def build(config: TrainConfig, actions: int) -> tuple[GlamModel, Agent]:
-    """Build a model and an agent without touching the global generator."""
-    return acting.build(config, actions, 0, torch.get_default_device())
-
-
-def parts(model: GlamModel) -> dict[str, nn.Module]:
+def glam_parts(model: GlamModel) -> dict[str, nn.Module]:
     """Divide the model in the order of its forward pass; together these parts hold every parameter."""
     core: Any = model.sequence_model
     found = {"encoder": model.encoder, "posterior head": model.posterior_head, "stem": core.stem}
@@ -196,19 +191,19 @@ def unreached(model: GlamModel, probe: int = 8) -> set[str]:
     return {name for name, p in model.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
 
 
-def sizes(model: GlamModel) -> dict[str, Size]:
+def part_sizes(model: GlamModel) -> dict[str, Size]:
     """Size each part that has parameters, and the whole."""
     names = unreached(model)
     without = {id(p) for name, p in model.named_parameters() if name in names}
-    return {name: size(part, without) for name, part in {**parts(model), "total": model}.items()}
+    return {name: count_by_fate(part, without) for name, part in {**glam_parts(model), "total": model}.items()}
 
 
-def size(module: nn.Module, without: Collection[int] = ()) -> Size:
+def count_by_fate(module: nn.Module, without: Collection[int] = ()) -> Size:
     """Count elements by what becomes of them; `without` holds the ids of the parameters that get no gradient."""
-    counts, unreached = count(module), sum(p.numel() for p in module.parameters() if id(p) in without)
+    counts, missed = count(module), sum(p.numel() for p in module.parameters() if id(p) in without)
     return {
-        "parameters": counts.parameters, "trained": counts.trainable - unreached,
-        "frozen": counts.frozen, "unreached": unreached,
+        "parameters": counts.parameters, "trained": counts.trainable - missed,
+        "frozen": counts.frozen, "unreached": missed,
         "buffers": sum(b.numel() for b in module.buffers() if b.is_floating_point()),
     }  # fmt: skip
 
@@ -217,18 +212,12 @@ def size(module: nn.Module, without: Collection[int] = ()) -> Size:
 def main(argv: Sequence[str] | None = None) -> None:
     """Count and print; write where asked."""
     argv = sys.argv[1:] if argv is None else argv
-    args = tyro.cli(Args, args=argv, prog=f"python -m {MODULE}")
+    args = tyro.cli(WorldModelSizeArgs, args=argv, prog=f"python -m {MODULE}")
     check_numbers(args)
     actions = args.actions or TEXTS[args.model]["actions"]
     tables = unizero_tables(actions) if args.model == "unizero" else glam_tables(actions)
-    facts, title = origin(MODULE, argv, actions=actions, **git_state()), TEXTS[args.model]["title"]
-    if args.write is not None:
-        write_page(args.write, "parameters", title, facts, tables)
-        say(f"wrote {args.write}/parameters.md and {args.write}/parameters.json", file=sys.stderr)
-    if args.format == "json":
-        say(json.dumps({table.title: table.records() for table in tables}, indent=1))
-    else:
-        say("\n\n".join("\n\n".join(filter(None, (table.text(), table.note))) for table in tables))
+    facts = origin(MODULE, argv, actions=actions, **git_state())
+    publish(tables, args.write, "parameters", TEXTS[args.model]["title"], facts)
 
 
 if __name__ == "__main__":

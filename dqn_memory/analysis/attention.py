@@ -20,8 +20,8 @@ from envs.spaces import Array
 UNIT = 1_000  # attention is kept in thousandths
 
 
-def attention_maps(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Tensor]:
-    """Attention maps of one window (T, ...) by layer number, each (H, T, T); layers without attention are left out."""
+def window_attention(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Tensor]:
+    """Compute the attention of one window (T, ...) by layer, each (H, T, T)."""
     return {index: maps[0] for index, maps in _maps(network, observation[None], previous_action[None], None).items()}
 
 
@@ -29,11 +29,11 @@ def episode_attention(
     network: QNetwork, observation: Tensor, previous_action: Tensor, acting: ActingMode = "prefix",
     state: ActingState = "window",
 ) -> dict[int, Tensor]:  # fmt: skip
-    """Compute what every decision of an episode (T, ...) attended to, by layer number, each (H, T, T).
+    """Compute the attention of every decision of an episode (T, ...), by layer number, each (H, T, T).
 
-    Row t holds the newest query's weights in the window that acting fed at step t; a key that had left the window, or
-    was still to come, has 0. Weights on padding, which some padded forms give, are left out. Where acting carries a
-    state, each layer has a window of its own inputs, in which steps before it live on.
+    Row t holds the newest query's weights in the window that acting fed at step t. A key outside the window has 0.
+    Weights on padding, which some padded forms give, are left out. If acting carries a state, each layer has a window
+    of its own inputs, which carry information of earlier steps.
     """
     if state == "episode":
         return _carried_attention(network, observation, previous_action)
@@ -53,7 +53,7 @@ def episode_attention(
 
 @torch.no_grad()
 def _carried_attention(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Tensor]:
-    """As `episode_attention`, from the inputs that each layer's state holds."""
+    """Compute `episode_attention` from the inputs that each layer's state holds."""
     x, found = network.embed(observation[None], previous_action[None]), {}  # (1, T, D)
     for number, layer in enumerate(network.layers):
         if isinstance(layer, EncoderLayer) and layer.attention is not None:
@@ -82,10 +82,10 @@ def _by_step(newest: Tensor, step: Tensor, length: int) -> Tensor:
 def carried_states(
     network: QNetwork, observation: Tensor, previous_action: Tensor
 ) -> tuple[dict[int, Array], dict[int, Array]]:
-    """Compute what a network that goes on from a state carries after each step of an episode (T, ...).
+    """Compute the state of a stateful network after each step of an episode (T, ...).
 
-    Returns by layer number its state, all numbers of it in a row, (T, numbers), and how far its GRU gates are open on
-    average, 0 to 1, (T, gates).
+    Return by layer number the flattened state, (T, numbers), and the mean opening of the layer's GRU gates, 0 to 1,
+    (T, gates).
     """
     state = network.initial_state(1, observation.device)
     reset = torch.ones(1, dtype=torch.bool, device=observation.device)
@@ -126,16 +126,16 @@ def _maps(network: QNetwork, observation: Tensor, previous_action: Tensor, lengt
 
 @contextmanager
 def with_gradients() -> Iterator[None]:
-    """Gradients through a network in evaluation mode; cuDNN has none for recurrent layers there."""
+    """Enable gradients in evaluation mode, without cuDNN, which has no gradients of recurrent layers there."""
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         yield
 
 
 def sensitivity(network: QNetwork, observation: Tensor, previous_action: Tensor) -> Tensor:
-    """Share of each step of a window (T, ...) in its last decision, (T,), summing to 1.
+    """Compute the share of each step of a window (T, ...) in its last decision, (T,), summing to 1.
 
-    The norm of the gradient of Q(best) - Q(second best) at the last step with respect to each step's embedding:
-    unlike attention it sees what recurrence carries too.
+    The share is the norm of the gradient of Q(best) - Q(second best) at the last step with respect to each step's
+    embedding. Unlike attention it includes the paths through recurrence.
     """
     last = torch.tensor([len(observation) - 1], device=observation.device)
     with with_gradients():
@@ -183,20 +183,20 @@ class Maps:
     layers: dict[int, Array]
     length: int
     success: bool | None = None
-    """Whether the episode ended well, where its world says so."""
+    """Whether the episode ended well; None if its environment does not say."""
     total: float | None = None
-    """Its return, where that says more."""
+    """Return of the episode; if given, it is shown instead of success."""
     first: int | None = None
 
     @property
     def ended(self) -> str:
-        """What came of the episode, in words."""
+        """The episode's outcome in words."""
         if self.total is not None:
             return f"a return of {self.total:.2f}"
         return "success" if self.success else "no success"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON: thousandths, of each row the columns up to the last that is not zero."""
+        """Give JSON: thousandths, without the zeros at the end of each row."""
         facts = {"success": self.success, "total": self.total, "first": self.first}
         given = {name: value for name, value in facts.items() if value is not None}
         layers = {str(layer): np.rint(maps * UNIT).astype(int) for layer, maps in self.layers.items()}
@@ -208,7 +208,7 @@ class Maps:
 
     @classmethod
     def parse(cls, content: Any) -> Self:
-        """Read the maps from what `plain` gave."""
+        """Read the maps from the JSON of `plain`."""
         layers = {
             int(layer): np.array([[row + [0] * (len(head) - len(row)) for row in head] for head in heads]) / UNIT
             for layer, heads in content["layers"].items()

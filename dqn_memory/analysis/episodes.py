@@ -186,7 +186,7 @@ class Windows:
         return (Windows(*part) for part in zip(*parts, strict=True))
 
 
-def reach(network: QNetwork, length: int, state: ActingState) -> int:
+def remembered_steps(network: QNetwork, length: int, state: ActingState) -> int:
     """Count the observations that acting remembers in an episode: K, or all where a state is carried."""
     return length if state == "episode" else min(network.config.context, length)
 

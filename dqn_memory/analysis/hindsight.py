@@ -1,9 +1,8 @@
-"""Training against acting: Q inside a whole window, and Q of the prefix that acting sees.
+"""Compare Q inside a whole window with Q of the prefix that acting sees.
 
-A bidirectional block that is trained on whole windows reads the future in them. An agent has no future to read, so what
-it acts on differs from what was trained, by the two numbers compared here; where training itself sees prefixes alone
-(`--loss-positions prefixes` or `ends:M`), the difference is what it would have leaked. For a causal network both
-numbers are the same.
+A bidirectional block that is trained on whole windows reads the future in them. An acting agent has no future to read,
+so its Q-values differ from those that were trained. If training itself sees prefixes alone (`--loss-positions prefixes`
+or `ends:M`), the difference is the part that whole windows would have leaked. For a causal network both are equal.
 """
 
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ class Discrepancy:
 
     inside: Array  # (T, A) of the whole window
     alone: Array  # (T, A) of the prefix that ends at the step
-    future: Array  # (T,) steps of the window that lie ahead; where there are none, both are one
+    future: Array  # (T,) steps of the window that lie ahead; both Q-values are equal if there are none
 
     @property
     def gap(self) -> Array:
@@ -41,9 +40,9 @@ class Discrepancy:
 
 @dataclass(frozen=True)
 class Hindsight:
-    """How much Q inside a window differs from Q of the prefix that acting would see there (dimension of Q).
+    """Difference between Q inside a window and Q of the prefix that acting would see there, in units of Q.
 
-    The last position of a window has no future and is not counted; gap, largest and flips are 0 for a causal network.
+    The last position of a window has no future and is not counted. A causal network has gap, largest and flips of 0.
     """
 
     positions: int  # those that have a future inside their window
@@ -70,7 +69,7 @@ class Hindsight:
         )
 
     def words(self, causal: bool, whole: bool, outputs: str = "Q") -> str:
-        """One sentence; `whole` says that training learns on whole windows, `outputs` what the network puts out."""
+        """Say it in one sentence. `whole`: training learns on whole windows; `outputs`: Q or logits."""
         kind = "causal" if causal else "not causal" if whole else "not causal, but trained on prefixes alone"
         if not self.positions:
             return f"hindsight ({kind}): every window holds one step, which has no future to leak"
@@ -87,8 +86,8 @@ def discrepancy(
 ) -> Discrepancy:
     """Compare Q of window and prefix at each step of one episode (T, ...), (T,).
 
-    Both go through the network in tensors of the same shape, so that rounding makes no difference: what is not
-    exactly 0 comes from the future.
+    Both go through the network in tensors of the same shape, so that rounding is the same. A difference that is not
+    exactly 0 then comes from the future.
     """
     size = min(network.config.context, len(observation))
     found = []

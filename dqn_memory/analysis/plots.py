@@ -1,4 +1,4 @@
-"""Draw plain arrays: attention, priors, curves, recall, hindsight. Every function gives a figure; `save` writes it."""
+"""Draw plain arrays: attention, priors, curves, recall, hindsight. `plot_...` gives a figure; `save` writes it."""
 
 import io
 import itertools
@@ -55,13 +55,13 @@ WORDS = {"mu": "mean offset μ", "sigma": "width σ", "span": "span L"}
 
 @styled
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG, whole or not at all; a UserError says what the disk refused."""
+    """Write a figure as PNG, whole or not at all; a UserError names what the disk refused."""
     write_atomic(path, png(figure))
     return path
 
 
 def png(figure: Figure) -> bytes:
-    """Encode a figure as PNG of a palette, a third of the size of true colours, always to the same bytes."""
+    """Encode a figure as PNG with a palette, a third of the size of true colours. Equal figures give equal bytes."""
     drawn, small = io.BytesIO(), io.BytesIO()
     for text in figure.findobj(Text):
         if (shown := printable(text.get_text())) != text.get_text():
@@ -74,7 +74,7 @@ def png(figure: Figure) -> bytes:
 
 # ---- what pictures share ---------------------------------------------------------------------------------------------
 def new_figure(width: float, height: float, title: str = "") -> Figure:
-    """Make an empty figure of so many inches."""
+    """Make an empty figure of a size in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     if title:
         figure.suptitle(title)
@@ -82,7 +82,7 @@ def new_figure(width: float, height: float, title: str = "") -> Figure:
 
 
 def grid_panels(grid: GridSpecBase, count: int, **shared: Any) -> tuple[Array, Array]:
-    """Make a grid's panels; give the first `count`, beyond which they show nothing, and all of them (down, across)."""
+    """Make the panels of a grid and hide all after the first `count`; give those, and all of them (down, across)."""
     axes: Array = grid.subplots(squeeze=False, **shared)
     for panel in axes.flat[count:]:
         panel.set_visible(False)
@@ -98,7 +98,7 @@ def lowest(axes: Array) -> list[Axes]:
 
 
 def finish_panel(panel: Axes, x: str = "", y: str = "", grid: Any = "y", legend: bool = False) -> None:
-    """Set words for the axes, a grid below all else, and a legend at the right."""
+    """Set the labels of the axes, a grid below all else, and a legend at the right."""
     panel.grid(axis=grid, color="#e6e6e6", linewidth=0.7)
     panel.set_axisbelow(True)
     panel.set_xlabel(x)
@@ -108,25 +108,25 @@ def finish_panel(panel: Axes, x: str = "", y: str = "", grid: Any = "y", legend:
 
 
 def hide_frame(panel: Axes, ticks: bool = False) -> None:
-    """Take the frame off, and the ticks where none are wanted."""
+    """Take the frame off, and the ticks unless they are asked for."""
     panel.spines[:].set_visible(False)
     if not ticks:
         panel.set(xticks=[], yticks=[])
 
 
 def integer_axis(panel: Axes, **limits: Any) -> None:
-    """Let the x-axis show whole numbers alone."""
+    """Let the x-axis show whole numbers only."""
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, **limits))
 
 
 def first_steps(title: str, length: int) -> str:
-    """Add to a picture's title which part of an episode it shows, where that is not all of it."""
+    """Add the shown steps to a picture's title if it does not show the whole episode."""
     return title if length <= MOST else f"{title}\n(steps 0 to {MOST - 1} of {length})"
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
 @styled
-def decision(
+def plot_decision(
     weights: Array,
     rows: Sequence[str],
     title: str,
@@ -134,10 +134,10 @@ def decision(
     frames: Sequence[Array] = (),
     first_step: int = 0,
 ) -> Figure:
-    """Draw what one decision, at a window's last step, depends on: weights (R, T), one row of shares a source.
+    """Draw the shares of a window's steps in the decision at its last step: weights (R, T), a row for each source.
 
-    `rows` names the sources, `marks` gives words to step numbers (the last step's frame is black), `frames` are T
-    pictures for the film strip above (left out of long windows).
+    `rows` names the sources, `marks` gives words to step numbers (the last step's frame is black). `frames` are T
+    pictures for a film strip above; long windows have no strip.
     """
     count, length = weights.shape
     film = length <= FILM and len(frames) == length
@@ -172,7 +172,9 @@ def decision(
 
 
 @styled
-def prior_tables(tables: Mapping[str, Array], title: str, ylabel: str = "prior weight", steps: str = "steps") -> Figure:
+def plot_prior_tables(
+    tables: Mapping[str, Array], title: str, ylabel: str = "prior weight", steps: str = "steps"
+) -> Figure:
     """Draw the weight by distance (H, T) of each layer's attention prior: a panel a layer, a line a head."""
     across = min(len(tables), 3)
     down = -(-len(tables) // across)
@@ -193,7 +195,7 @@ def prior_tables(tables: Mapping[str, Array], title: str, ylabel: str = "prior w
 
 
 @styled
-def learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
+def plot_learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
     """Draw success rates (0 .. 1) over environment steps, a line a run."""
     require(curves, "there is no learning curve to draw: nothing was evaluated yet")
     figure = new_figure(7.4, 3.6)
@@ -210,8 +212,8 @@ def learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
 
 
 @styled
-def q_values(q: Array, action: Array, title: str, names: Sequence[str] = (), values: str = "Q-values") -> Figure:
-    """Draw Q-values or the like (T, A) over an episode's first steps; a ring marks the action taken, (T,)."""
+def plot_q_values(q: Array, action: Array, title: str, names: Sequence[str] = (), values: str = "Q-values") -> Figure:
+    """Draw Q-values or logits (T, A) over an episode's first steps; a ring marks the action taken, (T,)."""
     title, q, action = first_steps(title, len(q)), q[:MOST], action[:MOST]
     steps = np.arange(len(q))
     figure = new_figure(min(12.0, max(5.6, 0.12 * len(q) + 4.5)), 3.4)
@@ -229,8 +231,8 @@ def q_values(q: Array, action: Array, title: str, names: Sequence[str] = (), val
 
 
 @styled
-def carried(states: Array, opened: Array | None, title: str) -> Figure:
-    """Draw the numbers (T, n) of a state that move most, each by its largest value, and open gates (T, gates)."""
+def plot_states(states: Array, opened: Array | None, title: str) -> Figure:
+    """Draw the numbers (T, n) of a state that vary most, each over its largest value, and open gates (T, gates)."""
     title, states = first_steps(title, len(states)), states[:MOST]
     shown = states[:, np.argsort(-states.std(0), kind="stable")[:NUMBERS]]
     figure = new_figure(min(12.0, max(5.6, 0.12 * len(states) + 4.5)), 4.6 if opened is not None else 3.4, title)
@@ -249,12 +251,12 @@ def carried(states: Array, opened: Array | None, title: str) -> Figure:
 
 
 @styled
-def attention_maps(maps: Array, title: str, frames: Sequence[Array] = (), context: int | None = None) -> Figure:
+def plot_attention_maps(maps: Array, title: str, frames: Sequence[Array] = (), context: int | None = None) -> Figure:
     """Draw attention (H, T, T) of one layer over an episode's first steps, a panel a head, beside rendered frames.
 
-    Rows are the steps at which decisions were made, columns the steps that they looked back on, or, in an episode of
-    more than two windows of `context` steps, how many steps back those were. What was not in the window is grey. Of
-    the `frames`, one a step, some are shown on the left, evenly spaced, and their steps are the rows' labels.
+    A row is the step of a decision, a column the step that it looked at. In an episode of more than two windows of
+    `context` steps, a column is the number of steps back. Steps outside the window are grey. Some of the `frames`, one
+    a step, are shown on the left, evenly spaced; their steps label the rows.
     """
     by_age = context is not None and maps.shape[-1] > 2 * context  # of the whole episode, also where it is cut
     title, maps, frames = first_steps(title, maps.shape[-1]), maps[:, :MOST, :MOST], frames[:MOST]
@@ -290,7 +292,7 @@ def attention_maps(maps: Array, title: str, frames: Sequence[Array] = (), contex
 
 
 def _by_step(maps: Array, context: int) -> Masked:
-    """Mask what is not among the newest `context` steps, and has no weight either, in maps (H, T, T)."""
+    """Mask the steps that are not among the newest `context` and have no weight, in maps (H, T, T)."""
     length = maps.shape[-1]
     age = np.arange(length)[:, None] - np.arange(length)
     outside = ((age < 0) | (age >= context)) & (maps == 0).all(0)
@@ -314,7 +316,7 @@ def _film(slot: SubplotSpec, frames: Sequence[Array], steps: Array) -> None:
 
 
 @styled
-def recall(
+def plot_recall(
     curves: Mapping[str, Sequence[Estimate]],
     labels: Mapping[str, str],
     decisions: Array,
@@ -323,8 +325,8 @@ def recall(
 ) -> Figure:
     """Draw measurements by distance in steps, a panel each: the mean over episodes with its 95 % interval as a band.
 
-    `labels` says what the panels' axes count; a last panel shows how many decisions (D,) each distance has.
-    Intervals and axes of `shares` end at 1.
+    `labels` has the label of each panel's axis. A last panel shows the number of decisions (D,) at each distance.
+    Intervals and axes of the panels in `shares` end at 1.
     """
     figure = new_figure(3.1 * (len(curves) + 1), 3.1, title)
     *panels, last = figure.subplots(1, len(curves) + 1, squeeze=False)[0]
@@ -347,10 +349,10 @@ def recall(
 
 
 @styled
-def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title: str) -> Figure:
+def plot_discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title: str) -> Figure:
     """Draw Q of the greedy action by window and by prefix, and their mean |difference|, over an episode's first steps.
 
-    The other arrays are those of a `Discrepancy`; where no step lies ahead a window ends.
+    The other arrays are those of a `Discrepancy`. A dotted line marks the end of a window.
     """
     title = first_steps(title, len(alone))
     inside, alone, flips, future = (each[:MOST] for each in (inside, alone, flips, future))
@@ -374,29 +376,7 @@ def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title:
 
 
 @styled
-def returns(agents: Mapping[str, Estimate], lines: Mapping[str, float], title: str) -> Figure:
-    """Draw mean returns of some agents with their 95 % intervals, between named dashed lines."""
-    figure = new_figure(6.4, 0.55 * len(agents) + 1.5, title)
-    panel = figure.subplots()
-    for row, ((mean, low, high), colour) in enumerate(zip(agents.values(), COLOURS, strict=False)):
-        if low is not None and high is not None:
-            panel.plot([low, high], [row, row], color=colour, linewidth=3, alpha=0.4, solid_capstyle="butt")
-        panel.plot(mean, row, "o", color=colour, markersize=8)
-        paper: Any = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        panel.annotate(f"{mean:.2f}", (mean, row), (0, 10), textcoords="offset points", ha="center", bbox=paper)
-    panel.set_yticks(range(len(agents)), list(agents))
-    panel.set_ylim(len(agents) - 0.5, -0.7)
-    for level, (name, value) in enumerate(sorted(lines.items(), key=lambda line: -line[1])):  # one above the other
-        panel.axvline(value, color=FAINT, linestyle="--", linewidth=1.1)
-        above = 0, 2 + 11 * level
-        panel.annotate(name, (value, 1.0), above, xycoords=("data", "axes fraction"), textcoords="offset points",
-                       ha="center", va="bottom", fontsize=8, color=FAINT)  # fmt: skip
-    finish_panel(panel, "return of an episode", grid="x")
-    return figure
-
-
-@styled
-def delay_curves(
+def plot_delay_curves(
     tasks: Mapping[str, Mapping[str, Mapping[int, float]]], trained: int, chance: float, title: str
 ) -> Figure:
     """Draw accuracy over delay, a panel a task and a line a memory; delays beyond `trained` are shaded."""
@@ -428,13 +408,13 @@ def delay_curves(
 
 # ---- pictures of sequence models, whose windows of T steps have the 2T tokens z_0 a_0 z_1 a_1 ..., latents and actions
 @styled
-def learned_values(
+def plot_learned_values(
     values: Mapping[str, Array], starts: Mapping[str, float], title: str, unit: str = "tokens"
 ) -> Figure:
-    """Learned mu, sigma and span in tokens, or another unit, one panel each ("Learning to Focus", Figure 5).
+    """Draw learned mu, sigma and span in tokens, or another unit, one panel each ("Learning to Focus", Figure 5).
 
-    `values` holds (R, L, H) by name: a bar a head is the mean over R runs, with their standard deviation where R > 1; a
-    colour a layer. Dashed: `starts`, where every head began.
+    `values` holds (R, L, H) by name: a bar for each head is the mean over R runs, with their standard deviation if
+    R > 1; a colour is a layer. The dashed line is the value in `starts`, at which every head began.
     """
     layers, heads = next(iter(values.values())).shape[1:]
     figure = new_figure(max(6.4, 0.26 * layers * heads + 1.2), 1.9 * len(values) + 1.1, title)
@@ -459,8 +439,8 @@ def learned_values(
 
 
 @styled
-def token_maps(maps: Array, title: str, first_step: int = 0) -> Figure:
-    """Attention maps (L, H, 2T, 2T) of all layers and heads: rows are queries, columns keys (thesis, Figures 5, 8-10).
+def plot_token_maps(maps: Array, title: str, first_step: int = 0) -> Figure:
+    """Draw attention (L, H, 2T, 2T) of all layers and heads: rows are queries, columns keys (thesis, Figures 5, 8-10).
 
     Axes count environment steps; a step's two tokens are its latent and then its action.
     """
@@ -482,7 +462,7 @@ def token_maps(maps: Array, title: str, first_step: int = 0) -> Figure:
 
 
 def map_panel(panel: Axes, weights: Array, first_step: int) -> AxesImage:
-    """One map (2T, 2T) over step numbers; the future, where it has no weight, is grey and not a weight of 0."""
+    """Draw one map (2T, 2T) over step numbers; the future is grey unless it has a weight."""
     tokens = len(weights)
     low, high = first_step, first_step + tokens / 2
     colours = matplotlib.colormaps[MAP_TOKENS].with_extremes(bad=HIDDEN)

@@ -1,8 +1,8 @@
-"""How far back a network remembers: what its Q-values owe to the observation d steps ago.
+"""How far back a network remembers: the influence of the observation d steps ago on its Q-values.
 
-Two measurements of the same decisions. The gradient says how Q would change with a small change of an observation's
-embedding, and is large where a network is steep although nothing it meets is steep. Occlusion replaces one past
-observation and looks at the difference, so it sees what the replacements differ in and nothing else.
+The same decisions are measured in two ways. The gradient measures local sensitivity to an observation's embedding; it
+can be large for directions that never occur in the data. Occlusion replaces one past observation and compares the
+Q-values; it sees only differences between the observation and its replacements.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,15 +16,15 @@ from torch import Tensor
 
 from dqn_memory.acting import ActingMode, ActingState
 from dqn_memory.analysis.attention import with_gradients
-from dqn_memory.analysis.episodes import Episode, Windows, known_lengths, q_values, reach, windows
+from dqn_memory.analysis.episodes import Episode, Windows, known_lengths, q_values, remembered_steps, windows
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.score import Measure, mean_interval
 from dqn_memory.runs.settings import Bounds
 from envs.spaces import Array
 
 Occlusion = Literal["resampled", "neutral"]
-ROUNDING = 1e-6  # of the spread of Q, up to which a change of it is none
-COPIED = 2**13  # observations, of windows in which one is replaced, that are held at once
+ROUNDING = 1e-6  # changes of Q up to this share of its spread count as none
+COPIED = 2**13  # observations held at once, in copies of windows that have one replaced
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class RecallConfig:
     moments: Annotated[int, Bounds(1)] = 12
     """Decisions of each episode, evenly spaced over its steps."""
     occlusion: Occlusion = "resampled"
-    """What stands in for an observation: others of the same episodes, or the most usual one (the mean, of numbers)."""
+    """Replacement of an observation: others of the same episodes, or the most frequent one (the mean, of numbers)."""
     resamples: Annotated[int, Bounds(1)] = 2
-    """Replacements tried for each decision and distance, where they are drawn."""
+    """Replacements drawn for each decision and distance (resampled occlusion only)."""
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Means by episode and distance in steps, (E, D); not a number where an episode has no decision that old."""
+    """Means by episode and distance in steps, (E, D); NaN if no decision of an episode has an observation that old."""
 
     gradient: Array  # norm of the Jacobian of all Q-values with respect to the observation's embedding
     occlusion: Array  # mean |change of Q| over actions
@@ -64,7 +64,7 @@ class Recall:
 
     @property
     def distance(self) -> int:
-        """Count the past steps from which half of the past's influence on Q comes, by occlusion; 0 if it has none."""
+        """Count the newest past steps that make up half of the past's influence on Q, by occlusion; else 0."""
         _, *past = (mean if mean > ROUNDING * self.spread else 0.0 for mean, _, _ in self.curve("occlusion"))
         return 1 + int(np.searchsorted(np.cumsum(past), sum(past) / 2)) if sum(past) else 0
 
@@ -97,7 +97,7 @@ def recall(
     values, lengths = [], []
     for number, episode in enumerate(episodes):
         progress(number)
-        count, size = min(config.moments, len(episode)), reach(network, len(episode), state)
+        count, size = min(config.moments, len(episode)), remembered_steps(network, len(episode), state)
         steps = torch.linspace(0, len(episode) - 1, count, dtype=torch.float64).round().long().to(device)
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
         given = windows(network, observation, previous, steps, size, acting)

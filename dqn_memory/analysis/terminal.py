@@ -1,4 +1,4 @@
-"""Episodes in a terminal: half-block characters in colour, or the environment's own text where there is no colour."""
+"""Episodes in a terminal: half-block characters in colour, or the environment's own text without colour."""
 
 from collections.abc import Sequence
 
@@ -13,27 +13,27 @@ from rich.text import Text
 
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.analysis.plots import MAP_TOKENS
-from dqn_memory.analysis.video import BAD, CHOSEN, GOOD, Looks, moment, named, shares
+from dqn_memory.analysis.video import BAD, CHOSEN, GOOD, Looks, action_labels, moment, shares
 from envs.spaces import Array
 
 UPPER, FULL = "▀", "█"  # a character shows two pixels, one above the other, as its own colour and the one behind it
-PANEL, BAR, LEAST = 38, 12, 6  # columns beside the picture, columns of a Q-value, rows that a picture has at least
+PANEL, BAR, MIN_ROWS = 38, 12, 6  # columns beside the picture, columns of a Q-value, minimum rows of a picture
 
 
 def screen(
     episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None, size: tuple[int, int]
 ) -> RenderableType:
-    """Draw a step in `size` (columns, rows) characters: the picture, what the agent does, and what it attends to."""
+    """Draw a step in `size` (columns, rows) characters: the picture, the agent's action, and its attention."""
     columns, rows = size
     below = 0 if look is None else len(look.names) + 1
-    picture = half_blocks(episode.frames[step], max(8, columns - PANEL - 2), max(LEAST, rows - below - 2))
+    picture = half_blocks(episode.frames[step], max(8, columns - PANEL - 2), max(MIN_ROWS, rows - below - 2))
     beside = Table.grid(padding=(0, 2))
-    beside.add_row(picture, _words(episode, step, number, named(episode, actions)))
+    beside.add_row(picture, _words(episode, step, number, action_labels(episode, actions)))
     return beside if look is None else Group(beside, _look(look, min(step, len(episode) - 1), columns))
 
 
 def half_blocks(frame: Array, columns: int, rows: int) -> Text:
-    """Draw a picture (H, W, 3) in at most so many characters, its sides in proportion."""
+    """Draw a picture (H, W, 3) in at most `columns` by `rows` characters, its sides in proportion."""
     height, width = frame.shape[:2]
     scale = min(columns / width, 2 * rows / height)
     size = max(1, round(width * scale)), 2 * max(1, round(height * scale / 2))
@@ -46,9 +46,9 @@ def half_blocks(frame: Array, columns: int, rows: int) -> Text:
     )
 
 
-def lines(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> str:
-    """Say the same in plain characters."""
-    names = named(episode, actions)
+def plain_screen(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> str:
+    """Describe a step in plain characters."""
+    names = action_labels(episode, actions)
     said = [", ".join(text for text, *_ in moment(episode, step, number, names)[: 5 if step == len(episode) else 4])]
     if step < len(episode):
         said.append(
@@ -78,7 +78,7 @@ def _words(episode: Episode, step: int, number: int, names: Sequence[str]) -> Te
 
 
 def _look(look: Looks, step: int, columns: int) -> Text:
-    """Draw a row a source, a column a step, twice as wide where there is room; of a long episode the newest steps."""
+    """Draw a row for each source and a column for each step, wide if there is room; or the newest steps only."""
     width, count = max(map(len, look.names)), look.weights.shape[-1]
     room = columns - width - 1
     cell = 2 if 2 * count <= room else 1

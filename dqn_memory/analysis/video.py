@@ -1,4 +1,4 @@
-"""Episodes as GIF or APNG: the environment's picture, and beside it what the agent did and thought."""
+"""Episodes as GIF or APNG: the environment's picture, beside it the agent's actions, Q-values and attention."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ from envs.files import disk_errors, make_folder, write_atomic
 from envs.spaces import Array
 
 STEP_MS, LAST_MS = 400, 2000
-LONGEST_MS = 655_350  # that a GIF can show a picture
-PAGES = 200  # about the most pictures of a video; of longer ones only some steps are shown, each for longer
-SHADES, SOME = 128, 8  # colours of a GIF, and of how many of its pictures they are
+LONGEST_MS = 655_350  # a GIF cannot show a picture for longer
+PAGES = 200  # pictures of a video, about; a longer video leaves out steps and shows the others for longer
+SHADES, SOME = 128, 8  # colours of a GIF, and the number of pictures that they are chosen from
 SIDE, PANEL, MARGIN, LINE = 250, 230, 12, 23  # pixels
-LARGE, TEXT, SMALL = 19, 16, 15  # letters that can be read where a web page shows the picture at 400 pixels
+LARGE, TEXT, SMALL = 19, 16, 15  # sizes of letters, legible in a web page that shows the picture at 400 pixels
 NAME, NUMBER = 88, 52  # room for an action's name and its Q-value
 INK, FAINT, PAPER, BAR, CHOSEN = "#222222", "#666666", "#ffffff", "#b9cbe0", "#e08a1e"
 GOOD, BAD = "#2d7d46", "#b3362e"
@@ -33,14 +33,14 @@ Words = tuple[str, str, int]  # of one line: text, colour, size
 
 @dataclass(frozen=True)
 class Looks:
-    """What each decision of an episode of T steps attended to, from R sources."""
+    """Attention of each decision of an episode of T steps, from R sources (a head of a layer each)."""
 
     names: tuple[str, ...]  # (R,)
     weights: Array  # (R, T, T): source, deciding step, step looked at
 
     @classmethod
     def of(cls, attention: Mapping[int, Array]) -> Self | None:
-        """Take what `episode_attention` found, (H, T, T) by layer; None where no layer has attention."""
+        """Take the result of `episode_attention`, (H, T, T) by layer; None if no layer has attention."""
         if not attention:
             return None
         names = (f"layer {layer} head {head}" for layer, maps in attention.items() for head in range(len(maps)))
@@ -48,21 +48,21 @@ class Looks:
 
     @classmethod
     def found(cls, network: QNetwork, episode: Episode, acting: ActingMode, state: ActingState) -> Self | None:
-        """Compute what each decision of an episode attended to."""
+        """Compute the attention of each decision of an episode."""
         device = next(network.parameters()).device
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
         attention = episode_attention(network, observation, previous, acting, state)
         return cls.of({layer: maps.double().cpu().numpy() for layer, maps in attention.items()})
 
     def at(self, step: int) -> tuple[Array, float]:
-        """Give the weights (R, T) of one decision as shares of the largest, and that one."""
+        """Give the weights (R, T) of one decision as shares of the largest weight, and that weight."""
         weights = self.weights[:, step]
         most = float(weights.max())
         return weights / max(most, 1e-9), most
 
 
 def check_target(path: Path, overwrite: bool) -> None:
-    """Refuse a path that a video cannot be written to, before any work is done for it."""
+    """Refuse a path that no video can be written to, before the episodes are played."""
     require(path.suffix.lower() in (".gif", ".png"), f"--video {path} must end in .gif, or in .png for an animated PNG")
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"--video {path} exists already; choose another name, or add --overwrite")
@@ -78,9 +78,8 @@ def save_video(
 ) -> None:
     """Write episodes with frames, one after the other; `actions` are names for the action numbers.
 
-    With `looks`, one for each episode, the weights of each decision stand below it, a column a step. A long
-    video leaves out steps and takes the same time.
-    Raises UserError where the disk refuses.
+    With `looks`, one for each episode, the attention of each decision stands below its picture, a column for each step.
+    A long video leaves out steps and takes the same time. Raise UserError if the disk refuses the file.
     """
     pictures: list[Image.Image] = []
     durations: list[int] = []
@@ -88,7 +87,7 @@ def save_video(
     for number, episode in enumerate(episodes, 1):
         look = looks[number - 1] if looks else None
         steps = range(0, len(episode), every)
-        pictures += [page(episode, step, number, actions, look) for step in (*steps, len(episode))]
+        pictures += [video_page(episode, step, number, actions, look) for step in (*steps, len(episode))]
         shown = (step_ms * min(every, len(episode) - step) for step in steps)
         durations += [*(min(each, LONGEST_MS) for each in shown), LAST_MS]
     buffer, kind = io.BytesIO(), "GIF" if path.suffix.lower() == ".gif" else "PNG"
@@ -101,7 +100,7 @@ def save_video(
 
 
 def _with_palette(pictures: Sequence[Image.Image]) -> list[Image.Image]:
-    """Bring all to the colours of a few of them: half the size of a palette for each."""
+    """Give all pictures the palette of a few of them; a palette for each would double the size."""
     some = [*pictures[:: -(-len(pictures) // SOME)], pictures[-1]]
     sheet = Image.new("RGB", (max(each.width for each in some), sum(each.height for each in some)), PAPER)
     for each, top in zip(some, np.cumsum([0, *(each.height for each in some)]).tolist(), strict=False):
@@ -110,9 +109,9 @@ def _with_palette(pictures: Sequence[Image.Image]) -> list[Image.Image]:
     return [each.quantize(palette=palette, dither=Image.Dither.NONE) for each in pictures]
 
 
-def page(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> Image.Image:
-    """Render the environment before action `step`, or after the last one at step T, and what goes with it."""
-    frame, names = _enlarge(episode.frames[step]), named(episode, actions)
+def video_page(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> Image.Image:
+    """Render the environment before action `step` (at T: after the last action), with words, Q-values and attention."""
+    frame, names = _enlarge(episode.frames[step]), action_labels(episode, actions)
     height = max(frame.height, (6 + len(names)) * LINE) + 2 * MARGIN
     below = 0 if look is None else (len(look.names) + 2) * ROW + MARGIN
     picture = Image.new("RGB", (frame.width + PANEL + 3 * MARGIN, height + below), PAPER)
@@ -128,13 +127,13 @@ def page(episode: Episode, step: int, number: int, actions: Sequence[str], look:
     return picture
 
 
-def named(episode: Episode, actions: Sequence[str]) -> list[str]:
-    """Give every action of an episode a name."""
+def action_labels(episode: Episode, actions: Sequence[str]) -> list[str]:
+    """Name every action of an episode."""
     return [actions[i] if i < len(actions) else f"action {i}" for i in range(episode.q.shape[1])]
 
 
 def moment(episode: Episode, step: int, number: int, names: Sequence[str]) -> list[Words]:
-    """Say what the agent does at a step, or at step T how the episode ended."""
+    """Describe the agent's action at a step, or the episode's end at step T."""
     if step == len(episode):
         told = episode.env_reports_success
         return [
@@ -142,7 +141,9 @@ def moment(episode: Episode, step: int, number: int, names: Sequence[str]) -> li
             (episode.outcome, INK if not told else GOOD if episode.success else BAD, LARGE),
             (f"{len(episode)} steps", INK, TEXT),
             (f"last reward: {episode.reward[-1]:+.2f}", INK, TEXT),
-            *([(f"return: {episode.episode_return:.2f}", INK, TEXT)] if told else []),  # else the outcome says it
+            *(
+                [(f"return: {episode.episode_return:.2f}", INK, TEXT)] if told else []
+            ),  # otherwise the outcome is the return
         ]
     return [
         (f"Episode {number}, step {step}", INK, LARGE),
@@ -154,13 +155,13 @@ def moment(episode: Episode, step: int, number: int, names: Sequence[str]) -> li
 
 
 def shares(episode: Episode, step: int) -> Array:
-    """Place the Q-values of a step between the episode's least and highest, (A,) within 0 .. 1."""
+    """Scale the Q-values of a step, (A,), so that 0 and 1 are the episode's minimum and maximum."""
     low, high = float(episode.q.min()), float(episode.q.max())
     return (episode.q[step] - low) / (high - low) if high > low else np.zeros(episode.q.shape[1])
 
 
 def _bars(draw: ImageDraw.ImageDraw, left: int, top: int, episode: Episode, step: int, names: Sequence[str]) -> None:
-    """Draw a line an action: its name, its Q-value as a bar between the episode's least and highest, and the number."""
+    """Draw a line for each action: its name, its Q-value as a bar between the episode's extremes, and the number."""
     start, length, font = left + NAME, PANEL - NAME - NUMBER, ImageFont.load_default(TEXT)
     for index, (name, share) in enumerate(zip(names, shares(episode, step).tolist(), strict=True)):
         chosen = index == episode.action[step]
@@ -173,7 +174,7 @@ def _bars(draw: ImageDraw.ImageDraw, left: int, top: int, episode: Episode, step
 
 
 def _look(page: Image.Image, draw: ImageDraw.ImageDraw, look: Looks, step: int, top: int) -> None:
-    """Draw a row a source: where the decision at `step` looked, from the first step to the last."""
+    """Draw a row for each source: the weights of the decision at `step` on all steps of the episode."""
     left, count = MARGIN + NAMES, look.weights.shape[-1]
     length = page.width - left - MARGIN
     weights, most = look.at(step)
@@ -193,7 +194,7 @@ def _look(page: Image.Image, draw: ImageDraw.ImageDraw, look: Looks, step: int, 
 
 
 def _enlarge(frame: Array) -> Image.Image:
-    """Bring the longer side near SIDE pixels, by a whole factor where it grows."""
+    """Scale the longer side to about SIDE pixels; enlarge by whole factors only."""
     picture = Image.fromarray(frame)
     longest = max(picture.size)
     factor = max(1, round(SIDE / longest)) if longest < 2 * SIDE else SIDE / longest

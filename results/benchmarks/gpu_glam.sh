@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# GLAM on a machine with CUDA, in one go: the tests that compare captured with eager execution, the bars of an environment
-# step and of a projected run, and the full size on Pong for as long as there is time, with checkpoints to resume from.
+# GLAM on a machine with CUDA, in one go: the tests that compare captured with eager execution, the bar of an environment
+# step, and the full size on Pong for as long as there is time, with checkpoints to resume from.
 # PYTHON=... chooses the interpreter; the first argument is the folder of all that is written (default:
 # results/benchmarks/gpu), the second the seconds of the Pong run (default 480). Tests and benchmark are stopped after
 # 460 seconds each, so that each part takes at most ten minutes: PARTS="tests benchmark pong" names what is done.

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# UniZero on a machine with CUDA, in one go: the tests that compare a CPU with a GPU, the bars of acting, learning and
-# the projected run, and the full-size model on Pong for as long as there is time, with checkpoints to resume from.
+# UniZero on a machine with CUDA, in one go: the tests that compare a CPU with a GPU, the bars of acting and learning, and the full-size model on Pong for as long as there is time, with checkpoints to resume from.
 # PYTHON=... chooses the interpreter; the first argument is the folder of all that is written (default:
 # results/benchmarks/gpu), the second the seconds of the Pong run (default 480). Tests and benchmark are stopped after
 # 460 seconds each. The folder's unizero.json begins as a copy of the one in results/benchmarks, whose section of the GPU is
@@ -8,7 +7,7 @@
 # ten minutes: PARTS="tests benchmark pong" names what is done.
 # The Pong run lives in RUN (default runs/gpu-unizero-pong): its checkpoints hold some 400 MB of weights and moments and
 # the replay, so they stay there, and what is small of it is copied into the folder. A run that exists is resumed.
-# ONLY="priors" measures that table of the benchmark alone, into a folder of its own: a section is replaced whole.
+# ONLY="acting" measures that table of the benchmark alone, into a folder of its own: a section is replaced whole.
 # ENGINES="eager compile cudagraph" measures the compiled engine too, which needs Triton and minutes of its compiler.
 # DEVICE, ENGINE, PRECISION and FLAGS define a new Pong run (default: cuda, cudagraph, bfloat16, --tf32); all else is the
 # preset unizero/paper as it is, reanalysis and sticky actions among it. Beside torch, numpy and numba this needs

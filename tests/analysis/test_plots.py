@@ -54,7 +54,7 @@ def words(texts):
 @pytest.mark.parametrize("layers", [1, 3, 4, 5, 6])
 def test_every_column_of_priors_has_its_numbers_and_every_panel_a_line_a_head(layers):
     tables = {f"layer {number}": RNG.random((4, 5)) for number in range(layers)}
-    figure = plots.prior_tables(tables, "Priors")
+    figure = plots.plot_prior_tables(tables, "Priors")
     figure.canvas.draw()
     numbered = [axes.get_title() for axes in panels(figure, "layer") if words(axes.get_xticklabels())]
     assert numbered == [f"layer {number}" for number in range(max(0, layers - 3), layers)]
@@ -68,7 +68,7 @@ def test_every_column_of_priors_has_its_numbers_and_every_panel_a_line_a_head(la
 def test_a_decision_marks_its_steps_and_shows_pictures_of_short_windows(tmp_path, length):
     weights = RNG.dirichlet(np.ones(length), size=3)
     marks = {11: "beacon", 9 + length: "decision"}
-    figure = plots.decision(weights, ["a", "b", "c"], "Memory", marks, frames(length), first_step=10)
+    figure = plots.plot_decision(weights, ["a", "b", "c"], "Memory", marks, frames(length), first_step=10)
     panel = next(axes for axes in figure.axes if axes.get_xlabel().startswith("step of the episode"))
     assert len(panels(figure)) == (1 + length if length <= plots.FILM else 1)
     assert {patch.get_x() for patch in panel.patches} == {0.5, length - 1.5}
@@ -81,16 +81,16 @@ def test_a_decision_marks_its_steps_and_shows_pictures_of_short_windows(tmp_path
 
 def test_learning_curves_name_their_runs():
     steps, rates = [0, 1000, 2000], np.array([0.1, 0.5, 0.9])
-    (panel,) = panels(plots.learning_curves({"one": (steps, rates), "two": (steps, rates / 2)}, "Curves"))
+    (panel,) = panels(plots.plot_learning_curves({"one": (steps, rates), "two": (steps, rates / 2)}, "Curves"))
     assert words(panel.get_legend().get_texts()) == ["one", "two"] and panel.get_ylim()[1] > 1
     assert (panel.get_xlabel(), panel.get_ylabel()) == ("environment steps", "success rate")
     with pytest.raises(UserError):
-        plots.learning_curves({}, "Curves")
+        plots.plot_learning_curves({}, "Curves")
 
 
 def test_q_values_ring_the_action_taken():
     q, action = RNG.normal(size=(9, 3)), RNG.integers(3, size=9)
-    (panel,) = panels(plots.q_values(q, action, "Q", ("left", "stay")))
+    (panel,) = panels(plots.plot_q_values(q, action, "Q", ("left", "stay")))
     np.testing.assert_array_equal([line.get_ydata() for line in panel.lines], q.T)
     np.testing.assert_array_equal(panel.collections[0].get_offsets()[:, 1], q[np.arange(9), action])
     assert words(panel.get_legend().get_texts()) == ["left", "stay", "action 2", "action taken"]
@@ -100,15 +100,15 @@ def test_the_same_arrays_give_the_same_file_and_a_full_disk_spares_the_old_one(t
     def bytes_of(figure):
         return plots.save(figure, tmp_path / "a.png").read_bytes()
 
-    first = bytes_of(plots.attention_maps(shown := maps(2, 6), "Attention"))
-    assert first == bytes_of(plots.attention_maps(shown, "Attention"))
+    first = bytes_of(plots.plot_attention_maps(shown := maps(2, 6), "Attention"))
+    assert first == bytes_of(plots.plot_attention_maps(shown, "Attention"))
     assert Image.open(io.BytesIO(first)).format == "PNG"
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    assert "No space left" in told(plots.save, plots.attention_maps(maps(1, 3), "Attention"), tmp_path / "a.png")
+    assert "No space left" in told(plots.save, plots.plot_attention_maps(maps(1, 3), "Attention"), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes() == first and len(list(tmp_path.iterdir())) == 1
 
 
@@ -118,7 +118,7 @@ def test_the_same_arrays_give_the_same_file_and_a_full_disk_spares_the_old_one(t
 )
 def test_the_length_of_an_episode_decides_its_columns_also_where_it_is_cut(heads, length, context):
     shown, by_age, steps = maps(heads, length, context), length > 2 * context, min(length, 100)
-    drawn = panels(plots.attention_maps(shown, "Attention", (), context), "head")
+    drawn = panels(plots.plot_attention_maps(shown, "Attention", (), context), "head")
     assert [panel.get_title() for panel in drawn] == [f"head {head}" for head in range(heads)]
     assert drawn[-1].get_xlabel() == ("looks back by steps" if by_age else "looks at step")
     step, column = np.indices((steps, context if by_age else steps))
@@ -133,7 +133,7 @@ def test_the_length_of_an_episode_decides_its_columns_also_where_it_is_cut(heads
 @pytest.mark.parametrize("context", [4, None])  # a long episode and a short one
 @pytest.mark.parametrize("heads", [1, 4, 5, 8, 11])
 def test_every_column_of_heads_has_its_label_and_numbers(heads, context):
-    figure = plots.attention_maps(maps(heads, 12, 4), "Attention", (), context)
+    figure = plots.plot_attention_maps(maps(heads, 12, 4), "Attention", (), context)
     figure.canvas.draw()
     shown = [panel for panel in panels(figure, "head") if panel.get_xlabel() or words(panel.get_xticklabels())]
     assert [panel.get_title() for panel in shown] == [f"head {head}" for head in range(max(0, heads - 4), heads)]
@@ -141,12 +141,12 @@ def test_every_column_of_heads_has_its_label_and_numbers(heads, context):
 
 
 def test_pictures_of_the_world_stand_at_the_steps_that_the_rows_name():
-    figure = plots.attention_maps(maps(2, 26, 30), "Attention", frames(26))
+    figure = plots.plot_attention_maps(maps(2, 26, 30), "Attention", frames(26))
     strip = [axes for axes in figure.axes if axes.get_ylabel().startswith("step ")]
     steps = [int(axes.get_ylabel().removeprefix("step ")) for axes in strip]
     assert steps == [0, 5, 10, 15, 20, 25] == panels(figure, "head")[0].get_yticks().tolist()
     assert [axes.images[0].get_array()[0, 0, 0] for axes in strip] == steps
-    plain = plots.attention_maps(maps(2, 26, 30), "Attention")
+    plain = plots.plot_attention_maps(maps(2, 26, 30), "Attention")
     assert not [axes for axes in plain.axes if axes.get_ylabel().startswith("step ")]
 
 
@@ -171,9 +171,9 @@ def test_pictures_of_a_long_episode_show_its_first_steps_and_say_so():
     length, q = 500, RNG.normal(size=(500, 3))
     nobody = np.zeros(length, bool)
     figures = (
-        plots.attention_maps(maps(2, length, 50), "A", frames(length), context=50),
-        plots.discrepancy(q, q, nobody, np.ones(length), "A"),
-        plots.q_values(q, q.argmax(1), "A"),
+        plots.plot_attention_maps(maps(2, length, 50), "A", frames(length), context=50),
+        plots.plot_discrepancy(q, q, nobody, np.ones(length), "A"),
+        plots.plot_q_values(q, q.argmax(1), "A"),
     )
     for figure in figures:
         words = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
@@ -200,7 +200,7 @@ def test_a_long_video_leaves_out_steps_and_takes_the_same_time(tmp_path):
 
 def test_recall_shows_each_curve_and_how_much_stands_behind_it():
     curve = [(0.9, 0.6, 1.2), (0.2, -0.1, 0.5)]
-    figure = plots.recall({"a": curve, "b": curve}, {"a": "x", "b": "y"}, np.array([4, 3]), "R", shares=["b"])
+    figure = plots.plot_recall({"a": curve, "b": curve}, {"a": "x", "b": "y"}, np.array([4, 3]), "R", shares=["b"])
     size, share, counts = figure.axes
     assert [axes.get_title() for axes in (size, share)] == ["a", "b"] and size.get_ylabel() == "x"
     assert size.lines[0].get_ydata().tolist() == [0.9, 0.2]
@@ -212,7 +212,7 @@ def test_recall_shows_each_curve_and_how_much_stands_behind_it():
 def test_hindsight_shows_both_values_and_marks_flips_and_windows():
     inside = np.array([[1.0, 0.0], [0.0, 2.0], [9.0, 8.0]])
     alone = np.array([[0.0, 1.0], [0.0, 1.0], [9.0, 8.0]])
-    figure = plots.discrepancy(inside, alone, np.array([True, False, False]), np.array([1, 0, 0]), "Both")
+    figure = plots.plot_discrepancy(inside, alone, np.array([True, False, False]), np.array([1, 0, 0]), "Both")
     above, below = figure.axes
     prefix, window = above.lines[:2]
     assert prefix.get_ydata().tolist() == [1.0, 1.0, 9.0] and window.get_ydata().tolist() == [0.0, 2.0, 9.0]
@@ -241,25 +241,9 @@ def test_numbers_of_environments_have_a_key_and_do_not_lie_on_each_other():
         assert apart(found) and all(box.x1 <= figure.bbox.x1 for box in found)
 
 
-@pytest.mark.parametrize("best", [3.1, 5.0])
-def test_names_of_lines_do_not_lie_on_each_other(best):
-    (panel,) = (figure := plots.returns({"a": (4.0, None, None)}, {"random": 3.0, "best known": best}, "R")).axes
-    figure.draw_without_rendering()
-    names = [text for text in panel.texts if text.get_text() in ("random", "best known")]
-    assert apart([text.get_window_extent().padded(-1) for text in names])
-
-
-def test_returns_stand_between_lines():
-    agents = {"state": (2.0, 1.5, 2.5), "world": (1.0, None, None)}
-    (panel,) = plots.returns(agents, {"random": -1.0}, "Gap").axes
-    assert words(panel.get_yticklabels()) == ["state", "world"]
-    assert set(words(panel.texts)) == {"2.00", "1.00", "random"}
-    assert [line.get_xdata()[0] for line in panel.lines if line.get_marker() == "o"] == [2.0, 1.0]
-
-
 def test_bars_are_means_and_the_start_is_dashed():
     runs = 5 + RNG.random((3, 2, 4))
-    (panel,) = plots.learned_values({"mu": runs}, {"mu": 6.0}, "Learned").axes
+    (panel,) = plots.plot_learned_values({"mu": runs}, {"mu": 6.0}, "Learned").axes
     heights = np.array([bar.get_height() for bar in panel.patches]).reshape(2, 4)
     np.testing.assert_allclose(heights, runs.mean(0))
     (start,) = [line for line in panel.lines if line.get_linestyle() == "--"]
@@ -302,7 +286,7 @@ def test_a_link_marks_its_cell_and_shows_its_two_frames():
 def test_all_maps_are_drawn_and_only_an_unseen_future_is_grey():
     maps = attention_maps(model(), simplex(1, 5)[0], actions(1, 5)[0])
     maps = np.concatenate((maps, maps, maps[:, :1]), 1)  # five heads: one row is not full
-    shown = [axes for axes in plots.token_maps(maps, "Title", 3).axes if axes.get_visible() and axes.images]
+    shown = [axes for axes in plots.plot_token_maps(maps, "Title", 3).axes if axes.get_visible() and axes.images]
     assert [axes.get_title() for axes in shown] == [f"layer {i}, head {j}" for i in range(2) for j in range(5)]
     for axes, weights in zip(shown, maps.reshape(10, 10, 10), strict=True):
         drawn = axes.images[0].get_array()
@@ -312,4 +296,4 @@ def test_all_maps_are_drawn_and_only_an_unseen_future_is_grey():
     numbered = [axes for axes in shown if any(label.get_visible() for label in axes.get_xticklabels())]
     assert [axes.get_title() for axes in numbered] == [f"layer 1, head {head}" for head in range(1, 5)]
     gate = np.full((1, 1, 4, 4), 0.25)
-    assert not np.ma.getmaskarray(plots.token_maps(gate, "Title").axes[0].images[0].get_array()).any()
+    assert not np.ma.getmaskarray(plots.plot_token_maps(gate, "Title").axes[0].images[0].get_array()).any()

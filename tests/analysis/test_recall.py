@@ -8,7 +8,7 @@ from helpers import network
 
 from dqn_memory.acting import EvalSetup, StateActor, WindowActor, acting_cost
 from dqn_memory.agent import load_network
-from dqn_memory.analysis.episodes import beginning, play_in, q_values, reach, windows
+from dqn_memory.analysis.episodes import beginning, play_in, q_values, remembered_steps, windows
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import Recall, RecallConfig, gradients, occlusions, recall, substitutes
 from dqn_memory.blocks import PriorConfig
@@ -120,11 +120,11 @@ def test_a_carried_state_remembers_the_whole_episode():
     actor.q, actor.state = actor.q.double(), net.initial_state(1, torch.device("cpu"))
     for t in range(9):
         actor.observe(one.observation[t : t + 1], one.previous_action[t : t + 1], torch.tensor([t == 0]))
-    size = reach(net, 9, "episode")
+    size = remembered_steps(net, 9, "episode")
     whole = windows(net, one.observation, one.previous_action, torch.tensor([8]), size, "prefix")
     torch.testing.assert_close(q_values(net, whole, "prefix"), actor.q_values(), rtol=0, atol=1e-12)
     assert len(recall(net, [one], RecallConfig(), 0, state="episode").decisions) == 9
-    assert reach(net, 9, "window") == 6 and reach(net, 4, "window") == 4
+    assert remembered_steps(net, 9, "window") == 6 and remembered_steps(net, 4, "window") == 4
 
 
 def test_many_windows_are_computed_in_parts(monkeypatch):

@@ -12,9 +12,9 @@ import pytest
 import torch
 from scans import TOLERANCE, machine_code, off, on_threads, run_alone
 
-from dqn_memory.analysis.size import gigaflop
 from dqn_memory.blocks.kernels import cpu_linear_scan, linear_scan
 from dqn_memory.blocks.kernels.linear_scan import Reference
+from dqn_memory.size import gigaflop
 
 SHAPES = ((3, 7, 11), (2, 1, 8), (1, 9, 2), (5, 4, 70))  # (B, T, F)
 CASES = list(itertools.product(SHAPES, *[(False, True)] * 3))  # complex, constant decay, resets

@@ -12,12 +12,12 @@ from run_folders import refused
 from scans import TOLERANCE, drawn, numbers, off, resets
 from trained import CAR, contents, training_flags
 
-from dqn_memory.analysis.size import gigaflop
 from dqn_memory.blocks.kernels import select
 from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.kernels.select import BACKENDS, Unavailable, choose, load, mixers, set_scan
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.runs import backend
+from dqn_memory.size import gigaflop
 from dqn_memory.train import QTrainer, main
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -10,13 +10,13 @@ from trained import CARDS, MEMORY, trained
 
 from dqn_memory.acting import BagActor, WindowActor, make_actor
 from dqn_memory.agent import Agent
-from dqn_memory.analysis.size import count, forward_operations, gigaflop, part_counts
 from dqn_memory.blocks.bag import Bag
 from dqn_memory.config import LearnerConfig
 from dqn_memory.inspect import main as inspect
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.metrics import METRICS, read_metrics
 from dqn_memory.runs.settings import parse
+from dqn_memory.size import count, forward_operations, gigaflop, part_counts
 from dqn_memory.train import TrainConfig, sample, td_loss
 
 N, K, CPU = 3, 6, torch.device("cpu")

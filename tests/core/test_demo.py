@@ -16,7 +16,7 @@ from trained import MEMORY, contents
 
 from dqn_memory import demo
 from dqn_memory.config import TrainConfig
-from dqn_memory.demo import Decision, fresh_folder, learning_curve, main, typical, window_at, won
+from dqn_memory.demo import Decision, count_wins, fresh_folder, learning_curve, main, typical, window_at
 from dqn_memory.runs.score import Score
 from dqn_memory.runs.settings import read_config
 
@@ -75,7 +75,7 @@ def test_wins_stand_beside_what_others_reach():
     config = read_config(TrainConfig, "demo")
     score = Score(np.array([True, True, False]), np.zeros(3), np.ones(3, int), True)
     config.check()
-    said = won(config, score, 1_000)
+    said = count_wins(config, score, 1_000)
     assert "wins 2 of 3 initial states" in said and said.endswith(", best known 1.00)")
 
 

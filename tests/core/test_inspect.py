@@ -16,10 +16,10 @@ from trained import contents, trained
 
 from dqn_memory.agent import load_network
 from dqn_memory.analysis import attention
-from dqn_memory.analysis.attention import attention_maps, carried_states, episode_attention, sensitivity
+from dqn_memory.analysis.attention import carried_states, episode_attention, sensitivity, window_attention
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.blocks.attention import StreamedAttention
-from dqn_memory.inspect import Args, main, measure
+from dqn_memory.inspect import InspectArgs, inspect_network, main
 
 ARCHITECTURES = ("dtqn4", "dgfqn", "dbgfqn", "gtrxl", "drqn", "adrqn", "dqn", "dtqn_attention")
 
@@ -38,7 +38,7 @@ def window(length=6):
 def test_maps_are_those_of_the_forward_pass(architecture):
     net = make(architecture)
     blocks, inputs = attended(net, *(each[None] for each in window()))
-    maps = attention_maps(net, *window())
+    maps = window_attention(net, *window())
     assert len(maps) == len(blocks) == len(inputs)
     for block, x, drawn in zip(blocks, inputs, maps.values(), strict=True):
         torch.testing.assert_close(drawn, block.weights(x)[0], rtol=0, atol=1e-14)
@@ -61,7 +61,7 @@ def test_an_episode_is_what_each_decision_attended_to(architecture, kind, acting
         if acting == "padded" and t < 5:
             behind = torch.full((5 - t, 2), TOKENS.vocabulary - 1), torch.full((5 - t,), NUM_ACTIONS)
             padded = tuple(torch.cat(each) for each in zip(padded, behind, strict=True))
-        for layer, maps in attention_maps(net, *padded).items():
+        for layer, maps in window_attention(net, *padded).items():
             expected = torch.zeros(2, 9, dtype=torch.float64)
             expected[:, first : t + 1] = maps[:, t - first, : t + 1 - first]
             torch.testing.assert_close(found[layer][:, t], expected, rtol=0, atol=1e-12)
@@ -179,7 +179,9 @@ def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
     network, config, _ = load_network(run, torch.device("cpu"))
     for state, shown in ("window", 8), ("episode", facts["episode"]["length"]):  # windows of 8 begin anew at each step
         changed = replace(config, acting_state=state)
-        found = measure(Args(episodes=1, frames=False), changed, network, changed.eval_setup(torch.device("cpu")))
+        found = inspect_network(
+            InspectArgs(episodes=1, frames=False), changed, network, changed.eval_setup(torch.device("cpu"))
+        )
         assert len(found.states[0]) == shown and facts["episode"]["length"] > 8
 
 
@@ -193,27 +195,13 @@ def test_an_environment_without_pictures_is_inspected_without_them(tmp_path, cap
     assert line.count("return ") == 1  # the environment tells no success
 
 
-@pytest.mark.long
-def test_the_script_beside_a_run_that_sees_the_state(tmp_path, capsys):
-    run, state = trained(tmp_path / "run"), trained(tmp_path / "state", "--observe", "state", "--batch-size", "4")
-    text, facts = inspected(capsys, run, "--state-run", str(state))
-    found = facts["observability"]
-    assert "observability gap: return" in text and "learner.batch_size 8 and 4" in text
-    assert found["differences"] == ["learner.batch_size 8 and 4"]
-    assert found["episodes"] == 250 and not found["exhaustive"]
-    assert found["return_gap"][0] == pytest.approx(found["state"]["return"][0] - found["observation"]["return"][0])
-    assert found["return_gap"][1] < found["return_gap"][0] < found["return_gap"][2]
-    assert "observability.png" in facts["pictures"]
-    assert inspected(capsys, state, "--no-frames", episodes=1)[1]["observe"] == "state"
-
-
 def test_wrong_input_is_one_line_and_writes_nothing(tmp_path, capsys):
     run = trained(tmp_path / "run", "--architecture", "drqn")
     capsys.readouterr()
     before = contents(tmp_path)
     wrong = (
         ["--initial", "0"], ["--device", "abacus"], ["--episodes", "0"], ["--moments", "0"], ["--resamples", "0"],
-        ["--seed", "-1"], ["--state-run", str(run)], ["--state-run", str(tmp_path)],
+        ["--seed", "-1"],
     )  # fmt: skip
     for argv in ([str(tmp_path)], [], *([str(run), *each] for each in wrong)):
         refused(capsys, argv, main)

@@ -9,11 +9,11 @@ from run_folders import refused, told
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from dqn_memory.analysis import size
-from dqn_memory.analysis.size import WIDTHS, Unmatched, count, environment_sizes, on_meta, part_counts
+from dqn_memory import size
 from dqn_memory.blocks import MEMORY, PRIORS, PriorConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec
 from dqn_memory.parameters import main, make_row, markdown_page, read_table3
+from dqn_memory.size import WIDTHS, Unmatched, count, environment_sizes, on_meta, part_counts
 from envs.registry import FROM_FILES, WORLDS
 
 EQUATIONS = ("--form", "paper_equations")

@@ -11,9 +11,11 @@ from test_agent import Three
 from trained import CARDS
 from trained import training_flags as flags
 
+from dqn_memory.acting import ExplorationConfig
 from dqn_memory.agent import Agent, load_network
 from dqn_memory.analysis.episodes import beginning
-from dqn_memory.config import TrainConfig
+from dqn_memory.config import LearnerConfig, ReplayConfig, TrainConfig
+from dqn_memory.network import NetworkConfig
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import parse
@@ -21,6 +23,7 @@ from dqn_memory.train import QTrainer, main
 from dqn_memory.trainer import RECALL_EPISODES
 from envs import baselines
 from envs.packages import make_env
+from envs.registry import WORLDS
 
 PUBLISHED = "--config paper --prepopulate 200 --learning-starts 200"
 
@@ -282,3 +285,24 @@ def test_nothing_is_evaluated_before_the_first_update(tmp_path):
     late = ("--env", CARDS, "--learning-starts", "96", "--evaluate-every", "40", "--episodes", "2")
     main(flags(tmp_path / "run", *late, steps=120))
     assert [line["step"] for line in metrics(tmp_path / "run") if "eval/episodes" in line] == [120]
+
+
+FILES = {"Gridverse/Yaml-v0": "dynamic_obstacles.5x5", "POMDP/File-v0": "tests/data/envs/pomdp/tiger.pomdp"}
+
+
+@pytest.mark.parametrize("id", sorted(WORLDS))
+def test_every_world_of_ours_trains_on_its_state(id, request):
+    path = FILES.get(id)
+    path = str(request.config.rootpath / path) if path and path.startswith("tests") else path
+    config = TrainConfig(
+        environment=EnvironmentConfig(env=id, observe="state", num_envs=2, path=path),
+        network=NetworkConfig(width=16, heads=2, layers=1, context=4),
+        replay=ReplayConfig(learning_starts=4, capacity=64),
+        learner=LearnerConfig(batch_size=2),
+        exploration=ExplorationConfig(prepopulate=0),
+    )
+    training = QTrainer(config)
+    for _ in range(4):
+        training.iterate()
+    assert training.updates > 0 and training.fleet.observation_space == training.fleet.world.state_space
+    assert torch.isfinite(training.network.head[0].weight).all()

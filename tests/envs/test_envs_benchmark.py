@@ -3,13 +3,11 @@
 import json
 
 import pytest
-import torch
 from run_folders import refused
 from world_keywords import IDS
 
-from envs.benchmark import ORIGINALS, RandomPlay, bars, capture, main
-from envs.fleet import advance
-from envs.registry import FROM_FILES, make_world
+from envs.benchmark import ORIGINALS, bars, main
+from envs.registry import FROM_FILES
 
 IDS_OF_TWO_KINDS = ["POMDP/MemoryCards-v0", "Gridverse/Memory-5x5-v0"]
 
@@ -49,53 +47,19 @@ def test_the_script_prints_a_table_and_writes_two_files(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["environments.json", "environments.md"]
 
 
+def test_only_measures_the_named_rate(tmp_path):
+    main(["--quick", "--only", "vector", "--env", "POMDP/CarFlag-v0", "--write", str(tmp_path)])
+    (row,) = json.loads((tmp_path / "environments.json").read_text())["tables"][0]["rows"]
+    assert row["vector"] > 0 and "single" not in row
+
+
 @pytest.mark.parametrize(("words", "sentence"), [
     (["--env", "POMDP/CarFlg-v0"], "POMDP/CarFlag-v0"),
-    (["--env", "Gridverse/Yaml-v0"], "its file decides"),
+    (["--env", "Gridverse/Yaml-v0"], "--env Gridverse/Yaml-v0 reads its rules from a file"),
     (["--threads", "0"], "--threads 0 must be from 1 to 1,024"),
-    (["--device", "cuda"], "no CUDA device"),
+    (["--repetitions", "1"], "--repetitions 1 must be at least 2"),
+    (["--only", "singel"], "'single'"),
     (["--write", __file__], "cannot write"),
 ])  # fmt: skip
-def test_misuse_is_one_line(words, sentence, capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+def test_misuse_is_one_line(words, sentence, capsys):
     assert sentence in refused(capsys, words, main)
-
-
-def by_hand(id, count, steps):
-    """What RandomPlay should do, from its stream of random numbers."""
-    world, stream = make_world(id, time_limit=9), torch.Generator().manual_seed(3)
-
-    def rand(draws):
-        return torch.rand(count, draws, dtype=torch.float64, generator=stream)
-
-    state, finished = world.reset(rand(world.reset_draws)), 0
-    for _ in range(steps):
-        u = rand(1 + world.step_draws + world.reset_draws)
-        state, step = advance(world, state, (u[:, 0] * world.num_actions).long(), u[:, 1:])
-        finished += int(step.done.sum())
-    return state, finished
-
-
-@pytest.mark.parametrize("id", [*IDS_OF_TWO_KINDS, "Gridverse/Memory-NineRooms-13x13-v0"])
-def test_random_play_keeps_its_tensors_and_counts_episodes(id):
-    play = RandomPlay(make_world(id, time_limit=9), 16, seed=3)
-    places = [value.data_ptr() for value in vars(play.state).values()]
-    for _ in range(25):
-        play.step()
-    state, finished = by_hand(id, 16, 25)
-    assert all(torch.equal(vars(play.state)[name], vars(state)[name]) for name in vars(state))
-    assert int(play.finished) == finished > 0
-    assert [value.data_ptr() for value in vars(play.state).values()] == places
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="captures a CUDA graph; no CUDA device is here")
-@pytest.mark.parametrize("id", IDS_OF_TWO_KINDS)
-def test_a_captured_cuda_graph_plays_episodes_that_end(id):
-    play = RandomPlay(make_world(id, "cuda", time_limit=9), 64)
-    graph = capture(play, 5)
-    before = int(play.finished)
-    for _ in range(8):
-        graph.replay()
-    torch.cuda.synchronize()
-    assert int(play.finished) >= before + 64 * 3
-    assert int(play.state.steps.max()) < 9

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -10,11 +9,11 @@ from glam_models import PRESETS
 from glam_models import model as glam_model
 from run_folders import refused
 
-from dqn_memory.analysis.timing import Timer, Timing
+from envs.timing import Timer, Timing
 from world_models import benchmark, parameters
-from world_models.benchmark import main, mixing_work, parsed, ways
+from world_models.benchmark import all_cases, main, parsed
 from world_models.glam.config import FORMS
-from world_models.parameters import parts, sizes, table3
+from world_models.parameters import glam_parts, part_sizes, table3
 from world_models.unizero.config import ModelConfig as UniZeroModel
 
 TIMER = Timer(2, warm_up=0)
@@ -26,10 +25,10 @@ SMOKE = CASE | {"preset": "smoke"}
 @pytest.mark.long
 def test_every_way_is_a_run_of_its_engine_and_precision_and_those_with_bars_are_of_full_size():
     for model, engines in (("unizero", {"eager", "compile", "cudagraph"}), ("glam", {"eager", "cudagraph"})):
-        cuda = ways(model, "cuda")
-        assert {case["engine"] for case, _ in cuda} == engines and all(benchmark.bar(model, case) for case, _ in cuda)
-        for case, flags in (*cuda, *ways(model, "cpu")):
-            config = parsed(model, case, flags)
+        cuda, bar = all_cases(model, "cuda"), {"unizero": "update", "glam": "phases"}[model]
+        assert {case["engine"] for case in cuda} == engines and all(benchmark.bar(bar, case) for case in cuda)
+        for case in (*cuda, *all_cases(model, "cpu")):
+            config = parsed(model, case)
             assert (config.compute.engine, config.compute.device) == (case["engine"], case["device"])
             assert config.compute.tf32 == (case["precision"] != "float32")
             if case["preset"] == "full":
@@ -38,11 +37,11 @@ def test_every_way_is_a_run_of_its_engine_and_precision_and_those_with_bars_are_
             elif case["preset"] in ("paper", "fast"):
                 assert config.model == PRESETS[case["preset"]] and config.imagination.num_rollouts == 1024
                 assert config.learner.bfloat16 == config.agent.bfloat16 == (case["precision"] == "bfloat16")
-    assert sorted(benchmark.horizons(CASE | {"preset": "paper"})) == [16, 24, 32]
+    assert benchmark.horizons(CASE | {"preset": "paper"}) == [16, 24, 32]
 
 
 def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkeypatch):
-    trainer = benchmark.make_trainer("unizero", CASE, "--backend compiled")
+    trainer = benchmark.make_trainer("unizero", CASE)
     assert trainer.planner.window.count.tolist() == [trainer.config.model.pairs] * 2
     assert trainer.updates == 0 and trainer.sequences(reanalyse=False).mask.all()
     asked, expand = [], trainer.model.expand
@@ -62,35 +61,16 @@ def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkey
         return taken
 
     monkeypatch.setattr(benchmark, "make_trainer", lambda *_: trainer)
-    rows = benchmark.unizero_rows(CASE | {"preset": "tiny"}, "--backend compiled", ("projection",), counted)
+    rows = benchmark.unizero_rows(CASE | {"preset": "tiny"}, ("acting", "learning"), counted)
     (_, acting), (_, learning) = rows
     assert acting["step_ms"] > 1 == acting["games_ms"]
     assert acting["steps_s"] == pytest.approx(2000 / acting["step_ms"]) and acting["steps_s_bar"] == 30
     assert learning["gather_ms"] == 1 < min(learning["update_ms"], learning["reanalysis_ms"])
 
 
-def test_the_projection_of_unizero_adds_up():
-    case = {"preset": "full", "device": "cuda", "engine": "cudagraph", "precision": "float32"}
-    acting = {**case, "trees": "compiled", "query_per": "auto", "num_envs": 8, "step_ms": 15.0, "games_ms": 1.0}
-    learning = {**case, "update_ms": 19.0, "gather_ms": 1.0, "reanalysis_ms": 61.0}
-    (row,) = benchmark.unizero_runs({"acting": [acting], "learning": [learning]})
-    minutes = {"acting_min": 12_500 * 15, "learning_min": 25_000 * 20, "reanalysis_min": 500 * 60,
-               "evaluation_min": 14 * 2_000 * 15, "games_min": 12_500 + 28_000}  # fmt: skip
-    assert {name: row[name] for name in minutes} == pytest.approx({k: v / 60_000 for k, v in minutes.items()})
-    assert row["run_min"] == pytest.approx(sum(minutes.values()) / 60_000) and row["run_bar"] == 20
-
-
-@pytest.mark.parametrize("kind", ["local", "gaussian", "adaptive_gate"])
-def test_mixing_computes_what_it_says(kind):
-    plain, both = (mixing_work((1, 2, 4), "cpu", kind, 160, gradient)() for gradient in (False, True))
-    torch.testing.assert_close(plain, both)
-    torch.testing.assert_close(plain, mixing_work((1, 2, 4), "cpu", f"{kind}, masked", 160, False)())
-    assert not plain.requires_grad and both.requires_grad
-
-
 @pytest.mark.long
 def test_both_forms_dream_of_the_same_contexts_and_phases_add_up():
-    (_, phases), (_, imagination) = benchmark.glam_rows(SMOKE, "", ("phases", "imagination"), TIMER)
+    (_, phases), (_, imagination) = benchmark.glam_rows(SMOKE, ("phases", "imagination"), TIMER)
     assert imagination["window_ms"] > 0 and imagination["carried_ms"] > 0
     assert imagination["horizon"] == 4 and imagination["rows"] == 16
     assert phases["step_ms"] == pytest.approx(sum(phases[f"{name}_ms"] for name in ("act", "model", "dream", "agent")))
@@ -102,29 +82,11 @@ def test_both_forms_dream_of_the_same_contexts_and_phases_add_up():
     assert (window.sample[0] == carried.sample[0]).all() and not (window.h[-1] == carried.h[-1]).all()
 
 
-def test_a_run_of_glam_is_projected_over_its_own_horizons(monkeypatch):
-    case = {"preset": "paper", "device": "cuda", "engine": "eager", "precision": "float32"}
-    rows = [
-        {**case, "form": "window", "horizon": horizon, "act_ms": 1.0, "model_ms": 10.0, "dream_ms": float(horizon),
-         "agent_ms": 2.0} for horizon in (16, 24, 32)
-    ]  # fmt: skip
-    milliseconds = iter([{"games_ms": 0.5}, {"games_ms": 4.0}])
-    monkeypatch.setattr(benchmark, "make_fleet", lambda *_, **__: MagicMock())
-    monkeypatch.setattr(benchmark, "timed", lambda *_: next(milliseconds))
-    (row,) = benchmark.glam_runs({"phases": rows}, [(case, "")], TIMER)
-    updates, evaluated = 100_000 - 1024, 2 * 9 * 2_000  # evaluated: sampled and greedy, rounds, steps
-    minutes = {"model_min": updates * 10, "dream_min": (25_000 - 1024) * 16 + 25_000 * 24 + 50_000 * 32,
-               "games_min": 100_000 * 0.5 + evaluated * 4, "acting_min": updates + evaluated,
-               "agent_min": updates * 2}  # fmt: skip
-    assert {name: row[name] for name in minutes} == pytest.approx({k: v / 60_000 for k, v in minutes.items()})
-    assert row["run_min"] == pytest.approx(sum(minutes.values()) / 60_000) and row["bar"] == 35
-
-
 @pytest.mark.parametrize(
     ("model", "flags", "titles", "cell"),
     [
-        ("unizero", [], ["Acting", "Learning", "Projected run", "Priors"], "| quick | cpu | eager | float32"),
-        pytest.param("glam", ["--only", "projection"], ["Phases", "Projected run"], "model_ms", marks=pytest.mark.long),
+        ("unizero", [], ["Acting", "Learning"], "| quick | cpu | eager | float32"),
+        pytest.param("glam", ["--only", "phases"], ["Phases"], "model_ms", marks=pytest.mark.long),
     ],
 )
 def test_the_script_writes_its_page(model, flags, titles, cell, tmp_path, capsys):
@@ -142,7 +104,7 @@ def test_the_script_writes_its_page(model, flags, titles, cell, tmp_path, capsys
 def test_wrong_input_is_one_sentence(capsys):
     for arguments, words in {
         "unizero --repetitions 1": "--repetitions 1 must be at least 2",
-        "unizero --only prior": "priors",
+        "unizero --only actin": "acting",
         "unizero --device cpu --engine cudagraph": "compile",
         "glam --only imaginatio": "imagination",
         "glam --device cpu --engine cudagraph": "cudagraph",
@@ -153,9 +115,10 @@ def test_wrong_input_is_one_sentence(capsys):
 
 
 @pytest.mark.long
-def test_sizes_are_printed_as_json_and_written_nowhere(here, capsys):
-    parameters.main(["unizero", "--format", "json"])
-    assert len(json.loads(capsys.readouterr().out)) == 3 and not list(here.iterdir())
+def test_sizes_are_printed_and_written_nowhere(here, capsys):
+    parameters.main(["unizero"])
+    printed = capsys.readouterr().out
+    assert "Parameters: 20,762,090 + 1,537 A" in printed and "454.619" in printed and not list(here.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -222,14 +185,14 @@ def test_trained_frozen_and_unreached_are_told_apart(computed):
         assert rows[-1]["parameters"] == sum(row["parameters"] for row in rows[:-1])
     agent = {row["part"]: row for row in found["Agent: 3,020,286 + 513 A"]}
     assert agent["critic"]["trained"] == agent["slow critic"]["frozen"] == 1_050_367
-    dead = sizes(glam_model("code", global_layers=2).float())
+    dead = part_sizes(glam_model("code", global_layers=2).float())
     assert dead["total"]["unreached"] == dead["GMamba"]["unreached"] == dead["GMamba"]["trained"] > 0
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_parts_hold_every_parameter_once(name):
     net = glam_model(sequence=name)
-    held = [id(p) for part in parts(net).values() for p in part.parameters()]
+    held = [id(p) for part in glam_parts(net).values() for p in part.parameters()]
     assert len(held) == len(set(held)) and set(held) == {id(p) for p in net.parameters()}
 
 

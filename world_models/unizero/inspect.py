@@ -129,15 +129,15 @@ def draw(folder: Path, found: Findings) -> list[Path]:
         runs = len(next(iter(found.values.values())))
         over = f"\nmean and standard deviation of {runs} runs" if runs > 1 else ""
         title = f"Learned attention priors\n{about}{over}"
-        figures["learned.png"] = plots.learned_values(found.values, analysis.first_values(model), title)
+        figures["learned.png"] = plots.plot_learned_values(found.values, analysis.first_values(model), title)
     priors = {layer: attention.prior for layer, attention in enumerate(found.model.attentions())}
     tables, meaning = prior_tables(priors, 2 * model.horizon)
     if tables:
         title = f"Attention priors by distance\n{about}"
-        figures["priors.png"] = plots.prior_tables(tables, title, meaning, "tokens, two a step")
+        figures["priors.png"] = plots.plot_prior_tables(tables, title, meaning, "tokens, two a step")
     if len(found.maps):
         title = f"Attention over steps {first} to {found.window.stop - 1}\n{about}"
-        figures["attention.png"] = plots.token_maps(found.maps, title, first)
+        figures["attention.png"] = plots.plot_token_maps(found.maps, title, first)
     if (link := found.link) is not None and seen.frames:
         title = (
             f"Strongest link of layer {link.layer}, head {link.head}: weight {link.weight:.2f}, {link.lift:.1f} times "

@@ -145,7 +145,7 @@ def _exceptions(groups: Sequence[Group]) -> list[str]:
 def _pictures(group: Group, unit: str) -> list[Picture]:
     ends = {name: _ends(heads) for name, heads in group.moved.items()}
     where, name, seeds = group.where, slug(group.where), len(next(iter(ends.values())))
-    bars = plots.learned_values(ends, group.starts, f"Learned at the end: {where}", unit)
+    bars = plots.plot_learned_values(ends, group.starts, f"Learned at the end: {where}", unit)
     time = over_time_figure(group.steps, group.moved, group.starts, f"Learned over training: {where}")
     return [
         Picture(f"learned-{name}", bars, f"Learned values by head and layer: {where}, {seeds} seeds."),
@@ -242,10 +242,10 @@ def _maps(entry: Entry, maps: Maps) -> list[Picture]:
     where, name = f"{entry.series} in {entry.run.world}, seed {entry.run.seed}", f"attention-{slug(entry.run.name)}"
     ending = f"the episode had {maps.length} steps and ended with {maps.ended}."
     if maps.first is not None:
-        figure = plots.token_maps(np.stack(list(maps.layers.values())), f"Attention of {where}", maps.first)
+        figure = plots.plot_token_maps(np.stack(list(maps.layers.values())), f"Attention of {where}", maps.first)
         return [Picture(name, figure, f"Attention of {where}; {ending}")]
     return [
-        Picture(f"{name}-layer-{layer}", plots.attention_maps(weights, title), f"{title}; {ending}")
+        Picture(f"{name}-layer-{layer}", plots.plot_attention_maps(weights, title), f"{title}; {ending}")
         for layer, weights in maps.layers.items()
         for title in [f"Layer {layer} of {where}"]
     ]

@@ -1,4 +1,7 @@
-"""Measure the size of a network: its parameters by kind and by part, as published, and a forward pass's operations."""
+"""How large a network is: its parameters by kind and by part, the count as published, and its operations.
+
+`match` resizes a network to a number of parameters. `python -m dqn_memory.parameters` prints the report.
+"""
 
 import math
 import re
@@ -27,12 +30,13 @@ from envs.packages import make_env
 from envs.registry import FROM_FILES, WORLDS, make_world
 from envs.spaces import discrete_actions
 
-NO_MATRICES = (nn.Embedding, Positions, nn.Conv1d, nn.Conv2d, nn.Conv3d)  # looked up, added, or counted by their output
+# modules whose weights are looked up, added, or counted at every output cell, not multiplied as matrices
+NO_MATRICES = (nn.Embedding, Positions, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Elements of a module: parameters that learn, parameters that do not, and buffers (never parameters)."""
+    """Elements of a module: trainable parameters, frozen parameters, and buffers."""
 
     trainable: int
     frozen: int
@@ -45,7 +49,7 @@ class Counts:
 
 
 def count(module: nn.Module) -> Counts:
-    """Count each tensor once, also where it is shared."""
+    """Count the elements of a module. A shared tensor counts once."""
     parameters = list(module.parameters())
     return Counts(
         trainable=_elements(p for p in parameters if p.requires_grad),
@@ -59,7 +63,7 @@ def _elements(tensors: Iterable[Tensor]) -> int:
 
 
 def part_counts(network: QNetwork) -> dict[str, int]:
-    """Count the trainable parameters of each part, in the order of the forward pass; together they are all."""
+    """Count the trainable parameters of each part, in the order of the forward pass. The parts add up to the whole."""
     parts: dict[str, list[nn.Module | None]] = {
         "embedding": [network.observation_embedding, network.action_embedding],
         "positions": [network.positions],
@@ -71,10 +75,10 @@ def part_counts(network: QNetwork) -> dict[str, int]:
 
 
 def published_count(network: QNetwork) -> int | None:
-    """Count as the reference does; None where the paper and its reference have no such network.
+    """Count as the DBGFQN paper's reference implementation does; None if the paper has no such network.
 
-    The reference keeps each attention layer's K x K causal mask as a frozen parameter and counts it (DBGFQN
-    paper, Table 3); here a mask is not stored at all. A recurrent baseline has no mask.
+    The reference keeps the K x K causal mask of each attention layer as a frozen parameter and counts it (Table 3).
+    This suite stores no mask. A recurrent baseline has none.
     """
     config, row = network.config, network.config.row()
     as_published = (
@@ -123,11 +127,11 @@ SUFFIXES = {"": 1, "k": 1_000, "m": 1_000_000}
 
 
 class Unmatched(UserError):
-    """A budget that one architecture cannot meet, where another may."""
+    """A budget that this architecture cannot meet; another may."""
 
 
 def parse_budget(text: str) -> int:
-    """100k, 1.5M or 120000 as a whole number of parameters; a UserError shows the forms there are."""
+    """Read 100k, 1.5M or 120000 as a number of parameters; a UserError shows these forms."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([km]?)", text.strip().lower().replace("_", ""))
     budget = round(float(found[1]) * SUFFIXES[found[2]]) if found else 0
     require(budget >= 1, f"--match {text!r} is not a number of parameters; write it as 100k, 1.5M or 120000")
@@ -135,17 +139,17 @@ def parse_budget(text: str) -> int:
 
 
 def on_meta(config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> QNetwork:
-    """Build the network as shapes without storage: counting one of any size costs milliseconds."""
+    """Build the network without storage for its weights, so that one of any size is counted in milliseconds."""
     with torch.device("meta"):
         return config.build(spec, num_actions)
 
 
 def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> NetworkConfig:
-    """`config`, resized so that its trainable parameters are `budget` or at most 2 % fewer.
+    """Resize `config` so that its trainable parameters are `budget` or at most 2 % fewer.
 
-    The width D is the widest multiple of the head count (an even one for bidirectional memories) that is
-    under the budget with a Q head of D hidden units; more hidden units, each of which costs the same, fill the rest.
-    `budget` is a number or a text such as 100k. Unmatched says why it cannot be done.
+    The width D is the largest multiple of the head count (an even one for bidirectional memories) that stays under the
+    budget with a Q head of D hidden units. Further hidden units fill the rest, as each costs the same.
+    `budget` is a number or a text such as 100k. Raise Unmatched if the budget cannot be met.
     """
     budget = parse_budget(budget) if isinstance(budget, str) else budget
     require(config.heads >= 1, f"--heads {config.heads} must be at least 1")
@@ -153,9 +157,11 @@ def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_a
     step = math.lcm(config.heads, 2) if row.memory in BIDIRECTIONAL else config.heads
     step = 2 * config.heads if row.attention and row.streamed else step  # rotary heads have an even width
     own = signature(MEMORY[row.memory]).parameters.get("heads") if row.memory in MEMORY else None
-    if own is not None and isinstance(own.default, int):  # heads of its own, which a plugin's may choose later
+    if own is not None and isinstance(
+        own.default, int
+    ):  # the memory has heads of its own; a plugin's may choose them later
         step = math.lcm(step, own.default)
-    first = step * (1 + row.action_embedding // step)  # wider than the previous action's share of it
+    first = step * (1 + row.action_embedding // step)  # wider than the share of the previous action
 
     def size(width: int, head_width: int | None) -> int:
         head_width = None if config.form == "paper_equations" else head_width  # its head is one linear map
@@ -199,18 +205,18 @@ WIDTHS = {
 
 @dataclass(frozen=True)
 class EnvironmentSizes:
-    """What a network's size depends on in one environment."""
+    """Numbers of one environment that a network's size depends on."""
 
     spec: ObservationSpec
     num_actions: int  # A
-    width: int  # D of the paper; the smaller one elsewhere
+    width: int  # D of the paper; 64 for an environment that the paper does not have
 
 
 @cache
 def environment_sizes(env: str) -> EnvironmentSizes:
-    """Look up an environment's sizes; a UserError offers near names, or says why it has none."""
+    """Look up an environment's sizes; a UserError offers near names, or says why the environment has none."""
     name = env.removeprefix("envs:")
-    require(name not in FROM_FILES, f"--env {name} has no size of its own, its file decides; name another environment")
+    require(name not in FROM_FILES, f"--env {name} has no size of its own: its file decides; name another environment")
     images = f"--env {name} shows images, which have no sizes here; name another environment"
     require(not name.startswith("ALE/"), images)
     if name in WORLDS:
@@ -229,16 +235,16 @@ _kernels = torch.ops.dqn_memory
 
 
 def _each(shape: tuple[int, ...], operations: int) -> int:
-    """So many for each real number, four times as many for each complex one, which stands as two."""
+    """Count `operations` for each real number, four times as many for each complex number (a last axis of 2)."""
     return operations * math.prod(shape) * (2 if len(shape) == 4 else 1)
 
 
 def _recurrence(operations: int, x: tuple[int, ...], weights: Sequence[tuple[int, ...]]) -> int:
-    """So many for each number of both matrices, weight_in and weight, at every position."""
+    """Count `operations` for each number of both matrices, weight_in and weight, at every position."""
     return operations * x[0] * x[1] * (math.prod(weights[0]) + math.prod(weights[1]))
 
 
-# Operations of our own operators by the shapes of their inputs, two for each multiply-add.
+# Operations of our own operators from the shapes of their inputs; a multiply-add is two.
 _OPERATORS: dict[Any, Callable[..., int]] = {
     # packed (B, T, 3D): every query meets every key, every weight every value
     _kernels.cpu_attention: lambda x, *_, **__: 4 * x[0] * x[1] ** 2 * (x[2] // 3),
@@ -272,7 +278,7 @@ def gigaflop(work: Callable[[], object]) -> float:
 
 
 def _operators() -> dict[Any, Callable[..., int]]:
-    """Add to `_OPERATORS` the other forms of Mamba's scan, which are there once they were needed."""
+    """Add the other backends of Mamba's scan to `_OPERATORS`; each exists after its first use."""
     return _OPERATORS | {
         getattr(_kernels, form + end): _OPERATORS[getattr(_kernels, "selective_scan" + end)]
         for form in ("cpu_scan", "selective_scan_triton") for end in ("", "_backward") if hasattr(_kernels, form)
@@ -281,7 +287,7 @@ def _operators() -> dict[Any, Callable[..., int]]:
 
 def _counted(work: Callable[[], object]) -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the counter speaks of modules that it does not know
+        warnings.simplefilter("ignore")  # the counter warns of modules that it does not know
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=_operators()) as counter:
             work()
     return counter.get_total_flops()

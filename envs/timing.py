@@ -1,0 +1,151 @@
+"""The harness of every benchmark: its flags, timing by turns, medians, and printing.
+
+A benchmark times alternatives side by side, one repetition of each in turn, so that a busy machine slows all alike.
+The cases stand beside the code that they time: `envs.benchmark`, `dqn_memory.benchmark`, `world_models.benchmark`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import timeit
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import torch
+import tyro
+
+from envs.cli import WriteArgs
+from envs.errors import check_known, require
+from envs.machine import CLOCKS, Clock, benchmark_facts
+from envs.tables import Table, Value, origin, publish
+
+Work = Callable[[], object]
+
+
+# ---- timing ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of each repetition of one alternative, in the order of time."""
+
+    milliseconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle repetition."""
+        return statistics.median(self.milliseconds)
+
+    @property
+    def spread(self) -> float:
+        """Half the distance between the quartiles, as a share of the median."""
+        low, _, high = statistics.quantiles(self.milliseconds, n=4, method="inclusive")
+        return (high - low) / 2 / self.median
+
+    def speed_up(self, slow: Timing) -> float:
+        """How many times faster than `slow`: the median of the ratios of neighbouring repetitions."""
+        pairs = zip(slow.milliseconds, self.milliseconds, strict=True)
+        return statistics.median(theirs / ours for theirs, ours in pairs)
+
+    def against(self, baseline: Timing | None, name: str = "baseline") -> dict[str, Value]:
+        """Give a row's columns of times, beside those of a baseline if there is one."""
+        return {
+            "ms": self.median, "fastest_ms": min(self.milliseconds), "spread": self.spread,
+            f"{name}_ms": None if baseline is None else baseline.median,
+            "speed_up": None if baseline is None else self.speed_up(baseline),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Timer:
+    """Time alternatives by turns. The first `warm_up` turns do not count; at least 2 turns must count."""
+
+    repetitions: int
+    warm_up: int = 3
+    clock: Clock = "wall"
+
+    def __call__(self, alternatives: Mapping[str, Work]) -> dict[str, Timing]:
+        """Measure every alternative."""
+        taken: dict[str, list[float]] = {name: [] for name in alternatives}
+        for _ in range(self.warm_up + self.repetitions):
+            for name, work in alternatives.items():
+                taken[name].append(1000 * timeit.timeit(work, timer=self.now, number=1))
+        return {name: Timing(tuple(values[self.warm_up :])) for name, values in taken.items()}
+
+    def now(self) -> float:
+        """Give the time in seconds. On an accelerator, wait first until all queued work is done."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return CLOCKS[self.clock]()
+
+
+def matrix_product(size: int, dtype: torch.dtype, device: str = "cpu") -> tuple[Work, float]:
+    """Make a product of two square matrices, which measures the machine's peak rate; also give its billions of FLOP."""
+    left, right = torch.rand(2, size, size, device=device).to(dtype)
+    result = torch.empty(size, size, dtype=dtype, device=device)
+    return lambda: torch.mm(left, right, out=result), 2 * size**3 / 1e9
+
+
+def floor_columns(time: Timing, gigaflop: float, rate: float) -> dict[str, Value]:
+    """Give a row's columns of the time that its operations need at least, at a `rate` in GFLOP a millisecond."""
+    return {"gflop": gigaflop, "floor_ms": gigaflop / rate, "reached": gigaflop / rate / time.median}
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkArgs(WriteArgs):
+    """Flags of every benchmark."""
+
+    threads: int = 1
+    """Threads of torch on a CPU."""
+    clock: Clock = "wall"
+    """`cpu` counts processor time, for a machine that others use too."""
+    quick: bool = False
+    """Few repetitions of tiny sizes: shows that everything runs; its numbers mean nothing."""
+    repetitions: int = 15
+    """Turns of each alternative; medians are over these."""
+    only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Tables to make; repeatable (none given: all that this machine can make)."""
+
+    @property
+    def timer(self) -> Timer:
+        """How everything is measured."""
+        return Timer(2, 1, self.clock) if self.quick else Timer(self.repetitions, clock=self.clock)
+
+    @property
+    def known_tables(self) -> Collection[str]:
+        """Names that --only takes."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Refuse numbers out of their bounds and unknown tables in one sentence."""
+        require(1 <= self.threads <= 1024, f"--threads {self.threads} must be from 1 to 1,024")
+        require(self.repetitions >= 2, f"--repetitions {self.repetitions} must be at least 2")
+        for name in self.only:
+            check_known("table of --only", name, self.known_tables)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of results: `name`.md and `name`.json. With a `section`, that section of it alone."""
+
+    name: str
+    title: str
+    tables: Iterable[Table]  # measured while they are read
+    section: str = ""
+
+
+A = TypeVar("A", bound=BenchmarkArgs)
+
+
+def run_benchmark(
+    module: str, kind: type[A], pages: Callable[[A], Iterable[Page]], argv: Sequence[str] | None = None
+) -> None:
+    """Parse the flags of `python -m module`, measure its pages, print every table, and write them where asked."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = tyro.cli(kind, args=argv, prog=f"python -m {module}")
+    args.check()
+    torch.set_num_threads(args.threads)
+    facts = origin(module, argv, **benchmark_facts())
+    for page in pages(args):
+        publish(page.tables, args.write, page.name, page.title, facts, page.section)
