@@ -24,7 +24,7 @@ TWO = '["dtqn4", "dgfqn"]'
 HEADINGS = (
     "Over all environments", "Scores by environment", "Learning curves", "Performance profiles",
     "Probability of improvement", "Parameters beside scores", "Learned priors", "Learned spans", "Attention maps",
-    "Hallucinated structure (RQ5)", "Which environments reward recurrence (RQ3, RQ4)", "Every run", "Time and cost",
+    "Hallucinated structure (RQ5)", "Every run", "Time and cost",
 )  # fmt: skip
 MACHINE = {"cpu": "a cpu", "device": "cpu", "threads": 1, "torch": "2.0", "revision": "0123456789ab", "dirty": False}
 Scalars = Callable[[Planned, int], Mapping[str, float]]  # what a run logs at a step, beside its success

@@ -1,8 +1,8 @@
-"""Draw the pictures of a report: curves, profiles, sizes, gains, learned values, each series always alike."""
+"""Draw the pictures of a report: curves, profiles, sizes, learned values, each series always alike."""
 
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import cycle, pairwise
+from itertools import cycle
 from math import ceil, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,6 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter, StrMethodFormatter
 
 from dqn_memory.analysis.plots import COLOURS, FAINT, INK, STYLE, finish_panel, grid_panels, lowest, new_figure
@@ -31,10 +30,7 @@ GREY = "#c4c4c4"
 FEW_SERIES = 6  # up to which one panel holds all
 MANY_SERIES = 16  # up to which a panel shows the others, too
 ACROSS = 4  # panels side by side
-KEYS = 3  # names of environments side by side
 WIDE = 20  # largest cost over the least one from which their axis is logarithmic
-APART = 8.0  # points between the numbers of environments
-LEADER: Any = {"arrowstyle": "-", "color": "#b5b5b5", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
 BESIDE = 0.13  # of a panel's width, for the names of its lines
 BEST = dict.fromkeys(statistics.HUMAN.values(), "human") | dict.fromkeys(statistics.OTHERS.values(), "most possible")
 
@@ -45,9 +41,6 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), (
 MARKERS = ("o", "s", "^", "D", "v")
 APART_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 MARKS = 12  # of a line with many points, which has a marker now and then
-
-
-Point = tuple[float, float, int]  # x, y and number of an environment
 
 
 class Look(NamedTuple):
@@ -335,61 +328,6 @@ def _heat_map(
     panel.tick_params(length=0, labeltop=True, labelbottom=False)
     panel.tick_params("y", pad=22)
     panel.set_xlim(-0.5, len(worlds) - 0.5)
-
-
-@_styled
-def gains_figure(
-    properties: Mapping[str, Sequence[float | None]],
-    gains: Mapping[str, Sequence[Estimate | None]],
-    worlds: Sequence[str],
-) -> Figure:
-    """Draw gain over property, a panel each, with a key to the numbers: the environments' rows in the table."""
-    size = 2.15 * len(properties) + 0.6, 2.5 * len(gains) + 0.6 + 0.2 * ceil(len(worlds) / KEYS)
-    figure, panels = grid(len(gains), len(properties), size, sharex="col", sharey="row")
-    points = {}
-    for row, (gain, values) in zip(panels, gains.items(), strict=True):
-        for panel, places in zip(row, properties.values(), strict=True):
-            points[panel] = _scatter(panel, places, values)
-            panel.axhline(0, color=FAINT, linewidth=0.9)
-        row[0].set_ylabel(f"gain in success:\n{gain}")
-    for panel, name in zip(panels[-1], properties, strict=True):
-        panel.set_xlabel(name)
-        panel.xaxis.set_major_locator(MaxNLocator(4))
-    names = [Line2D([], [], linestyle="none", label=f"{number}  {world}") for number, world in enumerate(worlds, 1)]
-    figure.legend(handles=names, loc="outside lower center", ncols=KEYS, handlelength=0, handletextpad=0)
-    figure.draw_without_rendering()  # now it is known where the points are
-    for panel, each in points.items():
-        _number(panel, each)
-    return figure
-
-
-def _scatter(panel: Axes, places: Sequence[float | None], values: Sequence[Estimate | None]) -> list[Point]:
-    """Draw the points of a panel, and give them with their numbers."""
-    numbered = enumerate(zip(places, values, strict=True), 1)
-    pairs = [(x, y, number) for number, (x, y) in numbered if x is not None and y is not None]
-    for x, y, _ in pairs:
-        panel.plot([x, x], [y.low, y.high], color="#9cc3de", linewidth=1.2)
-        panel.plot(x, y.point, "o", color="#0072b2", markersize=4.5)
-    if len(pairs) < statistics.FEWEST:
-        panel.set_title(f"{len(pairs)} world{'' if len(pairs) == 1 else 's'}", fontsize=8, color=FAINT, pad=14)
-    return [(x, y.point, number) for x, y, number in pairs]
-
-
-def _number(panel: Axes, points: Sequence[Point]) -> None:
-    """Write the numbers side by side above the panel, each with a thin line to its point, as points may coincide."""
-    ordered = sorted(points)
-    box, apart = panel.get_window_extent(), APART * panel.figure.dpi / 72
-    places = [float(panel.transData.transform(point[:2])[0]) for point in ordered]
-    for left, right in pairwise(range(len(places))):
-        places[right] = max(places[right], places[left] + apart)
-    places[-1:] = [min(place, box.x1) for place in places[-1:]]
-    for right, left in pairwise(reversed(range(len(places)))):
-        places[left] = min(places[left], places[right] - apart)
-    for place, (x, y, number) in zip(places, ordered, strict=True):
-        panel.annotate(
-            str(number), (x, y), ((place - box.x0) / box.width, 1.0), textcoords="axes fraction",
-            ha="center", va="bottom", fontsize=8, arrowprops=LEADER,
-        )  # fmt: skip
 
 
 @_styled

@@ -19,16 +19,13 @@ import tyro
 from dqn_memory.runs.errors import UserError, one_line_errors, require
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.settings import Repeatable
-from dqn_memory.study.answers import filled_pages
 from dqn_memory.study.archive import Source, compact, find_study, is_archive, open_source, write_archive
 from dqn_memory.study.collect import PREFERRED, Data, collect, kept_record, meaning
 from dqn_memory.study.gather import gather, is_run
-from dqn_memory.study.page import WORDS, Section, check_folder, counted, page_text, write_report
-from dqn_memory.study.papers.atari100k import atari_page
-from dqn_memory.study.papers.tables import Tables
-from dqn_memory.study.papers.verdicts import claims_page
-from dqn_memory.study.sections import environments, learned, scores
+from dqn_memory.study.page import WORDS, Section, check_folder, counted, write_report
+from dqn_memory.study.sections import learned, runs, scores
 from dqn_memory.study.store import INDEX
+from dqn_memory.study.template import filled_pages
 from envs.baselines import known as baselines
 from envs.cli import load_plugins
 from envs.files import check_inside, write_atomic
@@ -38,7 +35,6 @@ from envs.terminal import say
 
 REPORTS = "runs/reports"  # of archives
 FEW = 4  # pictures of an archive's report
-CLAIMS = "python -m dqn_memory.study.claims --write results"
 
 
 @dataclass(frozen=True)
@@ -58,8 +54,6 @@ class Args:
     """Heading of the report, where runs are given (empty: their environments' names)."""
     all: Path | None = None
     """Make the reports of all archives below this folder again, and the pages of all other tables there."""
-    published: bool = False
-    """Set the published scores beside ours, for environments and architectures that both have, and print them."""
     returns: bool = False
     """Read the runs by their returns, also where the environment reports success."""
     attention: bool = True
@@ -78,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         bad = remake_all(args.all)
     else:
         source = find(args)
-        shown = {"attention": args.attention, "published": args.published}
-        shown["returns"] = args.returns or source.shown.get("returns", False)
+        returns = args.returns or source.shown.get("returns", False)
+        shown = {"attention": args.attention, "published": False, "returns": returns}  # a key of archives, without use
         data = collect(replace(source, shown=shown))
         if args.archive is not None:
             archive(data, args.archive)
@@ -122,9 +116,6 @@ def remake_all(folder: Path) -> list[str]:
     if known.is_file():
         rows = baselines.read(known)
         pages |= {known.with_suffix(".md"): baselines.markdown(rows), known.with_suffix(".csv"): baselines.as_csv(rows)}
-    if (folder / "published").is_dir():
-        pages[folder / "claims.md"] = claims_page(CLAIMS, folder / "published")
-        pages[folder / "atari100k.md"] = atari_page(CLAIMS, Tables(folder / "published"))
     for path, content in ({path: text.encode() for path, text in pages.items()} | filled_pages(folder)).items():
         write_atomic(path, content)
         say(f"wrote {path}")
@@ -135,10 +126,8 @@ def write(data: Data, folder: Path, few: int | None = None) -> list[str]:
     """Write a report and say what is in it; return what is damaged."""
     check_folder(folder)
     written = write_report(folder, data.source.title, lead(data), sections(data), few)
-    if published := scores.published_section(data):
-        say(page_text("", [], [published]).strip("# \n"))
     say(f"{data.source.title}: {len(data.entries)} of {len(data.source.runs)} runs are in the report")
-    for names, why in scores.left_out_rows(data.left_out):
+    for names, why in runs.left_out_rows(data.left_out):
         say(f"left out: {names}: {why}", file=sys.stderr)
     say("\n".join(f"wrote {path}" for path in written))
     return unsound(data)
@@ -170,8 +159,8 @@ def lead(data: Data) -> list[str]:
 def sections(data: Data) -> list[Section]:
     """Write all sections; those that cannot be filled say why."""
     makers = (
-        scores.left_out_section,
-        scores.uneven_section,
+        runs.left_out_section,
+        runs.uneven_section,
         scores.aggregate_section,
         scores.table_section,
         scores.solved_section,
@@ -179,17 +168,15 @@ def sections(data: Data) -> list[Section]:
         scores.curves_section,
         scores.profile_section,
         scores.improvement_section,
-        scores.published_section,
         learned.priors_section,
         learned.spans_section,
         learned.attention_section,
         learned.moved_section,
-        environments.hallucination_section,
-        environments.properties_section,
-        scores.runs_section,
-        scores.losses_section,
+        scores.phantoms_section,
+        runs.runs_section,
+        runs.losses_section,
         scores.parameters_section,
-        scores.cost_section,
+        runs.cost_section,
     )
     return [section for make in makers if (section := make(data)) is not None]
 

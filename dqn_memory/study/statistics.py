@@ -20,12 +20,11 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Statistic = Callable[..., Floats]  # (..., R, M) -> (...) or (..., S)
 REPETITIONS = 50_000  # of aggregates
-PAIRS = 10_000  # of single means, differences and correlations
+PAIRS = 10_000  # of single means and differences
 FEW = 2_000  # of what is drawn or compared pair by pair
 LEVEL = 0.95
 POWER = 0.8  # of a test, for the smallest effect that it would show
 CHUNK = 1_000  # resamples held in memory at a time
-FEWEST = 4  # pairs below which the interval of a correlation says nothing
 # Share of the 95 % intervals of a mean that hold the true one, by the number of normally distributed runs.
 COVERAGE = {2: 0.50, 3: 0.75, 4: 0.80, 5: 0.84, 10: 0.90}
 
@@ -174,15 +173,15 @@ class Moments(NamedTuple):
         return cls(float(np.mean(sample)), float(stats.sem(sample)), len(sample))
 
 
-def welch(first: Moments, second: Moments, alternative: str = "two-sided") -> float:
-    """Give the p value of Welch's t-test that two samples have the same mean.
+def welch(first: Moments, second: Moments) -> float:
+    """Give the two-sided p value of Welch's t-test that two samples have the same mean.
 
     It is NaN where neither varies, or one is a single number.
     """
     if first.error == second.error == 0 or min(first.size, second.size) < 2:
         return math.nan
     sides = [(side.mean, side.error * math.sqrt(side.size), side.size) for side in (first, second)]
-    return float(stats.ttest_ind_from_stats(*sides[0], *sides[1], equal_var=False, alternative=alternative).pvalue)
+    return float(stats.ttest_ind_from_stats(*sides[0], *sides[1], equal_var=False).pvalue)
 
 
 class Contrast(NamedTuple):
@@ -257,22 +256,21 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def spearman(x: Floats, y: Floats) -> Floats:
-    """Correlate the ranks along the last axis, ties sharing theirs: (..., N) -> (...); NaN where a side is constant."""
-    left, right = (stats.rankdata(side, axis=-1) - (x.shape[-1] + 1) / 2 for side in (x, y))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((left * right).sum(-1) / np.sqrt((left**2).sum(-1) * (right**2).sum(-1)))
+def below_best(samples: Mapping[str, Sequence[float]]) -> list[str]:
+    """Name the samples whose mean is significantly below the highest one: Welch's test, corrected for all (Holm).
 
-
-def rank_correlation(x: Floats, y: Floats, indices: Indices | None = None) -> Estimate:
-    """Compute Spearman's correlation of N pairs, and the percentile interval over resampled pairs.
-
-    `indices` (repetitions, N) are the resamples; without them they are drawn. Resamples in which one side is constant
-    have no correlation and are left out.
+    Samples of one number are left out.
     """
-    chosen = resample_indices(x.shape, PAIRS) if indices is None else indices
-    low, high = percentiles(spearman(x[chosen], y[chosen]))
-    return Estimate(float(spearman(x, y)), float(low), float(high))
+    tested = {name: sample for name, sample in samples.items() if len(sample) > 1}
+    best = max(tested, key=lambda name: float(np.mean(tested[name])), default="")
+    rivals = [name for name in tested if name != best]
+    corrected = holm([contrast([(tested[best], tested[name])]).p for name in rivals])
+    return [name for name, p in zip(rivals, corrected, strict=True) if p < 1 - LEVEL]
+
+
+def runs_reaching(scores: Sequence[float], level: float) -> str:
+    """Count the runs whose score reaches a level: 8 of 10."""
+    return f"{sum(score >= level for score in scores)} of {len(scores)}"
 
 
 class Scale(NamedTuple):

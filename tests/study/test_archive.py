@@ -251,8 +251,8 @@ def test_unfinished_runs_are_named_and_do_not_hinder(finished: Path) -> None:
 def test_a_study_without_a_finished_run_has_a_report(finished: Path) -> None:
     for run in Study.open(finished).runs():
         Study.open(finished).mark(run.name, "waiting")
-    text = (report(finished, "--published") / "report.md").read_text()
-    headings = [heading for heading in (*HEADINGS, "Beside the published scores") if heading != "Every run"]
+    text = (report(finished) / "report.md").read_text()
+    headings = [heading for heading in HEADINGS if heading != "Every run"]
     assert all(f"## {heading}\n" in text for heading in headings)
     assert "No run is finished yet." in text
 
