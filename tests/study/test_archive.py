@@ -22,7 +22,7 @@ from dqn_memory.study.definition import expand, parse_definition, read_definitio
 from dqn_memory.study.gather import gather
 from dqn_memory.study.report import archive, main, unsound
 from dqn_memory.study.runner import _alike, offered
-from dqn_memory.study.sections.scores import left_out_rows
+from dqn_memory.study.sections.runs import left_out_rows
 from dqn_memory.study.store import Study, write_checksums
 from envs.files import sha256
 
