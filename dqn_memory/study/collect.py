@@ -32,7 +32,7 @@ PREFERRED = "final"  # the number of a summary that aggregates, gains and pictur
 
 
 @dataclass(frozen=True)
-class Entry:
+class FinishedRun:
     """One finished run. `success` tells whether its curve holds success rates; else it holds returns.
 
     `pace` is in processor seconds per step until the last evaluation on the way: that of the quickest run of its series
@@ -79,7 +79,7 @@ class Data:
     """All runs that a report is about. `left_out`: (run, why), of those that are not in it."""
 
     source: Source
-    entries: tuple[Entry, ...]
+    entries: tuple[FinishedRun, ...]
     left_out: tuple[tuple[str, str], ...]
 
     @cached_property
@@ -92,11 +92,11 @@ class Data:
         """Labels of the environments that have a finished run, in the order of the study's file."""
         return [world for world in self.source.worlds if self.of(world)]
 
-    def of(self, world: str | None = None, series: str | None = None) -> list[Entry]:
+    def of(self, world: str | None = None, series: str | None = None) -> list[FinishedRun]:
         """Give the runs in an environment, of a series, or of both, by seed."""
         return [run for run in self.entries if world in (None, run.run.world) and series in (None, run.series)]
 
-    def groups(self) -> Iterator[tuple[str, str, list[Entry]]]:
+    def groups(self) -> Iterator[tuple[str, str, list[FinishedRun]]]:
         """Give each environment and series that has finished runs, and these."""
         for world in self.worlds:
             for series in self.series:
@@ -142,13 +142,13 @@ def series_of(source: Source, run: RunState) -> str:
     return ", ".join([run.architecture, *others])
 
 
-def sizes_of(runs: Sequence[Entry]) -> str:
+def sizes_of(runs: Sequence[FinishedRun]) -> str:
     """Say how many parameters runs have: 1,200, or 1,200 to 3,400; nothing where that is not known."""
     sizes = [run.parameters for run in runs if run.parameters is not None]
     return " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)})) if sizes else ""
 
 
-def scale_of(entry: Entry) -> Scale | None:
+def scale_of(entry: FinishedRun) -> Scale | None:
     """Scale from random play to the best known player in this suite's environments, to a human in Atari games."""
     if entry.env in WORLDS:  # the lines are those of the observation that hides the state
         settings, options = entry.config.environment, getattr(entry.config, "catch", None)  # of Blinking Catch
@@ -160,7 +160,7 @@ def scale_of(entry: Entry) -> Scale | None:
 
 def collect(source: Source) -> Data:
     """Read every finished run; what is unfinished, failed, missing or damaged is named and left out."""
-    entries: list[Entry] = []
+    entries: list[FinishedRun] = []
     left_out = [("the study", problem) for problem in source.damage.get("", ())]
     for run in source.runs:
         problems = list(source.damage.get(run.name, ()))
@@ -176,7 +176,7 @@ def collect(source: Source) -> Data:
     return Data(source, tuple(_at_one_pace(entries)), tuple(left_out))
 
 
-def _at_one_pace(entries: Sequence[Entry]) -> list[Entry]:
+def _at_one_pace(entries: Sequence[FinishedRun]) -> list[FinishedRun]:
     """Give all runs of a series in an environment the pace of the quickest, if possible of one that no kill cut."""
     paces = defaultdict[tuple[str, str], list[tuple[bool, float]]](list)
     for entry in entries:
@@ -187,7 +187,7 @@ def _at_one_pace(entries: Sequence[Entry]) -> list[Entry]:
     return [replace(run, pace=least.get((run.run.world, run.series), math.nan)) for run in entries]
 
 
-def read_entry(source: Source, run: RunState) -> Entry:
+def read_entry(source: Source, run: RunState) -> FinishedRun:
     """Read one finished run; a UserError names what is missing or damaged."""
     record = source.record(run)
     folder, rows = (run.folder, METRICS) if source.recorded is None else (source.folder, ROWS)
@@ -199,7 +199,7 @@ def read_entry(source: Source, run: RunState) -> Entry:
     if curve.final is None:
         raise UserError(f"{folder / rows} is incomplete: it has no final evaluation of {run.name}")
     parameters = count_parameters(source, run, record, config)
-    return Entry(run, record, series_of(source, run), config, curve, summarise(curve), parameters, success)
+    return FinishedRun(run, record, series_of(source, run), config, curve, summarise(curve), parameters, success)
 
 
 def counts_success(record: RunRecord, config: Any) -> bool:
@@ -229,7 +229,7 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
     return sum(tensor.numel() for name, tensor in model.items() if not name.endswith(STATISTICS)) or None
 
 
-def kept_record(entry: Entry, attention: Any) -> RunRecord:
+def kept_record(entry: FinishedRun, attention: Any) -> RunRecord:
     """Give what an archive keeps of a run; its summary is that of the rounded lines, so that it can be made again."""
     record, measure = compact(entry.record), "success" if entry.success else "return"
     curve = read_curve(record.metrics, entry.success, entry.run.name)
@@ -237,15 +237,15 @@ def kept_record(entry: Entry, attention: Any) -> RunRecord:
     return replace(record, summary=summary, attention=attention)
 
 
-def million_seconds(runs: Sequence[Entry]) -> float:
+def million_seconds(runs: Sequence[FinishedRun]) -> float:
     """Give the processor seconds of a million steps of learning, evaluations included, at the pace of the quickest."""
     return 1e6 * float(np.average([run.pace for run in runs], weights=[run.curve.trained for run in runs]))
 
 
-def _least(metric: str) -> Callable[[Sequence[Entry]], float]:
+def _least(metric: str) -> Callable[[Sequence[FinishedRun]], float]:
     """Take the least of each environment's runs, as others had a slower machine, and the median over environments."""
 
-    def over(runs: Sequence[Entry]) -> float:
+    def over(runs: Sequence[FinishedRun]) -> float:
         found = defaultdict[str, list[float]](list)
         for run in runs:
             found[run.run.world].append(math.nan if (value := run.last(metric)) is None else value)
@@ -254,7 +254,7 @@ def _least(metric: str) -> Callable[[Sequence[Entry]], float]:
     return over
 
 
-COSTS: Mapping[str, Callable[[Sequence[Entry]], float]] = {
+COSTS: Mapping[str, Callable[[Sequence[FinishedRun]], float]] = {
     "processor seconds for a million steps": million_seconds,
     **{label: _least(metric) for label, metric in ACTING.items()},
 }

@@ -80,7 +80,7 @@ def counted(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def slug(text: str) -> str:
+def picture_name(text: str) -> str:
     """Join lower-case letters and digits by hyphens, for the name of a file."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST].strip("-")
 
@@ -98,7 +98,7 @@ def write_report(
     pictures = {name: figure for section in sections for name, figure in section.pictures.items()}
     firsts = [name for section in sections for name in list(section.pictures)[:1]]
     shown = list(dict.fromkeys([*firsts, *pictures]))[:few]
-    text = page_text(title, lead, sections, shown)
+    text = report_text(title, lead, sections, shown)
     _make_room(folder, shown)
     write_atomic(folder / PAGE, text.encode())
     for name in shown:
@@ -124,7 +124,7 @@ def _with_own_names(sections: Sequence[Section]) -> list[Section]:
     return [replace(section, parts=tuple(map(named, section.parts))) for section in sections]
 
 
-def page_text(
+def report_text(
     title: str, lead: Sequence[str], sections: Sequence[Section], shown: Collection[str] | None = None
 ) -> str:
     """Write the report as Markdown; pictures are links to their PNG where they are shown (None: all are)."""

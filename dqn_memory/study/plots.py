@@ -18,7 +18,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter, StrMe
 from dqn_memory.analysis.plots import COLOURS, FAINT, INK, STYLE, finish_panel, grid_panels, lowest, new_figure
 from dqn_memory.network import ARCHITECTURES
 from dqn_memory.study import statistics
-from dqn_memory.study.collect import Entry
+from dqn_memory.study.collect import FinishedRun
 from dqn_memory.study.statistics import Estimate, Floats, Scale, plain_name
 
 _styled = matplotlib.rc_context({**STYLE, "font.size": 10, "axes.labelsize": 10, "legend.fontsize": 9})
@@ -143,7 +143,7 @@ def _few_steps(panel: Axes, marks: int) -> None:
 
 @_styled
 def curves_figure(
-    series: Mapping[str, Sequence[Entry]], styles: Mapping[str, Look], title: str, scale: Scale | None
+    series: Mapping[str, Sequence[FinishedRun]], styles: Mapping[str, Look], title: str, scale: Scale | None
 ) -> Figure:
     """Draw the mean curves of one environment with 95 % bands, between dashed lines of random and best-known play."""
     success = next(iter(series.values()))[0].success
@@ -179,7 +179,7 @@ def curves_figure(
     return figure
 
 
-def _curve(runs: Sequence[Entry]) -> tuple[Floats, ...]:
+def _curve(runs: Sequence[FinishedRun]) -> tuple[Floats, ...]:
     """Give the steps (E,) at which all runs were evaluated, the mean there, and both ends of its bootstrap interval."""
     curves = [dict(zip(run.curve.steps.tolist(), run.curve.success.tolist(), strict=True)) for run in runs]
     steps = sorted(set.intersection(*map(set, curves)))

@@ -71,32 +71,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.all is not None:
         bad = remake_all(args.all)
     else:
-        source = find(args)
+        source = open_studies(args)
         returns = args.returns or source.shown.get("returns", False)
         shown = {"attention": args.attention, "published": False, "returns": returns}  # a key of archives, without use
         data = collect(replace(source, shown=shown))
         if args.archive is not None:
-            archive(data, args.archive)
-            bad = unsound(data) + write(collect(open_source(args.archive)), args.archive, FEW)
+            archive_runs(data, args.archive)
+            bad = unsound(data) + write_pages(collect(open_source(args.archive)), args.archive, FEW)
         elif len(args.study) > 1 and args.write is None:
             raise UserError("runs of several folders need a place for their report: give --write or --archive")
         else:
             own = Path(REPORTS, source.folder.resolve().name) if is_archive(source.folder) else source.folder / "report"
             if args.write is None:
                 check_inside(own.parent, own.name)
-            bad = write(data, args.write or own)
+            bad = write_pages(data, args.write or own)
     if bad:
         raise SystemExit(f"error: {len(bad)} of the study's runs or files are damaged or missing, see above")
 
 
-def find(args: Args) -> Source:
+def open_studies(args: Args) -> Source:
     """Open the study or the archive, or gather the runs, that the command line names."""
     if len(args.study) == 1 and not is_run(args.study[0]):
         return open_source(find_study(args.study[0]))
     return gather(args.study, args.archive.name if args.archive is not None else "runs", args.title)
 
 
-def archive(data: Data, folder: Path) -> None:
+def archive_runs(data: Data, folder: Path) -> None:
     """Keep a study's finished runs as tables; runs that only an archive has stay, finished or not."""
     source = data.source
     maps = learned.archived_maps(data) if source.shown.get("attention") else {}
@@ -109,7 +109,7 @@ def archive(data: Data, folder: Path) -> None:
 def remake_all(folder: Path) -> list[str]:
     """Make everything that is made from tables in a folder of results again; return what is damaged."""
     archives = [path.parent for path in sorted(folder.rglob(INDEX))]
-    bad = [name for archive in archives for name in write(collect(open_source(archive)), archive, FEW)]
+    bad = [name for archive in archives for name in write_pages(collect(open_source(archive)), archive, FEW)]
     made = {path.with_suffix(".md"): remake_page(path) for path in sorted(folder.rglob("*.json"))}
     pages = {path: text for path, text in made.items() if text is not None}
     known = folder / "baselines.json"
@@ -122,10 +122,10 @@ def remake_all(folder: Path) -> list[str]:
     return bad
 
 
-def write(data: Data, folder: Path, few: int | None = None) -> list[str]:
+def write_pages(data: Data, folder: Path, few: int | None = None) -> list[str]:
     """Write a report and say what is in it; return what is damaged."""
     check_folder(folder)
-    written = write_report(folder, data.source.title, lead(data), sections(data), few)
+    written = write_report(folder, data.source.title, introduction(data), all_sections(data), few)
     say(f"{data.source.title}: {len(data.entries)} of {len(data.source.runs)} runs are in the report")
     for names, why in runs.left_out_rows(data.left_out):
         say(f"left out: {names}: {why}", file=sys.stderr)
@@ -139,7 +139,7 @@ def unsound(data: Data) -> list[str]:
     return [name for name, _ in data.left_out if name in finished]
 
 
-def lead(data: Data) -> list[str]:
+def introduction(data: Data) -> list[str]:
     """Say what the study asks, how much of it is here, and what trained the runs and wrote this.
 
     The definition is that kept with the runs: a shipped one may be newer.
@@ -156,7 +156,7 @@ def lead(data: Data) -> list[str]:
     return [*filter(None, [about]), summary, words["made"].format(smoke=" --smoke" if source.smoke else "")]
 
 
-def sections(data: Data) -> list[Section]:
+def all_sections(data: Data) -> list[Section]:
     """Write all sections; those that cannot be filled say why."""
     makers = (
         runs.left_out_section,

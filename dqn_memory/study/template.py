@@ -105,7 +105,7 @@ def lead(archives: Archives, archive: str, worlds: str, series: str, rival: str,
     return questions.show_lead(questions.lead_of(archives.sample, archive, worlds.split(";"), claim, number))
 
 
-def won(archives: Archives, archive: str, worlds: str, series: str, level: str) -> str:
+def count_won(archives: Archives, archive: str, worlds: str, series: str, level: str) -> str:
     """Count the runs of a series, in several environments, whose final score reaches a level."""
     found = [score for world in worlds.split(";") for score in archives.values(archive, world, series)]
     return runs_reaching(found, float(level))
@@ -173,7 +173,7 @@ def costs(archives: Archives, archive: str) -> str:
     return Table.from_records(rows).markdown()
 
 
-def verdicts(archives: Archives) -> str:
+def verdicts_table(archives: Archives) -> str:
     """Tabulate the verdicts on the claims of questions.toml."""
     return questions.verdicts(archives.folder / QUESTIONS, archives.sample).markdown()
 
@@ -202,8 +202,9 @@ def figure(archives: Archives, archive: str) -> str:
 
 # ---- pages -----------------------------------------------------------------------------------------------------------
 WORDS: Mapping[str, Callable[..., str]] = {
-    "mean": mean, "interval": with_interval, "lead": lead, "won": won, "times": times, "runs": runs, "seeds": seeds,
-    "scores": scores_table, "reached": reached, "costs": costs, "questions": verdicts, "figure": figure,
+    "mean": mean, "interval": with_interval, "lead": lead, "won": count_won, "times": times, "runs": runs,
+    "seeds": seeds, "scores": scores_table, "reached": reached, "costs": costs, "questions": verdicts_table,
+    "figure": figure,
 }  # fmt: skip
 
 

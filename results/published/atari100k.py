@@ -43,7 +43,7 @@ the same way was not checked.
   `claims.md` compares it with their cells."""
 
 
-def read(name: str) -> list[dict[str, str]]:
+def read_table(name: str) -> list[dict[str, str]]:
     """Read the rows of a published table."""
     return list(csv.DictReader(read_text(FOLDER / f"{name}.csv").splitlines()))
 
@@ -51,10 +51,10 @@ def read(name: str) -> list[dict[str, str]]:
 def normalised_scores() -> dict[str, Floats]:
     """Read the scores (R, M) of each method on the human scale: first those with raw scores, then those of MEANS."""
     found: dict[str, dict[str, list[float]]] = {}
-    for row in read(SCORES):
+    for row in read_table(SCORES):
         found.setdefault(row["method"], {}).setdefault(game(row["game"]), []).append(float(row["score"]))
     for method, (table, column) in MEANS.items():
-        cells = [(game(row["game"]), row[column]) for row in read(table)]
+        cells = [(game(row["game"]), row[column]) for row in read_table(table)]
         found[method] = {name: [float(text.replace(",", ""))] for name, text in cells if name}
     for method, games in found.items():
         counts = {len(games.get(name, [])) for name in HUMAN}
@@ -72,11 +72,11 @@ def normalised_scores() -> dict[str, Floats]:
 def printed(method: str) -> str:
     """Give the mean and the median that a paper prints of a method, or nothing."""
     table, column = MEANS.get(method, ("glam_table1", method))
-    rows = [row for ending in ("mean", "median") for row in read(table) if row["game"].lower().endswith(ending)]
+    rows = [row for ending in ("mean", "median") for row in read_table(table) if row["game"].lower().endswith(ending)]
     return ", ".join(filter(None, (row.get(column, "") for row in rows)))
 
 
-def scores_table() -> Table:
+def aggregates_table() -> Table:
     """Tabulate the aggregates of every method, the highest IQM of means first."""
     scores = normalised_scores()
     found = {method: statistics.aggregates(each) for method, each in scores.items()}
@@ -109,7 +109,7 @@ def main(target: Path) -> None:
         "bootstrap": f"{statistics.REPETITIONS:,} resamples of aggregates, {statistics.FEW:,} of probabilities of "
         "improvement, seed 0",
     }
-    write_text(target, page("Atari 100k, recomputed", facts, [scores_table()]))
+    write_text(target, page("Atari 100k, recomputed", facts, [aggregates_table()]))
 
 
 if __name__ == "__main__":

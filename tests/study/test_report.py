@@ -19,10 +19,10 @@ from dqn_memory.network import observation_spec
 from dqn_memory.runs.modules import remember
 from dqn_memory.runs.score import SUCCESS_TOLD
 from dqn_memory.study import statistics
-from dqn_memory.study.collect import Entry, meaning, scale_of
+from dqn_memory.study.collect import FinishedRun, meaning, scale_of
 from dqn_memory.study.definition import Planned, expand, parse_definition
 from dqn_memory.study.plots import curves_figure, looks
-from dqn_memory.study.report import archive, main
+from dqn_memory.study.report import archive_runs, main
 from dqn_memory.study.sections import learned, runs, scores
 from dqn_memory.study.statistics import Scale
 from dqn_memory.study.store import Study
@@ -155,7 +155,7 @@ def test_what_was_learned_at_the_end_is_each_runs_own() -> None:
     names = {"step": 1, "memory/0.1.mu": 1.0}
     metrics = [[{name: x * step for name, x in names.items()} for step in steps] for steps in ((2, 4, 6), (2, 4, 5))]
     runs: Any = [SimpleNamespace(record=SimpleNamespace(metrics=lines)) for lines in metrics]
-    steps, found = learned.learned_values(runs)
+    steps, found = learned.values_over_training(runs)
     assert steps.tolist() == [2, 4, 6] and found["mu"][0, 1].tolist() == [[2, 4, 6], [2, 4, 5]]
 
 
@@ -180,7 +180,7 @@ def test_solved_is_from_when_on_the_mean_of_the_seeds_stays_high(tmp_path: Path)
             return float(step == STEPS)  # in one evaluation alone
         return 1.0 if first or step < STEPS else 0.5
 
-    def by_return(run: Entry) -> Entry:
+    def by_return(run: FinishedRun) -> FinishedRun:
         lines = [
             {**line, "eval/episodic_return": best * line["eval/success_rate"]} if "eval/success_rate" in line else line
             for line in run.record.metrics
@@ -227,7 +227,7 @@ def test_a_reading_is_of_success_or_of_returns(tmp_path: Path, finished: Path) -
     make_study(tmp_path / "study", ["CartPole-v1"], '["dtqn4"]', [1, 2])
     data = read(tmp_path / "study")
     assert [(entry.success, entry.score) for entry in data.entries] == [(False, 0.0)] * 2
-    archive(data, tmp_path / "kept")
+    archive_runs(data, tmp_path / "kept")
     assert [entry.success for entry in read(tmp_path / "kept").entries] == [False, False]
     assert [meaning(each, "final").split()[0] for each in (read(finished), data)] == ["success", "return"]
     told = make_study(tmp_path / "told", ["CartPole-v1"], '["dtqn4"]', [1], more=lambda run, step: {SUCCESS_TOLD: 1.0})
@@ -285,7 +285,7 @@ def test_lines_of_the_definition_normalise_its_worlds_also_in_an_archive(own: Pa
     data = read(own)
     rows = {row["series"]: row for row in table(scores.aggregate_section(data))}
     assert rows["dgfqn"]["mean"].startswith("0.800")  # a return of 0 is four fifths of the way from -4 to 1
-    archive(data, tmp_path / "kept")
+    archive_runs(data, tmp_path / "kept")
     places = {own: (), tmp_path / "kept": ("--write", str(tmp_path / "kept" / "report"))}
     ours, again = ((report(folder, *flags) / "report.md").read_text() for folder, flags in places.items())
     assert ours.partition("## Over all environments")[2] == again.partition("## Over all environments")[2] != ""
@@ -303,7 +303,7 @@ def test_lines_that_do_not_fit_are_named(own: Path, tmp_path: Path) -> None:
     said = told(read(tmp_path / "success").scale, MEMORY)
     assert re.search(r"study.toml: lines.*random -3.0 and best 0.5 must lie within 0 and 1", said)
     give(own, LINES)
-    archive(read(own), tmp_path / "kept")
+    archive_runs(read(own), tmp_path / "kept")
     for folder in (own, tmp_path / "kept"):  # where they were spoilt later they are damage
         text = (folder / "study.toml").read_text()
         (folder / "study.toml").write_text(text.replace("random = -4", "random = 4"))
@@ -339,7 +339,7 @@ def test_the_report_of_an_archive_leaves_the_archive_alone(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    archive(read(finished), Path("kept"))
+    archive_runs(read(finished), Path("kept"))
     before = contents(Path("kept"))
     main(["kept", "--no-attention"])
     assert contents(Path("kept")) == before

@@ -11,7 +11,7 @@ from run_folders import told
 
 from dqn_memory.study.archive import open_source
 from dqn_memory.study.definition import Planned
-from dqn_memory.study.report import archive, main
+from dqn_memory.study.report import archive_runs, main
 from dqn_memory.study.store import Study
 from dqn_memory.study.template import filled_pages
 
@@ -39,7 +39,7 @@ shown = 1
 @pytest.fixture
 def kept(finished: Path, tmp_path: Path) -> Path:
     """A folder of results with one archive."""
-    archive(read(finished), tmp_path / "studies" / "kept")
+    archive_runs(read(finished), tmp_path / "studies" / "kept")
     (tmp_path / "questions.toml").write_text(QUESTION)
     return tmp_path
 
@@ -71,7 +71,7 @@ def test_placeholders_are_numbers_of_the_archive(kept: Path) -> None:
 
 def test_seeds_are_counted_where_environments_have_not_as_many(finished: Path, tmp_path: Path) -> None:
     Study.open(finished).mark("POMDP-Hallway-v0__dgfqn__seed-2", "failed", error="lost")
-    archive(read(finished), tmp_path / "fewer")
+    archive_runs(read(finished), tmp_path / "fewer")
     assert fill(tmp_path, "{{seeds fewer}}, {{runs fewer}}") == "1 to 2 of 2, 7 of 8"
 
 
@@ -79,7 +79,7 @@ def test_a_run_that_was_killed_does_not_count_as_the_quickest(finished: Path, tm
     quick = [f"{world}__dtqn4__seed-1" for world in ("POMDP-Hallway-v0", "Gridverse-Memory-5x5-v0")]
     for name in quick:
         Study.open(finished).mark(name, "finished", begun=True)
-    archive(read(finished), tmp_path / "kept")
+    archive_runs(read(finished), tmp_path / "kept")
     seconds = [row.split(" | ")[2] for row in fill(tmp_path, "{{costs kept}}").splitlines()[2:]]
     assert seconds == ["11,111", "10,000"]
     assert fill(tmp_path, "{{times kept dtqn4 dgfqn}}") == "1.1"
@@ -94,7 +94,7 @@ def test_scores_and_solved_runs_stand_by_task_and_significantly_lower_means_are_
     kinds = zip(level, ("dgfqn", "dtqn4", "drqn"), strict=True)
     named = ", ".join(f'{{ name = "{name}", architecture = "{kind}" }}' for name, kind in kinds)
     study = make_study(tmp_path / "study", [MEMORY], f"[{named}]", [1, 2, 3, 4], success)
-    archive(read(study.folder), tmp_path / "kept")
+    archive_runs(read(study.folder), tmp_path / "kept")
     shown = fill(tmp_path, '{{scores kept "Memory-5x5=a cue"}}').splitlines()[2]
     assert shown == "| a cue | Memory 5x5 | 0.44 | 1.00 | 0.95 | 0.94 | 0.42 ↓ |"
     counts = [sum(score >= 0.95 for score in raw(tmp_path / "kept")[MEMORY, name]) for name in level]

@@ -15,8 +15,8 @@ from dqn_memory.analysis.attention import Maps, episode_attention
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import script_of, trainer_class
-from dqn_memory.study.collect import Data, Entry
-from dqn_memory.study.page import WORDS, Picture, Section, section, slug
+from dqn_memory.study.collect import Data, FinishedRun
+from dqn_memory.study.page import WORDS, Picture, Section, picture_name, section
 from dqn_memory.study.plots import looks, over_time_figure, spans_figure
 from dqn_memory.study.statistics import Floats, interval
 from envs.markup import Markup
@@ -67,15 +67,15 @@ def groups(data: Data) -> list[Group]:
     """Gather what runs have learned, of each environment and series that learns anything."""
     found = []
     for world, series, runs in data.groups():
-        steps, learned = learned_values(runs)
+        steps, learned = values_over_training(runs)
         if learned:
-            starts, kind = first_values(runs[0].config)
+            starts, kind = starting_values(runs[0].config)
             known = {name: heads for name, heads in learned.items() if name in starts}
             found.append(Group(world, series, steps, known, starts, kind.endswith("_hard")))
     return found
 
 
-def learned_values(runs: Sequence[Entry]) -> tuple[Floats, dict[str, Heads]]:
+def values_over_training(runs: Sequence[FinishedRun]) -> tuple[Floats, dict[str, Heads]]:
     """Give steps (E,) and learned values (runs, E) there; empty where a run learns nothing.
 
     These are the steps that all runs logged, and at the end each run's own last one, called by the latest of these.
@@ -95,7 +95,7 @@ def learned_values(runs: Sequence[Entry]) -> tuple[Floats, dict[str, Heads]]:
     return np.array([*steps, max(ends)]), learned
 
 
-def first_values(config: Any) -> tuple[dict[str, float], str]:
+def starting_values(config: Any) -> tuple[dict[str, float], str]:
     """Give the start of each learned value, the same in every head, and the prior's kind, by a trainer's config."""
     if hasattr(config, "network"):
         prior, sizes = config.network.prior, (config.network.heads, config.network.context)
@@ -144,7 +144,7 @@ def _exceptions(groups: Sequence[Group]) -> list[str]:
 
 def _pictures(group: Group, unit: str) -> list[Picture]:
     ends = {name: _ends(heads) for name, heads in group.moved.items()}
-    where, name, seeds = group.where, slug(group.where), len(next(iter(ends.values())))
+    where, name, seeds = group.where, picture_name(group.where), len(next(iter(ends.values())))
     bars = plots.learned_values(ends, group.starts, f"Learned at the end: {where}", unit)
     time = over_time_figure(group.steps, group.moved, group.starts, f"Learned over training: {where}")
     return [
@@ -171,7 +171,7 @@ def spans_section(data: Data) -> Section | None:
             rows.append([world, group.series, str(len(spans)), *marks])
             found[group.series] = spans, start
         figure = spans_figure(found, looks(data.series), f"Learned spans in {world}")
-        pictures.append(Picture(f"spans-{slug(world)}", figure, WORDS["spans"]["caption"].format(world=world)))
+        pictures.append(Picture(f"spans-{picture_name(world)}", figure, WORDS["spans"]["caption"].format(world=world)))
     header = ("environment", "series", "spans", "start", "least", "quartile", "median", "quartile", "most")
     return section("spans", pictures, [Table(header, rows)] if rows else [])
 
@@ -179,7 +179,7 @@ def spans_section(data: Data) -> Section | None:
 # Attention
 
 
-def maps_of(data: Data, entry: Entry) -> Maps | None:
+def maps_of(data: Data, entry: FinishedRun) -> Maps | None:
     """Give the maps in an archive, or from a run's checkpoint; None where its network has no attention."""
     record = entry.record
     if record.summary is not None:  # its run has no checkpoint here
@@ -207,7 +207,7 @@ def of_q_network(run: Path, seed: int) -> Maps | None:
     return Maps(layers, len(episode), episode.success, total) if layers else None
 
 
-def _first_maps(data: Data) -> Iterator[tuple[Entry, Maps | None, str]]:
+def _first_maps(data: Data) -> Iterator[tuple[FinishedRun, Maps | None, str]]:
     """Give the maps of the first seed of each environment and series, or why they cannot be read."""
     for _, _, (entry, *_) in data.groups():
         try:
@@ -238,8 +238,9 @@ def attention_section(data: Data) -> Section | None:
     return Section(words["title"], tuple(unread) or (why,))
 
 
-def _maps(entry: Entry, maps: Maps) -> list[Picture]:
-    where, name = f"{entry.series} in {entry.run.world}, seed {entry.run.seed}", f"attention-{slug(entry.run.name)}"
+def _maps(entry: FinishedRun, maps: Maps) -> list[Picture]:
+    where = f"{entry.series} in {entry.run.world}, seed {entry.run.seed}"
+    name = f"attention-{picture_name(entry.run.name)}"
     ending = f"the episode had {maps.length} steps and ended with {maps.ended}."
     if maps.first is not None:
         figure = plots.token_maps(np.stack(list(maps.layers.values())), f"Attention of {where}", maps.first)

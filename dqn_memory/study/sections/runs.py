@@ -10,7 +10,7 @@ import numpy as np
 from dqn_memory.runs.backend import FACT as BACKEND
 from dqn_memory.runs.settings import flag_names
 from dqn_memory.study.archive import LOSSES
-from dqn_memory.study.collect import ACTING, Data, Entry
+from dqn_memory.study.collect import ACTING, Data, FinishedRun
 from dqn_memory.study.page import Section, section
 from dqn_memory.study.run_summary import FINALS
 from dqn_memory.study.statistics import Floats
@@ -29,7 +29,7 @@ def losses_section(data: Data) -> Section | None:
     return section("losses", [row for row in rows if row[LOSSES[0]]], window=WINDOW)
 
 
-def _fluctuation(runs: Sequence[Entry], name: str) -> str:
+def _fluctuation(runs: Sequence[FinishedRun], name: str) -> str:
     logged = [[line[name] for line in run.record.metrics if line.get(name) is not None] for run in runs]
     values = [fluctuation(np.array(each, np.float64)) for each in logged if each]
     return f"{np.mean(values):.3g}" if values else ""
@@ -117,7 +117,7 @@ def runs_section(data: Data) -> Section | None:
     return section("runs", [_run_row(entry) for _, _, runs in data.groups() for entry in runs if few])
 
 
-def _run_row(entry: Entry) -> dict[str, str]:
+def _run_row(entry: FinishedRun) -> dict[str, str]:
     kind = next((kind for kind in FINALS if entry.last(f"{kind}/episodes") is not None), "final")
     low, high = (entry.last(f"{kind}/success_{end}") for end in ("low", "high"))
     known = entry.success and low is not None

@@ -9,8 +9,8 @@ import numpy as np
 
 from dqn_memory.agent import KINDS_OF_NETWORKS
 from dqn_memory.study import statistics
-from dqn_memory.study.collect import Data, Entry, meaning, sizes_of
-from dqn_memory.study.page import WORDS, Picture, Section, counted, section, slug
+from dqn_memory.study.collect import Data, FinishedRun, meaning, sizes_of
+from dqn_memory.study.page import WORDS, Picture, Section, counted, picture_name, section
 from dqn_memory.study.plots import curves_figure, looks, parameters_figure, profile_figure
 from dqn_memory.study.run_summary import LEVELS, MEANINGS, in_steps, median_steps
 from dqn_memory.study.statistics import Floats, Moments, difference, game, interval, runs_reaching, welch
@@ -33,12 +33,13 @@ def curves_section(data: Data) -> Section | None:
         series = {name: runs for place, name, runs in data.groups() if place == world}
         seeds = ", ".join(f"{name}: {len(runs)}" for name, runs in series.items())
         figure = curves_figure(series, looks(data.series), world, data.scale(world))
-        pictures.append(Picture(f"curves-{slug(world)}", figure, f"Learning curves in {world}; seeds: {seeds}."))
+        name, caption = f"curves-{picture_name(world)}", f"Learning curves in {world}; seeds: {seeds}."
+        pictures.append(Picture(name, figure, caption))
     return section("curves", pictures)
 
 
 @dataclass(frozen=True)
-class Solved:
+class TimeSolved:
     """From when on the mean success, or return, of all seeds stays at `level`: steps, processor seconds of one run."""
 
     level: float
@@ -54,23 +55,23 @@ def solved_section(data: Data) -> Section | None:
     """Say from when on the mean of all seeds stays at the best known player's level, in steps and seconds."""
     rows = []
     for world, name, runs in data.groups():
-        if found := solved(data, world, runs):
+        if found := time_solved(data, world, runs):
             row = {"environment": world, "series": name, "seeds": str(len(runs)), "level": f"{found.level:.3f}"}
             rows.append(row | found.cells())
     return section("solved", rows, level=SOLVED)
 
 
-def solved(data: Data, world: str, runs: Sequence[Entry]) -> Solved | None:
+def time_solved(data: Data, world: str, runs: Sequence[FinishedRun]) -> TimeSolved | None:
     """Find from when on the runs of a series solve an environment, in two evaluations at least; None: never."""
     level = solved_level(data, world, runs)
     marks = [{step: score for step, (score, _) in scores_and_seconds(run).items()} for run in runs]
     steps = sorted(set(marks[0]).intersection(*marks)) if marks else []
     below = np.flatnonzero(np.array([np.mean([mark[step] for mark in marks]) for step in steps]) < level - ROUNDING)
     first = below[-1] + 1 if len(below) else 0
-    return Solved(level, steps[first], steps[first] * runs[0].pace) if first < len(steps) - 1 else None
+    return TimeSolved(level, steps[first], steps[first] * runs[0].pace) if first < len(steps) - 1 else None
 
 
-def solved_level(data: Data, world: str, runs: Sequence[Entry]) -> float:
+def solved_level(data: Data, world: str, runs: Sequence[FinishedRun]) -> float:
     """Give the score from which on an environment counts as solved, infinity where there is none."""
     scale = data.scale(world)
     best = scale.one if scale else 1.0 if all(run.success for run in runs) else math.nan  # of a return nothing is known
@@ -83,14 +84,14 @@ def runs_solved(data: Data, world: str, series: str) -> str:
     return runs_reaching([run.score for run in runs], level) if runs and math.isfinite(level) else ""
 
 
-def scores_and_seconds(run: Entry) -> dict[int, tuple[float, float]]:
+def scores_and_seconds(run: FinishedRun) -> dict[int, tuple[float, float]]:
     """Give success, or the return where nothing counts as one, and processor seconds by the step of each evaluation."""
     name = f"eval/{_measure(run)}"
     lines = (line for line in run.record.metrics if line.get(name) is not None)
     return {line["step"]: (line[name], line.get("time/processor") or math.nan) for line in lines}
 
 
-def _measure(run: Entry) -> str:
+def _measure(run: FinishedRun) -> str:
     return "success_rate" if run.success else "episodic_return"
 
 
@@ -115,7 +116,7 @@ def _own_lines(data: Data, worlds: Sequence[str]) -> Markup:
     return WORDS["scores"]["own_lines"].format(worlds=own) if own else Markup()
 
 
-def _row(data: Data, world: str, series: str, runs: Sequence[Entry]) -> dict[str, str]:
+def _row(data: Data, world: str, series: str, runs: Sequence[FinishedRun]) -> dict[str, str]:
     scale, rival = data.scale(world), data.series[0]
     row = {"environment": world, "series": series, "seeds": str(len(runs))}
     row["parameters"] = "" if runs[0].parameters is None else f"{runs[0].parameters:,}"
@@ -131,7 +132,7 @@ def _row(data: Data, world: str, series: str, runs: Sequence[Entry]) -> dict[str
     return row | {f"p against {rival}": tested}
 
 
-def _steps(runs: Sequence[Entry], level: int) -> str:
+def _steps(runs: Sequence[FinishedRun], level: int) -> str:
     """Say when runs reached a level, in the median, and how many of them did."""
     reached = [run.summary["steps_to"][level] for run in runs]
     budgets = [run.curve.trained for run in runs]
@@ -243,13 +244,13 @@ def memory_section(data: Data) -> Section | None:
     return section("memory", rows)
 
 
-def without_memory(runs: Sequence[Entry]) -> list[tuple[float, float]]:
+def without_memory(runs: Sequence[FinishedRun]) -> list[tuple[float, float]]:
     """Give each evaluated run's final score and that without its memory, by the same choice of actions."""
     pairs = [[run.last(f"{place}{_measure(run)}") for place in ("final/", ABLATION)] for run in runs]
     return [(before, after) for before, after in pairs if after is not None]
 
 
-def recall_distances(runs: Sequence[Entry]) -> list[float]:
+def recall_distances(runs: Sequence[FinishedRun]) -> list[float]:
     """Give each measured run's number of past steps from which half of the past's influence comes."""
     return [found for run in runs if (found := run.last(RECALLED)) is not None]
 
