@@ -1,10 +1,9 @@
-"""Report what a study shows: `python -m dqn_memory.study.report smoke`, while it runs or after.
+"""Report the results of a study so far: `python -m dqn_memory.study.report smoke`.
 
-Writes report.md, one self-contained report.html and every picture into STUDY/report; of an archive, whose folder stays
-as it is, into runs/reports/NAME. Runs that are unfinished, failed,
-missing or damaged are named and left out. Folders of single runs are reported together as one study. With --archive
-FOLDER the raw numbers are kept there as a few tables, with a report of few pictures; the same command makes the whole
-report from them, and `--all results` that of every archive again.
+The report is report.md, one self-contained report.html and the pictures, in STUDY/report (of an archive in
+runs/reports/NAME). Runs that are unfinished, failed, missing or damaged are named and left out. Folders of single runs
+are reported together as one study. --archive FOLDER keeps the raw numbers there as a few tables, with a report of few
+pictures. The same command makes the whole report from an archive, and `--all results` remakes that of every archive.
 """
 
 import sys
@@ -39,7 +38,7 @@ FEW = 4  # pictures of an archive's report
 
 @dataclass(frozen=True)
 class Args:
-    """Report what a study has shown so far."""
+    """Report the results of a study so far."""
 
     study: tyro.conf.Positional[tuple[Path, ...]] = ()
     """A study's folder, its name where it is in runs/studies, or the TOML file that study.run was given, if without
@@ -64,7 +63,7 @@ class Args:
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read, measure, draw, write; exit code 1 where files of the study are damaged or missing."""
+    """Make reports; exit with code 1 if files of the study are damaged or missing."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.report")
     require(bool(args.all) != bool(args.study), "give a study, the folders of runs, or --all FOLDER")
     load_plugins(args.plugin)
@@ -90,14 +89,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def open_studies(args: Args) -> Source:
-    """Open the study or the archive, or gather the runs, that the command line names."""
+    """Open the study, the archive or the runs that the command line names."""
     if len(args.study) == 1 and not is_run(args.study[0]):
         return open_source(find_study(args.study[0]))
     return gather(args.study, args.archive.name if args.archive is not None else "runs", args.title)
 
 
 def archive_runs(data: Data, folder: Path) -> None:
-    """Keep a study's finished runs as tables; runs that only an archive has stay, finished or not."""
+    """Write an archive of the finished runs, and of all runs that were read from another archive."""
     source = data.source
     maps = learned.archived_maps(data) if source.shown.get("attention") else {}
     records = {name: compact(record) for name, record in (source.recorded or {}).items()}
@@ -107,7 +106,7 @@ def archive_runs(data: Data, folder: Path) -> None:
 
 
 def remake_all(folder: Path) -> list[str]:
-    """Make everything that is made from tables in a folder of results again; return what is damaged."""
+    """Remake all reports and pages below a folder of results from their tables; name damaged runs."""
     archives = [path.parent for path in sorted(folder.rglob(INDEX))]
     bad = [name for archive in archives for name in write_pages(collect(open_source(archive)), archive, FEW)]
     made = {path.with_suffix(".md"): remake_page(path) for path in sorted(folder.rglob("*.json"))}
@@ -123,7 +122,7 @@ def remake_all(folder: Path) -> list[str]:
 
 
 def write_pages(data: Data, folder: Path, few: int | None = None) -> list[str]:
-    """Write a report and say what is in it; return what is damaged."""
+    """Write a report and print a summary; name damaged runs."""
     check_folder(folder)
     written = write_report(folder, data.source.title, introduction(data), all_sections(data), few)
     say(f"{data.source.title}: {len(data.entries)} of {len(data.source.runs)} runs are in the report")
@@ -134,15 +133,15 @@ def write_pages(data: Data, folder: Path, few: int | None = None) -> list[str]:
 
 
 def unsound(data: Data) -> list[str]:
-    """Name what is not merely unfinished: finished runs that could not be used."""
+    """Name finished runs that could not be read, and the study itself if it is damaged."""
     finished = {run.name for run in data.source.runs if run.state == "finished"} | {"the study"}
     return [name for name, _ in data.left_out if name in finished]
 
 
 def introduction(data: Data) -> list[str]:
-    """Say what the study asks, how much of it is here, and what trained the runs and wrote this.
+    """Write the paragraphs below the title: the question, the number of runs, and the commands.
 
-    The definition is that kept with the runs: a shipped one may be newer.
+    They describe the definition that is kept with the runs; a shipped one may be newer.
     """
     source, words = data.source, WORDS["lead"]
     number = Counter(run.state for run in source.runs)
@@ -157,7 +156,7 @@ def introduction(data: Data) -> list[str]:
 
 
 def all_sections(data: Data) -> list[Section]:
-    """Write all sections; those that cannot be filled say why."""
+    """Make all sections that have content or a reason why they have none."""
     makers = (
         runs.left_out_section,
         runs.uneven_section,

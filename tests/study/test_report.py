@@ -280,7 +280,7 @@ def own(tmp_path: Path) -> Path:
 def test_lines_of_the_definition_normalise_its_worlds_also_in_an_archive(own: Path, tmp_path: Path) -> None:
     text = text_of(read(own))
     way = f'a table `[lines."{GYM}"]` with `random = ...` and `best = ...`'
-    assert "nothing can be normalised. " in text and way in text and "gives `study.run` that file again" in text
+    assert "nothing can be normalised. " in text and way in text and "goes to `study.run` again" in text
     give(own, LINES)
     data = read(own)
     rows = {row["series"]: row for row in table(scores.aggregate_section(data))}

@@ -1,4 +1,4 @@
-"""Show what networks have learned: temporal priors over training and at its end, and what an episode attends to."""
+"""Show learned values of networks: temporal priors, recurrent weights, and the attention of an episode."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,7 @@ Heads = dict[tuple[int, int], Floats]  # by layer and head, (R, E)
 
 
 def moved_section(data: Data) -> Section | None:
-    """Tabulate how far each direction's recurrent weights moved; None where no layer reads both ways."""
+    """Tabulate the distance of recurrent weights from their first values; None if no layer reads both ways."""
     rows = []
     for world, name, runs in data.groups():
         ways = sorted({key for run in runs for line in run.record.metrics for key in line if key.startswith(MOVED)})
@@ -44,7 +44,7 @@ def moved_section(data: Data) -> Section | None:
 
 @dataclass(frozen=True)
 class Group:
-    """What the runs of one environment and series have learned, by name, and the same start of every head."""
+    """The learned values of the runs of one environment and series by name, and the start that all heads share."""
 
     world: str
     series: str
@@ -59,12 +59,12 @@ class Group:
 
     @property
     def moved(self) -> dict[str, Heads]:
-        """What was ever another than at its start, in some head."""
+        """The values that differ from their start at any time, in any head."""
         return {name: heads for name, heads in self.learned.items() if moves(heads, self.starts[name])}
 
 
 def groups(data: Data) -> list[Group]:
-    """Gather what runs have learned, of each environment and series that learns anything."""
+    """Read the learned values of each environment and series that has any."""
     found = []
     for world, series, runs in data.groups():
         steps, learned = values_over_training(runs)
@@ -76,9 +76,9 @@ def groups(data: Data) -> list[Group]:
 
 
 def values_over_training(runs: Sequence[FinishedRun]) -> tuple[Floats, dict[str, Heads]]:
-    """Give steps (E,) and learned values (runs, E) there; empty where a run learns nothing.
+    """Give the steps (E,) that all runs logged and the learned values (runs, E) there; empty if a run has none.
 
-    These are the steps that all runs logged, and at the end each run's own last one, called by the latest of these.
+    The last column holds each run's own last value, and the last step is the latest of theirs.
     """
     # another line of the same step says other things
     logs = [{line["step"]: line for line in run.record.metrics if any(map(NAME.match, line))} for run in runs]
@@ -96,7 +96,7 @@ def values_over_training(runs: Sequence[FinishedRun]) -> tuple[Floats, dict[str,
 
 
 def starting_values(config: Any) -> tuple[dict[str, float], str]:
-    """Give the start of each learned value, the same in every head, and the prior's kind, by a trainer's config."""
+    """Give the start of each learned value, which all heads share, and the kind of the prior from a config."""
     if hasattr(config, "network"):
         prior, sizes = config.network.prior, (config.network.heads, config.network.context)
     else:
@@ -106,12 +106,12 @@ def starting_values(config: Any) -> tuple[dict[str, float], str]:
 
 
 def moves(heads: Heads, start: float) -> bool:
-    """Tell whether some head's value was ever another than the one it began with."""
+    """Tell whether the value of any head ever differs from its start."""
     return any(not np.allclose(values, start, rtol=0, atol=STILL) for values in heads.values())
 
 
 def priors_section(data: Data) -> Section | None:
-    """Draw learned mu, sigma and span of each environment and series that learns any."""
+    """Draw and tabulate the learned mu, sigma and span of each environment and series."""
     found = groups(data)
     unit = "steps" if data.source.kind in KINDS_OF_NETWORKS else "tokens"  # of which a world model has two a step
     pictures = [picture for group in found if group.moved for picture in _pictures(group, unit)]
@@ -130,7 +130,7 @@ def priors_section(data: Data) -> Section | None:
 
 
 def _exceptions(groups: Sequence[Group]) -> list[str]:
-    """Say what did not move, what only its penalty moved, and why."""
+    """Name values that did not move, or that only a penalty moved."""
     still = [(group, name) for group in groups for name in group.learned if name not in group.moved]
     pressed = [(group, "span") for group in groups if group.hard and "span" in group.moved]
     sentences = []
@@ -160,7 +160,7 @@ def _ends(heads: Heads) -> Floats:
 
 
 def spans_section(data: Data) -> Section | None:
-    """Draw a histogram of spans of all heads, layers and runs for each environment, a panel a series."""
+    """Draw a histogram of the spans of all heads, layers and runs for each environment; each series has a panel."""
     spanned = [group for group in groups(data) if "span" in group.learned]
     pictures, rows = [], []
     for world in dict.fromkeys(group.world for group in spanned):
@@ -180,23 +180,23 @@ def spans_section(data: Data) -> Section | None:
 
 
 def maps_of(data: Data, entry: FinishedRun) -> Maps | None:
-    """Give the maps in an archive, or from a run's checkpoint; None where its network has no attention."""
+    """Give a run's attention maps from its archive or its checkpoint; None if its network has no attention."""
     record = entry.record
     if record.summary is not None:  # its run has no checkpoint here
         return None if record.attention is None else Maps.parse(record.attention)
     return _played(data.source.kind, entry.run.folder)
 
 
-@cache  # a report that is archived asks twice, and a searching agent's episode takes long
+@cache  # archiving asks twice, and an episode of a searching agent is slow
 def _played(kind: str, folder: Path) -> Maps | None:
     read = of_q_network if kind == "q_network" else trainer_class(kind).attention_report
     maps: Maps | None = None if read is None else read(folder, SEED)
-    # Through text and back, so that a study and its archive draw the same.
+    # To text and back: a study and its archive then draw the same numbers.
     return None if maps is None else Maps.parse(maps.plain())
 
 
 def of_q_network(run: Path, seed: int) -> Maps | None:
-    """Play one episode with a run's last checkpoint on the CPU; None where its network has no attention."""
+    """Play one episode with a run's last checkpoint on the CPU; None if its network has no attention."""
     network, config, _ = load_network(run)
     episode = play_in(config.eval_setup(next(network.parameters()).device), network, seed)[0]
     shown = slice(STEPS)
@@ -208,7 +208,7 @@ def of_q_network(run: Path, seed: int) -> Maps | None:
 
 
 def _first_maps(data: Data) -> Iterator[tuple[FinishedRun, Maps | None, str]]:
-    """Give the maps of the first seed of each environment and series, or why they cannot be read."""
+    """Give the maps of the first seed of each environment and series, or the reason why they cannot be read."""
     for _, _, (entry, *_) in data.groups():
         try:
             yield entry, maps_of(data, entry), ""
@@ -217,12 +217,12 @@ def _first_maps(data: Data) -> Iterator[tuple[FinishedRun, Maps | None, str]]:
 
 
 def archived_maps(data: Data) -> dict[str, Any]:
-    """Give the maps that an archive keeps, by run; a run whose checkpoint is gone has none, and the report says why."""
+    """Give the maps that an archive keeps by run; runs whose checkpoint cannot be read are left out."""
     return {run.run.name: maps and maps.plain() for run, maps, why in _first_maps(data) if not why}
 
 
 def attention_section(data: Data) -> Section | None:
-    """Draw a picture a layer for the first seed of each environment and series with attention."""
+    """Draw the attention maps of each layer for the first seed of each environment and series."""
     wanted = data.source.shown.get("attention", False)
     found = list(_first_maps(data)) if wanted else []
     pictures = [picture for entry, maps, _ in found if maps is not None for picture in _maps(entry, maps)]

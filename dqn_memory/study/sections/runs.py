@@ -1,4 +1,4 @@
-"""Show the runs themselves: those left out, the settings and the score of each, losses, and what all cost."""
+"""Show the single runs: those left out, settings that differ, scores, losses, time and cost."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ ALONE = ("seed", "output.", "compute.")  # settings that a run has to itself, or
 
 
 def losses_section(data: Data) -> Section | None:
-    """Tell how much the parts of a world model's loss fluctuate (GLAM, Figure 6); None where none is logged."""
+    """Tabulate the fluctuation of each part of a world model's loss (GLAM, Figure 6); None if none is logged."""
     rows = [
         {"environment": world, "series": name} | {part: _fluctuation(runs, f"losses/{part}") for part in LOSSES}
         for world, name, runs in data.groups()
@@ -36,7 +36,7 @@ def _fluctuation(runs: Sequence[FinishedRun], name: str) -> str:
 
 
 def fluctuation(values: Floats, window: int = WINDOW) -> float:
-    """Compute the standard deviation of values (N,) around their centred moving average, where that is whole."""
+    """Compute the standard deviation of values (N,) around their centred moving average over whole windows."""
     half = min(window, len(values)) // 2
     if len(values) - 2 * half < 2:
         return math.nan
@@ -45,12 +45,12 @@ def fluctuation(values: Floats, window: int = WINDOW) -> float:
 
 
 def left_out_section(data: Data) -> Section | None:
-    """Name the runs that are not in the report, and why; None where all are."""
+    """Name the runs that are not in the report, and why; None if all are."""
     return section("left_out", [{"runs": runs, "why": why} for runs, why in left_out_rows(data.left_out)])
 
 
 def left_out_rows(left_out: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """List runs and why they are left out; those that differ in their seed alone are one row."""
+    """List the runs left out and the reason; runs that differ in their seed alone share a row."""
     seeds: dict[tuple[str, str], list[str]] = {}
     for name, why in left_out:
         series, dash, seed = name.rpartition("seed-")
@@ -59,9 +59,9 @@ def left_out_rows(left_out: Sequence[tuple[str, str]]) -> tuple[tuple[str, str],
 
 
 def uneven_section(data: Data) -> Section | None:
-    """List settings that runs of one series and environment do not share; None where all do.
+    """List settings that differ between runs of one series and environment; None if none does.
 
-    A study can be filled over a long time, and what a preset or a default says may have changed in between.
+    Presets and defaults may change while a study is filled over a long time.
     """
     found: dict[tuple[str, str], list[tuple[int, Any]]] = {}  # setting and value: seeds and groups of runs
     for *group, runs in data.groups():
@@ -112,7 +112,7 @@ def _revision(environment: Mapping[str, object]) -> str:
 
 
 def runs_section(data: Data) -> Section | None:
-    """Give the final evaluation and the cost of each run; None where there are too many of them."""
+    """Tabulate the final evaluation and the cost of each run; None if there are more than `FEW` runs."""
     few = len(data.entries) <= FEW
     return section("runs", [_run_row(entry) for _, _, runs in data.groups() for entry in runs if few])
 

@@ -40,19 +40,19 @@ def curves_section(data: Data) -> Section | None:
 
 @dataclass(frozen=True)
 class TimeSolved:
-    """From when on the mean success, or return, of all seeds stays at `level`: steps, processor seconds of one run."""
+    """The steps, and the processor seconds of one run, from which on the mean of all seeds stays at `level`."""
 
     level: float
     steps: int
     seconds: float
 
     def cells(self) -> dict[str, str]:
-        """Print the steps and the seconds."""
+        """Show the steps and the seconds."""
         return {"steps": f"{self.steps:,}", "processor seconds": show(self.seconds, ",.0f")}
 
 
 def solved_section(data: Data) -> Section | None:
-    """Say from when on the mean of all seeds stays at the best known player's level, in steps and seconds."""
+    """Tabulate the steps and seconds from which on the mean of all seeds stays at the score that is solved."""
     rows = []
     for world, name, runs in data.groups():
         if found := time_solved(data, world, runs):
@@ -62,7 +62,7 @@ def solved_section(data: Data) -> Section | None:
 
 
 def time_solved(data: Data, world: str, runs: Sequence[FinishedRun]) -> TimeSolved | None:
-    """Find from when on the runs of a series solve an environment, in two evaluations at least; None: never."""
+    """Find the time from which on the runs of a series solve an environment, for two evaluations or more, or None."""
     level = solved_level(data, world, runs)
     marks = [{step: score for step, (score, _) in scores_and_seconds(run).items()} for run in runs]
     steps = sorted(set(marks[0]).intersection(*marks)) if marks else []
@@ -72,20 +72,20 @@ def time_solved(data: Data, world: str, runs: Sequence[FinishedRun]) -> TimeSolv
 
 
 def solved_level(data: Data, world: str, runs: Sequence[FinishedRun]) -> float:
-    """Give the score from which on an environment counts as solved, infinity where there is none."""
+    """Give the score at which an environment counts as solved, infinity if it is unknown."""
     scale = data.scale(world)
-    best = scale.one if scale else 1.0 if all(run.success for run in runs) else math.nan  # of a return nothing is known
-    return SOLVED * best if best > 0 else math.inf  # below 0 a share of it would be more
+    best = scale.one if scale else 1.0 if all(run.success for run in runs) else math.nan  # the best return is unknown
+    return SOLVED * best if best > 0 else math.inf  # a share of a negative score would be higher
 
 
 def runs_solved(data: Data, world: str, series: str) -> str:
-    """Count the runs of a series that end at the score that counts as solved; nothing where there is none."""
+    """Count the runs of a series whose final score counts as solved; "" if that score is unknown."""
     level = solved_level(data, world, runs := data.of(world, series))
     return runs_reaching([run.score for run in runs], level) if runs and math.isfinite(level) else ""
 
 
 def scores_and_seconds(run: FinishedRun) -> dict[int, tuple[float, float]]:
-    """Give success, or the return where nothing counts as one, and processor seconds by the step of each evaluation."""
+    """Give the success (or return) and the processor seconds of each evaluation by its step."""
     name = f"eval/{_measure(run)}"
     lines = (line for line in run.record.metrics if line.get(name) is not None)
     return {line["step"]: (line[name], line.get("time/processor") or math.nan) for line in lines}
@@ -96,7 +96,7 @@ def _measure(run: FinishedRun) -> str:
 
 
 def table_section(data: Data) -> Section | None:
-    """Tabulate every number of every environment and series, beside random and best-known play."""
+    """Tabulate the numbers of every environment and series beside the reference scores."""
     rows = [_row(data, world, name, runs) for world, name, runs in data.groups()]
     words, lines = WORDS["scores"], _own_lines(data, data.worlds)
     meanings = {
@@ -111,7 +111,7 @@ def table_section(data: Data) -> Section | None:
 
 
 def _own_lines(data: Data, worlds: Sequence[str]) -> Markup:
-    """Name the environments whose random and best play are known from the study's definition alone."""
+    """Name the environments whose reference scores come from the study's definition."""
     own = ", ".join(world for world in worlds if world in data.source.lines)
     return WORDS["scores"]["own_lines"].format(worlds=own) if own else Markup()
 
@@ -133,10 +133,10 @@ def _row(data: Data, world: str, series: str, runs: Sequence[FinishedRun]) -> di
 
 
 def _steps(runs: Sequence[FinishedRun], level: int) -> str:
-    """Say when runs reached a level, in the median, and how many of them did."""
+    """Show the median of the steps to a level, and the number of runs that reached it."""
     reached = [run.summary["steps_to"][level] for run in runs]
     budgets = [run.curve.trained for run in runs]
-    if len(set(budgets)) > 1:  # then those that did not have no order
+    if len(set(budgets)) > 1:  # runs that did not reach it have no order then
         return ", ".join(map(in_steps, reached, budgets))
     count = len(reached) - reached.count(None)
     some = f" ({count} of {len(reached)})" if 0 < count < len(reached) else ""
@@ -144,10 +144,10 @@ def _steps(runs: Sequence[FinishedRun], level: int) -> str:
 
 
 def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
-    """Give the normalised scores (R, M) of each series over the environments that all share; these; and remarks.
+    """Give the normalised scores (R, M) of each series, the M environments that all series share, and remarks.
 
-    An environment counts if it has a scale and every series that has finished runs at all has some there; of a series
-    count the seeds that it has in all of these environments.
+    An environment counts if it has a scale and finished runs of every series that has finished runs. A seed counts if
+    its series has it in all of these environments.
     """
     present = [name for name in data.series if data.of(series=name)]
     shared = [world for world in data.worlds if data.scale(world) and all(data.of(world, name) for name in present)]
@@ -169,7 +169,7 @@ def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
 
 
 def _unshared(data: Data) -> Markup:
-    """Say why there is nothing over all environments."""
+    """Explain why there are no numbers over all environments."""
     if not data.entries:
         return WORDS["unshared"]["waiting"]
     why = "uneven" if any(data.scale(world) for world in data.worlds) else "unscaled"
@@ -177,7 +177,7 @@ def _unshared(data: Data) -> Markup:
 
 
 def aggregate_section(data: Data) -> Section | None:
-    """Tabulate IQM, median, mean and optimality gap of each series over all environments."""
+    """Tabulate the aggregates of each series over all environments."""
     found, shared, remarks = matrices(data)
     rows = []
     for name, scores in found.items():
@@ -217,7 +217,7 @@ def improvement_section(data: Data) -> Section | None:
 
 
 def parameters_section(data: Data) -> Section | None:
-    """Draw sizes beside scores, and tabulate them."""
+    """Draw scores over numbers of parameters, and tabulate these."""
     points = []
     for world, name, runs in data.groups():
         if (size := runs[0].parameters) is not None and data.scale(world):
@@ -231,7 +231,7 @@ def parameters_section(data: Data) -> Section | None:
 
 
 def memory_section(data: Data) -> Section | None:
-    """Tabulate final scores with and without a memory, and the difference; None where no run was evaluated so."""
+    """Tabulate final scores with and without the memory; None if no run was evaluated without it."""
     rows = []
     for world, name, runs in data.groups():
         if pairs := without_memory(runs):
@@ -245,18 +245,18 @@ def memory_section(data: Data) -> Section | None:
 
 
 def without_memory(runs: Sequence[FinishedRun]) -> list[tuple[float, float]]:
-    """Give each evaluated run's final score and that without its memory, by the same choice of actions."""
+    """Give the final scores with and without the memory of each run that was evaluated so, by the same actions."""
     pairs = [[run.last(f"{place}{_measure(run)}") for place in ("final/", ABLATION)] for run in runs]
     return [(before, after) for before, after in pairs if after is not None]
 
 
 def recall_distances(runs: Sequence[FinishedRun]) -> list[float]:
-    """Give each measured run's number of past steps from which half of the past's influence comes."""
+    """Give the recall distance of each run that measured it."""
     return [found for run in runs if (found := run.last(RECALLED)) is not None]
 
 
 def phantoms_section(data: Data) -> Section | None:
-    """Compare environments with phantom structure with the same ones without it."""
+    """Compare environments that have phantom rooms with the same ones without them."""
     if data.source.kind not in KINDS_OF_NETWORKS:
         return None
     ids = {world: data.of(world)[0].env for world in data.worlds}
@@ -282,7 +282,7 @@ def _effect(data: Data, world: str, twin: str, series: str) -> dict[str, str]:
 
 
 def control_twin(id: str) -> str | None:
-    """Name the same environment without its phantom rooms; None where it has none or no such one is registered."""
+    """Name the registered environment that is the same without phantom rooms, if there is one."""
     name = id.removeprefix("envs:")
     entry = WORLDS.get(name)
     if entry is None or "phantom_rooms" not in entry.kwargs:
