@@ -59,6 +59,7 @@ study-smoke: .venv/.stamp
 
 results: .venv/.stamp
 	$(BIN)/python -m dqn_memory.study.report --all results
+	$(BIN)/python results/published/atari100k.py
 
 lint: .venv/.stamp
 	$(BIN)/ruff check .

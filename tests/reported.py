@@ -13,8 +13,8 @@ from dqn_memory.runs.metrics import metrics_line
 from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import Data, collect
 from dqn_memory.study.definition import Planned, expand, read_definition
-from dqn_memory.study.page import Section, page_text
-from dqn_memory.study.report import lead, main, sections
+from dqn_memory.study.page import Section, report_text
+from dqn_memory.study.report import all_sections, introduction, main
 from dqn_memory.study.store import Study
 from envs.tables import Table
 
@@ -24,7 +24,7 @@ TWO = '["dtqn4", "dgfqn"]'
 HEADINGS = (
     "Over all environments", "Scores by environment", "Learning curves", "Performance profiles",
     "Probability of improvement", "Parameters beside scores", "Learned priors", "Learned spans", "Attention maps",
-    "Hallucinated structure (RQ5)", "Which environments reward recurrence (RQ3, RQ4)", "Every run", "Time and cost",
+    "Hallucinated structure (RQ5)", "Every run", "Time and cost",
 )  # fmt: skip
 MACHINE = {"cpu": "a cpu", "device": "cpu", "threads": 1, "torch": "2.0", "revision": "0123456789ab", "dirty": False}
 Scalars = Callable[[Planned, int], Mapping[str, float]]  # what a run logs at a step, beside its success
@@ -117,7 +117,7 @@ def table(section: Section | None, place: int = 0) -> list[dict[str, Any]]:
 
 def text_of(data: Data) -> str:
     """The page as Markdown, without drawing its pictures."""
-    return page_text(data.source.title, lead(data), sections(data))
+    return report_text(data.source.title, introduction(data), all_sections(data))
 
 
 def raw(folder: Path, number: str = "final") -> dict[tuple[str, str], list[float]]:

@@ -1,4 +1,4 @@
-"""Check what the files of a run and of an archive hold: one that somebody else made may hold anything.
+"""Check the content of files of runs and archives, which somebody else may have written.
 
 Each function raises a ValueError, a TypeError or a LookupError, which `store.read_file` turns into one sentence.
 """
@@ -30,7 +30,7 @@ def parse_hashes(data: bytes) -> dict[str, str]:
 
 
 def checked_summary(found: Any) -> Tree | None:
-    """Give the summary of a run, None where it has none."""
+    """Check the summary of a run, which may be None."""
     if found is None:
         return None
     if found["measure"] not in ("success", "return"):
@@ -41,7 +41,7 @@ def checked_summary(found: Any) -> Tree | None:
 
 
 def checked_maps(found: Any) -> Any:
-    """Give the attention maps of a run in the form of `analysis.attention.Maps.plain`."""
+    """Check the attention maps of a run, which have the form of `analysis.attention.Maps.plain`."""
     heads = [head for layer in found["layers"].values() for head in layer]
     numbers = all(is_number(each) for head in heads for row in head for each in row)
     if not numbers or not all(layer.isdecimal() for layer in found["layers"]):
@@ -54,7 +54,7 @@ def checked_maps(found: Any) -> Any:
 
 
 def checked_all_maps(found: Any) -> Any:
-    """Give the attention maps of several runs by name."""
+    """Check the attention maps of several runs by name."""
     for maps in found.values():
         checked_maps(maps)
     return found

@@ -1,4 +1,4 @@
-"""Collect the finished runs of a study as one table of runs, and say of each other run why it is not there."""
+"""Collect the finished runs of a study, and the reasons why other runs are left out."""
 
 import math
 from collections import defaultdict
@@ -28,15 +28,15 @@ from envs.registry import WORLDS, make_world
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of normalisation layers
 REMEMBERED = "bytes remembered"
 ACTING = {"microseconds to act": "time/acting_us", REMEMBERED: "final/remembered_bytes"}  # metrics of what acting takes
-PREFERRED = "final"  # the number of a summary that aggregates, gains and pictures use
+PREFERRED = "final"  # the number of a summary that is a run's score
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One finished run. `success` tells whether its curve holds success rates; else it holds returns.
+class FinishedRun:
+    """One finished run. Its curve holds success rates if `success`, else returns.
 
-    `pace` is in processor seconds per step until the last evaluation on the way: that of the quickest run of its series
-    in its environment, as the others had a slower machine or more beside them; NaN where no run logs them.
+    `pace` is in processor seconds per step, evaluations included: that of the fastest run of its series in its
+    environment, because other runs shared their machine or had a slower one. It is NaN if no run logs them.
     """
 
     run: RunState
@@ -51,16 +51,16 @@ class Entry:
 
     @property
     def env(self) -> str:
-        """Id of the environment, as the registries know it."""
+        """Id of the environment in its registry."""
         return str(self.config.environment.env).removeprefix("envs:")
 
     @property
     def score(self) -> float:
-        """The number that stands for the run."""
+        """The score of the run."""
         return self.number(PREFERRED)
 
     def number(self, name: str) -> float:
-        """Give a number of the summary by the words of its column."""
+        """Give a number of the summary by the name of its column."""
         return float(self.summary[name.replace(" ", "_")])
 
     @property
@@ -70,21 +70,21 @@ class Entry:
         return next((length for length in found if length is not None), None)
 
     def last(self, name: str) -> Any:
-        """Give the last logged value of a metric, None where there is none."""
+        """Give the last logged value of a metric, or None."""
         return next((line[name] for line in reversed(self.record.metrics) if name in line), None)
 
 
 @dataclass(frozen=True)
 class Data:
-    """All runs that a report is about. `left_out`: (run, why), of those that are not in it."""
+    """The finished runs of a study; `left_out` are pairs of another run and the reason."""
 
     source: Source
-    entries: tuple[Entry, ...]
+    entries: tuple[FinishedRun, ...]
     left_out: tuple[tuple[str, str], ...]
 
     @cached_property
     def series(self) -> list[str]:
-        """Names of what is compared, in the order of the study's file, also of series without a finished run."""
+        """Names of all series in the order of the study's file, also of those without a finished run."""
         return list(dict.fromkeys(series_of(self.source, run) for run in self.source.runs))
 
     @cached_property
@@ -92,12 +92,12 @@ class Data:
         """Labels of the environments that have a finished run, in the order of the study's file."""
         return [world for world in self.source.worlds if self.of(world)]
 
-    def of(self, world: str | None = None, series: str | None = None) -> list[Entry]:
-        """Give the runs in an environment, of a series, or of both, by seed."""
+    def of(self, world: str | None = None, series: str | None = None) -> list[FinishedRun]:
+        """Give the runs of an environment, of a series, or of both, in the order of their seeds."""
         return [run for run in self.entries if world in (None, run.run.world) and series in (None, run.series)]
 
-    def groups(self) -> Iterator[tuple[str, str, list[Entry]]]:
-        """Give each environment and series that has finished runs, and these."""
+    def groups(self) -> Iterator[tuple[str, str, list[FinishedRun]]]:
+        """Give each environment and series with its finished runs, if it has any."""
         for world in self.worlds:
             for series in self.series:
                 if runs := self.of(world, series):
@@ -108,15 +108,15 @@ class Data:
         return {entry.run.seed: entry.score for entry in self.of(world, series)}
 
     def normalised(self, world: str, series: str) -> dict[int, float]:
-        """Give the scores on the environment's scale, which is known, by seed."""
+        """Give the normalised scores by seed; the environment must have a scale."""
         scale = self.scale(world)
         assert scale is not None
         return {seed: scale(score) for seed, score in self.scores(world, series).items()}
 
     def scale(self, world: str) -> Scale | None:
-        """Give the scores that count as 0 and as 1 in an environment, None where they are not known.
+        """Give the scores that count as 0 and as 1 in an environment, None if they are unknown.
 
-        A UserError where the scale of the study's definition is none of what the runs are read by.
+        A UserError says that the study's definition has a scale of returns for runs that are read by success.
         """
         runs, line = self.of(world), self.source.lines.get(world)
         if line is None:
@@ -130,27 +130,27 @@ class Data:
 
 
 def meaning(data: Data, number: str) -> str:
-    """Say what a number of a summary is in this study, which reads returns where nothing counts as success."""
+    """Describe a number of a summary for this study, whose runs are read by success or by returns."""
     measures = {entry.success for entry in data.entries}
     word = "success" if measures <= {True} else "return" if measures == {False} else "success or return"
     return MEANINGS[number.replace(" ", "_")].replace("success", word)
 
 
 def series_of(source: Source, run: RunState) -> str:
-    """Name what a run is compared as: its architecture, and every other axis but environment and seed."""
+    """Name the series of a run: its architecture and every other axis but environment and seed."""
     others = [f"{axis} {run.axes[axis]}" for axis in source.axes if axis not in ("world", "architecture", "seed")]
     return ", ".join([run.architecture, *others])
 
 
-def sizes_of(runs: Sequence[Entry]) -> str:
-    """Say how many parameters runs have: 1,200, or 1,200 to 3,400; nothing where that is not known."""
+def sizes_of(runs: Sequence[FinishedRun]) -> str:
+    """Show the number of parameters of runs: 1,200, or 1,200 to 3,400; nothing if it is unknown."""
     sizes = [run.parameters for run in runs if run.parameters is not None]
     return " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)})) if sizes else ""
 
 
-def scale_of(entry: Entry) -> Scale | None:
+def scale_of(entry: FinishedRun) -> Scale | None:
     """Scale from random play to the best known player in this suite's environments, to a human in Atari games."""
-    if entry.env in WORLDS:  # the lines are those of the observation that hides the state
+    if entry.env in WORLDS:  # reference scores hold for the observation that hides the state
         settings, options = entry.config.environment, getattr(entry.config, "catch", None)  # of Blinking Catch
         usual = options is None or options == type(options)()
         known = usual and settings.path is None and settings.observe == "observation"
@@ -159,8 +159,8 @@ def scale_of(entry: Entry) -> Scale | None:
 
 
 def collect(source: Source) -> Data:
-    """Read every finished run; what is unfinished, failed, missing or damaged is named and left out."""
-    entries: list[Entry] = []
+    """Read every finished run; name those that are unfinished, failed, missing or damaged, and leave them out."""
+    entries: list[FinishedRun] = []
     left_out = [("the study", problem) for problem in source.damage.get("", ())]
     for run in source.runs:
         problems = list(source.damage.get(run.name, ()))
@@ -176,18 +176,18 @@ def collect(source: Source) -> Data:
     return Data(source, tuple(_at_one_pace(entries)), tuple(left_out))
 
 
-def _at_one_pace(entries: Sequence[Entry]) -> list[Entry]:
-    """Give all runs of a series in an environment the pace of the quickest, if possible of one that no kill cut."""
+def _at_one_pace(entries: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """Set the pace of all runs of a series in an environment to the fastest, if possible of a run without a kill."""
     paces = defaultdict[tuple[str, str], list[tuple[bool, float]]](list)
     for entry in entries:
-        again = entry.run.attempts > 1  # older ones forgot the seconds between a line of their log and the kill
+        again = entry.run.attempts > 1  # older logs lose the seconds before a kill
         marks = [line for line in entry.record.metrics if line.get("time/processor") and "eval/episodic_return" in line]
         paces[entry.run.world, entry.series] += [(again, line["time/processor"] / line["step"]) for line in marks[-1:]]
     least = {series: min(found)[1] for series, found in paces.items() if found}
     return [replace(run, pace=least.get((run.run.world, run.series), math.nan)) for run in entries]
 
 
-def read_entry(source: Source, run: RunState) -> Entry:
+def read_entry(source: Source, run: RunState) -> FinishedRun:
     """Read one finished run; a UserError names what is missing or damaged."""
     record = source.record(run)
     folder, rows = (run.folder, METRICS) if source.recorded is None else (source.folder, ROWS)
@@ -199,11 +199,11 @@ def read_entry(source: Source, run: RunState) -> Entry:
     if curve.final is None:
         raise UserError(f"{folder / rows} is incomplete: it has no final evaluation of {run.name}")
     parameters = count_parameters(source, run, record, config)
-    return Entry(run, record, series_of(source, run), config, curve, summarise(curve), parameters, success)
+    return FinishedRun(run, record, series_of(source, run), config, curve, summarise(curve), parameters, success)
 
 
 def counts_success(record: RunRecord, config: Any) -> bool:
-    """Tell whether a run's environment reports success; elsewhere returns are read. An archive holds what was read."""
+    """Tell whether a run is read by success, which its environment must report; an archive's summary says it."""
     if record.summary is not None:
         return bool(record.summary["measure"] == "success")
     told = [line[SUCCESS_TOLD] for line in record.metrics if line.get(SUCCESS_TOLD) is not None]
@@ -215,7 +215,7 @@ def counts_success(record: RunRecord, config: Any) -> bool:
 
 
 def count_parameters(source: Source, run: RunState, record: RunRecord, config: Any) -> int | None:
-    """Count trainable parameters: of the config's network (a critic apart), or, of a world model, in its checkpoint."""
+    """Count trainable parameters: of the config's network without a critic, or of a world model's checkpoint."""
     if record.summary is not None:
         return record.summary.get("parameters")
     if source.kind in KINDS_OF_NETWORKS:
@@ -229,23 +229,23 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
     return sum(tensor.numel() for name, tensor in model.items() if not name.endswith(STATISTICS)) or None
 
 
-def kept_record(entry: Entry, attention: Any) -> RunRecord:
-    """Give what an archive keeps of a run; its summary is that of the rounded lines, so that it can be made again."""
+def kept_record(entry: FinishedRun, attention: Any) -> RunRecord:
+    """Make the record that an archive keeps of a run; its summary is made from the rounded metrics of the archive."""
     record, measure = compact(entry.record), "success" if entry.success else "return"
     curve = read_curve(record.metrics, entry.success, entry.run.name)
     summary = {"measure": measure, "budget": curve.trained, "parameters": entry.parameters, **summarise(curve)}
     return replace(record, summary=summary, attention=attention)
 
 
-def million_seconds(runs: Sequence[Entry]) -> float:
-    """Give the processor seconds of a million steps of learning, evaluations included, at the pace of the quickest."""
+def million_seconds(runs: Sequence[FinishedRun]) -> float:
+    """Compute the processor seconds of a million training steps, evaluations included, at the fastest run's pace."""
     return 1e6 * float(np.average([run.pace for run in runs], weights=[run.curve.trained for run in runs]))
 
 
-def _least(metric: str) -> Callable[[Sequence[Entry]], float]:
-    """Take the least of each environment's runs, as others had a slower machine, and the median over environments."""
+def _min_metric(metric: str) -> Callable[[Sequence[FinishedRun]], float]:
+    """Take the minimum of each environment's runs (uncontended time), and the median over environments."""
 
-    def over(runs: Sequence[Entry]) -> float:
+    def over(runs: Sequence[FinishedRun]) -> float:
         found = defaultdict[str, list[float]](list)
         for run in runs:
             found[run.run.world].append(math.nan if (value := run.last(metric)) is None else value)
@@ -254,7 +254,7 @@ def _least(metric: str) -> Callable[[Sequence[Entry]], float]:
     return over
 
 
-COSTS: Mapping[str, Callable[[Sequence[Entry]], float]] = {
+COSTS: Mapping[str, Callable[[Sequence[FinishedRun]], float]] = {
     "processor seconds for a million steps": million_seconds,
-    **{label: _least(metric) for label, metric in ACTING.items()},
+    **{label: _min_metric(metric) for label, metric in ACTING.items()},
 }

@@ -1,4 +1,4 @@
-"""Write the pages of a report: Markdown with pictures beside it, and one HTML file that needs nothing but itself."""
+"""Write the pages of a report: Markdown with pictures beside it, and one self-contained HTML file."""
 
 import base64
 import hashlib
@@ -27,22 +27,22 @@ WORDS: Mapping[str, Mapping[str, Markup]] = {
     for name, words in tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8")).items()
 }
 PICTURES, PAGE, HTML = "pictures", "report.md", "report.html"
-LONGEST = 150  # letters of the name of a picture, which has a number after it, too
-# Every report says by which command it was made, by which it is known as one.
+MAX_LETTERS = 150  # of the name of a picture without its number
+# Every report names its command; a page without it is not a report and is not replaced.
 MARK = re.compile(r"^(<p>)?Made by (`|<code>)python -m dqn_memory\.study\.", re.MULTILINE)
 LINK = re.compile(rf"^!\[.*\]\({PICTURES}/([a-z0-9-]+)\.png\)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with a caption; `name` is its file's, numbered where others have it too."""
+    """A figure with a caption; `name` is that of its file, which gets a number if another picture has it."""
 
     name: str
     figure: Figure
     caption: str
 
 
-Part = str | Table | Picture  # a string is a paragraph, whose markup counts where it is Markup alone
+Part = str | Table | Picture  # a string is a paragraph; only Markup may hold markup
 Row = Mapping[str, str]  # cells by column
 
 
@@ -60,10 +60,10 @@ class Section:
 
 
 def section(name: str, *parts: Part | Sequence[Part] | Sequence[Row], **facts: object) -> Section | None:
-    """Put parts below the heading and words that words.toml has of a section, which may name `facts`.
+    """Make a section of parts, with its title and its words from words.toml, where names in braces are `facts`.
 
-    Parts are single ones, lists of them, and rows, which are one table. Where there are none a sentence says why, or
-    there is no section.
+    A part may be a list of parts, or a list of rows, which is one table. A section without parts has the sentence
+    `nothing` of words.toml; None if there is none.
     """
     words, found = WORDS[name], list[Part]()
     for part in parts:
@@ -80,9 +80,9 @@ def counted(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def slug(text: str) -> str:
-    """Join lower-case letters and digits by hyphens, for the name of a file."""
-    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:LONGEST].strip("-")
+def picture_name(text: str) -> str:
+    """Make the file name of a picture: lower-case letters and digits, joined by hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:MAX_LETTERS].strip("-")
 
 
 def write_report(
@@ -90,15 +90,15 @@ def write_report(
 ) -> list[Path]:
     """Write report.md, its pictures and, where it has all of them, report.html; return the pages.
 
-    An earlier report in the folder is replaced, and nothing else: a UserError where a page or a picture would replace
-    another file. Of more pictures than `few` (None: all are written) the first of every section come before others, and
-    the rest is only named. `lead` are paragraphs below the title.
+    An earlier report in the folder is replaced; a UserError says that a page or a picture would replace another file.
+    Only `few` pictures are written (None: all), those first in their section before others; the rest is only named.
+    `lead` are the paragraphs below the title.
     """
     sections = _with_own_names(sections)
     pictures = {name: figure for section in sections for name, figure in section.pictures.items()}
     firsts = [name for section in sections for name in list(section.pictures)[:1]]
     shown = list(dict.fromkeys([*firsts, *pictures]))[:few]
-    text = page_text(title, lead, sections, shown)
+    text = report_text(title, lead, sections, shown)
     _make_room(folder, shown)
     write_atomic(folder / PAGE, text.encode())
     for name in shown:
@@ -110,7 +110,7 @@ def write_report(
 
 
 def _with_own_names(sections: Sequence[Section]) -> list[Section]:
-    """Put -2, -3 after the name of a picture that another has: two environments may have one slug."""
+    """Put -2, -3 after the name of a picture that another picture has."""
     names: set[str] = set()
 
     def named(part: Part) -> Part:
@@ -124,10 +124,10 @@ def _with_own_names(sections: Sequence[Section]) -> list[Section]:
     return [replace(section, parts=tuple(map(named, section.parts))) for section in sections]
 
 
-def page_text(
+def report_text(
     title: str, lead: Sequence[str], sections: Sequence[Section], shown: Collection[str] | None = None
 ) -> str:
-    """Write the report as Markdown; pictures are links to their PNG where they are shown (None: all are)."""
+    """Write the report as Markdown; pictures that are `shown` (None: all) are links to their files."""
     blocks = [f"# {escape(title)}", *map(paragraph, lead)]
     for section in sections:
         blocks += [f"## {section.title}", *(_block(part, shown) for part in section.parts)]
@@ -135,7 +135,7 @@ def page_text(
 
 
 def _block(part: Part, shown: Collection[str] | None) -> str:
-    """Write one part; a table's columns that are empty in every row are left out."""
+    """Write one part; a table leaves out columns that are empty in every row."""
     if isinstance(part, str):
         return paragraph(part)
     if isinstance(part, Table):
@@ -150,7 +150,7 @@ def _block(part: Part, shown: Collection[str] | None) -> str:
 
 
 def as_html(title: str, text: str, folder: Path) -> str:
-    """Turn report.md into one HTML page that holds the pictures of its folder and can neither run nor load anything."""
+    """Turn report.md into one HTML page with the pictures inside, which can neither run nor load anything."""
     pictures = {
         f"{PICTURES}/{name}.png": base64.b64encode(read_bytes(folder / PICTURES / f"{name}.png")).decode()
         for name in LINK.findall(text)
@@ -166,7 +166,7 @@ def as_html(title: str, text: str, folder: Path) -> str:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse to replace a page that is of no report, or to write through a link."""
+    """Refuse to replace a page that is not a report, or to write through a link."""
     check_inside(folder, PICTURES)
     for path in (folder / PAGE, folder / HTML):
         with disk_errors(path):
@@ -175,7 +175,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _make_room(folder: Path, pictures: Sequence[str]) -> None:
-    """Make the folder and remove the earlier report's pictures that are not among `pictures`."""
+    """Make the folder and remove pictures of the earlier report that are not among `pictures`."""
     check_folder(folder)
     earlier = set(LINK.findall(_text(folder / PAGE)))
     with disk_errors(folder):
@@ -190,7 +190,7 @@ def _make_room(folder: Path, pictures: Sequence[str]) -> None:
 
 
 def _text(path: Path) -> str:
-    """Read a page, "" where there is none to be read."""
+    """Read a page; "" if it cannot be read."""
     try:
         return read_text(path, follow=False)
     except UserError:

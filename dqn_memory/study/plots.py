@@ -1,8 +1,8 @@
-"""Draw the pictures of a report: curves, profiles, sizes, gains, learned values, each series always alike."""
+"""Draw the pictures of a report: curves, profiles, sizes, learned values. A series has one look in all of them."""
 
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import cycle, pairwise
+from itertools import cycle
 from math import ceil, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,52 +13,44 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter, StrMethodFormatter
 
 from dqn_memory.analysis.plots import COLOURS, FAINT, INK, STYLE, finish_panel, grid_panels, lowest, new_figure
 from dqn_memory.network import ARCHITECTURES
 from dqn_memory.study import statistics
-from dqn_memory.study.collect import Entry
+from dqn_memory.study.collect import FinishedRun
 from dqn_memory.study.statistics import Estimate, Floats, Scale, plain_name
 
 _styled = matplotlib.rc_context({**STYLE, "font.size": 10, "axes.labelsize": 10, "legend.fontsize": 9})
 SHORT = 24  # letters of a panel's title
-FEW_HEADS = 2  # up to which lines have bands
+FEW_HEADS = 2  # maximum for bands around lines
 SPAN_COLUMNS = 3  # of panels of spans
 BINS = 30  # of their histograms
 GREY = "#c4c4c4"
-FEW_SERIES = 6  # up to which one panel holds all
-MANY_SERIES = 16  # up to which a panel shows the others, too
+FEW_SERIES = 6  # maximum in one panel
+MANY_SERIES = 16  # maximum for panels that show the other series in grey
 ACROSS = 4  # panels side by side
-KEYS = 3  # names of environments side by side
-WIDE = 20  # largest cost over the least one from which their axis is logarithmic
-APART = 8.0  # points between the numbers of environments
-LEADER: Any = {"arrowstyle": "-", "color": "#b5b5b5", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
+WIDE = 20  # ratio of the costs above which their axis is logarithmic
 BESIDE = 0.13  # of a panel's width, for the names of its lines
 BEST = dict.fromkeys(statistics.HUMAN.values(), "human") | dict.fromkeys(statistics.OTHERS.values(), "most possible")
 
-# Seven colours, so that the paper's twelve recurrent and feed-forward rows that stand beside each other differ; the
-# eighth of the palette is too near to the second.
+# Seven colours; the eighth of COLOURS is too near to the second.
 PALETTE = COLOURS[:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v")
 APART_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
-MARKS = 12  # of a line with many points, which has a marker now and then
-
-
-Point = tuple[float, float, int]  # x, y and number of an environment
+MARKS = 12  # markers of a line with many points
 
 
 class Look(NamedTuple):
-    """How a series is drawn."""
+    """Colour, dash and marker of a series."""
 
     colour: str
     dash: Any
     marker: str
 
     def marked(self, points: int) -> dict[str, Any]:
-        """Keywords of a line through so many points, with its markers."""
+        """Give the keywords that draw a line of so many points with its markers."""
         line = {"color": self.colour, "linestyle": self.dash, "marker": self.marker, "markersize": 4}
         return {**line, "markevery": -(-points // MARKS) or 1}
 
@@ -77,8 +69,8 @@ FIXED: Mapping[str, Look] = {name: LOOKS[place % len(LOOKS)] for place, name in 
 def looks(series: Sequence[str]) -> dict[str, Look]:
     """Give each series a look, the same in every study for architectures and all names of looks.toml.
 
-    Other names take what is free, colours that nothing has first, in the order of the study's file, and from the
-    beginning again where all is taken; so does a name whose own look another one has, architectures first.
+    Other names take free looks in the order of the study's file, unused colours first; looks repeat if none is free.
+    If two names have the same fixed look, an architecture keeps it and the other name takes a free one.
     """
     fixed, found = {name: SAME.get(name, name) for name in series}, dict[str, Look]()
     for name in sorted(series, key=lambda name: fixed[name] not in ARCHITECTURES):
@@ -92,7 +84,7 @@ def looks(series: Sequence[str]) -> dict[str, Look]:
 
 
 def grid(down: int, across: int, size: tuple[float, float], count: int = 0, **shared: Any) -> tuple[Figure, Any]:
-    """Make panels (down, across) with common axes; of less than fill the last row `count` are shown."""
+    """Make panels (down, across) with common axes; only the first `count` are shown (0: all)."""
     figure, shared = new_figure(*size), {"sharex": True, "sharey": True, **shared}
     _, panels = grid_panels(figure.add_gridspec(down, across), count or down * across, **shared)
     for panel in panels.flat:
@@ -116,9 +108,9 @@ def series_figure(
     names: Collection[str], styles: Mapping[str, Look], draw: Callable[[Axes, str, Look | None], None],
     words: tuple[str, str], title: str = "",
 ) -> tuple[Figure, list[Axes]]:  # fmt: skip
-    """Draw all series in one panel; where there are many, in a panel each, the others in grey (no look).
+    """Draw all series in one panel; many series have a panel each, with the others in grey.
 
-    `draw` draws one of them; `words` stand across and up.
+    `draw` draws one series (in grey if its look is None); `words` label the axes x and y.
     """
     small, grey = len(names) > FEW_SERIES, len(names) <= MANY_SERIES
     figure, panels = panels_of(len(names) if small else 1)
@@ -137,22 +129,22 @@ def series_figure(
 
 
 def labelled(figure: Figure, across: str, up: str) -> None:
-    """Set words for the axes of all panels."""
+    """Label the axes of all panels."""
     figure.supxlabel(across, fontsize=10)
     figure.supylabel(up, fontsize=10)
 
 
 def _few_steps(panel: Axes, marks: int) -> None:
-    """Let few and short numbers of steps stand at an axis."""
+    """Label an axis of steps with few short numbers."""
     panel.xaxis.set_major_locator(MaxNLocator(marks, integer=True))
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 @_styled
 def curves_figure(
-    series: Mapping[str, Sequence[Entry]], styles: Mapping[str, Look], title: str, scale: Scale | None
+    series: Mapping[str, Sequence[FinishedRun]], styles: Mapping[str, Look], title: str, scale: Scale | None
 ) -> Figure:
-    """Draw the mean curves of one environment with 95 % bands, between dashed lines of random and best-known play."""
+    """Draw the mean curves of one environment with 95 % bands, and dashed lines at the reference scores."""
     success = next(iter(series.values()))[0].success
     curves = {name: _curve(runs) for name, runs in series.items()}
 
@@ -186,8 +178,8 @@ def curves_figure(
     return figure
 
 
-def _curve(runs: Sequence[Entry]) -> tuple[Floats, ...]:
-    """Give the steps (E,) at which all runs were evaluated, the mean there, and both ends of its bootstrap interval."""
+def _curve(runs: Sequence[FinishedRun]) -> tuple[Floats, ...]:
+    """Give the steps (E,) at which all runs were evaluated, and there the mean and both ends of its interval."""
     curves = [dict(zip(run.curve.steps.tolist(), run.curve.success.tolist(), strict=True)) for run in runs]
     steps = sorted(set.intersection(*map(set, curves)))
     values = np.array([[curve[step] for step in steps] for curve in curves], np.float64)  # (R, E)
@@ -199,14 +191,14 @@ def _curve(runs: Sequence[Entry]) -> tuple[Floats, ...]:
 
 
 def _beginning(steps: Floats) -> float:
-    """Choose where an axis begins: at 0, but runs that long act at random first leave the greater half of it empty."""
+    """Choose the start of an axis of steps: 0, or the first step if more than half of the axis would be empty."""
     if not len(steps) or steps.min() <= steps.max() / 2:
         return 0.0
     return float(steps.min() - 0.05 * np.ptp(steps))
 
 
 def _name_lines(panel: Axes, levels: Mapping[str, float]) -> None:
-    """Write at the right of a panel, where no curve is, what its lines are; the lower one comes first."""
+    """Name the two lines of a panel at its right edge; the lower one comes first."""
     low, high = panel.get_ylim()
     near = max(levels.values()) - min(levels.values()) < 0.15 * (high - low)
     for (word, level), side in zip(levels.items(), ("top", "bottom"), strict=True):
@@ -218,7 +210,7 @@ def _name_lines(panel: Axes, levels: Mapping[str, float]) -> None:
 
 @_styled
 def profile_figure(profiles: Mapping[str, tuple[Floats, ...]], styles: Mapping[str, Look]) -> Figure:
-    """Draw thresholds, share of scores above each, and both ends of its interval (S,): a step line a series."""
+    """Draw a step line for each series: thresholds (S,), share of scores above them, and both ends of its interval."""
 
     def draw(panel: Axes, name: str, look: Look | None) -> None:
         thresholds, share, low, high = profiles[name]
@@ -238,9 +230,9 @@ def profile_figure(profiles: Mapping[str, tuple[Floats, ...]], styles: Mapping[s
 
 @_styled
 def parameters_figure(points: Sequence[tuple[str, str, int, Estimate]], styles: Mapping[str, Look]) -> Figure:
-    """Draw normalised scores over numbers of parameters, a panel an environment.
+    """Draw normalised scores over numbers of parameters; each environment has a panel.
 
-    A point is an environment, a series, its size and its score with an interval.
+    A point is an environment, a series, its number of parameters and its score with an interval.
     """
     worlds = list(dict.fromkeys(world for world, *_ in points))
     figure, panels = panels_of(len(worlds))
@@ -264,11 +256,11 @@ def answer_figure(
     cells: Mapping[tuple[str, str], tuple[Estimate, float]], scores: Mapping[str, Estimate],
     costs: Mapping[str, Mapping[str, float]], scales: Mapping[str, Scale],
 ) -> Figure:  # fmt: skip
-    """Draw which series is good where: a heat map of scores, and beside it the mean score over each cost.
+    """Draw a heat map of scores by series and environment, and beside it the mean score over each cost.
 
-    `cells` hold the score, and the same normalised, of a series in an environment: the lighter, the lower; red is below
-    random play. `scores` are normalised over all environments; `costs` stand by what they are costs of, then by series.
-    A line joins what scores more than all that costs as much or less.
+    `cells` hold the score and the normalised score of a series in an environment; lighter is lower, and red is below
+    random play. `scores` are normalised means over all environments. `costs` are by kind of cost, then by series. The
+    line is the Pareto front.
     """
     series = list(scores)
     pairs = zip(cycle([*PALETTE, INK]), cycle(APART_MARKERS), strict=False)
@@ -297,7 +289,7 @@ def answer_figure(
 
 
 def _front(scores: Mapping[str, Estimate], costs: Mapping[str, float]) -> tuple[list[float], list[float]]:
-    """Give the costs and scores, in order, of what scores more than all that costs as much or less."""
+    """Give the costs and scores of the Pareto front in order: no cheaper series scores more than one of these."""
     front: list[tuple[float, float]] = []
     for cost, score in sorted((costs[name], scores[name].point) for name in scores):
         if not front or score > front[-1][1]:
@@ -309,7 +301,7 @@ def _heat_map(
     panel: Axes, cells: Mapping[tuple[str, str], tuple[Estimate, float]],
     series: Sequence[str], scales: Mapping[str, Scale], styles: Mapping[str, Look],
 ) -> None:  # fmt: skip
-    """Draw scores with their intervals by series and environment; marks beside the names are those of other panels."""
+    """Draw scores with their intervals; the marker beside a series is the one of the other panels."""
     worlds = list(scales)
     shades = [[cells[name, world][1] if (name, world) in cells else np.nan for world in worlds] for name in series]
     blues = ListedColormap(colormaps["Blues"](np.linspace(0, 0.8, 256)), under="#f4cccc")
@@ -338,67 +330,12 @@ def _heat_map(
 
 
 @_styled
-def gains_figure(
-    properties: Mapping[str, Sequence[float | None]],
-    gains: Mapping[str, Sequence[Estimate | None]],
-    worlds: Sequence[str],
-) -> Figure:
-    """Draw gain over property, a panel each, with a key to the numbers: the environments' rows in the table."""
-    size = 2.15 * len(properties) + 0.6, 2.5 * len(gains) + 0.6 + 0.2 * ceil(len(worlds) / KEYS)
-    figure, panels = grid(len(gains), len(properties), size, sharex="col", sharey="row")
-    points = {}
-    for row, (gain, values) in zip(panels, gains.items(), strict=True):
-        for panel, places in zip(row, properties.values(), strict=True):
-            points[panel] = _scatter(panel, places, values)
-            panel.axhline(0, color=FAINT, linewidth=0.9)
-        row[0].set_ylabel(f"gain in success:\n{gain}")
-    for panel, name in zip(panels[-1], properties, strict=True):
-        panel.set_xlabel(name)
-        panel.xaxis.set_major_locator(MaxNLocator(4))
-    names = [Line2D([], [], linestyle="none", label=f"{number}  {world}") for number, world in enumerate(worlds, 1)]
-    figure.legend(handles=names, loc="outside lower center", ncols=KEYS, handlelength=0, handletextpad=0)
-    figure.draw_without_rendering()  # now it is known where the points are
-    for panel, each in points.items():
-        _number(panel, each)
-    return figure
-
-
-def _scatter(panel: Axes, places: Sequence[float | None], values: Sequence[Estimate | None]) -> list[Point]:
-    """Draw the points of a panel, and give them with their numbers."""
-    numbered = enumerate(zip(places, values, strict=True), 1)
-    pairs = [(x, y, number) for number, (x, y) in numbered if x is not None and y is not None]
-    for x, y, _ in pairs:
-        panel.plot([x, x], [y.low, y.high], color="#9cc3de", linewidth=1.2)
-        panel.plot(x, y.point, "o", color="#0072b2", markersize=4.5)
-    if len(pairs) < statistics.FEWEST:
-        panel.set_title(f"{len(pairs)} world{'' if len(pairs) == 1 else 's'}", fontsize=8, color=FAINT, pad=14)
-    return [(x, y.point, number) for x, y, number in pairs]
-
-
-def _number(panel: Axes, points: Sequence[Point]) -> None:
-    """Write the numbers side by side above the panel, each with a thin line to its point, as points may coincide."""
-    ordered = sorted(points)
-    box, apart = panel.get_window_extent(), APART * panel.figure.dpi / 72
-    places = [float(panel.transData.transform(point[:2])[0]) for point in ordered]
-    for left, right in pairwise(range(len(places))):
-        places[right] = max(places[right], places[left] + apart)
-    places[-1:] = [min(place, box.x1) for place in places[-1:]]
-    for right, left in pairwise(reversed(range(len(places)))):
-        places[left] = min(places[left], places[right] - apart)
-    for place, (x, y, number) in zip(places, ordered, strict=True):
-        panel.annotate(
-            str(number), (x, y), ((place - box.x0) / box.width, 1.0), textcoords="axes fraction",
-            ha="center", va="bottom", fontsize=8, arrowprops=LEADER,
-        )  # fmt: skip
-
-
-@_styled
 def over_time_figure(
     steps: Floats, lines: Mapping[str, Mapping[tuple[int, int], Floats]], starts: Mapping[str, float], title: str
 ) -> Figure:
-    """Draw learned values over training steps (E,), a column a name, a row a layer: (R, E) by layer and head.
+    """Draw learned values (R, E) over training steps (E,); names are columns, layers are rows.
 
-    A panel of a few heads has bands of the standard deviation over R runs.
+    Panels with few heads have bands of the standard deviation over R runs.
     """
     layers = sorted({layer for heads in lines.values() for layer, _ in heads})
     size = 3.3 * len(lines) + 1.5, 2.1 * len(layers) + 0.9
@@ -428,7 +365,7 @@ def _heads(panel: Axes, steps: Floats, heads: Mapping[int, Floats]) -> None:
 
 @_styled
 def spans_figure(found: Mapping[str, tuple[Floats, float]], styles: Mapping[str, Look], title: str) -> Figure:
-    """Draw histograms on common axes."""
+    """Draw a histogram of the spans of each series on common axes."""
     across = min(SPAN_COLUMNS, ceil(sqrt(len(found))))
     down = ceil(len(found) / across)
     figure, panels = grid(down, across, (2.9 * across + 0.6, 2.1 * down + 0.7), len(found))

@@ -19,14 +19,14 @@ from dqn_memory.study.statistics import Floats
 
 WINDOW = 10  # evaluations in the running average
 LEVELS = (0.5, 0.9)
-FINALS = ("sampled", "final")  # the first that is logged counts: PPO runs whose evaluations are greedy log both
+FINALS = ("sampled", "final")  # groups of metrics; the first that is logged counts (PPO may log both)
 
 MEANINGS = {
-    "last_average": f"mean success of the last {WINDOW} evaluations, or of all where there are fewer",
+    "last_average": f"mean success of the last {WINDOW} evaluations, or of all if there are fewer",
     "mean_average": f"running average over {WINDOW} evaluations (fewer at the start), averaged over training",
-    "final": "success of the final evaluation, which has more episodes of its own; of PPO by sampled actions",
-    "steps_to": "steps at the first evaluation that reached the level; > N where none did within the run's N steps",
-    "area": "area under the curve of evaluations by the trapezoidal rule, divided by the steps it spans",
+    "final": "success of the final evaluation, which has more and new episodes; of PPO by sampled actions",
+    "steps_to": "steps at the first evaluation that reached the level; > N if none did within the run's N steps",
+    "area": "area under the curve of evaluations (trapezoidal rule), divided by the steps that it spans",
 }
 
 
@@ -41,9 +41,9 @@ class Curve:
 
 
 def read_curve(lines: Sequence[Mapping[str, Any]], success: bool, source: str) -> Curve:
-    """Read the evaluation curve from a run's log lines: of success, or of returns where nothing counts as success.
+    """Read the evaluation curve from a run's log lines: of success rates, or of returns.
 
-    A UserError, which calls the lines `source`, where they hold no evaluation, or one that is no such number.
+    A UserError says that the lines, which it calls `source`, hold no evaluation or one that is not a valid number.
     """
     name = "success_rate" if success else "episodic_return"
     names = [f"{kind}/{name}" for kind in FINALS]
@@ -64,9 +64,9 @@ def read_curve(lines: Sequence[Mapping[str, Any]], success: bool, source: str) -
 
 
 def summarise(curve: Curve) -> dict[str, Any]:
-    """Compute the numbers of MEANINGS from a curve; `steps_to` has one for each of LEVELS, None where it was not met.
+    """Compute the numbers of MEANINGS from a curve; `steps_to` has one for each of LEVELS, None if it was not reached.
 
-    The area is that from the first evaluation to the last, by step; one evaluation gives its value.
+    The area spans the steps from the first evaluation to the last; a single evaluation gives its value.
     """
     ends = range(1, len(curve.success) + 1)
     average = np.array([curve.success[max(0, end - WINDOW) : end].mean() for end in ends])  # (E,)
@@ -83,11 +83,11 @@ def summarise(curve: Curve) -> dict[str, Any]:
 
 
 def median_steps(reached: Sequence[int | None]) -> int | None:
-    """Take the median over runs of one budget; those that did not reach the level (None) count as later than others."""
+    """Take the median over runs of one budget; runs that did not reach the level (None) count as the latest."""
     middle = float(np.median([math.inf if steps is None else steps for steps in reached]))
     return None if math.isinf(middle) else round(middle)
 
 
 def in_steps(reached: int | None, budget: int) -> str:
-    """Say when a level was reached: 1,200, or > 2,000 where it was not within the budget."""
+    """Show the steps to a level: 1,200, or > 2,000 if the budget was too short."""
     return f"> {budget:,}" if reached is None else f"{reached:,}"

@@ -1,4 +1,4 @@
-"""Read Markdown so that its page holds what a report has, and nothing that runs, loads or leads to a script."""
+"""Turn Markdown into HTML with the tags of a report alone: nothing that runs, loads or links to a script."""
 
 import html
 import re
@@ -18,7 +18,7 @@ CONTROL = re.compile(r"[\x00-\x20\x7f-\x9f]")
 
 
 class Cleaner(Treeprocessor):
-    """Leaves what is known alone and makes plain text of all else; `pictures` are PNG files in base64 by their link."""
+    """Keeps allowed tags and attributes and turns others into text; `pictures` are base64 PNG files by their link."""
 
     def __init__(self, reader: markdown.Markdown, pictures: Mapping[str, str]) -> None:
         super().__init__(reader)
@@ -31,7 +31,7 @@ class Cleaner(Treeprocessor):
             element.attrib.clear()
             if tag == "img" and (data := self.pictures.get(given.get("src", ""))) is not None:
                 element.attrib.update(src=f"data:image/png;base64,{data}", alt=given.get("alt", ""))
-            elif tag == "a" and leads_nowhere_else(given.get("href", "")):
+            elif tag == "a" and is_safe_link(given.get("href", "")):
                 element.set("href", given["href"])
             elif tag in TAGS:
                 element.attrib.update({name: value for name, value in given.items() if name in KEPT.get(tag, ())})
@@ -39,13 +39,13 @@ class Cleaner(Treeprocessor):
                 element.tag, element.text = "span", given.get("alt", "") if tag == "img" else element.text
 
 
-def leads_nowhere_else(link: str) -> bool:
-    """Tell whether a link is one of http or https, or relative, also as a browser reads it."""
+def is_safe_link(link: str) -> bool:
+    """Tell whether a link is http, https or relative, also after a browser unescapes it."""
     return all(LINK.fullmatch(each) and not CONTROL.search(each) for each in (link, html.unescape(link)))
 
 
 def to_html(text: str, pictures: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Give the page of a text, which shows these pictures alone, and its headings of the second level by their id."""
+    """Convert a text, with these pictures alone, and list its headings of the second level by their id."""
     contents = {"toc_depth": "2-2", "marker": ""}
     reader: Any = markdown.Markdown(
         extensions=["tables", "toc"], extension_configs={"tables": {"use_align_attribute": True}, "toc": contents}

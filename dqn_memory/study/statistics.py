@@ -1,7 +1,7 @@
 """Aggregates of scores over runs and tasks with stratified bootstrap intervals (Agarwal et al. 2021).
 
-Scores are a matrix: R runs (seeds) by M tasks (worlds, games), one number each. A resample draws the R runs of every
-task anew, with replacement and independently of the other tasks, so the tasks themselves are taken as given.
+Scores are a matrix of R runs (seeds) by M tasks (environments, games). A resample draws the R runs of every task anew,
+with replacement and independently of the other tasks. The tasks themselves are taken as given.
 """
 
 import csv
@@ -20,18 +20,17 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Statistic = Callable[..., Floats]  # (..., R, M) -> (...) or (..., S)
 REPETITIONS = 50_000  # of aggregates
-PAIRS = 10_000  # of single means, differences and correlations
-FEW = 2_000  # of what is drawn or compared pair by pair
+PAIRS = 10_000  # of single means and differences
+FEW = 2_000  # of statistics that compare or draw pair by pair
 LEVEL = 0.95
-POWER = 0.8  # of a test, for the smallest effect that it would show
+POWER = 0.8  # of a test for the smallest detectable effect
 CHUNK = 1_000  # resamples held in memory at a time
-FEWEST = 4  # pairs below which the interval of a correlation says nothing
 # Share of the 95 % intervals of a mean that hold the true one, by the number of normally distributed runs.
 COVERAGE = {2: 0.50, 3: 0.75, 4: 0.80, 5: 0.84, 10: 0.90}
 
 
 class Estimate(NamedTuple):
-    """A number with its interval, whose ends are NaN where the data give none."""
+    """A number with its interval; the ends are NaN if the data give no interval."""
 
     point: float
     low: float
@@ -47,14 +46,15 @@ class Estimate(NamedTuple):
 
 
 def iqm(scores: Floats) -> Floats:
-    """Average the middle half of the scores of all runs and tasks: the interquartile mean. Scores (..., R, M)."""
+    """Compute the interquartile mean of scores (..., R, M): the mean of their middle half."""
     return np.asarray(stats.trim_mean(scores.reshape(*scores.shape[:-2], -1), 0.25, axis=-1))
 
 
 def probability_of_improvement(scores: Floats, others: Floats) -> Floats:
-    """Compute the chance that a run of the first beats a run of the second on a task, ties half, averaged over tasks.
+    """Compute the probability that a run of the first beats a run of the second on a task, averaged over tasks.
 
-    Scores (..., R, M) and (..., Q, M). It is the mean over tasks of the Mann-Whitney U divided by R Q.
+    Scores are (..., R, M) and (..., Q, M); a tie counts half. The result is the mean over tasks of the Mann-Whitney U
+    divided by R Q.
     """
     left, right = scores[..., :, None, :], others[..., None, :, :]  # (..., R, 1, M), (..., 1, Q, M)
     wins = (left > right) + 0.5 * (left == right)
@@ -65,27 +65,27 @@ AGGREGATES: dict[str, Statistic] = {  # in the order in which tables show them
     "IQM": iqm,
     "median": lambda scores: np.asarray(np.median(scores.mean(-2), axis=-1)),  # over tasks, of the means over runs
     "mean": lambda scores: scores.mean((-2, -1)),
-    "optimality gap": lambda scores: 1.0 - np.minimum(scores, 1.0).mean((-2, -1)),  # how far they fall short of 1
+    "optimality gap": lambda scores: 1.0 - np.minimum(scores, 1.0).mean((-2, -1)),  # mean shortfall from 1
 }
 
 
 def share_above(thresholds: Floats) -> Statistic:
-    """Give the statistic that is the share of scores above each threshold: (..., R, M) -> (..., S)."""
+    """Make the statistic "share of scores above each threshold": (..., R, M) -> (..., S)."""
     return lambda scores: np.stack([(scores > threshold).mean((-2, -1)) for threshold in thresholds], -1)
 
 
 def resample_indices(shape: tuple[int, ...], repetitions: int = REPETITIONS, seed: int = 0) -> Indices:
-    """Draw which run stands where in every resample of (R, ...): (repetitions, R, ...), uniform in 0..R-1."""
+    """Draw the runs of every resample of (R, ...): (repetitions, R, ...), uniform in 0..R-1."""
     return np.random.default_rng(seed).integers(0, shape[0], (repetitions, *shape))
 
 
 def bootstrap(
     statistic: Statistic, *samples: Floats, repetitions: int = FEW, indices: Sequence[Indices] | None = None
 ) -> tuple[Floats, Floats, Floats]:
-    """Compute a statistic of samples, and both ends of its percentile interval; NaN where a sample is one run.
+    """Compute a statistic of samples and both ends of its percentile interval (NaN if a sample is one run).
 
-    Samples are scores (R, M), resampled independently of each other. `indices` are the resamples (repetitions, R, M)
-    of each; without them they are drawn.
+    Samples are scores (R, M), resampled independently of each other. `indices` are the resamples (repetitions, R, M) of
+    each sample; they are drawn if None.
     """
     point = np.asarray(statistic(*samples))
     if min(map(len, samples)) < 2:
@@ -103,7 +103,7 @@ def bootstrap(
 
 
 def percentiles(draws: Floats) -> Floats:
-    """Give both ends of the central interval of draws (repetitions, ...): (2, ...). Undefined draws are left out."""
+    """Compute both ends of the central interval of draws (repetitions, ...): (2, ...). NaN draws are left out."""
     tail = 50 * (1 - LEVEL)
     return np.asarray(np.nanpercentile(draws, [tail, 100 - tail], axis=0))
 
@@ -111,18 +111,18 @@ def percentiles(draws: Floats) -> Floats:
 def estimate(
     statistic: Statistic, *samples: Floats, repetitions: int = FEW, indices: Sequence[Indices] | None = None
 ) -> Estimate:
-    """Compute a number of samples with its interval, as `bootstrap` does."""
+    """Compute a scalar statistic of samples with its interval, as `bootstrap` does."""
     return Estimate(*map(float, bootstrap(statistic, *samples, repetitions=repetitions, indices=indices)))
 
 
 def aggregates(scores: Floats) -> dict[str, Estimate]:
-    """Compute all of AGGREGATES of scores (R, M), each from the same resamples."""
+    """Compute all of AGGREGATES of scores (R, M) from the same resamples."""
     indices = [resample_indices(scores.shape)]
     return {name: estimate(statistic, scores, indices=indices) for name, statistic in AGGREGATES.items()}
 
 
 def resampled_means(values: Floats | Sequence[float], repetitions: int, generator: np.random.Generator) -> Floats:
-    """Draw the mean over runs of values (R, ...) so many times: (repetitions, ...)."""
+    """Resample values (R, ...) and average each resample over runs: (repetitions, ...)."""
     chosen = generator.integers(0, len(values), (repetitions, len(values)))
     return np.asarray(np.asarray(values, np.float64)[chosen].mean(1))
 
@@ -133,15 +133,15 @@ def games_won(scores: Floats) -> int:
 
 
 def interval(values: Sequence[float], repetitions: int = PAIRS) -> Estimate:
-    """Average over runs, with the bootstrap interval, which one run does not have."""
+    """Average over runs, with the bootstrap interval; one run has no interval."""
     return estimate(AGGREGATES["mean"], np.array(values, np.float64)[:, None], repetitions=repetitions)
 
 
 def difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Estimate:
-    """Average the first's mean less the second's over pairs, with an interval by resampling the runs of every side.
+    """Average the difference of means over pairs, with an interval by resampling the runs of every side.
 
-    A sample that is a side of several pairs (the same object) is drawn once for all of them: its noise is shared, and
-    drawn for each pair apart it would be averaged away.
+    If one sample (the same object) occurs in several pairs, it is resampled once for all of them. Independent
+    resampling would understate the variance.
     """
     point = float(np.mean([np.mean(first) - np.mean(second) for first, second in pairs]))
     if min(len(side) for pair in pairs for side in pair) < 2:
@@ -154,13 +154,13 @@ def difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Esti
 
 
 def mean_over(samples: Sequence[Sequence[float]]) -> Estimate:
-    """Average the means of samples of any sizes, with an interval by resampling the runs of each."""
+    """Average the means of samples, which may differ in size, with an interval by resampling each sample."""
     nothing = [0.0, 0.0]
     return difference([(sample, nothing) for sample in samples])
 
 
 class Moments(NamedTuple):
-    """A sample by its mean, the standard error of that mean, and its size."""
+    """Mean, standard error of the mean, and size of a sample."""
 
     mean: float
     error: float
@@ -168,28 +168,28 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, sample: Sequence[float]) -> Self:
-        """Give the moments of at least two numbers."""
+        """Compute the moments of two numbers or more."""
         if min(sample) == max(sample):
             return cls(float(sample[0]), 0.0, len(sample))  # a rounded mean would differ and look like variance
         return cls(float(np.mean(sample)), float(stats.sem(sample)), len(sample))
 
 
-def welch(first: Moments, second: Moments, alternative: str = "two-sided") -> float:
-    """Give the p value of Welch's t-test that two samples have the same mean.
+def welch(first: Moments, second: Moments) -> float:
+    """Give the two-sided p value of Welch's t-test that two samples have the same mean.
 
-    It is NaN where neither varies, or one is a single number.
+    It is NaN if neither sample varies, or if one is a single number.
     """
     if first.error == second.error == 0 or min(first.size, second.size) < 2:
         return math.nan
     sides = [(side.mean, side.error * math.sqrt(side.size), side.size) for side in (first, second)]
-    return float(stats.ttest_ind_from_stats(*sides[0], *sides[1], equal_var=False, alternative=alternative).pvalue)
+    return float(stats.ttest_ind_from_stats(*sides[0], *sides[1], equal_var=False).pvalue)
 
 
 class Contrast(NamedTuple):
-    """The mean of one sample less that of another, averaged over environments, with Welch's standard error.
+    """Difference of the means of two samples, averaged over environments, with Welch's standard error.
 
-    Where nothing varies there is no t: `certain` is the p value by permutation, `fewest` in how many ways the numbers
-    of the smallest pair of samples can be dealt to its two sides.
+    If nothing varies there is no t value. `certain` is then the p value of a permutation test, and `fewest` the number
+    of ways to deal the numbers of the smallest pair of samples to its two sides.
     """
 
     effect: float
@@ -199,9 +199,9 @@ class Contrast(NamedTuple):
     fewest: int = 2
 
     def margin(self, claims: int = 1) -> float:
-        """Half of the interval that holds 95 % of so many claims at once (Bonferroni).
+        """Compute half of the 95 % interval, corrected for so many claims (Bonferroni).
 
-        Equal numbers leave none, if there are enough of them to show a difference; of fewer nothing is known.
+        If nothing varies it is 0 for samples that are large enough to show a difference, and infinite for smaller ones.
         """
         if not self.error:
             return 0.0 if 2 / self.fewest < 1 - LEVEL else math.inf
@@ -209,31 +209,31 @@ class Contrast(NamedTuple):
 
     @property
     def p(self) -> float:
-        """Two-sided p value of no difference."""
+        """Compute the two-sided p value of no difference."""
         if not self.error:
             return self.certain
         return float(2 * stats.t.sf(abs(self.effect) / self.error, self.freedom))
 
     def detectable(self, claims: int = 1) -> float:
-        """Compute the true lead that such samples would show in 80 of 100 studies of so many claims."""
+        """Compute the smallest true lead that a study of so many claims detects with probability `POWER`."""
         if not self.error:
             return 0.0
         critical = self.margin(claims) / self.error
 
-        def lacking(lead: float) -> float:  # in power, of a true lead of so many errors (noncentral t)
+        def missing_power(lead: float) -> float:  # of a true lead in units of the error (noncentral t)
             return POWER - float(stats.nct.sf(critical, self.freedom, lead))
 
-        return float(optimize.brentq(lacking, 0, 10 * critical)) * self.error
+        return float(optimize.brentq(missing_power, 0, 10 * critical)) * self.error
 
     def verdict(self, p: float, least: float, claims: int = 1) -> str:
-        """Judge the claim of a lead by a corrected p value, and by the smallest lead that would matter."""
+        """Judge the claim of a lead by its corrected p value and by the smallest lead that would matter (`least`)."""
         if p < 1 - LEVEL:
             return "supported" if self.effect > 0 else "refuted"
         return "no such lead" if self.effect + self.margin(claims) < least else "undecided"
 
 
 def contrast(pairs: Sequence[Sequence[Sequence[float]]]) -> Contrast:
-    """Compare two samples of at least two numbers in each of several environments, where their spreads may differ."""
+    """Compare two samples of two numbers or more in each of several environments by Welch's test."""
     moments = [[Moments.of(side) for side in pair] for pair in pairs]
     parts = [(side.error / len(pairs), side.size) for pair in moments for side in pair]
     variance = sum(error**2 for error, _ in parts)
@@ -248,7 +248,7 @@ def contrast(pairs: Sequence[Sequence[Sequence[float]]]) -> Contrast:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Correct p values, none of them NaN, for their number (Holm 1979)."""
+    """Correct p values for their number (Holm 1979); none may be NaN."""
     order = sorted(range(len(values)), key=lambda place: values[place])
     corrected, highest = list(values), 0.0
     for rank, place in enumerate(order):
@@ -257,32 +257,31 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def spearman(x: Floats, y: Floats) -> Floats:
-    """Correlate the ranks along the last axis, ties sharing theirs: (..., N) -> (...); NaN where a side is constant."""
-    left, right = (stats.rankdata(side, axis=-1) - (x.shape[-1] + 1) / 2 for side in (x, y))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((left * right).sum(-1) / np.sqrt((left**2).sum(-1) * (right**2).sum(-1)))
+def below_best(samples: Mapping[str, Sequence[float]]) -> list[str]:
+    """Name the samples whose mean is significantly below the highest one: Welch's test, corrected for all (Holm).
 
-
-def rank_correlation(x: Floats, y: Floats, indices: Indices | None = None) -> Estimate:
-    """Compute Spearman's correlation of N pairs, and the percentile interval over resampled pairs.
-
-    `indices` (repetitions, N) are the resamples; without them they are drawn. Resamples in which one side is constant
-    have no correlation and are left out.
+    Samples of one number are left out.
     """
-    chosen = resample_indices(x.shape, PAIRS) if indices is None else indices
-    low, high = percentiles(spearman(x[chosen], y[chosen]))
-    return Estimate(float(spearman(x, y)), float(low), float(high))
+    tested = {name: sample for name, sample in samples.items() if len(sample) > 1}
+    best = max(tested, key=lambda name: float(np.mean(tested[name])), default="")
+    rivals = [name for name in tested if name != best]
+    corrected = holm([contrast([(tested[best], tested[name])]).p for name in rivals])
+    return [name for name, p in zip(rivals, corrected, strict=True) if p < 1 - LEVEL]
+
+
+def runs_reaching(scores: Sequence[float], level: float) -> str:
+    """Count the runs whose score reaches a level: 8 of 10."""
+    return f"{sum(score >= level for score in scores)} of {len(scores)}"
 
 
 class Scale(NamedTuple):
-    """The scores that count as 0 and as 1."""
+    """The reference scores that count as 0 and as 1."""
 
     zero: float
     one: float
 
     def __call__(self, score: float) -> float:
-        """Put a score on this scale; below 0 and above 1 are kept."""
+        """Normalise a score; the result may lie below 0 or above 1."""
         return (score - self.zero) / (self.one - self.zero)
 
 
@@ -297,10 +296,10 @@ OTHERS: Mapping[str, Scale] = {"CartPole-v1": Scale(22.2, 500.0)}
 
 
 def world_scale(id: str, success: bool = True) -> Scale | None:
-    """Give the success, or the return, of random actions and of the best player known with default options.
+    """Give the success, or the return, of random actions and of the best known player with default options.
 
-    Where the optimum is only bounded the best known player stands at the lower bound, so that a score may exceed 1.
-    None: `envs/baselines/lines.json` has no lines of this environment.
+    If the optimum is only bounded, the lower bound stands for the best known player, and a score may exceed 1. The
+    result is None if `envs/baselines/lines.json` has no reference scores of this environment.
     """
     lines = baselines.lines(id)
     if lines is None:
@@ -316,10 +315,10 @@ def game(name: str) -> str:
 
 
 def short_name(label: str) -> str:
-    """Leave out an environment's family and version."""
+    """Remove family and version from an environment's label."""
     return label.split("/")[-1].removesuffix("-v0")
 
 
 def plain_name(label: str) -> str:
-    """Name an environment in running text."""
+    """Name an environment for running text."""
     return short_name(label).replace("-", " ")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from PIL import Image
 from run_folders import told
 from unizero_models import actions, model, simplex
@@ -16,8 +15,6 @@ from dqn_memory.analysis import plots
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.analysis.video import LAST_MS, LONGEST_MS, MARGIN, NAMES, PAGES, ROW, STEP_MS, Looks, save_video
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.plots import gains_figure
-from dqn_memory.study.statistics import Estimate
 from world_models.unizero import plots as unizero_plots
 from world_models.unizero.analysis import attention_maps
 
@@ -225,20 +222,6 @@ def apart(found):
     return not any(one.overlaps(other) for place, one in enumerate(found) for other in found[:place])
 
 
-def test_numbers_of_environments_have_a_key_and_do_not_lie_on_each_other():
-    properties = {"delay": [1.0, 1.0, 1.01, 5.0, None, 1.0, 5.0], "gap": [0.1 * each for each in range(7)]}
-    gains = {"both": [Estimate(value, value - 0.1, value + 0.1) for value in (0, 0, 0, 0.1, 0.2, 0.001, 0.1)]}
-    worlds = [f"Some/Environment-{number}-v0" for number in range(1, 8)]
-    figure = gains_figure(properties, gains, worlds)
-    assert words(figure.legends[0].get_texts()) == [f"{place}  {world}" for place, world in enumerate(worlds, 1)]
-    for panel, numbers in zip(figure.axes, ({1, 2, 3, 4, 6, 7}, {1, 2, 3, 4, 5, 6, 7}), strict=True):
-        assert {int(text.get_text()) for text in panel.texts} == numbers
-        for text, place in ((text, int(text.get_text()) - 1) for text in panel.texts):
-            assert text.xy == (properties[panel.get_xlabel()][place], gains["both"][place].point)
-    figure.draw_without_rendering()
-    for panel in figure.axes:
-        found = [Text.get_window_extent(text) for text in panel.texts]
-        assert apart(found) and all(box.x1 <= figure.bbox.x1 for box in found)
 
 
 def test_bars_are_means_and_the_start_is_dashed():

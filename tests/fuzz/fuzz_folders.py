@@ -24,14 +24,16 @@ from dqn_memory.study.archive import checksum, open_source
 from dqn_memory.study.collect import collect
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.gather import gather
-from dqn_memory.study.report import lead
+from dqn_memory.study.report import introduction
 from dqn_memory.study.run import main as study_run
 from dqn_memory.study.runner import open_runs, take_over
+from dqn_memory.study.sections import runs as run_sections
 from dqn_memory.study.sections import scores
 from dqn_memory.study.store import Study
 from envs.files import sha256
 
 MOST_SECONDS = 60  # of the clock, after which a case hangs
+SECTIONS = (run_sections.left_out_section, run_sections.runs_section, run_sections.cost_section, scores.table_section)
 LINKS = tuple(kind for kind in KINDS if kind.startswith("link"))
 SPECIAL = tuple(kind for kind in KINDS if kind not in LINKS)
 SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"
@@ -57,7 +59,7 @@ USES: dict[str, Callable[[str, Path], Any]] = {  # what is done with a run of a 
     "resume": resume,
     "load_run": lambda kind, run: load_run(run),
     "Agent.load": lambda kind, run: Agent.load(run),
-    "report": lambda kind, run: lead(collect(gather([run], "runs"))),
+    "report": lambda kind, run: introduction(collect(gather([run], "runs"))),
 }
 OF_NETWORKS: dict[str, Callable[[str, Path], Any]] = {
     "evaluate": lambda kind, run: evaluate.main([str(run), "--episodes", "1"]),
@@ -152,8 +154,8 @@ class ArchiveTarget:
         def case() -> None:
             signal.alarm(MOST_SECONDS)
             data = collect(open_source(kept))
-            lead(data)
-            for section in (scores.left_out_section, scores.runs_section, scores.cost_section, scores.table_section):
+            introduction(data)
+            for section in SECTIONS:
                 section(data)
 
         return case

@@ -192,7 +192,7 @@ def foreign_archive(source: tuple[Path, random.Random], folder: Path) -> Case:
 
     def case() -> None:
         archive_module.checksum = archive_module.sha256 = lambda _: Sealed()
-        report.main([str(copy), *draw.choice(([], ["--published"], ["--no-attention"]))])
+        report.main([str(copy), *draw.choice(([], ["--no-attention"]))])
 
     return in_folder(folder, plant(folder), case)
 

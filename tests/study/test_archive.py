@@ -20,9 +20,9 @@ from dqn_memory.study.archive import TRAINING_LINES, RunRecord, compact, open_so
 from dqn_memory.study.collect import Data, kept_record
 from dqn_memory.study.definition import expand, parse_definition, read_definition
 from dqn_memory.study.gather import gather
-from dqn_memory.study.report import archive, main, unsound
+from dqn_memory.study.report import archive_runs, main, unsound
 from dqn_memory.study.runner import _alike, offered
-from dqn_memory.study.sections.scores import left_out_rows
+from dqn_memory.study.sections.runs import left_out_rows
 from dqn_memory.study.store import Study, write_checksums
 from envs.files import sha256
 
@@ -32,7 +32,7 @@ RUN = "POMDP-Hallway-v0__dtqn4__seed-2"
 @pytest.fixture
 def kept(finished: Path, tmp_path: Path) -> Path:
     """An archive of the finished study."""
-    archive(read(finished), tmp_path / "kept")
+    archive_runs(read(finished), tmp_path / "kept")
     return tmp_path / "kept"
 
 
@@ -48,7 +48,7 @@ def test_an_archive_gives_back_every_number(finished: Path, tmp_path: Path) -> N
     config = (run / "config.toml").read_text().replace("plugin = []", 'plugin = ["a,b", "1", ""]')
     (run / "config.toml").write_text(config)
     data = read(finished)
-    archive(data, tmp_path / "kept")
+    archive_runs(data, tmp_path / "kept")
     source = open_source(tmp_path / "kept")
     assert not source.damage and len(source.runs) == 8
     for entry in data.entries:
@@ -72,7 +72,7 @@ def test_runs_that_were_copied_name_no_folder_where_they_were_made(finished: Pat
     (run / "environment.json").write_text(
         json.dumps(MACHINE | {"revision": "1234567", "command": f"train --run {made}"})
     )
-    archive(read(finished), tmp_path / "kept")
+    archive_runs(read(finished), tmp_path / "kept")
     kept = (open_source(tmp_path / "kept").recorded or {})[RUN]
     assert kept.config["output"]["run"] == f"runs/studies/small/runs/{RUN}"
     assert kept.environment["command"] == f"train --run runs/studies/small/runs/{RUN}"
@@ -107,7 +107,7 @@ def test_runs_that_no_report_shows_are_kept_as_shortly(kept: Path, tmp_path: Pat
     source = open_source(kept)
     longer = {"step": 1, "eval/success_rate": 1 / 3, "eval/success_low": 0.1}
     recorded = {name: replace(record, metrics=[longer]) for name, record in (source.recorded or {}).items()}
-    archive(Data(replace(source, recorded=recorded), (), ()), tmp_path / "again")
+    archive_runs(Data(replace(source, recorded=recorded), (), ()), tmp_path / "again")
     again = open_source(tmp_path / "again").recorded or {}
     assert len(again) == 8
     assert all(record.metrics == [{"step": 1, "eval/success_rate": 0.3333333}] for record in again.values())
@@ -138,7 +138,7 @@ def test_a_lost_report_is_made_again_from_the_tables(finished: Path, tmp_path: P
 
 def test_an_archive_is_replaced_by_its_own_study_only(finished: Path, kept: Path, tmp_path: Path) -> None:
     before = contents(kept)
-    archive(read(finished), kept)
+    archive_runs(read(finished), kept)
     assert contents(kept) == before
     make_study(tmp_path / "other", [HALLWAY], '["dgfqn"]', [1])
     (tmp_path / "full").mkdir()
@@ -149,7 +149,7 @@ def test_an_archive_is_replaced_by_its_own_study_only(finished: Path, kept: Path
         (finished, kept, f"holds 1 runs that this study lacks, such as {RUN}"),
         (finished, tmp_path / "full", "something else than an archive"),
     ):
-        assert words in told(archive, read(folder), where)
+        assert words in told(archive_runs, read(folder), where)
     assert contents(kept) == before
 
 
@@ -160,7 +160,7 @@ def test_runs_keep_their_numbers_when_others_are_added(tmp_path: Path) -> None:
         folder = tmp_path / str(len(seeds))
         folder.mkdir()
         make_study(folder / "small", [MEMORY], '["dtqn4"]', seeds, noisy({}))
-        archive(read(folder / "small"), tmp_path / "kept")
+        archive_runs(read(folder / "small"), tmp_path / "kept")
         texts.append((tmp_path / "kept/metrics.csv").read_text())
     assert texts[1].startswith(texts[0]) and len(texts[1]) > len(texts[0])
     rows = (tmp_path / "kept/runs.csv").read_text().splitlines()[1:]
@@ -251,8 +251,8 @@ def test_unfinished_runs_are_named_and_do_not_hinder(finished: Path) -> None:
 def test_a_study_without_a_finished_run_has_a_report(finished: Path) -> None:
     for run in Study.open(finished).runs():
         Study.open(finished).mark(run.name, "waiting")
-    text = (report(finished, "--published") / "report.md").read_text()
-    headings = [heading for heading in (*HEADINGS, "Beside the published scores") if heading != "Every run"]
+    text = (report(finished) / "report.md").read_text()
+    headings = [heading for heading in HEADINGS if heading != "Every run"]
     assert all(f"## {heading}\n" in text for heading in headings)
     assert "No run is finished yet." in text
 
@@ -371,7 +371,7 @@ def test_a_merged_archive_keeps_what_a_run_takes_and_what_is_skipped(finished: P
             study.mark(run.name, "failed", error="skipped")
     text = (finished / "study.toml").read_text()
     (finished / "study.toml").write_text(text + resources + rules)
-    archive(read(finished), tmp_path / "kept")
+    archive_runs(read(finished), tmp_path / "kept")
     runs = {run.name: run for run in open_source(finished).runs}
     single = runs["Gridverse-Memory-5x5-v0__dgfqn__seed-1"].folder
     shutil.copytree(single, tmp_path / "more" / "seed_1")

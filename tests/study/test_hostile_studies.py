@@ -17,10 +17,11 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.study.archive import checksum, open_source
 from dqn_memory.study.collect import collect
 from dqn_memory.study.definition import expand, read_definition
-from dqn_memory.study.report import lead
+from dqn_memory.study.report import introduction
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import main
 from dqn_memory.study.runner import Order, carry_out, open_runs, take_over
+from dqn_memory.study.sections import runs as run_sections
 from dqn_memory.study.sections import scores
 from dqn_memory.study.store import Study
 from envs.files import sha256
@@ -28,6 +29,7 @@ from envs.files import sha256
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes and sockets among its files")
 SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"
 NAME = open_source(SMOKE).runs[0].name
+SECTIONS = (run_sections.left_out_section, run_sections.runs_section, run_sections.cost_section, scores.table_section)
 LONG = 10.0  # seconds that nothing here comes near to
 BIG = 10**400
 
@@ -223,8 +225,8 @@ def test_cells_of_another_type_are_taken_or_one_sentence(tmp_path: Path, column:
         reseal(folder)
         try:
             data = collect(open_source(folder))
-            lead(data)
-            for section in (scores.runs_section, scores.cost_section, scores.table_section, scores.left_out_section):
+            introduction(data)
+            for section in SECTIONS:
                 section(data)
         except UserError as error:
             assert "\n" not in str(error) and str(folder) in str(error)

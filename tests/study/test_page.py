@@ -16,7 +16,7 @@ from trained import contents
 from dqn_memory.blocks.priors import PRIORS
 from dqn_memory.study import plots
 from dqn_memory.study.definition import AXES, Planned, read_definition, shipped
-from dqn_memory.study.page import HTML, PAGE, Picture, Section, page_text, write_report
+from dqn_memory.study.page import HTML, PAGE, Picture, Section, report_text, write_report
 from dqn_memory.study.plots import FEW_SERIES, FIXED, LOOKS, looks
 from dqn_memory.study.sections.learned import priors_section
 from dqn_memory.study.sections.scores import curves_section
@@ -73,7 +73,7 @@ def test_few_pictures_are_the_first_of_each_section(tmp_path: Path) -> None:
 def test_empty_columns_are_left_out() -> None:
     rows = [(MEMORY, f"form_{row}", "1.000 [0.900, 1.100]", "") for row in range(2)]
     header = ("environment", "series", "a", "nothing")
-    text = page_text("T", [], [Section("Table", (Table(header, rows), Table(("left", "right"), ())))])
+    text = report_text("T", [], [Section("Table", (Table(header, rows), Table(("left", "right"), ())))])
     assert "nothing" not in text and "| environment | series | a |" in text and "| left | right |" in text
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reported import EVERY, HALLWAY, HEADINGS, MEMORY, STEPS, TWO, make_study, read, report, table, text_of
-from run_folders import Capture, told
+from run_folders import told
 from trained import CARDS, contents, trained
 
 from dqn_memory.network import observation_spec
@@ -19,15 +19,13 @@ from dqn_memory.runs.modules import remember
 from dqn_memory.runs.score import SUCCESS_TOLD
 from dqn_memory.size import count
 from dqn_memory.study import statistics
-from dqn_memory.study.collect import Entry, meaning, scale_of
-from dqn_memory.study.definition import Planned, expand, parse_definition, read_definition
-from dqn_memory.study.papers.tables import scores as published_scores
+from dqn_memory.study.collect import FinishedRun, meaning, scale_of
+from dqn_memory.study.definition import Planned, expand, parse_definition
 from dqn_memory.study.plots import curves_figure, looks
-from dqn_memory.study.report import archive, main
-from dqn_memory.study.sections import environments, learned, scores
-from dqn_memory.study.statistics import Scale, rank_correlation
+from dqn_memory.study.report import archive_runs, main
+from dqn_memory.study.sections import learned, runs, scores
+from dqn_memory.study.statistics import Scale
 from dqn_memory.study.store import Study
-from dqn_memory.study.world_properties import properties
 from envs import baselines
 from envs.cli import load_plugins
 from world_models.glam.config import CatchConfig
@@ -47,14 +45,14 @@ world = ["CartPole-v1"]
 
 
 def test_a_report_has_all_its_sections_a_row_for_every_run_and_needs_nothing_else(finished: Path) -> None:
-    pages = report(finished, "--published")
+    pages = report(finished)
     text, page = (pages / "report.md").read_text(), (pages / "report.html").read_text()
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == re.findall(r"<h2[^>]*>(.*?)</h2>", page)
-    assert {*HEADINGS, "Beside the published scores"} <= set(re.findall(r"^## (.*)$", text, re.MULTILINE))
+    assert set(HEADINGS) <= set(re.findall(r"^## (.*)$", text, re.MULTILINE))
     assert not re.search(r"(src|href)=.(?!data:|#)", page)
     pictures = {path.stem for path in (pages / "pictures").glob("*.png")}
     assert pictures == set(re.findall(r"\(pictures/(.+)\.png\)", text))
-    assert page.count("<img ") == len(pictures) == 5  # two environments' curves, profiles, parameters, gains
+    assert page.count("<img ") == len(pictures) == 4  # two environments' curves, profiles, parameters
     rows = [line for line in text.partition("## Every run")[2].splitlines() if MEMORY in line]
     assert len(rows) == 4
     assert rows[0].startswith(f"| {MEMORY} | dtqn4 | 1 | 600 | ") and rows[0].endswith("| 1.0 | 0.8 | 0123456789 |")
@@ -157,7 +155,7 @@ def test_what_was_learned_at_the_end_is_each_runs_own() -> None:
     names = {"step": 1, "memory/0.1.mu": 1.0}
     metrics = [[{name: x * step for name, x in names.items()} for step in steps] for steps in ((2, 4, 6), (2, 4, 5))]
     runs: Any = [SimpleNamespace(record=SimpleNamespace(metrics=lines)) for lines in metrics]
-    steps, found = learned.learned_values(runs)
+    steps, found = learned.values_over_training(runs)
     assert steps.tolist() == [2, 4, 6] and found["mu"][0, 1].tolist() == [[2, 4, 6], [2, 4, 5]]
 
 
@@ -182,7 +180,7 @@ def test_solved_is_from_when_on_the_mean_of_the_seeds_stays_high(tmp_path: Path)
             return float(step == STEPS)  # in one evaluation alone
         return 1.0 if first or step < STEPS else 0.5
 
-    def by_return(run: Entry) -> Entry:
+    def by_return(run: FinishedRun) -> FinishedRun:
         lines = [
             {**line, "eval/episodic_return": best * line["eval/success_rate"]} if "eval/success_rate" in line else line
             for line in run.record.metrics
@@ -201,84 +199,35 @@ def test_solved_is_from_when_on_the_mean_of_the_seeds_stays_high(tmp_path: Path)
 def test_settings_that_the_seeds_of_a_series_do_not_share_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "study"
     make_study(folder, ["POMDP/CarFlag-v0"], '["drqn", "dgfqn"]', [1, 2, 3])
-    assert scores.uneven_section(read(folder)) is None
+    assert runs.uneven_section(read(folder)) is None
     for path in folder.glob("runs/*seed-2/config.toml"):
         text = path.read_text()
         path.write_text(text.replace("gamma = 0.99\n", "gamma = 0.9\n").replace("log_every = 2000", "log_every = 7"))
-    found = [tuple(row.values()) for row in table(scores.uneven_section(read(folder)))]
+    found = [tuple(row.values()) for row in table(runs.uneven_section(read(folder)))]
     assert found == [("learner.gamma", "0.99", "1, 3", "2"), ("learner.gamma", "0.9", "2", "2")]
     assert "## Runs that differ in more than their seed\n" in text_of(read(folder))
 
 
 def test_losses_fluctuate_around_a_whole_moving_average_or_not_at_all() -> None:
-    found = [scores.fluctuation(np.arange(count, dtype=float) ** 2) for count in range(1, 14)]
+    found = [runs.fluctuation(np.arange(count, dtype=float) ** 2) for count in range(1, 14)]
     assert np.isnan(found[:-2]).all() and found[-2:] == pytest.approx([0, 0], abs=1e-9)  # a parabola has but a trend
-
-
-def test_published_scores_stand_beside_ours(tmp_path: Path, capsys: Capture) -> None:
-    two = '["dgfqn", { name = "dbgfqn as published", architecture = "dbgfqn", loss_positions = "all" }, "gtrxl"]'
-    make_study(tmp_path / "study", [MEMORY, "Gridverse/Memory-Empty-13x13-v0"], two, [1, 2])
-    report(tmp_path / "study", "--published")
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| dbgfqn_table1")]
-    theirs = published_scores("dbgfqn_table1")[MEMORY]
-    assert len(rows) == 2  # the paper has neither the empty world nor GTrXL
-    assert [f"| {theirs[name]:g} |" in row for name, row in zip(("DGFQN", "DBGFQN"), rows, strict=True)] == [True, True]
-
-
-@pytest.mark.parametrize("name", ["thesis_table1", "thesis_table3", "learning_to_focus_table2", "atari100k_priors"])
-def test_every_series_of_a_study_of_a_table_has_its_published_row(name: str) -> None:
-    labels = [str(value.label) for value in read_definition(name, False).axes["architecture"]]
-    table = {"learning_to_focus_table2": "focus_table2", "atari100k_priors": "focus_table1"}.get(name, name)
-    theirs = {model: 0.0 for models in published_scores(table).values() for model in models}
-    assert not [label for label in labels if not scores.matching(label, scores.TABLES["unizero"][table], theirs)]
-    assert not scores.matching("gaussian", {}, {"Gaussian Adaptive": 2.0})
 
 
 def test_phantoms_are_measured_against_their_control(tmp_path: Path) -> None:
     worlds = ["Gridverse/Memory-13x13-Hallucinated-v0", "Gridverse/Memory-Empty-13x13-v0"]
     make_study(tmp_path / "rq5", worlds, TWO, [1, 2, 3], lambda run, step: 0.8 if "Hallucinated" in run.name else 0.5)
-    rows = table(environments.hallucination_section(read(tmp_path / "rq5")))
+    rows = table(scores.phantoms_section(read(tmp_path / "rq5")))
     where = [(row["environment"], row["without it"], row["series"]) for row in rows]
     assert where == [(*worlds, "dtqn4"), (*worlds, "dgfqn")]
     shown = [rows[0][name] for name in ("effect", "with beats without", "seeds")]
     assert shown == ["0.300 [0.300, 0.300]", "1.000 [1.000, 1.000]", "3"]
 
 
-def test_gains_have_the_interval_of_their_one_rival_by_any_of_its_names(tmp_path: Path) -> None:
-    rival = {1: 0.2, 2: 0.6, 3: 0.4}
-
-    def score(run: Planned, step: int) -> float:
-        return rival[int(run.axes["seed"])] if run.axes["architecture"] == "dtqn" else 0.8
-
-    named = '[{ name = "dtqn", architecture = "dtqn4" }, "drfqn", "dlfqn", "dgfqn"]'
-    make_study(tmp_path / "rq2", [MEMORY], named, [1, 2, 3], score)
-    gain = environments.gains(read(tmp_path / "rq2"), MEMORY)[environments.RECURRENCE]
-    assert gain is not None and tuple(gain) == pytest.approx((0.4, 0.2, 0.6))
-
-
-def test_gains_are_correlated_with_properties(tmp_path: Path) -> None:
-    worlds = [f"Gridverse/Memory-{size}x{size}-v0" for size in (5, 7, 9, 11)]
-    bonus: dict[Any, float] = {"dtqn4": 0.0, "dgfqn": 1.0, "dbgfqn": 3.0}
-
-    def score(run: Planned, step: int) -> float:
-        return 0.05 + 0.1 * worlds.index(str(run.axes["world"])) * bonus[run.axes["architecture"]]
-
-    make_study(tmp_path / "rq4", worlds, '["dtqn4", "dgfqn", "dbgfqn"]', [1, 2], score)
-    data = read(tmp_path / "rq4")
-    found = environments.gains(data, worlds[2])
-    assert [found[gain].point for gain in (environments.RECURRENCE, environments.BOTH)] == pytest.approx([0.2, 0.4])  # type: ignore[union-attr]
-    rows = {row["property"]: row for row in table(environments.properties_section(data), 2)}
-    delays = np.array([properties(world)["delay"] for world in worlds], np.float64)
-    wanted = rank_correlation(delays, np.array([0.0, 0.1, 0.2, 0.3]))
-    assert rows["delay"][environments.RECURRENCE] == f"{wanted} (of 4)" and wanted.point == pytest.approx(1.0)
-    assert rows["rooms"][environments.BOTH] == "- (of 4)"  # all corridors
-
-
 def test_a_reading_is_of_success_or_of_returns(tmp_path: Path, finished: Path) -> None:
     make_study(tmp_path / "study", ["CartPole-v1"], '["dtqn4"]', [1, 2])
     data = read(tmp_path / "study")
     assert [(entry.success, entry.score) for entry in data.entries] == [(False, 0.0)] * 2
-    archive(data, tmp_path / "kept")
+    archive_runs(data, tmp_path / "kept")
     assert [entry.success for entry in read(tmp_path / "kept").entries] == [False, False]
     assert [meaning(each, "final").split()[0] for each in (read(finished), data)] == ["success", "return"]
     told = make_study(tmp_path / "told", ["CartPole-v1"], '["dtqn4"]', [1], more=lambda run, step: {SUCCESS_TOLD: 1.0})
@@ -331,12 +280,12 @@ def own(tmp_path: Path) -> Path:
 def test_lines_of_the_definition_normalise_its_worlds_also_in_an_archive(own: Path, tmp_path: Path) -> None:
     text = text_of(read(own))
     way = f'a table `[lines."{GYM}"]` with `random = ...` and `best = ...`'
-    assert "nothing can be normalised. " in text and way in text and "gives `study.run` that file again" in text
+    assert "nothing can be normalised. " in text and way in text and "goes to `study.run` again" in text
     give(own, LINES)
     data = read(own)
     rows = {row["series"]: row for row in table(scores.aggregate_section(data))}
     assert rows["dgfqn"]["mean"].startswith("0.800")  # a return of 0 is four fifths of the way from -4 to 1
-    archive(data, tmp_path / "kept")
+    archive_runs(data, tmp_path / "kept")
     places = {own: (), tmp_path / "kept": ("--write", str(tmp_path / "kept" / "report"))}
     ours, again = ((report(folder, *flags) / "report.md").read_text() for folder, flags in places.items())
     assert ours.partition("## Over all environments")[2] == again.partition("## Over all environments")[2] != ""
@@ -354,7 +303,7 @@ def test_lines_that_do_not_fit_are_named(own: Path, tmp_path: Path) -> None:
     said = told(read(tmp_path / "success").scale, MEMORY)
     assert re.search(r"study.toml: lines.*random -3.0 and best 0.5 must lie within 0 and 1", said)
     give(own, LINES)
-    archive(read(own), tmp_path / "kept")
+    archive_runs(read(own), tmp_path / "kept")
     for folder in (own, tmp_path / "kept"):  # where they were spoilt later they are damage
         text = (folder / "study.toml").read_text()
         (folder / "study.toml").write_text(text.replace("random = -4", "random = 4"))
@@ -390,7 +339,7 @@ def test_the_report_of_an_archive_leaves_the_archive_alone(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    archive(read(finished), Path("kept"))
+    archive_runs(read(finished), Path("kept"))
     before = contents(Path("kept"))
     main(["kept", "--no-attention"])
     assert contents(Path("kept")) == before

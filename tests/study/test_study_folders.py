@@ -13,7 +13,7 @@ from trained import contents
 from dqn_memory.study.archive import find_study, open_source
 from dqn_memory.study.collect import collect
 from dqn_memory.study.definition import expand, read_definition
-from dqn_memory.study.report import archive, lead
+from dqn_memory.study.report import archive_runs, introduction
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import Args, main
 from dqn_memory.study.runner import offered, open_runs, take_over
@@ -47,8 +47,8 @@ def kept(tmp_path: Path) -> Path:
 
 def test_the_command_of_a_report_continues_the_study(whole: Study, kept: Path, here: Path, capsys: Capture) -> None:
     data = collect(open_source(whole.folder))
-    command = re.search(r"`python -m dqn_memory\.study\.run ([^`]*)`", lead(data)[-1])
-    going_on = re.search(r"`(--folder NEW[^`]*)`", lead(data)[-1])
+    command = re.search(r"`python -m dqn_memory\.study\.run ([^`]*)`", introduction(data)[-1])
+    going_on = re.search(r"`(--folder NEW[^`]*)`", introduction(data)[-1])
     flags = command[1].replace("FOLDER", str(whole.folder)).split()
     assert "8 runs: 8 finished" in printed(capsys, main, *flags)
     assert Study.open(whole.folder).name == "smoke"
@@ -57,7 +57,7 @@ def test_the_command_of_a_report_continues_the_study(whole: Study, kept: Path, h
     assert "8 runs: 8 finished" in printed(capsys, main, *flags.split())
     study = Study.open(here / "new")
     assert study.name == "smoke"  # so that it can be archived in the archive's place
-    archive(collect(open_source(study.folder)), kept)
+    archive_runs(collect(open_source(study.folder)), kept)
     assert not (here / "runs").exists()
 
 
@@ -229,7 +229,7 @@ def test_any_folder_may_be_taken_to_and_from_and_stays_out_of_records(tmp_path: 
         write_checksums(run.folder)
     again, _, left = taken_over(tmp_path / "again", study.folder)
     assert not left
-    archive(collect(open_source(study.folder)), tmp_path / "kept again")
+    archive_runs(collect(open_source(study.folder)), tmp_path / "kept again")
     after, before = (open_source(folder).recorded or {} for folder in (tmp_path / "kept again", SMOKE))
     for run in again.runs():
         environment = json.loads((run.folder / "environment.json").read_text())

@@ -1,1 +1,1 @@
-"""Write the sections of a report, each from the collected runs."""
+"""Make the sections of a report from the collected runs."""

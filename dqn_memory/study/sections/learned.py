@@ -1,4 +1,4 @@
-"""Show what networks have learned: temporal priors over training and at its end, and what an episode attends to."""
+"""Show learned values of networks: temporal priors, recurrent weights, and the attention of an episode."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,8 +15,8 @@ from dqn_memory.analysis.attention import Maps, episode_attention
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import script_of, trainer_class
-from dqn_memory.study.collect import Data, Entry
-from dqn_memory.study.page import WORDS, Picture, Section, section, slug
+from dqn_memory.study.collect import Data, FinishedRun
+from dqn_memory.study.page import WORDS, Picture, Section, picture_name, section
 from dqn_memory.study.plots import looks, over_time_figure, spans_figure
 from dqn_memory.study.statistics import Floats, interval
 from envs.markup import Markup
@@ -31,7 +31,7 @@ Heads = dict[tuple[int, int], Floats]  # by layer and head, (R, E)
 
 
 def moved_section(data: Data) -> Section | None:
-    """Tabulate how far each direction's recurrent weights moved; None where no layer reads both ways."""
+    """Tabulate the distance of recurrent weights from their first values; None if no layer reads both ways."""
     rows = []
     for world, name, runs in data.groups():
         ways = sorted({key for run in runs for line in run.record.metrics for key in line if key.startswith(MOVED)})
@@ -44,7 +44,7 @@ def moved_section(data: Data) -> Section | None:
 
 @dataclass(frozen=True)
 class Group:
-    """What the runs of one environment and series have learned, by name, and the same start of every head."""
+    """The learned values of the runs of one environment and series by name, and the start that all heads share."""
 
     world: str
     series: str
@@ -59,26 +59,26 @@ class Group:
 
     @property
     def moved(self) -> dict[str, Heads]:
-        """What was ever another than at its start, in some head."""
+        """The values that differ from their start at any time, in any head."""
         return {name: heads for name, heads in self.learned.items() if moves(heads, self.starts[name])}
 
 
 def groups(data: Data) -> list[Group]:
-    """Gather what runs have learned, of each environment and series that learns anything."""
+    """Read the learned values of each environment and series that has any."""
     found = []
     for world, series, runs in data.groups():
-        steps, learned = learned_values(runs)
+        steps, learned = values_over_training(runs)
         if learned:
-            starts, kind = first_values(runs[0].config)
+            starts, kind = starting_values(runs[0].config)
             known = {name: heads for name, heads in learned.items() if name in starts}
             found.append(Group(world, series, steps, known, starts, kind.endswith("_hard")))
     return found
 
 
-def learned_values(runs: Sequence[Entry]) -> tuple[Floats, dict[str, Heads]]:
-    """Give steps (E,) and learned values (runs, E) there; empty where a run learns nothing.
+def values_over_training(runs: Sequence[FinishedRun]) -> tuple[Floats, dict[str, Heads]]:
+    """Give the steps (E,) that all runs logged and the learned values (runs, E) there; empty if a run has none.
 
-    These are the steps that all runs logged, and at the end each run's own last one, called by the latest of these.
+    The last column holds each run's own last value, and the last step is the latest of theirs.
     """
     # another line of the same step says other things
     logs = [{line["step"]: line for line in run.record.metrics if any(map(NAME.match, line))} for run in runs]
@@ -95,8 +95,8 @@ def learned_values(runs: Sequence[Entry]) -> tuple[Floats, dict[str, Heads]]:
     return np.array([*steps, max(ends)]), learned
 
 
-def first_values(config: Any) -> tuple[dict[str, float], str]:
-    """Give the start of each learned value, the same in every head, and the prior's kind, by a trainer's config."""
+def starting_values(config: Any) -> tuple[dict[str, float], str]:
+    """Give the start of each learned value, which all heads share, and the kind of the prior from a config."""
     if hasattr(config, "network"):
         prior, sizes = config.network.prior, (config.network.heads, config.network.context)
     else:
@@ -106,12 +106,12 @@ def first_values(config: Any) -> tuple[dict[str, float], str]:
 
 
 def moves(heads: Heads, start: float) -> bool:
-    """Tell whether some head's value was ever another than the one it began with."""
+    """Tell whether the value of any head ever differs from its start."""
     return any(not np.allclose(values, start, rtol=0, atol=STILL) for values in heads.values())
 
 
 def priors_section(data: Data) -> Section | None:
-    """Draw learned mu, sigma and span of each environment and series that learns any."""
+    """Draw and tabulate the learned mu, sigma and span of each environment and series."""
     found = groups(data)
     unit = "steps" if data.source.kind in KINDS_OF_NETWORKS else "tokens"  # of which a world model has two a step
     pictures = [picture for group in found if group.moved for picture in _pictures(group, unit)]
@@ -130,7 +130,7 @@ def priors_section(data: Data) -> Section | None:
 
 
 def _exceptions(groups: Sequence[Group]) -> list[str]:
-    """Say what did not move, what only its penalty moved, and why."""
+    """Name values that did not move, or that only a penalty moved."""
     still = [(group, name) for group in groups for name in group.learned if name not in group.moved]
     pressed = [(group, "span") for group in groups if group.hard and "span" in group.moved]
     sentences = []
@@ -144,7 +144,7 @@ def _exceptions(groups: Sequence[Group]) -> list[str]:
 
 def _pictures(group: Group, unit: str) -> list[Picture]:
     ends = {name: _ends(heads) for name, heads in group.moved.items()}
-    where, name, seeds = group.where, slug(group.where), len(next(iter(ends.values())))
+    where, name, seeds = group.where, picture_name(group.where), len(next(iter(ends.values())))
     bars = plots.plot_learned_values(ends, group.starts, f"Learned at the end: {where}", unit)
     time = over_time_figure(group.steps, group.moved, group.starts, f"Learned over training: {where}")
     return [
@@ -160,7 +160,7 @@ def _ends(heads: Heads) -> Floats:
 
 
 def spans_section(data: Data) -> Section | None:
-    """Draw a histogram of spans of all heads, layers and runs for each environment, a panel a series."""
+    """Draw a histogram of the spans of all heads, layers and runs for each environment; each series has a panel."""
     spanned = [group for group in groups(data) if "span" in group.learned]
     pictures, rows = [], []
     for world in dict.fromkeys(group.world for group in spanned):
@@ -171,7 +171,7 @@ def spans_section(data: Data) -> Section | None:
             rows.append([world, group.series, str(len(spans)), *marks])
             found[group.series] = spans, start
         figure = spans_figure(found, looks(data.series), f"Learned spans in {world}")
-        pictures.append(Picture(f"spans-{slug(world)}", figure, WORDS["spans"]["caption"].format(world=world)))
+        pictures.append(Picture(f"spans-{picture_name(world)}", figure, WORDS["spans"]["caption"].format(world=world)))
     header = ("environment", "series", "spans", "start", "least", "quartile", "median", "quartile", "most")
     return section("spans", pictures, [Table(header, rows)] if rows else [])
 
@@ -179,24 +179,24 @@ def spans_section(data: Data) -> Section | None:
 # Attention
 
 
-def maps_of(data: Data, entry: Entry) -> Maps | None:
-    """Give the maps in an archive, or from a run's checkpoint; None where its network has no attention."""
+def maps_of(data: Data, entry: FinishedRun) -> Maps | None:
+    """Give a run's attention maps from its archive or its checkpoint; None if its network has no attention."""
     record = entry.record
     if record.summary is not None:  # its run has no checkpoint here
         return None if record.attention is None else Maps.parse(record.attention)
     return _played(data.source.kind, entry.run.folder)
 
 
-@cache  # a report that is archived asks twice, and a searching agent's episode takes long
+@cache  # archiving asks twice, and an episode of a searching agent is slow
 def _played(kind: str, folder: Path) -> Maps | None:
     read = of_q_network if kind == "q_network" else trainer_class(kind).attention_report
     maps: Maps | None = None if read is None else read(folder, SEED)
-    # Through text and back, so that a study and its archive draw the same.
+    # To text and back: a study and its archive then draw the same numbers.
     return None if maps is None else Maps.parse(maps.plain())
 
 
 def of_q_network(run: Path, seed: int) -> Maps | None:
-    """Play one episode with a run's last checkpoint on the CPU; None where its network has no attention."""
+    """Play one episode with a run's last checkpoint on the CPU; None if its network has no attention."""
     network, config, _ = load_network(run)
     episode = play_in(config.eval_setup(next(network.parameters()).device), network, seed)[0]
     shown = slice(STEPS)
@@ -207,8 +207,8 @@ def of_q_network(run: Path, seed: int) -> Maps | None:
     return Maps(layers, len(episode), episode.success, total) if layers else None
 
 
-def _first_maps(data: Data) -> Iterator[tuple[Entry, Maps | None, str]]:
-    """Give the maps of the first seed of each environment and series, or why they cannot be read."""
+def _first_maps(data: Data) -> Iterator[tuple[FinishedRun, Maps | None, str]]:
+    """Give the maps of the first seed of each environment and series, or the reason why they cannot be read."""
     for _, _, (entry, *_) in data.groups():
         try:
             yield entry, maps_of(data, entry), ""
@@ -217,12 +217,12 @@ def _first_maps(data: Data) -> Iterator[tuple[Entry, Maps | None, str]]:
 
 
 def archived_maps(data: Data) -> dict[str, Any]:
-    """Give the maps that an archive keeps, by run; a run whose checkpoint is gone has none, and the report says why."""
+    """Give the maps that an archive keeps by run; runs whose checkpoint cannot be read are left out."""
     return {run.run.name: maps and maps.plain() for run, maps, why in _first_maps(data) if not why}
 
 
 def attention_section(data: Data) -> Section | None:
-    """Draw a picture a layer for the first seed of each environment and series with attention."""
+    """Draw the attention maps of each layer for the first seed of each environment and series."""
     wanted = data.source.shown.get("attention", False)
     found = list(_first_maps(data)) if wanted else []
     pictures = [picture for entry, maps, _ in found if maps is not None for picture in _maps(entry, maps)]
@@ -238,8 +238,9 @@ def attention_section(data: Data) -> Section | None:
     return Section(words["title"], tuple(unread) or (why,))
 
 
-def _maps(entry: Entry, maps: Maps) -> list[Picture]:
-    where, name = f"{entry.series} in {entry.run.world}, seed {entry.run.seed}", f"attention-{slug(entry.run.name)}"
+def _maps(entry: FinishedRun, maps: Maps) -> list[Picture]:
+    where = f"{entry.series} in {entry.run.world}, seed {entry.run.seed}"
+    name = f"attention-{picture_name(entry.run.name)}"
     ending = f"the episode had {maps.length} steps and ended with {maps.ended}."
     if maps.first is not None:
         figure = plots.plot_token_maps(np.stack(list(maps.layers.values())), f"Attention of {where}", maps.first)

@@ -1,0 +1,235 @@
+"""Fill the placeholders of a page with numbers of the archives beside it.
+
+`study.report --all results` makes `README.md` from `README.template.md`. A placeholder is a word with its arguments.
+Quotes hold a name with blanks; semicolons separate several names; an environment is named without family and version.
+
+    {{mean memories Hallway gru}}                mean over seeds of the final score
+    {{mean memories Hallway gru area}}           the same of another number of the summary, or of a metric
+    {{interval memories Hallway gru}}            the mean with its 95 % bootstrap interval
+    {{lead memories CarFlag;Hallway gru mlp}}    lead of the first series over the second, with its 95 % interval
+    {{won memories Hallway;CarFlag gru 0.95}}    number of runs whose final score reaches a level
+    {{times memories attention gru}}             processor seconds of a step, divided by those of another series
+    {{runs memories}} {{seeds memories}}         number of finished runs, and of seeds that have one
+    {{scores memories "Hallway=no cue"}}         table of mean scores, by task; an arrow: significantly below the best
+    {{reached memories "Hallway=no cue"}}        table of the runs that solve each task in the end
+    {{costs memories}}                           table of the parameters, time and bytes of each series
+    {{questions}}                                table of verdicts on the claims of questions.toml
+    {{figure memories}}                          picture of the scores, and of their mean over each cost
+"""
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from pathlib import Path
+
+import numpy as np
+
+from dqn_memory.analysis.plots import png
+from dqn_memory.runs.errors import UserError, check_known, require
+from dqn_memory.study import questions, statistics
+from dqn_memory.study.archive import open_source
+from dqn_memory.study.collect import COSTS, PREFERRED, Data, collect, million_seconds, sizes_of
+from dqn_memory.study.plots import answer_figure
+from dqn_memory.study.sections import scores
+from dqn_memory.study.statistics import interval, plain_name, runs_reaching, short_name
+from dqn_memory.study.store import INDEX
+from envs.files import read_text
+from envs.tables import Table, show
+
+TEMPLATE, QUESTIONS = ".template.md", "questions.toml"
+PLACEHOLDER = re.compile(r"\{\{([^{}]+)\}\}")
+NOTE = "<!-- Made from {name} by `make results`: change that file. -->\n"
+
+
+class Archives:
+    """The archives below a folder, by the names of their folders; `pictures` are those that the pages show."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.folders = {path.parent.name: path.parent for path in sorted(folder.rglob(INDEX))}
+        self.read: dict[str, Data] = {}
+        self.pictures: dict[str, bytes] = {}
+
+    def __getitem__(self, name: str) -> Data:
+        if name not in self.read:
+            self.read[name] = collect(open_source(self.folders[check_known("archive", name, self.folders)]))
+        return self.read[name]
+
+    def world(self, archive: str, name: str) -> str:
+        """Give an environment's label by its short name."""
+        labels = {short_name(label): label for label in self[archive].source.worlds}
+        return labels[check_known("environment", name, labels)]
+
+    def notes(self, archive: str, words: str) -> dict[str, str]:
+        """Read a note on each environment, such as "CarFlag=30;Hallway=60", by the environment's label."""
+        pairs = (word.partition("=") for word in words.split(";") if word)
+        return {self.world(archive, name): note for name, _, note in pairs}
+
+    def values(self, archive: str, world: str, series: str, number: str = PREFERRED) -> list[float]:
+        """Give a number of each seed's summary, or the last value of a metric."""
+        data, label = self[archive], self.world(archive, world)
+        runs = data.of(label, check_known("series", series, data.series))
+        require(runs, f"{archive}: {series} has no finished run in {world}")
+        if "/" in number:
+            return [math.nan if (value := run.last(number)) is None else value for run in runs]
+        check_known("number", number, runs[0].summary)
+        return [run.number(number) for run in runs]
+
+    def sample(self, archive: str, world: str, series: str, number: str) -> list[float]:
+        """Give the values of two seeds or more for a test; "series@environment" names another environment."""
+        name, _, elsewhere = series.partition("@")
+        found = self.values(archive, elsewhere or world, name, number)
+        if len(found) < 2:
+            raise UserError(f"{archive}: {name} has one seed in {elsewhere or world}; a lead needs two")
+        if np.isnan(found).any():
+            raise UserError(f"{archive}: a run of {name} in {elsewhere or world} has no {number}")
+        return found
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+def mean(archives: Archives, archive: str, world: str, series: str, number: str = PREFERRED) -> str:
+    """Average over seeds."""
+    return f"{np.mean(archives.values(archive, world, series, number)):.2f}"
+
+
+def with_interval(archives: Archives, archive: str, world: str, series: str, number: str = PREFERRED) -> str:
+    """Average over seeds, with the bootstrap interval."""
+    return f"{interval(archives.values(archive, world, series, number)):.2f}"
+
+
+def lead(archives: Archives, archive: str, worlds: str, series: str, rival: str, number: str = PREFERRED) -> str:
+    """Average the lead of one series over another over environments."""
+    claim = series, rival
+    return questions.show_lead(questions.lead_of(archives.sample, archive, worlds.split(";"), claim, number))
+
+
+def count_won(archives: Archives, archive: str, worlds: str, series: str, level: str) -> str:
+    """Count the runs of a series, in several environments, whose final score reaches a level."""
+    found = [score for world in worlds.split(";") for score in archives.values(archive, world, series)]
+    return runs_reaching(found, float(level))
+
+
+def times(archives: Archives, archive: str, series: str, rival: str) -> str:
+    """Divide the processor seconds of a step by those of another series."""
+    data = archives[archive]
+    ours, theirs = (million_seconds(data.of(series=check_known("series", n, data.series))) for n in (series, rival))
+    return f"{ours / theirs:.1f}"
+
+
+def runs(archives: Archives, archive: str) -> str:
+    """Count finished runs."""
+    data = archives[archive]
+    return f"{len(data.entries)} of {len(data.source.runs)}"
+
+
+def seeds(archives: Archives, archive: str) -> str:
+    """Count the seeds that have a finished run: 4 of 10, or 2 to 4 of 10 where environments or series differ."""
+    data = archives[archive]
+    counts = [len(found) for _, _, found in data.groups()] or [0]
+    finished = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    return f"{finished} of {len({run.seed for run in data.source.runs})}"
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+def scores_table(archives: Archives, archive: str, tasks: str = "") -> str:
+    """Tabulate final scores; an arrow marks a mean that is significantly below the best one of its row."""
+
+    def score(data: Data, world: str, name: str) -> str:
+        row = {other: list(data.scores(world, other).values()) for other in data.series if data.of(world, other)}
+        mark = " ↓" if name in statistics.below_best(row) else ""
+        return f"{np.mean(row[name]):.2f}{mark}" if name in row else ""
+
+    return _by_environment(archives, archive, score, tasks, scaled=True)
+
+
+def reached(archives: Archives, archive: str, tasks: str = "") -> str:
+    """Tabulate how many runs of each series end at the score that counts as solved."""
+    return _by_environment(archives, archive, scores.runs_solved, tasks)
+
+
+def _by_environment(
+    archives: Archives, archive: str, cell: Callable[[Data, str, str], str], tasks: str = "", scaled: bool = False
+) -> str:
+    """Tabulate environments down and series across; `tasks` say what each environment is an example of."""
+    data, rows, examples = archives[archive], [], archives.notes(archive, tasks)
+    for world in examples or data.worlds:
+        row = {"a task with": examples[world], "environment": plain_name(world)} if tasks else {"": plain_name(world)}
+        if scaled:
+            scale = data.scale(world)
+            row |= {"random play": f"{scale.zero:.2f}", "best known": f"{scale.one:.2f}"} if scale else {}
+        rows.append(row | {name: cell(data, world, name) for name in data.series})
+    return Table.from_records(rows).markdown()
+
+
+def costs(archives: Archives, archive: str) -> str:
+    """Tabulate the costs of each series."""
+    data, rows = archives[archive], []
+    for name in data.series:
+        if runs := data.of(series=name):
+            row = {"": name, "parameters": sizes_of(runs)}
+            rows.append(row | {label: show(cost(runs), ",.0f") for label, cost in COSTS.items()})
+    return Table.from_records(rows).markdown()
+
+
+def verdicts_table(archives: Archives) -> str:
+    """Tabulate the verdicts on the claims of questions.toml."""
+    return questions.verdicts(archives.folder / QUESTIONS, archives.sample).markdown()
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+def figure(archives: Archives, archive: str) -> str:
+    """Draw scores by environment and series, and their mean over each cost; give the link to the picture."""
+    data = archives[archive]
+    shared = scores.matrices(data)[1]
+    require(bool(shared), f"{archive} has no environment that all series share")
+    cells, means, costs = {}, {}, {label: dict[str, float]() for label in COSTS}
+    for name in [name for name in data.series if data.of(series=name)]:
+        levels = [list(data.normalised(world, name).values()) for world in shared]
+        for world, level in zip(shared, levels, strict=True):
+            cells[name, world] = interval(list(data.scores(world, name).values())), float(np.mean(level))
+        means[name] = statistics.mean_over(levels)
+        for label, cost in COSTS.items():
+            costs[label][name] = cost([run for world in shared for run in data.of(world, name)])
+    known = {label: found for label, found in costs.items() if not any(map(math.isnan, found.values()))}
+    require(bool(known), f"{archive} has no processor times")
+    scales = {world: scale for world in shared if (scale := data.scale(world))}
+    name = f"{archive}.png"
+    archives.pictures[name] = png(answer_figure(cells, means, known, scales))
+    return f"![Final scores of {archive}, with 95 % intervals, and their mean over each cost.]({name})"
+
+
+# ---- pages -----------------------------------------------------------------------------------------------------------
+WORDS: Mapping[str, Callable[..., str]] = {
+    "mean": mean, "interval": with_interval, "lead": lead, "won": count_won, "times": times, "runs": runs,
+    "seeds": seeds, "scores": scores_table, "reached": reached, "costs": costs, "questions": verdicts_table,
+    "figure": figure,
+}  # fmt: skip
+
+
+def filled_pages(folder: Path) -> dict[Path, bytes]:
+    """Fill every template in a folder; give the pages, and the pictures that they show, by their paths.
+
+    A UserError names the template and its placeholder where something named there does not exist.
+    """
+    archives, pages = Archives(folder), {}
+    for path in sorted(folder.glob(f"*{TEMPLATE}")):
+        text = read_text(path, "the template ")
+        parts = PLACEHOLDER.split(text)  # text and placeholders in turn
+        parts[1::2] = [_fill(archives, placeholder, path.name) for placeholder in parts[1::2]]
+        page = NOTE.format(name=path.name) + "".join(parts)
+        pages[path.with_name(path.name.replace(TEMPLATE, ".md"))] = page.encode()
+    return pages | {folder / name: picture for name, picture in archives.pictures.items()}
+
+
+def _fill(archives: Archives, placeholder: str, template: str) -> str:
+    try:
+        word, *arguments = shlex.split(placeholder)
+        function = WORDS[check_known("word", word, list(WORDS))]
+        wanted = list(signature(function).parameters.values())[1:]
+        if not sum(each.default is Parameter.empty for each in wanted) <= len(arguments) <= len(wanted):
+            raise UserError(f"{word} takes {', '.join(each.name for each in wanted) or 'nothing'}")
+        return function(archives, *arguments)
+    except (UserError, ValueError) as error:  # a quotation that is not closed is a ValueError
+        raise UserError(f"{template}: {{{{{placeholder}}}}}: {error}") from None
