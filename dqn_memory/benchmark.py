@@ -23,7 +23,7 @@ import torch
 import tyro
 from torch import nn
 
-from dqn_memory.acting import WindowActor
+from dqn_memory.actors import WindowActor
 from dqn_memory.analysis import reference
 from dqn_memory.analysis.size import count, environment_sizes, gigaflop
 from dqn_memory.analysis.timing import CompareArgs, Work, full_replay, matrix_product

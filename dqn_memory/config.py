@@ -10,7 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
-from dqn_memory.acting import ActingMode, ActingState, EvalSetup, ExplorationConfig
+from dqn_memory.actors import ActingMode, ActingState
+from dqn_memory.evaluation import EvalSetup
+from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.runs import common
 from dqn_memory.runs.backend import Backend

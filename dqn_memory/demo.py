@@ -19,17 +19,15 @@ import tyro
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from dqn_memory.acting import evaluate
-from dqn_memory.agent import load_network
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import attention_maps, sensitivity
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
 from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
+from dqn_memory.evaluation import Score, evaluate, load_network
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
-from dqn_memory.runs.score import Score
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.baselines import baseline_summary
 from envs.terminal import say

@@ -28,8 +28,6 @@ import torch
 import tyro
 from matplotlib.figure import Figure
 
-from dqn_memory.acting import EvalSetup
-from dqn_memory.agent import load_network
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import attention_priors, carried_states, episode_attention, prior_tables
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
@@ -38,11 +36,11 @@ from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
 from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
+from dqn_memory.evaluation import EvalSetup, load_network, report
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.common import ComputeConfig, set_tf32
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
-from dqn_memory.runs.score import report
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
 from envs.files import check_inside, make_inside, write_atomic

@@ -17,8 +17,9 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.acting import ExplorationConfig, evaluate
 from dqn_memory.config import EvaluationConfig
+from dqn_memory.evaluation import evaluate
+from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.rollout_trainer import RolloutConfig, RolloutLearnerConfig, RolloutTrainer
 from dqn_memory.rollouts import Rollout, lambda_returns, masked_mean
 from dqn_memory.runs.common import EnvironmentConfig

@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import ExplorationConfig
+from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.rollout_trainer import RolloutConfig, RolloutLearnerConfig, RolloutTrainer
 from dqn_memory.rollouts import Rollout, lambda_returns
 from dqn_memory.runs.settings import Bounds

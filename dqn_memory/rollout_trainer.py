@@ -16,9 +16,11 @@ from typing import Annotated, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.acting import ActingMode, ActingState, EvalSetup, ExplorationConfig, Explorer
+from dqn_memory.actors import ActingMode, ActingState
 from dqn_memory.analysis.size import on_meta
 from dqn_memory.config import ComputeConfig, EvaluationConfig
+from dqn_memory.evaluation import EvalSetup
+from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network import NetworkConfig, ObservationSpec
 from dqn_memory.rollouts import Collector, Novelty, NoveltyConfig, PredictionConfig, Predictor, Rollout
 from dqn_memory.runs.backend import resolve_backend
@@ -26,9 +28,9 @@ from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import Ended
+from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout, seeded
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
-from dqn_memory.runs.trainer import set_learning_rate
 from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
 from envs.core import Step
 from envs.registry import WORLDS
@@ -164,9 +166,7 @@ class RolloutTrainer(NetworkTrainer[C]):
     exploration: torch.Generator  # of actions
     drawing: torch.Generator  # of minibatches
     captured: Captured[Any, Any] | None = None
-    generators = ("exploration", "drawing")
-    stateful: tuple[str, ...] = ("collector", "explorer")
-    tensors = ()
+    state_names: tuple[str, ...] = ("collector", "explorer", "exploration", "drawing")
 
     def __init__(self, config: C) -> None:
         super().__init__(config)
@@ -180,7 +180,7 @@ class RolloutTrainer(NetworkTrainer[C]):
         # what collects rollouts
         if config.novelty.novelty_weight:
             self.novelty = Novelty(self.spec, rows, self.device)
-            self.stateful = (*self.stateful, "novelty")
+            self.state_names = (*self.state_names, "novelty")
         self.collector = Collector(
             self.fleet, self.network, self.read, learner.rollout_steps, learner.reward_scale, self.novelty
         )
@@ -304,16 +304,21 @@ class RolloutTrainer(NetworkTrainer[C]):
         self.updates += self.config.learner.epochs * self.config.learner.minibatches
         self.iterations += 1
 
+    def carrying(self) -> dict[str, Any]:
+        """List what carries tensors from one iteration to the next."""
+        parts = {name: getattr(self, name) for name in self.state_names}
+        return {name: part for name, part in parts.items() if hasattr(part, "state_dict")}
+
     def carried(self) -> dict[str, Any]:
         """List the tensors that one iteration leaves to the next, besides networks and optimiser."""
-        kept = {name: getattr(self, name).state_dict() for name in self.stateful}
+        kept = {name: part.state_dict() for name, part in self.carrying().items()}
         fleet: Any = self.fleet
         return kept | {"fleet": dict(vars(fleet.state))}
 
     def carry(self, carried: dict[str, Any]) -> None:
         """Go on from what `carried` gave."""
-        for name in self.stateful:
-            getattr(self, name).load_state_dict(carried[name])
+        for name, part in self.carrying().items():
+            part.load_state_dict(carried[name])
         fleet: Any = self.fleet
         fleet.state = replace(fleet.state, **carried["fleet"])
 

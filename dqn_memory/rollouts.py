@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from dqn_memory.acting import Kept
 from dqn_memory.network import ObservationSpec, QNetwork
 from dqn_memory.runs.settings import Bounds
+from dqn_memory.runs.stateful import Stateful
 from envs.core import Step
 from envs.fleet import Fleet
 
@@ -43,14 +43,14 @@ class NoveltyConfig:
         return self.novelty_weight * max(0.0, 1 - step / self.novelty_steps)
 
 
-class Novelty(Kept):
+class Novelty(Stateful):
     """Tell which observations an episode has not shown before, by 12 bits of a hash.
 
     Tokens are mixed by random odd factors; anything else gives the signs of random projections (Tang et al. 2017,
     SimHash). Episodic counts reward a search through each episode anew (Raileanu and Rocktaeschel 2020).
     """
 
-    kept = ("seen",)
+    state_names = ("seen",)
     bits = 12
 
     def __init__(self, spec: ObservationSpec, num_envs: int, device: torch.device) -> None:
@@ -162,13 +162,13 @@ class Rollout:
         return replace(self, **{name: tree_map(lambda part: part[index], value) for name, value in vars(self).items()})
 
 
-class Collector(Kept):
+class Collector(Stateful):
     """Act in all environments, and carry observations and the network's state from one rollout to the next.
 
     `read` turns the network's encodings (N, D) into the outputs (N, A) that are acted on and learned.
     """
 
-    kept = ("observation", "previous_action", "reset", "state", "moments")
+    state_names = ("observation", "previous_action", "reset", "state", "moments")
 
     def __init__(
         self, fleet: Fleet, network: QNetwork, read: Callable[[Tensor], Tensor], length: int,

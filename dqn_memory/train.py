@@ -17,16 +17,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dqn_memory.acting import Explorer, make_actor
+from dqn_memory.actors import make_actor
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.config import LearnerConfig, TrainConfig
+from dqn_memory.exploration import Explorer
 from dqn_memory.network import QNetwork, trimmed_length
 from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout
-from dqn_memory.runs.trainer import set_learning_rate
 from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
 from envs.terminal import say
 
@@ -40,9 +41,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
     kind = "q_network"
     config_class = TrainConfig
     shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "loss": "losses/td_loss"}
-    stateful = ("actor", "explorer")
-    generators = ("exploration", "drawing")
-    tensors = ("observation", "previous_action", "time")
+    state_names = ("actor", "explorer", "exploration", "drawing", "observation", "previous_action", "time")
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)

@@ -10,13 +10,11 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.acting import EvalSetup, acting_cost, evaluate
-from dqn_memory.agent import evaluate_run, load_policy
 from dqn_memory.analysis.episodes import beginning
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.analysis.size import match
+from dqn_memory.evaluation import EvalSetup, Score, acting_cost, evaluate, evaluate_run, load_policy, summary
 from dqn_memory.network import QNetwork, observation_spec
-from dqn_memory.runs.score import Score, summary
 from dqn_memory.runs.seeding import seeded
 from dqn_memory.runs.trainer import Trainer
 from envs.baselines import baseline_summary

@@ -20,10 +20,10 @@ import tyro
 from rich.console import Console
 from rich.live import Live
 
-from dqn_memory.agent import load_network
 from dqn_memory.analysis.episodes import Episode, action_names, play_each
 from dqn_memory.analysis.terminal import lines, screen
 from dqn_memory.analysis.video import LAST_MS, Looks, check_target, page, save_video
+from dqn_memory.evaluation import load_network
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import ActingMode, ActingState
+from dqn_memory.actors import ActingMode, ActingState
 from dqn_memory.analysis.episodes import TOKENS, known_lengths, windows
 from dqn_memory.blocks import EncoderLayer, Prior, Sublayer
 from dqn_memory.blocks.attention import StreamedAttention

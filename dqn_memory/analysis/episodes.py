@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import ActingMode, ActingState, EvalSetup, NetworkPolicy
+from dqn_memory.actors import ActingMode, ActingState
+from dqn_memory.evaluation import EvalSetup, PlayedStep, one_episode, play_steps
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
 from envs.checked import LONGEST
@@ -59,30 +60,34 @@ def play_in(
     return list(play_each(setup, network, seed, episodes, initial, draw))
 
 
-@torch.no_grad()
 def beginning(setup: EvalSetup, network: QNetwork, seed: int, steps: int) -> Episode:
-    """Play the first steps of an episode, or all of it where it has fewer."""
-    fleet = single_fleet(setup, seed)
-    with closing(fleet):
-        found, _ = _play_one(fleet, setup.policy(network, 1, seed), fleet.reset(), False, steps)
-    return replace(found, values=setup.values)
+    """Play the first steps of an episode, or all of a shorter one."""
+    return next(play_each(setup, network, seed, max_steps=steps))
 
 
 @torch.no_grad()
 def play_each(
-    setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False
-) -> Iterator[Episode]:
-    """Play episodes of a network in one fresh environment, one after the other, each when it is asked for.
+    setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False,
+    max_steps: float = math.inf,
+) -> Iterator[Episode]:  # fmt: skip
+    """Play episodes of a network in one fresh environment, one after the other; each is played when it is asked for.
 
-    `seed` is that of the environment, and of actions where they are drawn. They start from the initial state number
-    `initial`, where there are finitely many, or from drawn ones. `draw` keeps pictures. A UserError where there is no
-    such initial state, or no picture.
+    Args:
+        setup: where, and how the network acts.
+        network: the agent.
+        seed: of the environment, and of actions where they are drawn.
+        episodes: how many.
+        initial: number of the first episode's initial state, where there are finitely many; None: a drawn one.
+        draw: keep pictures.
+        max_steps: steps after which an episode is left; only the last one can be.
+
+    Raises:
+        UserError: there is no such initial state, or the environment cannot be drawn.
     """
-    fleet, policy = single_fleet(setup, seed, initial, draw), setup.policy(network, 1, seed)
-    observation = fleet.reset()
-    for _ in range(episodes):
-        episode, observation = _play_one(fleet, policy, observation, draw)
-        yield replace(episode, values=setup.values)
+    with closing(single_fleet(setup, seed, initial, draw)) as fleet:
+        steps = play_steps(fleet, setup.policy(network, 1, seed), fleet.reset())
+        for _ in range(episodes):
+            yield _record(fleet, one_episode(steps, max_steps), draw, setup.values)
 
 
 def single_fleet(setup: EvalSetup, seed: int, initial: int | None = None, draw: bool = False) -> Fleet:
@@ -107,31 +112,32 @@ def action_names(setup: EvalSetup) -> tuple[str, ...]:
     return tuple(map(one_line, make_world(setup.env, **setup.env_kwargs).action_names))
 
 
-def _play_one(
-    fleet: Fleet, policy: NetworkPolicy, observation: Tensor, draw: bool, most: float = math.inf
-) -> tuple[Episode, Tensor]:
-    """Play until the episode ends or has `most` steps; also give the observation after the last one."""
-    steps: list[tuple[Tensor, ...]] = []
-    drawn: list[tuple[Array, str]] = []
-    previous = torch.full((1,), fleet.num_actions, device=fleet.device)
-    ended = torch.ones(1, dtype=torch.bool, device=fleet.device)
-    while not steps or (len(steps) < most and not bool(ended)):
-        action, q = policy.act(observation, ended)  # (1,), (1, A)
-        before = _state_before(fleet) if draw else None
-        if draw:
+def _record(fleet: Fleet, steps: Iterator[PlayedStep], draw: bool, values: str) -> Episode:
+    """Keep the steps of an episode that a fleet of one environment plays; `values` names the network's outputs."""
+    played: list[PlayedStep] = []
+    drawn = [_drawn(fleet)] if draw else []
+    before = _state_before(fleet) if draw else None
+    for taken in steps:
+        played.append(taken)
+        if draw and bool(taken.step.done):
+            drawn.append(_last_drawn(fleet, before, taken.action, drawn[-1]))
+        elif draw:
             drawn.append(_drawn(fleet))
-        step = fleet.step(action)
-        steps.append((observation, previous, action, q.float(), step.reward))
-        observation, previous, ended = step.observation, action, step.done
-    if draw:
-        drawn.append(_last_drawn(fleet, before, action, drawn[-1]))
-    seen, led, taken, values, reward = (torch.cat(each).cpu() for each in zip(*steps, strict=True))
+            before = _state_before(fleet)
     frames, texts = (tuple(each) for each in zip(*drawn, strict=True)) if draw else ((), ())
-    episode = Episode(
-        seen, led, taken.numpy(), values.numpy(), reward.numpy(), frames, bool(step.success), fleet.reports_success,
-        texts if all(texts) else (),
-    )  # fmt: skip
-    return episode, observation
+    action = torch.cat([each.action for each in played]).cpu()
+    return Episode(
+        observation=torch.cat([each.observation for each in played]).cpu(),
+        previous_action=torch.cat([torch.full((1,), fleet.num_actions), action[:-1]]),
+        action=action.numpy(),
+        q=torch.cat([each.outputs.float() for each in played]).cpu().numpy(),
+        reward=torch.cat([each.step.reward for each in played]).cpu().numpy(),
+        frames=frames,
+        success=bool(played[-1].step.success),
+        env_reports_success=fleet.reports_success,
+        texts=texts if all(texts) else (),
+        values=values,
+    )
 
 
 def _drawn(fleet: Fleet) -> tuple[Array, str]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import ActingMode
+from dqn_memory.actors import ActingMode
 from dqn_memory.analysis.episodes import q_values, windows
 from dqn_memory.network import QNetwork
 from envs.spaces import Array

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import ActingMode, ActingState
+from dqn_memory.actors import ActingMode, ActingState
 from dqn_memory.analysis.attention import with_gradients
 from dqn_memory.analysis.episodes import Episode, Windows, known_lengths, q_values, reach, windows
+from dqn_memory.evaluation import Measure, mean_interval
 from dqn_memory.network import QNetwork
-from dqn_memory.runs.score import Measure, mean_interval
 from dqn_memory.runs.settings import Bounds
 from envs.spaces import Array
 

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from dqn_memory.acting import MAX_EVAL_ENVS, evaluate
 from dqn_memory.config import TrainConfig
+from dqn_memory.evaluation import MAX_EVAL_ENVS, Measure, Score, evaluate, mean_interval, report
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError, require
-from dqn_memory.runs.score import Measure, Score, mean_interval, report
 from envs.baselines import Lines, lines
 
 EPISODES = MAX_EVAL_ENVS  # one for each row of a fleet: only first episodes start alike in both

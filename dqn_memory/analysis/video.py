@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from dqn_memory.acting import ActingMode, ActingState
+from dqn_memory.actors import ActingMode, ActingState
 from dqn_memory.analysis.attention import episode_attention
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.network import QNetwork

@@ -1,129 +1,74 @@
-"""What every training script shares: the state of a run, its course, and how it is started, stopped and resumed.
+"""The life cycle of a run, which every training script shares: start, resume, iterate, log, evaluate, save, stop.
 
 A script holds its algorithm alone: a subclass of `Trainer` whose `__init__` makes networks and optimisers and whose
 `iterate` acts, stores and learns.
 """
 
 import shlex
-import signal
 import sys
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from dqn_memory.evaluation import SUCCESS, SUCCESS_TOLD, Evaluation, EvaluationOptions, LoadedPolicy, Score
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.checkpoint import Checkpoint, check_actions, check_form, foreign_state
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
+from dqn_memory.runs.interrupts import Interrupts
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
 from dqn_memory.runs.modules import load_modules, load_named, modules_of, remember
+from dqn_memory.runs.optimizers import restore_optimizer
 from dqn_memory.runs.progress import Progress, due
 from dqn_memory.runs.resume import check_unfinished, reopened, resumes
-from dqn_memory.runs.score import SUCCESS, SUCCESS_TOLD, Evaluation, EvaluationOptions, Policy, Score
 from dqn_memory.runs.seeding import Streams, dropout_state, restore_dropout
 from dqn_memory.runs.settings import Settings, parse
+from dqn_memory.runs.stateful import load_parts, save_parts
 from dqn_memory.runs.toml import to_toml
 from envs.files import portable_name
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import GymnasiumFleet, ReplayedFleet
-from envs.seeding import restore_generator
 from envs.terminal import say
 
 C = TypeVar("C", bound=Any)
-HUGE = 1e300  # what no setting of an optimiser comes near
-AFTER_STOP = 1 << 31  # of a seed a CPU's generator reads 32 bits
-
-
-@dataclass(frozen=True)
-class LoadedPolicy:
-    """What a checkpoint's agent acts with, in the environment it was trained in."""
-
-    config: Any
-    env_kwargs: dict[str, Any]
-    step: int
-    """Environment steps of its training."""
-    device: torch.device
-    start: Callable[[int], Policy]
-    """Makes the policy of N episodes, which remembers nothing yet."""
-    ways: Mapping[str, Callable[[int], Policy]] = field(default_factory=dict)
-    """The same by how actions are chosen, "sampled" and "greedy"; empty where there is one way."""
-
-
-class Interrupts:
-    """Hold Ctrl-C and SIGTERM back until what a checkpoint holds is consistent; a second one stops at once.
-
-    with Interrupts() as interrupts:
-        while not interrupts.asked:
-            step()
-
-    Only a process's main thread can do this.
-    """
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            found = {number: signal.getsignal(number) for number in self.SIGNALS}
-            self._before = {number: old for number, old in found.items() if old is not signal.SIG_IGN}
-            for number in self._before:
-                signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, old in self._before.items():
-            signal.signal(number, old)
-
-    def _note(self, number: int, frame: object) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        say("stopping after a checkpoint; once more stops at once", file=sys.stderr)
+AFTER_STOP = 1 << 31  # seed offset of the evaluation after an early stop; a CPU's generator reads 32 bits of a seed
 
 
 class Trainer(ABC, Generic[C]):
-    """One run of one algorithm: all of its state, and its course from the command line to the last evaluation.
+    """One run of one algorithm, from the command line to the last evaluation.
 
     Attributes:
         fleet: N environments, stepped at once.
-        updates: of the networks, so far.
-        solved: an evaluation reached the goal that the config sets.
+        updates: how many updates the networks have had.
+        solved: whether an evaluation reached the goal that the config sets.
     """
 
     kind: ClassVar[str]
-    """Its name in checkpoints' headers, in studies and among the entry points."""
+    """Name of this kind of run in checkpoints, in studies and among the entry points."""
     config_class: ClassVar[type[Any]]
     shown: ClassVar[Mapping[str, str]]
-    """Words of the progress line, and the scalar that each stands for."""
-    attention_report: ClassVar[Any] = None
-    """Reads what a study's report shows of a run's attention, (run, seed) -> analysis.attention.Maps or None."""
+    """Words of the progress line, and the metric that each stands for."""
     evaluation_flags: ClassVar[tuple[str, ...]]
     """Options of `evaluate` that not every kind of run has."""
-    # What a checkpoint holds besides networks, optimisers, counters and replay, by the names of attributes:
-    stateful: tuple[str, ...]
-    """Parts that have a state_dict of their own."""
-    generators: ClassVar[tuple[str, ...]]
-    """Random generators."""
-    tensors: ClassVar[tuple[str, ...]]
-    """Tensors that one iteration hands to the next."""
+    attention_report: ClassVar[Any] = None
+    """Reads the attention that a study's report shows of a run, (run, seed) -> analysis.attention.Maps or None."""
+    state_names: tuple[str, ...]
+    """Attributes that a checkpoint holds besides networks, optimisers, environments, counters and replay: tensors,
+    random generators, and objects with a `state_dict` of their own."""
 
     optimizers: Sequence[torch.optim.Optimizer]
     backend: Choice | None = None
-    """What its Mamba runs on, where it has one."""
+    """The backend of the run's Mamba layers; None where it has none."""
     replay: Any = None
-    """What was stored to learn from; None where each step is learned from once."""
+    """The replay that updates draw from; None where each step is learned from once."""
 
     def __init__(self, config: C) -> None:
         config.check()
@@ -227,9 +172,7 @@ class Trainer(ABC, Generic[C]):
         """Everything else that the future of the run depends on, but the replay."""
         return {
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            **{name: getattr(self, name).state_dict() for name in ("fleet", "stats", *self.stateful)},
-            **{name: getattr(self, name).get_state() for name in self.generators},
-            **{name: getattr(self, name) for name in self.tensors},
+            **save_parts(self, ("fleet", "stats", *self.state_names)),
             **dropout_state(self.device),
             "solved": self.solved, "iterations": self.iterations, "updates": self.updates,
         }  # fmt: skip
@@ -244,13 +187,8 @@ class Trainer(ABC, Generic[C]):
         check_actions(state, self.fleet.num_actions)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             restore_optimizer(optimizer, saved)
-        for name in ("fleet", "stats", *self.stateful):
-            getattr(self, name).load_state_dict(state[name])
-        for name in self.generators:
-            restore_generator(getattr(self, name), state[name])
+        load_parts(self, {name: state[name] for name in ("fleet", "stats", *self.state_names)}, self.device)
         restore_dropout(state, self.device)
-        for name in self.tensors:
-            setattr(self, name, state[name].to(self.device))
         for name in ("solved", "iterations", "updates"):
             setattr(self, name, state[name])
         if self.replay is None:
@@ -462,47 +400,3 @@ class Trainer(ABC, Generic[C]):
 def named(kind: str, score: Score) -> dict[str, float]:
     """Give a score's scalars under the name of their kind, such as `final`."""
     return {f"{kind}/{name.split('/')[1]}": value for name, value in score.scalars().items()}
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, final_fraction: float, progress: float) -> None:
-    """Set learning rates after the fraction `progress` of a run.
-
-    They fall on a straight line from `first_lr`, which every parameter group has, to `final_fraction` of it.
-    """
-    for group in optimizer.param_groups:
-        value = group["first_lr"] * (1 + (final_fraction - 1) * min(progress, 1.0))
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(value)
-        else:
-            group["lr"] = value
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load a `state_dict` that was read onto a CPU, perhaps written on another device.
-
-    Whether a graph can capture the steps, and whether learning rates are tensors, where the graph looks, stay its own.
-    """
-    groups = []
-    for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
-        for name in ("lr", "first_lr"):
-            if name in own and not isinstance(saved.get(name), float | Tensor):
-                raise TypeError(f"the optimizer's {name} is no number")
-        others = {name: value for name, value in own.items() if name not in ("lr", "first_lr", "params", "capturable")}
-        saved = others | saved  # another version of torch may have had fewer
-        for name, value in others.items():
-            number = isinstance(value, int | float)
-            if number and not (isinstance(saved[name], int | float) and abs(saved[name]) < HUGE):
-                raise TypeError(f"the optimizer's {name} is no number")
-            check_form(saved[name], None if number else value, f"the optimizer's {name}.")
-        lr = torch.tensor(float(saved["lr"])) if isinstance(own["lr"], Tensor) else float(saved["lr"])
-        groups.append(saved | {"lr": lr} | {name: own[name] for name in ("capturable",) if name in own})
-    optimizer.load_state_dict(state | {"param_groups": groups})
-    names = {name for held in optimizer.state.values() for name in held}
-    for parameter, held in optimizer.state.items():
-        for name in names:
-            value = held.get(name)
-            if not isinstance(value, Tensor) or value.shape != (() if name == "step" else parameter.shape):
-                raise TypeError(f"the optimizer's {name} does not fit its parameter")
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"] = group["lr"].to(group["params"][0].device)

@@ -7,13 +7,13 @@ import pytest
 import torch
 from run_folders import told
 
-from dqn_memory.acting import ExplorationConfig
 from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
 from dqn_memory.config import LearnerConfig, TrainConfig
+from dqn_memory.evaluation import Score
+from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.network import NetworkConfig, observation_spec
 from dqn_memory.ppo import PPOConfig
 from dqn_memory.runs.common import EnvironmentConfig
-from dqn_memory.runs.score import Score
 from dqn_memory.train import QTrainer
 from envs import WORLDS
 from envs.registry import make_world

@@ -14,9 +14,10 @@ from run_folders import told
 from trained import CAR, CARDS, MEMORY, trained
 
 import dqn_memory
-from dqn_memory.agent import Agent, load_network
+from dqn_memory.agent import Agent
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.config import TrainConfig
+from dqn_memory.evaluation import load_network
 from dqn_memory.runs.folder import Run
 
 RUNS = {

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from dqn_memory.acting import BagActor
 from helpers import NUM_ACTIONS, action_of, filled_replay, network
 from run_folders import refused, told
 from trained import CARDS, MEMORY, trained
 
-from dqn_memory.acting import BagActor, WindowActor, make_actor
+from dqn_memory.actors import WindowActor, make_actor
 from dqn_memory.agent import Agent
 from dqn_memory.analysis.size import count, forward_operations, gigaflop, part_counts
 from dqn_memory.blocks.bag import Bag

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dqn_memory.acting import ExplorationConfig, Explorer
+from dqn_memory.exploration import ExplorationConfig, Explorer
 
 WORLDS, ACTIONS, GREEDY = 400, 5, 5  # the greedy action is none of the random ones
 

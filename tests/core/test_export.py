@@ -11,11 +11,12 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from run_folders import told
 
-from dqn_memory.acting import NetworkPolicy, make_actor
-from dqn_memory.agent import Agent, Interface
+from dqn_memory.actors import NetworkPolicy, make_actor
+from dqn_memory.agent import Agent
 from dqn_memory.config import TrainConfig
+from dqn_memory.evaluation import LoadedPolicy
+from dqn_memory.interface import Interface
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, observation_spec
-from dqn_memory.runs.trainer import LoadedPolicy
 from envs.spaces import encoder
 
 pytest.importorskip("onnxruntime")

@@ -10,7 +10,7 @@ from gymnasium.wrappers import TimeLimit
 from gymnasium.wrappers.vector import DictInfoToList
 from run_folders import told
 
-from dqn_memory import acting, agent
+from dqn_memory import agent, evaluation
 from dqn_memory.analysis import episodes
 from dqn_memory.api import Agent, evaluate, load_run, train
 from dqn_memory.network import ObservationSpec
@@ -73,19 +73,19 @@ def registered():
 def endless(tmp_path_factory, registered):
     """A run in an environment whose episodes nothing ends."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(acting, "LONGEST", MOST)
+        patch.setattr(evaluation, "LONGEST", MOST)
         run, score = train("ppo", env="Mine/Endless-v0", run=str(tmp_path_factory.mktemp("run") / "a"), **TINY)
     assert score.lengths.tolist() == [MOST] * 4
     return run
 
 
 def test_evaluations_of_episodes_that_never_end_are_bounded(endless, monkeypatch):
-    for module in (acting, agent, episodes, settings):
+    for module in (evaluation, agent, episodes, settings):
         monkeypatch.setattr(module, "LONGEST", MOST)
     assert evaluate(endless, episodes=3).score.lengths.tolist() == [MOST] * 3
     player = Agent.load(endless)
     assert player.play(Endless(), 2).lengths.tolist() == [MOST] * 2
-    network, config, _ = agent.load_network(endless)
+    network, config, _ = evaluation.load_network(endless)
     setup = config.eval_setup(torch.device("cpu"))
     assert [len(each) for each in episodes.play_in(setup, network, seed=0, episodes=2)] == [MOST] * 2
     fleet = settings.EvalSetup("Mine/Endless-v0", {}, None, torch.device("cpu")).fleet(2, 0)

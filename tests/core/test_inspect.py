@@ -14,11 +14,11 @@ from run_folders import refused
 from test_agent import Three
 from trained import contents, trained
 
-from dqn_memory.agent import load_network
 from dqn_memory.analysis import attention
 from dqn_memory.analysis.attention import attention_maps, carried_states, episode_attention, sensitivity
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.blocks.attention import StreamedAttention
+from dqn_memory.evaluation import load_network
 from dqn_memory.inspect import Args, main, measure
 
 ARCHITECTURES = ("dtqn4", "dgfqn", "dbgfqn", "gtrxl", "drqn", "adrqn", "dqn", "dtqn_attention")

@@ -8,14 +8,14 @@ from helpers import filled_replay, network
 from run_folders import told
 
 import dqn_memory.train as losses
-from dqn_memory.acting import WindowActor
+from dqn_memory.actors import WindowActor
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import trimmed_length
 from dqn_memory.runs.common import set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.trainer import restore_optimizer, set_learning_rate
+from dqn_memory.runs.optimizers import restore_optimizer, set_learning_rate
 from dqn_memory.train import make_optimizer, make_update, sample, td_loss, update
 from dqn_memory.trainer import average_parameters, averaging
 

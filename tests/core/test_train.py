@@ -11,9 +11,10 @@ from test_agent import Three
 from trained import CARDS
 from trained import training_flags as flags
 
-from dqn_memory.agent import Agent, load_network
+from dqn_memory.agent import Agent
 from dqn_memory.analysis.episodes import beginning
 from dqn_memory.config import TrainConfig
+from dqn_memory.evaluation import load_network
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import parse

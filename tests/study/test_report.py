@@ -15,9 +15,9 @@ from run_folders import Capture, told
 from trained import CARDS, contents, trained
 
 from dqn_memory.analysis.size import count
+from dqn_memory.evaluation import SUCCESS_TOLD
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.modules import remember
-from dqn_memory.runs.score import SUCCESS_TOLD
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import Entry, meaning, scale_of
 from dqn_memory.study.definition import Planned, expand, parse_definition, read_definition

@@ -11,7 +11,7 @@ from trained import contents
 from unizero_models import VECTOR, config, flags, model
 
 from dqn_memory.evaluate import main as evaluate_main
-from dqn_memory.runs.score import EvaluationOptions
+from dqn_memory.evaluation import EvaluationOptions
 from dqn_memory.runs.settings import read_config
 from envs.atari import AtariStep
 from world_models.glam import config as glam_config

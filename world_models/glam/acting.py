@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 
 from dqn_memory.blocks.kernels.select import Choice
+from dqn_memory.evaluation import Evaluation, EvaluationOptions, LoadedPolicy, Score, play
 from dqn_memory.runs import backend as backends
 from dqn_memory.runs.checkpoint import check_actions
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, play
 from dqn_memory.runs.seeding import Streams, generator, seeded
-from dqn_memory.runs.trainer import LoadedPolicy
 from envs.fleet import Fleet
 from world_models.glam.agent import Agent
 from world_models.glam.config import ComputeConfig, TrainConfig

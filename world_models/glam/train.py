@@ -15,8 +15,9 @@ from torch.optim import Optimizer
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.metrics import RunStats
+from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout
-from dqn_memory.runs.trainer import Trainer, set_learning_rate
+from dqn_memory.runs.trainer import Trainer
 from world_models.glam import agent as actor_critic
 from world_models.glam import learner
 from world_models.glam.acting import PolicyScore, build, check_frames, evaluate, evaluate_run, load_policy, make_player
@@ -94,9 +95,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         "return": "charts/episodic_return", "model": "losses/total", "entropy": "agent/entropy",
     }  # fmt: skip
     evaluation_flags = ("num_eval_envs", "episodes_per_env", "policy")
-    stateful = ("player",)
-    generators = ("acting", "drawing", "dreaming")
-    tensors = ("observation", "first")
+    state_names = ("player", "acting", "drawing", "dreaming", "observation", "first")
     stats: ModelStats
 
     def __init__(self, config: TrainConfig) -> None:

@@ -9,12 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dqn_memory.evaluation import Evaluation, EvaluationOptions, LoadedPolicy, Score, play
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, play
 from dqn_memory.runs.seeding import Streams, generator, seeded
-from dqn_memory.runs.trainer import LoadedPolicy
 from world_models.settings import EvalSetup, place
 from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import Window, WorldModel, build

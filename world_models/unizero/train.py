@@ -17,11 +17,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from dqn_memory.evaluation import Score
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured, mapped
 from dqn_memory.runs.metrics import RunStats
-from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import generator, seed_dropout, seeded
 from dqn_memory.runs.trainer import Trainer
 from world_models.distributions import cross_entropy, entropy, group_kl, masked_mean
@@ -56,9 +56,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
     config_class = TrainConfig
     shown: ClassVar[Mapping[str, str]] = {"return": "charts/episodic_return", "loss": "losses/total"}
     evaluation_flags = ("num_eval_envs", "episodes_per_env", "simulations")
-    stateful = ("planner",)
-    generators = ("numbers", "drawing")
-    tensors = ("observation", "time")
+    state_names = ("planner", "numbers", "drawing", "observation", "time")
     attention_report = staticmethod(report_maps)
 
     def __init__(self, config: TrainConfig) -> None:

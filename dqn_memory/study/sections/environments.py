@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dqn_memory.agent import KINDS_OF_NETWORKS
+from dqn_memory.evaluation import KINDS_OF_NETWORKS
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import Data
 from dqn_memory.study.page import WORDS, Picture, Section, section
