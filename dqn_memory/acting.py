@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from dqn_memory.blocks.bag import Bag
 from dqn_memory.network import QNetwork, trimmed_length
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import Score, play
@@ -59,7 +58,6 @@ class WindowActor(Kept):
     """
 
     kept: ClassVar[tuple[str, ...]] = ("observation", "previous_action", "lengths")
-    bag: Bag | None = None
 
     def __init__(self, network: QNetwork, num_envs: int, device: torch.device, padded: bool = False) -> None:
         self.network, self.device, self.padded, self.size = network, device, padded, network.config.context
@@ -99,7 +97,7 @@ class WindowActor(Kept):
         if not self.padded and self.device.type == "cpu":
             width = trimmed_length(int(self.lengths.max()), self.size)
         window = self.observation[:, :width], self.previous_action[:, :width]
-        return self.network.at(*window, None if self.padded else self.lengths, self.lengths - 1, self.bag)
+        return self.network.at(*window, None if self.padded else self.lengths, self.lengths - 1)
 
     @property
     def memory(self) -> Memory:
@@ -114,53 +112,6 @@ class WindowActor(Kept):
         observations, actions, lengths = self._append(observation, previous_action, reset, (held, *memory[1:]))
         q = self.network.at(observations, actions, None if self.padded else lengths, lengths - 1)
         return q, (observations.to(dtype), actions, lengths)
-
-
-class BagActor(WindowActor):
-    """Keep also N steps that have left each window, those with which Q promises most (DTQN's persistent bag).
-
-    What leaves a full window joins the bag. Once that is full, the newcomer tries the place of each entry, and none;
-    the bag with the largest mean over the new window's positions of max_a Q stays.
-    """
-
-    kept = (*WindowActor.kept, "bag_observation", "bag_action", "bag_count")
-
-    def __init__(self, network: QNetwork, num_envs: int, device: torch.device, padded: bool = False) -> None:
-        super().__init__(network, num_envs, device, padded)
-        places = torch.zeros(num_envs, network.config.bag, dtype=torch.int64, device=device)  # (N, bag)
-        self.bag_observation = self.observation[:, :1].repeat_interleave(network.config.bag, 1)  # padding
-        self.bag_action, self.bag_count = places + network.num_actions, places.sum(1)
-
-    @property
-    def bag(self) -> Bag:  # type: ignore[override]
-        """What is kept of each episode."""
-        return Bag(self.bag_observation, self.bag_action, self.bag_count)
-
-    @torch.no_grad()
-    def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
-        """Append one observation to each window, and let the bag choose about what leaves it."""
-        size, leaves = self.network.config.bag, (self.lengths == self.size) & ~reset  # leaves: (N,)
-        before = Bag(self.bag_observation, self.bag_action, torch.where(reset, 0, self.bag_count))
-        bag = before.joined(self.observation[:, 0], self.previous_action[:, 0], leaves)
-        super().observe(observation, previous_action, reset)
-        too_many = bag.count > size
-        out = torch.full_like(bag.count, size)  # the entry whose place the last one, number `size`, takes
-        if self.device.type != "cpu" or bool(too_many.any()):  # an accelerator would have to wait to know
-            out = torch.where(too_many, self._least(bag), out)
-        rows, entry = (torch.arange(count, device=self.device) for count in (len(out), size))
-        source = torch.where(entry == out.unsqueeze(1), size, entry)  # (N, bag)
-        self.bag_observation = bag.observation[rows.unsqueeze(1), source]
-        self.bag_action = bag.previous_action[rows.unsqueeze(1), source]
-        self.bag_count = bag.count.clamp(max=size)
-
-    def _least(self, bag: Bag) -> Tensor:
-        """Find the one of N + 1 entries that is best left out, (N,)."""
-        network, lengths = self.network, None if self.padded else self.lengths
-        x = network.encode(self.observation, self.previous_action, lengths, network.supports_prefixes)  # (N, K, D)
-        others = ~torch.eye(bag.previous_action.shape[1], dtype=torch.bool, device=self.device)  # (out, entry)
-        seen = others.repeat_interleave(self.size, 0).expand(len(x), -1, -1)  # (N, out x K, entry)
-        q = network.read(x.repeat(1, len(others), 1), bag, seen)  # (N, out x K, A)
-        return q.amax(-1).unflatten(1, (len(others), self.size)).mean(-1).argmax(1)
 
 
 class StateActor(Kept):
@@ -246,7 +197,7 @@ def make_actor(network: QNetwork, num_envs: int, device: torch.device, acting: A
     """Make the actor that the flags `--acting` and `--acting-state` ask for."""
     if state == "episode":
         return StateActor(network, num_envs, device)
-    return (BagActor if network.config.bag else WindowActor)(network, num_envs, device, acting == "padded")
+    return WindowActor(network, num_envs, device, acting == "padded")
 
 
 # ---- exploration -----------------------------------------------------------------------------------------------------
@@ -437,6 +388,5 @@ def acting_cost(network: QNetwork, setup: EvalSetup, steps: int = 20) -> dict[st
         actor.observe(observation, action, reset)
         int(actor.q_values().argmax())  # waits for the device
         times.append(time.perf_counter() - began)
-    bag = getattr(actor, "bag", None)
-    carried = sum(part.nbytes for part in (*actor.memory, *(vars(bag).values() if bag else ())))
+    carried = sum(part.nbytes for part in actor.memory)
     return {"time/acting_us": 1e6 * min(times[-steps:]), "final/remembered_bytes": float(carried)}

@@ -237,8 +237,6 @@ class Agent:
             raise UserError(
                 "only agents of one network can be exported, as UniZero searches and GLAM draws at every step"
             )
-        if bag := policy.actor.network.config.bag:
-            raise UserError(f"an agent with --bag {bag} cannot be exported, as its bag chooses among candidates")
         if find_spec("onnx") is None or find_spec("onnxscript") is None:
             raise UserError("writing ONNX needs packages that are not there; pip install onnx onnxscript")
         make_folder(files[0].parent)

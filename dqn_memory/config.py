@@ -172,7 +172,7 @@ class EvaluationConfig:
     """Episodes of the last evaluation."""
     memory_ablation: bool = True
     """Evaluate the final agent once more without its memory, so that it forgets everything before each step, and
-    measure how far back it remembers (not of pictures, nor with a bag)."""
+    measure how far back it remembers (not of pictures)."""
 
 
 @dataclass(frozen=True)
@@ -236,13 +236,10 @@ class TrainConfig:
                 "--acting-state episode has no place in a window to encode; use a memory that streams, such as gru, "
                 "and --position-encoding none"
             )
-        bag, context = self.network.bag, self.network.context
-        if self.acting_state == "episode" and bag:
-            raise UserError(f"--bag {bag} keeps what leaves a window, which --acting-state episode has not; use window")
-        if self.replay.capacity < self.environment.num_envs * (context + bag):
+        if self.replay.capacity < self.environment.num_envs * self.network.context:
             raise UserError(
                 f"--capacity {self.replay.capacity} must hold at least one window of each environment, --num-envs "
-                f"{self.environment.num_envs} x --context {context}" + (f" with its --bag {bag}" if bag else "")
+                f"{self.environment.num_envs} x --context {self.network.context}"
             )
         if not self.updates:
             raise UserError(

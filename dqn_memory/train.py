@@ -120,10 +120,8 @@ class QTrainer(NetworkTrainer[TrainConfig]):
     def learn(self) -> None:
         """Update the network from one batch; copy it into the target and into the average as they are due."""
         config, learner = self.config, self.config.learner
-        batch = sample(
-            self.replay, learner, config.network.context, self.contexts_per_window, self.drawing,
-            updates=self.updates, bag=config.network.bag,
-        )  # fmt: skip
+        context, contexts = config.network.context, self.contexts_per_window
+        batch = sample(self.replay, learner, context, contexts, self.drawing, updates=self.updates)
         set_learning_rate(self.optimizer, learner.final_lr_fraction, self.steps / config.total_steps)
         metrics = self.update(batch)
         self.updates += 1
@@ -158,7 +156,6 @@ def sample(
     generator: torch.Generator,
     trim: bool = True,
     updates: int = 0,
-    bag: int = 0,
 ) -> Batch:
     """Draw one batch uniformly over environment steps.
 
@@ -171,14 +168,11 @@ def sample(
         generator: of the draws.
         trim: cut the batch to the smallest of WINDOW_LENGTHS that fits its longest window.
         updates: number of updates before this one.
-        bag: steps to draw from before each window.
     """
     if contexts_per_window is not None:
         count = config.batch_size * contexts_per_window
         drawn, _ = replay.draw(count, context, generator, terminal_fraction=config.terminal_fraction)
-        contexts = replay.contexts(drawn, context, config.gamma, config.n_step)
-        contexts.bag = replay.bag(drawn, context, bag, generator) if bag else None
-        return contexts
+        return replay.contexts(drawn, context, config.gamma, config.n_step)
     around = config.window_placement == "around"
     drawn, longest = replay.draw(config.batch_size, context, generator, around, config.terminal_fraction)
     if config.tail_fraction < 1:  # only the first windows get tail targets, and `draw` puts terminal windows first
@@ -189,17 +183,12 @@ def sample(
     width = context if full_width else trimmed_length(longest + 1, context)
     windows = replay.windows(drawn, context, width, None if config.mask_padding else generator)
     windows.terminal_weight.fill_(config.terminal_weight_at(updates))
-    windows.bag = replay.bag(drawn, context, bag, generator) if bag else None
     return windows
 
 
 # ---- loss: functions of tensors with static shapes, shared by eager, compiled and captured runs ----------------------
 def td_loss(network: QNetwork, target: QNetwork, batch: Batch, config: LearnerConfig) -> tuple[Tensor, Metrics]:
-    """Compute the temporal-difference loss of a batch, a scalar, and its metrics, which stay on the device.
-
-    Full targets read the bag that the batch was drawn with and what leaves the window on the way to them, so that a cue
-    is worth finding; shifted ones read the bag alone. No step is in both window and bag.
-    """
+    """Compute the temporal-difference loss of a batch, a scalar, and its metrics, which stay on the device."""
     if isinstance(batch, ContextBatch):
         return context_loss(network, target, batch, config)
     if config.targets == "shifted":
@@ -216,9 +205,9 @@ def window_loss(
     lengths = (batch.lengths + 1).clamp(max=width) if config.lengths else None  # L transitions, L + 1 observations
     every_position = config.loss_positions == "all"
     online_q, target_q = (each if every_position else each.at_every_prefix for each in (network, target))
-    q = online_q(observation, previous, lengths, batch.bag)  # (B, T, A)
+    q = online_q(observation, previous, lengths)  # (B, T, A)
     with torch.no_grad():
-        value = _bootstrap_value(q, target_q(observation, previous, lengths, batch.bag), config.double)  # (B, T)
+        value = _bootstrap_value(q, target_q(observation, previous, lengths), config.double)  # (B, T)
         step_weight = None
         if batch.observation.shape[1] > width:  # full width: one observation follows the last transition
             with_tail = max(1, round(config.tail_fraction * len(value)))
@@ -238,12 +227,8 @@ def _tail_value(network: QNetwork, target: QNetwork, batch: WindowBatch, count: 
     observation, previous = batch.observation[:count, 1:], batch.previous_action[:count, 1:]
     lengths = batch.lengths[:count] if config.lengths else None
     last = torch.full_like(batch.lengths[:count], context - 1)
-    bag = None
-    if batch.bag is not None:
-        leaving = batch.observation[:count, 0], batch.previous_action[:count, 0], batch.lengths[:count] == context
-        bag = batch.bag.first(count).joined(*leaving)
-    online_values = network.at(observation, previous, lengths, last, bag)  # (count, A)
-    target_values = target.at(observation, previous, lengths, last, bag)
+    online_values = network.at(observation, previous, lengths, last)  # (count, A)
+    target_values = target.at(observation, previous, lengths, last)
     return _bootstrap_value(online_values, target_values, config.double).unsqueeze(1)
 
 
@@ -291,11 +276,11 @@ def shifted_loss(
     observation = observation.to(batch.observation.dtype)
     previous = torch.where(real, batch.previous_action[:, :width], network.num_actions)
     lengths = batch.lengths if config.lengths else None
-    q = network(observation, previous, lengths, batch.bag)  # (B, T, A)
+    q = network(observation, previous, lengths)  # (B, T, A)
     with torch.no_grad():
-        following = (batch.observation[:, 1:], batch.previous_action[:, 1:], lengths, batch.bag)
-        online = network(*following) if config.double else None
-        value = _bootstrap_value(online, target(*following), config.double)  # (B, T)
+        shifted = (batch.observation[:, 1:], batch.previous_action[:, 1:], lengths)
+        online = network(*shifted) if config.double else None
+        value = _bootstrap_value(online, target(*shifted), config.double)  # (B, T)
         td_target = batch.reward + config.gamma * torch.where(batch.terminated, 0.0, value)
     return _weighted_loss(q, batch, td_target, config)
 
@@ -304,16 +289,11 @@ def context_loss(
     network: QNetwork, target: QNetwork, batch: ContextBatch, config: LearnerConfig
 ) -> tuple[Tensor, Metrics]:
     """Train the newest position of each context, on exactly what acting reads, so that nothing leaks."""
-    observation, previous = batch.observation, batch.previous_action
-    q = network.at(observation, previous, batch.lengths, batch.lengths - 1, batch.bag)  # (B, A)
+    q = network.at(batch.observation, batch.previous_action, batch.lengths, batch.lengths - 1)  # (B, A)
     with torch.no_grad():
-        following = (batch.next_observation, batch.next_previous_action, batch.next_lengths)
-        last = batch.next_lengths - 1
-        bag = batch.bag
-        for step in range(0 if bag is None else min(config.n_step, observation.shape[1])):
-            bag = bag and bag.joined(observation[:, step], previous[:, step], step < batch.left)
-        online = network.at(*following, last, bag) if config.double else None
-        value = _bootstrap_value(online, target.at(*following, last, bag), config.double)  # (B,)
+        next_context = (batch.next_observation, batch.next_previous_action, batch.next_lengths, batch.next_lengths - 1)
+        online = network.at(*next_context) if config.double else None
+        value = _bootstrap_value(online, target.at(*next_context), config.double)  # (B,)
         td_target = batch.reward + batch.discount * value
     chosen = _upcast(q.gather(1, batch.action.unsqueeze(1)).squeeze(1))
     loss = _elementwise_loss(chosen, td_target, config).mean()

@@ -75,8 +75,7 @@ class NetworkTrainer(Trainer[C]):
         setup, training = self.config.eval_setup(self.device), self.evaluated.training
         self.evaluated.eval()
         found = acting_cost(self.evaluated, setup) | self.moved()
-        measured = not self.config.network.bag and self.spec.kind != "image"  # pictures would take minutes
-        if self.config.evaluation.memory_ablation and measured:
+        if self.config.evaluation.memory_ablation and self.spec.kind != "image":  # pictures would take minutes
             found["final/recall_distance"] = float(self.recall(setup).distance)
         self.evaluated.train(training)
         return found

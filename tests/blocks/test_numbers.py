@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from dqn_memory.blocks import MEMORY, PRIORS, LayerConfig, PriorConfig, build
-from dqn_memory.blocks.bag import Bag
 from dqn_memory.blocks.kernels import recurrent
 from dqn_memory.blocks.kernels.cpu_scan import scan_simd
 from dqn_memory.blocks.kernels.linear_scan import linear_scan
@@ -212,20 +211,6 @@ def test_a_network_goes_on_from_its_initial_state_as_from_none(name):
     found = [net.sequence(observation, action, state)[0] for state in (None, start)]
     found += [net.step(observation[:, 0], action[:, 0], state, reset)[0] for state in (None, start)]
     assert torch.equal(found[0], found[1]) and torch.equal(found[2], found[3]) and found[0].isfinite().all()
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_no_number_behind_the_entries_of_a_bag_is_read(bad):
-    net = NetworkConfig("dtqn1", WIDTH, heads=2, context=TIME, bag=3).build(ObservationSpec("continuous", (3,)), 2)
-    observation, action = drawn(BATCH, TIME, 3), torch.zeros(BATCH, TIME, dtype=torch.int64)
-    held, count, index = drawn(BATCH, 3, 3, seed=2), torch.tensor([1, 3]), torch.tensor([3, 5])
-    found = []
-    for number in (0.0, bad):
-        held[0, 1:] = number
-        bag = Bag(held.clone(), action[:, :3], count)
-        for y in (net(observation, action, None, bag), net.at(observation, action, None, index, bag)):
-            found.append([y, *torch.autograd.grad(loss(y), [*net.parameters()], materialize_grads=True)])
-    torch.testing.assert_close(found[2:], found[:2])
 
 
 # ---- memory, dtypes, sizes

@@ -32,7 +32,6 @@ ROLLOUTS = [
     ("--prepopulate 4", "--prepopulate 4 fills a replay"),
     ("--dropout 0.1", "--dropout 0.1 would let an update see other outputs"),
     ("--minibatches 5", "--minibatches 5 is more than --num-envs 4"),
-    ("--bag 3", "--bag 3 keeps what leaves a window"),
     ("--architecture gru --prior gaussian", "--prior gaussian changes nothing: gru has no attention"),
     ("--engine compile", "--engine compile is for the window learner"),
     ("--config paper", "--config paper is a preset of dqn_memory.train"),
