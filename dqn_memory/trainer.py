@@ -123,6 +123,12 @@ def averaging(decay: float, updates: int) -> float:
 
 
 @torch.no_grad()
+def copy_parameters(source: nn.Module, target: nn.Module) -> None:
+    """Copy all parameters in place, so that captured graphs keep their addresses."""
+    torch._foreach_copy_(list(target.parameters()), list(source.parameters()))
+
+
+@torch.no_grad()
 def average_parameters(source: nn.Module, average: nn.Module, decay: float | Tensor) -> None:
     """Move `average` towards `source`; a decay that is a tensor () can change in a captured graph."""
     ours: list[Tensor] = list(average.parameters())
