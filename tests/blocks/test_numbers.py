@@ -1,5 +1,6 @@
 """What blocks promise of all numbers: not finite, of other dtypes, none at all, in views of other memory."""
 
+import itertools
 import math
 
 import pytest
@@ -58,7 +59,7 @@ def steps(block, x, state, reset):
     return torch.stack(outputs, 1), state
 
 
-FORMS = pytest.mark.parametrize("form", [whole, chunks, steps])
+FORMS = [whole, chunks, steps]
 BLOCKS = [*STATEFUL, "gru post", "mlstm identity", "mlp post", "streamed identity"]
 
 
@@ -82,9 +83,15 @@ def spoilt(state, bad):
     return tuple(part.requires_grad_(part.is_floating_point()) for part in parts)
 
 
-@pytest.mark.parametrize("bad", BAD)
-@FORMS
-@pytest.mark.parametrize("name", BLOCKS)
+RESETS = [  # every block with every number and every form
+    (name, FORMS[index % len(FORMS)], bad) for index, (name, bad) in enumerate(itertools.product(BLOCKS, BAD))
+]
+OTHER_RESETS = [row for row in itertools.product(BLOCKS, FORMS, BAD) if row not in RESETS]
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "bad"), [*RESETS, *(pytest.param(*row, marks=pytest.mark.long) for row in OTHER_RESETS)]
+)
 def test_a_reset_clears_every_number_from_values_and_gradients(name, form, bad):
     for at in (0, 2):
         block, (x, reset) = made(name), damaged(bad, at)
