@@ -52,7 +52,6 @@ FORMS = {
     "published": PUBLISHED,
     "corrected": LearnerConfig(),
     "shared": LearnerConfig(loss_positions="all", tail_fraction=1 / 8),
-    "bfloat16": replace(PUBLISHED, precision="bfloat16"),
 }
 BARS = {  # times faster than the baseline, one thread, float32
     ("POMDP/CarFlag-v0", "dtqn4"): 2.5,
@@ -180,18 +179,14 @@ def update_rows(args: Args) -> Rows:
             works["published, compiled"] = update_work(case, "published", "compile")
             operations["published, compiled"] = operations["published"]
         single, of_single = matrix_product(size, torch.float32)
-        half, of_half = matrix_product(size // 2, torch.bfloat16)  # slow where no unit is built for it
-        times = args.timer({**baseline, **works, "float32 product": single, "bfloat16 product": half})
+        times = args.timer({**baseline, **works, "float32 product": single})
         rate = 1000 * of_single / times["float32 product"].median
-        half_rate = 1000 * of_half / times["bfloat16 product"].median
         for form in works:
-            # where no unit is built for bfloat16 its products are emulated, and a floor above float32's is none
-            best = max(rate, half_rate) if form == "bfloat16" else rate
-            floor = 1000 * operations[form] / best
+            floor = 1000 * operations[form] / rate
             yield {
                 **case.columns, "form": form, "backend": None if choice is None else choice.name,
                 **times[form].against(times.get("baseline")), "bar": BARS.get(name) if form in BARRED else None,
-                "gflop": operations[form], "gflop_s": best, "floor_ms": floor, "reached": floor / times[form].median,
+                "gflop": operations[form], "gflop_s": rate, "floor_ms": floor, "reached": floor / times[form].median,
             }  # fmt: skip
 
 

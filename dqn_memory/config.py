@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 
 from dqn_memory.actors import ActingMode, ActingState
+from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.evaluation import EvalSetup
 from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
@@ -25,6 +26,7 @@ from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbe
 class LearnerConfig:
     """One Q-learning update. The defaults are the corrected form; configs/paper.toml holds the published one."""
 
+    removed: ClassVar[dict[str, Any]] = {"precision": "float32"}
     batch_size: Annotated[int, Bounds(1)] = 32
     """Windows per update."""
     gamma: Annotated[float, Bounds(0, 1)] = 0.99
@@ -76,8 +78,6 @@ class LearnerConfig:
     """Leave padding out of the loss (published: it is in the loss)."""
     lengths: bool = True
     """Tell the network where padding begins (published: it does not know)."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Autocast precision of the forward passes."""
 
     def contexts_per_window(self, network: QNetwork) -> int | None:
         """How many single contexts are drawn for each window of a batch; None where whole windows are trained.
@@ -146,14 +146,13 @@ class LearnerConfig:
 class ReplayConfig:
     """The replay, and how often the learner draws from it."""
 
+    removed: ClassVar[dict[str, Any]] = {"update_every": 1}
     capacity: int = 500_000
     """Environment steps that the replay holds."""
     learning_starts: Annotated[int, Bounds(0)] = 1_000
     """Environment steps before the first update."""
     updates_per_iteration: Annotated[int, Bounds(1)] = 1
     """Updates per iteration of --num-envs environment steps."""
-    update_every: Annotated[int, Bounds(1)] = 1
-    """Iterations between the groups of updates."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ class EvaluationConfig:
     """Episodes of the last evaluation."""
     memory_ablation: bool = True
     """Evaluate the final agent once more without its memory, so that it forgets everything before each step, and
-    measure how far back it remembers (not of pictures, nor with a bag)."""
+    measure how far back it remembers (not of pictures)."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +195,8 @@ class TrainConfig:
     """
 
     trainer: ClassVar[str] = "q_network"
+    removed: ClassVar[dict[str, Any]] = {"acting": "prefix"}
+    acting: ClassVar[ActingMode] = "prefix"  # windows hold the real observations alone
     stochastic: ClassVar[bool] = False  # whether outputs are logits to draw actions by; Q-values are not
     first_flags: ClassVar[tuple[str, ...]] = (
         "config", "env", "architecture", "prior", "total_steps", "seed", "run", "device",
@@ -213,8 +214,6 @@ class TrainConfig:
     """Seed of every random stream: environments, exploration, replay, evaluation, network, dropout."""
     total_steps: Annotated[int, Bounds(1)] = 200_000
     """Environment steps of the run."""
-    acting: ActingMode = "prefix"
-    """`prefix` feeds the real observations; `padded` feeds all K and reads the last real index (no lengths)."""
     acting_state: ActingState = "window"
     """`window` re-encodes the last K observations; `episode` carries a recurrent state (published DRQN)."""
     match: str | None = None
@@ -229,29 +228,39 @@ class TrainConfig:
         check_parts(self, "network", "exploration", "output", "compute")
         check_goal(self)
         self.network.check_prior()
-        if self.acting == "padded" and self.learner.lengths:
-            raise UserError("--acting padded needs --no-lengths: training must see padding as acting does")
-        if self.acting == "padded" and self.acting_state == "episode":
-            raise UserError("--acting padded has no meaning with --acting-state episode, which feeds no window")
         if self.acting_state == "episode" and self.network.row().positions != "none":
             raise UserError(
                 "--acting-state episode has no place in a window to encode; use a memory that streams, such as gru, "
                 "and --position-encoding none"
             )
-        bag, context = self.network.bag, self.network.context
-        if self.acting_state == "episode" and bag:
-            raise UserError(f"--bag {bag} keeps what leaves a window, which --acting-state episode has not; use window")
-        if self.replay.capacity < self.environment.num_envs * (context + bag):
+        if self.replay.capacity < self.environment.num_envs * self.network.context:
             raise UserError(
                 f"--capacity {self.replay.capacity} must hold at least one window of each environment, --num-envs "
-                f"{self.environment.num_envs} x --context {context}" + (f" with its --bag {bag}" if bag else "")
+                f"{self.environment.num_envs} x --context {self.network.context}"
             )
         if not self.updates:
             raise UserError(
                 f"--total-steps {self.total_steps} in --num-envs {self.environment.num_envs} would never update the "
-                f"network: that begins after {self.first_steps} steps (--learning-starts, --prepopulate), every "
-                f"{self.replay.update_every} iterations (--update-every); lower those or raise --total-steps"
+                f"network: updates begin after {self.first_steps} steps (--learning-starts, --prepopulate); lower "
+                "those or raise --total-steps"
             )
+
+    def warnings(self, network: QNetwork) -> list[str]:
+        """Say which settings work but let this network learn little."""
+        found = []
+        if self.updates < 3 * self.learner.target_update_every:
+            found.append(
+                f"the target network is copied only every {self.learner.target_update_every:,} of {self.updates:,} "
+                "updates: raise --total-steps or lower --target-update-every (--config short has settings for runs of "
+                "minutes)"
+            )
+        bidirectional = self.network.row().memory in BIDIRECTIONAL and len(network.layers)
+        if bidirectional and self.learner.trains_newest(network):
+            found.append(
+                "the backward recurrence of the last layer keeps its first weights: only the newest position of a "
+                "window is trained, where that recurrence takes one step from zero (--loss-positions all trains it)"
+            )
+        return found
 
     @property
     def first_steps(self) -> int:
@@ -261,9 +270,9 @@ class TrainConfig:
     @property
     def updates(self) -> int:
         """Updates of the whole run."""
-        num_envs, every = self.environment.num_envs, self.replay.update_every
+        num_envs = self.environment.num_envs
         first, iterations = math.ceil(self.first_steps / num_envs), math.ceil(self.total_steps / num_envs)
-        return max(0, iterations // every - (max(first, 1) - 1) // every) * self.replay.updates_per_iteration
+        return max(0, iterations - max(first, 1) + 1) * self.replay.updates_per_iteration
 
     @property
     def whole_windows(self) -> bool:

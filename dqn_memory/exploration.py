@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from dqn_memory.runs.stateful import Stateful
 class ExplorationConfig:
     """How often and for how long random actions are taken."""
 
+    removed: ClassVar[dict[str, Any]] = {"random_start_share": 1.0}
     epsilon_start: float = 1.0
     """Probability of a random action at the first step."""
     epsilon_end: float = 0.1
@@ -38,8 +39,6 @@ class ExplorationConfig:
     """Training episodes begin with 0 to this many random steps, drawn uniformly. They show states that a policy which
     ends its episodes early would never visit. What is logged of training episodes has them in it, an evaluation has
     not."""
-    random_start_share: Annotated[float, Bounds(0, 1)] = 1.0
-    """Share of the environments in which they do."""
     prepopulate: Annotated[int, Bounds(0)] = 0
     """Environment steps of uniform random actions before learning and the schedule begin (`train` alone)."""
 
@@ -72,7 +71,6 @@ class Explorer(Stateful):
         self.device = device = generator.device
         place_on_ladder = torch.arange(num_envs, device=device) / max(num_envs - 1, 1)  # 0 .. 1
         self.exponent = 1 + config.epsilon_ladder * place_on_ladder  # (N,)
-        self.starts_at_random = torch.arange(num_envs, device=device) < config.random_start_share * num_envs  # (N,)
         self.sticky_action, self.sticky_steps, self.random_start_steps = (
             torch.zeros(num_envs, dtype=torch.int64, device=device) for _ in self.state_names
         )  # the random action, steps that it is still held, steps that are still random at an episode's start; (N,)
@@ -95,7 +93,7 @@ class Explorer(Stateful):
         probability = epsilon / (epsilon + self.mean_duration * (1 - epsilon)).clamp(min=1e-9)
         duration = 1 + (u[2].unsqueeze(1) < self.survival).sum(1)  # (N,)
         if longest_start:
-            drawn = torch.where(self.starts_at_random, u[3] * (longest_start + 1), 0.0).long()
+            drawn = (u[3] * (longest_start + 1)).long()
             self.random_start_steps = torch.where(first, drawn, self.random_start_steps)
             starting = self.random_start_steps > 0
             probability = torch.where(starting, 1.0, probability)

@@ -39,7 +39,7 @@ from dqn_memory.config import TrainConfig
 from dqn_memory.evaluation import EvalSetup, load_network, report
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.common import ComputeConfig, set_tf32
-from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
@@ -229,8 +229,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     set_tf32(False)
     device = ComputeConfig(args.device).torch_device()
     network, config, step = load_network(run, device)
-    if config.network.bag:
-        raise UserError(f"inspect values windows alone, but {run} has a --bag of {config.network.bag}; use watch")
     setup = config.eval_setup(device)
     gap, apart = compare(args, network, config, device)
     found = measure(args, config, network, setup)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import gymnasium
 import numpy as np
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
-from dqn_memory.blocks.bag import Bag, BagAttention
 from dqn_memory.blocks.block import constrained, penalty, select
 from dqn_memory.blocks.embeddings import (
     ActionHistoryEmbedding,
@@ -35,7 +34,6 @@ from dqn_memory.blocks.finite import (
     contained_window,
     separate,
     trusting,
-    unpadded,
 )
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
@@ -217,6 +215,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 class NetworkConfig:
     """A named architecture, its sizes, and changes of its row. None means: as the row says."""
 
+    removed: ClassVar[dict[str, Any]] = {"bag": 0}
     architecture: str = "dgfqn"
     """Named architecture, such as dtqn4, dgfqn, dbgfqn or drqn; of `ppo` and `pqn` gru, lstm, lru or attention."""
     width: Annotated[int, Bounds(1)] = 64
@@ -227,8 +226,6 @@ class NetworkConfig:
     """Encoder layers (None, here and below: as the architecture has it)."""
     context: Annotated[int, Bounds(1)] = 50
     """Context length K: windows, and attention, hold no more than K observations; a carried state knows no bound."""
-    bag: Annotated[int, Bounds(0)] = 0
-    """Steps that have left the window and that the Q head still reads: DTQN's persistent bag (0: off)."""
     form: Literal["paper", "paper_equations"] = "paper"
     """Of the DBGFQN paper: `paper` is Algorithm 1 with Table 3's counts; `paper_equations` is equations 10 and 20-22:
     no ReLU on sublayer outputs, a projection after recurrences, one bias-free linear head, no last LayerNorm."""
@@ -281,9 +278,7 @@ class NetworkConfig:
         check_known("memory", row.memory, [*MEMORY, "none"])
         if row.memory == "none" and row.layers and not row.attention:
             raise UserError(f"--layers {row.layers}: {self.architecture} has no memory, so it takes --layers 0 only")
-        if row.streamed and self.bag:
-            raise UserError(f"--bag {self.bag} keeps what leaves a window; {self.architecture} has none; use --bag 0")
-        if (row.attention or self.bag) and self.width % self.heads:
+        if row.attention and self.width % self.heads:
             raise UserError(f"--heads {self.heads} does not divide --width {self.width}; choose a divisor of it")
         if row.memory in BIDIRECTIONAL and self.width % 2:
             raise UserError(f"--width {self.width} is odd, but {row.memory} needs half of it for each direction")
@@ -327,9 +322,8 @@ class NetworkConfig:
 class QNetwork(nn.Module):
     """Q-values at every position of a window (DTQN, section 3; DBGFQN, Algorithm 1).
 
-    Methods take `observation` (B, T, ...), `previous_action` (B, T), the action that led to each observation,
-    `lengths` (B,), the number of real positions of each window, or None where padding is to count as real, and `bag`,
-    steps from before the window, or None where there are none; only a network with --bag reads it.
+    Methods take `observation` (B, T, ...), `previous_action` (B, T), the action that led to each observation, and
+    `lengths` (B,), the number of real positions of each window. With lengths of None padding counts as real.
     """
 
     def __init__(self, config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> None:
@@ -344,18 +338,15 @@ class QNetwork(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(_layer(config, row) for _ in range(row.layers))
         self.norm = nn.LayerNorm(width) if row.final_norm else nn.Identity()
-        self.bag = BagAttention(width, config.heads, config.dropout) if config.bag else None
         self.head = _head(config, row, num_actions)
         degrees: list[int] = [layer.degree for layer in self.layers]  # type: ignore[misc]
         self.degree = max((1 + row.final_norm, *degrees))  # a LayerNorm squares its input
         if config.initialisation == "paper":
             initialise(self)
 
-    def forward(
-        self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None, bag: Bag | None = None
-    ) -> Tensor:
+    def forward(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Compute Q at every position, (B, T, A)."""
-        return self.read(self.encode(observation, previous_action, lengths), bag)
+        return self.read(self.encode(observation, previous_action, lengths))
 
     def encode(
         self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, prefixes: bool = False
@@ -370,19 +361,9 @@ class QNetwork(nn.Module):
 
         return contained_window(run, observation, lengths, self.causal, self.degree)
 
-    def read(self, x: Tensor, bag: Bag | None = None, seen: Tensor | None = None) -> Tensor:
-        """Compute Q (..., A) of encodings (B, T, D) or (B, D) and a bag; `seen` (B, T, N): each position's entries."""
-        return contained_rows(lambda rows: self._read(rows, bag, seen), x)
-
-    def _read(self, x: Tensor, bag: Bag | None, seen: Tensor | None) -> Tensor:
-        if self.bag is None:
-            return self.head(x)
-        attended = torch.zeros_like(x)
-        if bag is not None:
-            held = unpadded(bag.observation, bag.count)
-            entries = self.dropout(self.embed(held, bag.previous_action))  # (B, N, D)
-            attended = self.bag(x, entries, bag.held if seen is None else seen)
-        return self.head(torch.cat([x, attended], -1))
+    def read(self, x: Tensor) -> Tensor:
+        """Compute Q (..., A) of encodings (B, T, D) or (B, D)."""
+        return contained_rows(self.head, x)
 
     def embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         """Embed observations and previous actions, (B, T, D), without their positions."""
@@ -394,37 +375,30 @@ class QNetwork(nn.Module):
     def _tokens(self, embedded: Tensor) -> Tensor:
         return self.dropout(self.positions(embedded))  # (B, T, D)
 
-    def at(
-        self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor,
-        bag: Bag | None = None,
-    ) -> Tensor:  # fmt: skip
+    def at(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Compute Q at position `index` (B,) of each window, (B, A); the last layer computes only that position."""
-        if bag is not None:  # here, as what stands inside `contained_at` looks at nothing again
-            bag = replace(bag, observation=unpadded(bag.observation, bag.count))
         return contained_at(
-            lambda seen, lengths, index: self.at_embedded(self.embed(seen, previous_action), lengths, index, bag),
+            lambda seen, lengths, index: self.at_embedded(self.embed(seen, previous_action), lengths, index),
             observation, lengths, index, self.causal, self.degree,
         )  # fmt: skip
 
-    def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor, bag: Bag | None = None) -> Tensor:
+    def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Compute `at` from what `embed` gives, (B, T, D)."""
         x = self._tokens(embedded)
         if not len(self.layers):
-            return self.read(self.norm(select(x, index)), bag)
+            return self.read(self.norm(select(x, index)))
         for layer in self.layers[:-1]:
             x = layer(x, lengths)
         x = self.layers[-1].at(x, lengths, index)  # type: ignore[operator]  # (B, D)
-        return self.read(self.norm(x), bag)
+        return self.read(self.norm(x))
 
-    def at_every_prefix(
-        self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None, bag: Bag | None = None
-    ) -> Tensor:
+    def at_every_prefix(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Compute Q at every position as if it were the newest of its window, (B, T, A), which is what acting reads.
 
         For a causal network that is `forward`. Where the last layer alone is bidirectional (`supports_prefixes`) it
         costs no more: at the newest position of a window its backward direction has made one step only.
         """
-        return self.read(self.encode(observation, previous_action, lengths, prefixes=True), bag)
+        return self.read(self.encode(observation, previous_action, lengths, prefixes=True))
 
     def step(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
@@ -551,8 +525,8 @@ def _layer(config: NetworkConfig, row: Architecture) -> nn.Module:
 
 
 def _head(config: NetworkConfig, row: Architecture, num_actions: int) -> nn.Module:
-    """From the last encoding (..., D), and what is attended in the bag where there is one, to Q-values (..., A)."""
-    inputs = 2 * config.width if config.bag else config.width
+    """Make the head: from the last encoding (..., D) to Q-values (..., A)."""
+    inputs = config.width
     if config.form == "paper_equations":
         return nn.Linear(inputs, num_actions, bias=False)  # Eq. 22
     if row.head == "linear" and config.head_width is None:

@@ -105,8 +105,6 @@ class RolloutConfig:
             raise UserError("--engine compile is for the window learner; rollouts take eager, or cudagraph on CUDA")
         if self.compute.engine == "cudagraph" and self.environment.env.removeprefix("envs:") not in WORLDS:
             raise UserError(f"--engine cudagraph needs an environment of tensors, which {self.environment.env} is not")
-        if bag := self.network.bag:
-            raise UserError(f"--bag {bag} keeps what leaves a window, and rollouts have none; use --bag 0")
         if steps := self.exploration.prepopulate:
             raise UserError(f"--prepopulate {steps} fills a replay, and rollouts have none; use --random-start-steps")
         if dropout := self.network.dropout:

@@ -73,8 +73,7 @@ class NetworkTrainer(Trainer[C]):
         setup, training = self.config.eval_setup(self.device), self.evaluated.training
         self.evaluated.eval()
         found = acting_cost(self.evaluated, setup) | self.moved()
-        measured = not self.config.network.bag and self.spec.kind != "image"  # pictures would take minutes
-        if self.config.evaluation.memory_ablation and measured:
+        if self.config.evaluation.memory_ablation and self.spec.kind != "image":  # pictures would take minutes
             found["final/recall_distance"] = float(self.recall(setup).distance)
         self.evaluated.train(training)
         return found
@@ -119,6 +118,12 @@ class NetworkTrainer(Trainer[C]):
 def averaging(decay: float, updates: int) -> float:
     """Compute the average's decay at update number `updates`: less early on, to forget the first weights."""
     return min(decay, (1 + updates) / (10 + updates))
+
+
+@torch.no_grad()
+def copy_parameters(source: nn.Module, target: nn.Module) -> None:
+    """Copy all parameters in place, so that captured graphs keep their addresses."""
+    torch._foreach_copy_(list(target.parameters()), list(source.parameters()))
 
 
 @torch.no_grad()

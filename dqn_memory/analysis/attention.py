@@ -58,7 +58,7 @@ def _carried_attention(network: QNetwork, observation: Tensor, previous_action: 
     for number, layer in enumerate(network.layers):
         if isinstance(layer, EncoderLayer) and layer.attention is not None:
             first = cast(Sublayer, layer.sublayers[0])
-            length, inputs = len(observation), first.enter(x)[0]  # (T, D)
+            length, inputs = len(observation), first.block_input(x)[0]  # (T, D)
             size = min(cast(StreamedAttention, first.block).context, length)
             parts = []
             for ends in torch.arange(length, device=x.device).split(max(1, TOKENS // size)):
@@ -119,7 +119,7 @@ def _maps(network: QNetwork, observation: Tensor, previous_action: Tensor, lengt
     for index, layer in enumerate(network.layers):
         if isinstance(layer, EncoderLayer) and layer.attention is not None:
             first = cast(Sublayer, layer.sublayers[0])
-            maps[index] = layer.attention.weights(first.enter(x), lengths)  # in identity order it reads LN(x)
+            maps[index] = layer.attention.weights(first.block_input(x), lengths)  # in identity order it reads LN(x)
         x = layer(x, lengths)
     return maps
 

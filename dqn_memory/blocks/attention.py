@@ -146,7 +146,7 @@ class Attention(Block):
         if plain and packed.device.type == "cpu" and NUMBA and not torch.compiler.is_exporting():
             from dqn_memory.blocks.kernels import cpu_attention  # at first use: it loads numba
 
-            if cpu_attention.is_faster(packed, self.heads):
+            if cpu_attention.attention_is_faster(packed, self.heads):
                 return self.project_out(cpu_attention.cpu_attention(packed, self.heads))
         heads, window = self._heads(packed), self.prior.fixed_window
         mixed = attend(*heads, *tables, lengths, future_logit_zero=zero, dropout=dropout, window=window)

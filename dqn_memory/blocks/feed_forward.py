@@ -113,6 +113,6 @@ class Gelu(nn.Module):
         if x.device.type == "cpu" and NUMBA:
             from dqn_memory.blocks.kernels import cpu_gelu  # at first use: it loads numba
 
-            if cpu_gelu.is_faster(x):
+            if cpu_gelu.gelu_is_faster(x):
                 return call(cpu_gelu.cpu_gelu, x)
         return F.gelu(x, approximate="tanh")

@@ -25,7 +25,6 @@ RUNS = {
     "bidirectional": f"--architecture dbgfqn --env {CAR}",
     "carried": "--architecture adrqn --action-embedding 4 --acting-state episode",
     "actions": "--architecture adrqn --action-embedding 4",
-    "padded": f"--acting padded --no-lengths --env {CAR}",
 }
 
 

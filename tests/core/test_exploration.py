@@ -65,11 +65,6 @@ def test_a_lead_ends_on_time_also_where_actions_are_held():
     assert random.sum(0).max() == 3 and (torch.bincount(random.sum(0)) > 60).all()
 
 
-def test_a_share_of_the_worlds_begins_at_random():
-    random = explore(constant(0.0, random_start_steps=6, random_start_share=0.25), 10, length=10) != GREEDY
-    assert not random[:, 100:].any() and 0.7 < random[0, :100].float().mean() < 1
-
-
 @pytest.mark.parametrize(("schedule", "step", "share"), [
     ("linear", 0, 1), ("linear", 25, 0.75), ("linear", 100, 0), ("linear", 1000, 0),
     ("exponential", 0, 1), ("exponential", 1, 0.99), ("exponential", 100, 0.99**100),

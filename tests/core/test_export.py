@@ -42,9 +42,9 @@ LONG = {
 } | {f"{row}-{kind}": space for kind, space in OTHERS.items() for row in ("gru-episode", "dtqn1-window")}
 
 
-def agent(name, space, bag=0, **changes):
+def agent(name, space, **changes):
     architecture, state, *_ = name.split("-")
-    network = NetworkConfig(architecture, width=32, heads=2, context=4, initialisation="torch", bag=bag)
+    network = NetworkConfig(architecture, width=32, heads=2, context=4, initialisation="torch")
     config = TrainConfig(network=network, acting_state=state, **changes)
     encoded, encode = encoder(space)
     with torch.random.fork_rng():
@@ -157,10 +157,6 @@ def test_what_plans_or_draws_is_not_exported(tmp_path):
     actor = agent("dqn-episode", REAL)
     actor._loaded = LoadedPolicy(actor.config, {}, 0, CPU, lambda rows: object())
     assert "only agents of one network" in refusal(actor, tmp_path / "a")
-
-
-def test_what_keeps_a_bag_is_not_exported(tmp_path):
-    assert "--bag 3 cannot be exported" in refusal(agent("dtqn1-window", REAL, bag=3), tmp_path / "a")
 
 
 def test_an_episode_goes_on_after_an_export(tmp_path):

@@ -32,11 +32,8 @@ PUBLISHED = "--config paper --prepopulate 200 --learning-starts 200"
     (CARDS, "--architecture dtqn4 --prior gaussian_adaptive --span 5 --mu 3 --memory-ablation"),
     ("POMDP/CarFlag-v0", "--architecture adrqn --acting-state episode --action-embedding 4"),
     ("CartPole-v1", "--architecture dlfqn --dropout 0.1"),
-    ("FrozenLake-v1", "--architecture dqn --layers 0 --precision bfloat16"),
+    ("FrozenLake-v1", "--architecture dqn --layers 0"),
     ("Gridverse/Memory-7x7-v0", PUBLISHED),
-    pytest.param(
-        "Gridverse/Memory-5x5-v0", f"--architecture dbgfqn {PUBLISHED} --acting padded", marks=pytest.mark.long
-    ),
 ])  # fmt: skip
 def test_every_kind_of_world_trains(tmp_path, env, more, capsys):
     run = tmp_path / "run"
@@ -75,13 +72,13 @@ def test_worlds_of_other_packages_train(tmp_path, package, env, more, capsys):
 
 
 def test_the_last_iteration_that_can_learn_is_enough(tmp_path):
-    late = ("--env", CARDS, "--prepopulate", "50", "--update-every", "8", "--learning-starts")
-    for starts, each, updates in ("96", "1", 1), ("96", "2", 2), ("64", "1", 2), ("65", "1", 1), ("0", "1", 2):
+    late = ("--env", CARDS, "--prepopulate", "50", "--learning-starts")
+    for starts, each, updates in ("96", "1", 2), ("96", "2", 4), ("97", "1", 1), ("0", "1", 13):
         run = tmp_path / f"{starts}-{each}"
         arguments = flags(run, *late, starts, "--updates-per-iteration", each, steps=99)  # 25 iterations
         main(arguments)
         assert Run.open(run).load().trainer["updates"] == parse(TrainConfig, arguments).updates == updates
-    assert "would never update" in told(parse(TrainConfig, flags(run, *late, "97", steps=99)).check)
+    assert "would never update" in told(parse(TrainConfig, flags(run, *late, "101", steps=99)).check)
 
 
 def test_evaluations_have_the_limit_of_training_where_an_environment_has_none():

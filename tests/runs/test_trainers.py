@@ -66,7 +66,6 @@ KINDS = {
             "--env CartPole-v1 --architecture drqn --acting-state episode",
             "--env CartPole-v1 --architecture dgfqn --n-step 3 --checkpoint-every 100 --max-repeated-actions 150",
             f"--env {CAR} --config paper --prepopulate 100 --dropout 0.2",
-            f"--env {MEMORY} --context 4 --bag 4 --checkpoint-every 100",
         ),
         "width = 16",
         ("--stop-at-success 0.0", 400),
