@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ from torch import Tensor
 from dqn_memory.acting import ExplorationConfig
 from dqn_memory.rollout_trainer import RolloutConfig, RolloutLearnerConfig, RolloutTrainer
 from dqn_memory.rollouts import Rollout, lambda_returns
-from dqn_memory.runs.settings import Bounds
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
@@ -29,11 +28,7 @@ from dqn_memory.runs.settings import Bounds
 class PQNLearnerConfig(RolloutLearnerConfig):
     """Rollouts and the update from them."""
 
-    cut: Literal["none", "watkins"] = "none"
-    """Where returns stop besides at ends of episodes: nowhere, or at actions that were not greedy (Watkins 1989)."""
-    action_gap: Annotated[float, Bounds(0, below=1)] = 0.0
-    """Alpha of advantage learning (Bellemare et al. 2016): the gap between Q of the best action and of another grows by
-    1 / (1 - alpha), which matters where an action lasts a small part of an episode."""
+    removed: ClassVar[dict[str, Any]] = {"cut": "none", "action_gap": 0.0}
 
 
 @dataclass(frozen=True)
@@ -83,10 +78,7 @@ class PQNTrainer(RolloutTrainer[PQNConfig]):
 def q_lambda(rollout: Rollout, q: Tensor, config: PQNLearnerConfig) -> Tensor:
     """Compute Q(lambda) targets, (N, T), from Q (N, T, A) and what the network that acted said of a rollout's end."""
     value, following = q.max(2).values, rollout.following.max(2).values  # (N, T)
-    kept = rollout.action == q.argmax(2) if config.cut == "watkins" else None
-    target = lambda_returns(rollout, value, following, config.gamma, config.trace_decay, kept)
-    taken = q.gather(2, rollout.action.unsqueeze(2)).squeeze(2)
-    return target - config.action_gap * (value - taken)
+    return lambda_returns(rollout, value, following, config.gamma, config.trace_decay)
 
 
 def td_loss(q: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -20,7 +20,7 @@ from dqn_memory.acting import ActingMode, ActingState, EvalSetup, ExplorationCon
 from dqn_memory.analysis.size import on_meta
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.network import NetworkConfig, ObservationSpec
-from dqn_memory.rollouts import Collector, Novelty, NoveltyConfig, PredictionConfig, Predictor, Rollout
+from dqn_memory.rollouts import Collector, PredictionConfig, Predictor, Rollout
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
 from dqn_memory.runs.cuda_graph import Captured
@@ -70,6 +70,7 @@ class RolloutConfig:
     acting: ClassVar[ActingMode] = "prefix"
     acting_state: ClassVar[ActingState] = "episode"
     whole_windows: ClassVar[bool] = False
+    removed: ClassVar[dict[str, Any]] = {"novelty": {"novelty_weight": 0.0, "novelty_steps": ...}}
     stochastic: ClassVar[bool] = False  # whether outputs are logits to draw actions by
     first_flags: ClassVar[tuple[str, ...]] = ("config", "env", "architecture", "total_steps", "seed", "run", "device")
 
@@ -77,7 +78,6 @@ class RolloutConfig:
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
     learner: RolloutLearnerConfig = field(default_factory=RolloutLearnerConfig)
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
-    novelty: NoveltyConfig = field(default_factory=NoveltyConfig)
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
     evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))
     output: OutputConfig = field(default_factory=lambda: OutputConfig(log_every=50_000, checkpoint_every=1_000_000))
@@ -141,7 +141,6 @@ class Schedule:
     """What an iteration takes from schedules and from chance; a captured one reads it from the same places."""
 
     epsilon: Tensor  # (T,), share of random actions
-    novelty: Tensor  # (), reward for what is new
     order: Tensor  # (E, N), environments as each of E passes takes them
     decay: Tensor  # (U,), of the average at each update
 
@@ -157,7 +156,6 @@ class RolloutTrainer(NetworkTrainer[C]):
     """A run that learns from each rollout, and then forgets it."""
 
     collector: Collector
-    novelty: Novelty | None = None
     predictor: Predictor | None = None
     critic: nn.Module | None = None
     optimizer: torch.optim.Optimizer
@@ -178,12 +176,7 @@ class RolloutTrainer(NetworkTrainer[C]):
                 self.predictor = Predictor(self.spec, config.network.width, self.num_actions, weight).to(self.device)
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
         # what collects rollouts
-        if config.novelty.novelty_weight:
-            self.novelty = Novelty(self.spec, rows, self.device)
-            self.stateful = (*self.stateful, "novelty")
-        self.collector = Collector(
-            self.fleet, self.network, self.read, learner.rollout_steps, learner.reward_scale, self.novelty
-        )
+        self.collector = Collector(self.fleet, self.network, self.read, learner.rollout_steps, learner.reward_scale)
         self.exploration = generator(self.streams.exploration, self.device)
         self.explorer = Explorer(config.exploration, rows, self.num_actions, self.exploration)
         self.drawing = generator(self.streams.replay)
@@ -247,7 +240,7 @@ class RolloutTrainer(NetworkTrainer[C]):
                 outputs = self.read(x)
             last = t + 1 == self.collector.length
             action, random = self.explorer.choose(self.choose(outputs), schedule.epsilon[t], self.collector.reset)
-            columns.append(self.collector.take(outputs, state, action, random, last, steps.append, schedule.novelty))
+            columns.append(self.collector.take(outputs, state, action, random, last, steps.append))
         rollout = Rollout.of(before, columns)
 
         # learn
@@ -292,9 +285,8 @@ class RolloutTrainer(NetworkTrainer[C]):
         order = [torch.randperm(rows, generator=self.drawing) for _ in range(learner.epochs)]
         updates = range(self.updates + 1, self.updates + 1 + learner.epochs * learner.minibatches)
         decay = [averaging(learner.ema_decay, update) for update in updates]
-        numbers = (torch.tensor(each) for each in (epsilon, self.config.novelty.weight(self.steps), decay))
-        epsilon_t, novelty, decay_t = (each.to(self.device) for each in numbers)
-        return Schedule(epsilon_t, novelty, torch.stack(order).to(self.device), decay_t)
+        epsilon_t, decay_t = (torch.tensor(each).to(self.device) for each in (epsilon, decay))
+        return Schedule(epsilon_t, torch.stack(order).to(self.device), decay_t)
 
     def count(self, ended: Ended, metrics: dict[str, Tensor]) -> None:
         """Count what an iteration did."""

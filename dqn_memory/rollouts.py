@@ -27,63 +27,7 @@ from envs.fleet import Fleet
 Column = tuple[Tensor, ...]  # one step of each environment: the parts of a Rollout in their order, but for the state
 
 
-# ---- novelty and prediction ------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class NoveltyConfig:
-    """A reward for seeing in an episode what it has not shown before."""
-
-    novelty_weight: Annotated[float, Bounds(0)] = 0.0
-    """Reward for an observation that is new in its episode, in the units of scaled rewards; it falls linearly to 0 (0:
-    none)."""
-    novelty_steps: Annotated[int, Bounds(1)] = 1_000_000
-    """Environment steps until it is 0."""
-
-    def weight(self, step: int) -> float:
-        """Compute the reward after `step` environment steps."""
-        return self.novelty_weight * max(0.0, 1 - step / self.novelty_steps)
-
-
-class Novelty(Kept):
-    """Tell which observations an episode has not shown before, by 12 bits of a hash.
-
-    Tokens are mixed by random odd factors; anything else gives the signs of random projections (Tang et al. 2017,
-    SimHash). Episodic counts reward a search through each episode anew (Raileanu and Rocktaeschel 2020).
-    """
-
-    kept = ("seen",)
-    bits = 12
-
-    def __init__(self, spec: ObservationSpec, num_envs: int, device: torch.device) -> None:
-        generator = torch.Generator().manual_seed(0)  # the same hash in every run
-        self.device, inputs = device, math.prod(spec.shape)
-        if spec.kind == "discrete":
-            factors = torch.randint(1 << 62, (inputs,), generator=generator)
-            self.factors = (2 * factors + 1).to(device)  # (d,)
-        else:
-            self.directions = torch.randn(inputs, self.bits, generator=generator).to(device)  # (d, 12)
-            self.offsets = (2 * torch.rand(self.bits, generator=generator) - 1).to(device)
-        self.tokens = spec.kind == "discrete"
-        self.seen = torch.zeros(num_envs, 1 << self.bits, dtype=torch.bool, device=device)
-
-    def hashes(self, observation: Tensor) -> Tensor:
-        """Map observations (N, ...) to 0 .. 4095, (N,)."""
-        flat = observation.flatten(1)
-        if self.tokens:
-            mixed = (flat.long() * self.factors).sum(1) * self.factors[0]  # overflow wraps around
-            return mixed >> (64 - self.bits) & ((1 << self.bits) - 1)
-        signs = flat.float() @ self.directions + self.offsets > 0  # (N, 12)
-        return (signs * (2 ** torch.arange(self.bits, device=self.device))).sum(1)
-
-    def first_sight(self, observation: Tensor, after: Tensor, reset: Tensor) -> Tensor:
-        """Tell where `after`, which follows `observation`, is new in its episode, (N,), and note both."""
-        self.seen &= ~reset.unsqueeze(1)
-        self.seen.scatter_(1, self.hashes(observation).unsqueeze(1), True)
-        index = self.hashes(after).unsqueeze(1)
-        new = ~self.seen.gather(1, index)
-        self.seen.scatter_(1, index, True)
-        return new.squeeze(1)
-
-
+# ---- prediction ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class PredictionConfig:
     """An auxiliary loss: tell from what is remembered and the action what comes next."""
@@ -172,10 +116,10 @@ class Collector(Kept):
 
     def __init__(
         self, fleet: Fleet, network: QNetwork, read: Callable[[Tensor], Tensor], length: int,
-        reward_scale: float | None = None, novelty: Novelty | None = None,
+        reward_scale: float | None = None,
     ) -> None:  # fmt: skip
         self.fleet, self.network, self.read, self.length = fleet, network, read, length
-        self.reward_scale, self.novelty = reward_scale, novelty
+        self.reward_scale = reward_scale
         self.device = fleet.device
         self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)  # returns: number, sum, sum of squares
         self.begin()
@@ -196,12 +140,11 @@ class Collector(Kept):
     @torch.no_grad()
     def take(
         self, outputs: Tensor, state: list[Any], action: Tensor, random: Tensor, last: bool,
-        count: Callable[[Step], None], bonus: float | Tensor,
+        count: Callable[[Step], None],
     ) -> Column:  # fmt: skip
         """Take one step with the actions (N,) chosen by `outputs` (N, A), or at `random` (N,); give the next column.
 
-        `last` says that the rollout ends with it, `state` is the network's after it; `count` is told of the step, and
-        novelty earns `bonus`.
+        `last` says that the rollout ends with it, `state` is the network's after it; `count` is told of the step.
         """
         observation, previous_action, _, reset = self.inputs
         step = self.fleet.step(action)
@@ -211,13 +154,10 @@ class Collector(Kept):
             goes_on = torch.full_like(self.reset, False)
             x, _ = self.network.encode_step(step.final_observation, action, state, goes_on)
             following = torch.where(cut.unsqueeze(1), self.read(x), following)
-        reward = self._scaled(step)
-        if self.novelty is not None:
-            reward = reward + bonus * self.novelty.first_sight(observation, step.final_observation, reset)
         self.observation, self.reset, self.state = step.observation, step.done, state
         self.previous_action = torch.where(step.done, self.fleet.num_actions, action)
         count(step)
-        known = observation, previous_action, reset, action, random, reward
+        known = observation, previous_action, reset, action, random, self._scaled(step)
         return *known, step.terminated, step.done, outputs, following
 
     def _scaled(self, step: Step) -> Tensor:
@@ -237,9 +177,7 @@ class Collector(Kept):
         return (step.reward / torch.where(known, spread, 1.0)).to(step.reward.dtype)
 
 
-def lambda_returns(
-    rollout: Rollout, value: Tensor, following: Tensor, gamma: float, decay: float, kept: Tensor | None = None
-) -> Tensor:
+def lambda_returns(rollout: Rollout, value: Tensor, following: Tensor, gamma: float, decay: float) -> Tensor:
     """Compute G_t = r_t + gamma ((1 - lambda) V(o_{t+1}) + lambda G_{t+1}), (N, T).
 
     Where an episode is cut off by a time limit, and at the rollout's end, V of the observation that it was cut off at
@@ -252,8 +190,6 @@ def lambda_returns(
         following: V of what comes after a step where that is not the next one, (N, T).
         gamma: discount.
         decay: lambda.
-        kept: where the return may go on through this step's action, (N, T): Watkins's cut is at actions that are not
-            greedy. None: everywhere.
     """
     returns, time = torch.empty_like(value), value.shape[1]
     later = following[:, -1]
@@ -261,6 +197,5 @@ def lambda_returns(
         after = torch.where(rollout.done[:, t], following[:, t], later)
         later = rollout.reward[:, t] + gamma * torch.where(rollout.terminated[:, t], 0.0, after)
         returns[:, t] = later
-        mixed = torch.lerp(value[:, t], later, decay)
-        later = mixed if kept is None else torch.where(kept[:, t], mixed, value[:, t])
+        later = torch.lerp(value[:, t], later, decay)
     return returns

@@ -11,7 +11,7 @@ from dqn_memory import rollout_trainer
 from dqn_memory.network import NetworkConfig, ObservationSpec, observation_spec
 from dqn_memory.ppo import PPOLearnerConfig, PPOTrainer, ppo_loss
 from dqn_memory.pqn import PQNLearnerConfig, PQNTrainer, q_lambda, td_loss
-from dqn_memory.rollouts import Collector, Novelty, Predictor, Rollout, lambda_returns
+from dqn_memory.rollouts import Collector, Predictor, Rollout, lambda_returns
 from dqn_memory.runs.metrics import read_metrics
 from envs.fleet import make_fleet
 
@@ -55,52 +55,14 @@ def four_steps(*action):
     )  # fmt: skip
 
 
-def test_targets_of_pqn_stop_at_actions_that_were_not_greedy():
-    """The third step's action is not the greedy one, so Watkins's return of the second ends there."""
+def test_targets_of_pqn_mix_the_best_values_by_hand():
     fourth = 1 + GAMMA * 6
     third = 1 + GAMMA * (0.75 * 4 + 0.25 * fourth)
-    whole, cut = 1 + GAMMA * (0.75 * 3 + 0.25 * third), 1 + GAMMA * 3
-    for kind, second in (("none", whole), ("watkins", cut)):
-        first = 1 + GAMMA * (0.75 * 2 + 0.25 * second)
-        steps = four_steps(0, 1, 1, 1)
-        found = q_lambda(steps, steps.outputs, PQNLearnerConfig(gamma=GAMMA, trace_decay=DECAY, cut=kind))
-        assert found.tolist() == [pytest.approx([first, second, third, fourth])]
-
-
-def test_advantage_learning_lowers_what_was_not_greedy_by_its_gap():
-    steps = four_steps(0, 1, 1, 0)
-    plain, gap = (q_lambda(steps, steps.outputs, PQNLearnerConfig(action_gap=alpha)) for alpha in (0, 0.5))
-    assert (plain - gap).tolist() == [pytest.approx([0, 0, 0.5 * 3, 0.5 * 4])]
-
-
-@pytest.mark.parametrize("kind", ["discrete", "continuous"])
-def test_novelty_is_what_its_episode_has_not_shown(kind):
-    """Three rows: back to the first observation, on to another and back, and the same one after a reset."""
-    spec = ObservationSpec(kind, (2,), 9 if kind == "discrete" else 0)
-    novelty = Novelty(spec, 3, torch.device("cpu"))
-    a, b, c = (torch.tensor(pair, dtype=torch.float32) for pair in ([0, 1], [1, 0], [8, -8]))
-    assert len({int(novelty.hashes(each[None])) for each in (a, b, c)}) == 3
-    fresh, goes_on = torch.ones(3, dtype=torch.bool), torch.zeros(3, dtype=torch.bool)
-    assert novelty.first_sight(torch.stack((a, a, a)), torch.stack((a, b, b)), fresh).tolist() == [False, True, True]
-    resets = torch.tensor([False, False, True])
-    found = novelty.first_sight(torch.stack((a, b, a)), torch.stack((c, a, b)), resets)
-    assert found.tolist() == [True, False, True]
-    assert not novelty.first_sight(torch.stack((c, a, b)), torch.stack((a, b, a)), goes_on).any()
-
-
-def test_novelty_earns_its_reward_on_top_of_the_scaled_one():
-    plain, paid = collector(8), collector(8)
-    paid.novelty = Novelty(observation_spec(paid.fleet.observation_space), 4, torch.device("cpu"))
-    before, steps = (collect(each, bonus=0.5) for each in (plain, paid))
-    gain = steps.reward - before.reward
-    assert set(gain.unique().tolist()) == {0.0, 0.5}
-    for row in range(4):
-        seen = []
-        for t in range(7):
-            seen = [] if steps.reset[row, t] else seen
-            seen.append(steps.observation[row, t].tolist())
-            if not steps.done[row, t]:
-                assert (gain[row, t] > 0) == (steps.observation[row, t + 1].tolist() not in seen)
+    second = 1 + GAMMA * (0.75 * 3 + 0.25 * third)
+    first = 1 + GAMMA * (0.75 * 2 + 0.25 * second)
+    steps = four_steps(0, 1, 1, 1)
+    found = q_lambda(steps, steps.outputs, PQNLearnerConfig(gamma=GAMMA, trace_decay=DECAY))
+    assert found.tolist() == [pytest.approx([first, second, third, fourth])]
 
 
 @pytest.mark.parametrize("env", [MEMORY, CAR])
@@ -136,7 +98,7 @@ def act(outputs):
     return (outputs[:, 0].abs() * 1e4).long() % 3  # as good as random, and the same again
 
 
-def collect(each, count=lambda step: None, bonus=0.0):
+def collect(each, count=lambda step: None):
     """One rollout, as trainers collect it."""
     before, columns = each.state, []
     for t in range(each.length):
@@ -145,7 +107,7 @@ def collect(each, count=lambda step: None, bonus=0.0):
             outputs = each.read(x)
         last = t + 1 == each.length
         action, random = act(outputs), torch.zeros(len(outputs), dtype=torch.bool)
-        columns.append(each.take(outputs, state, action, random, last, count, bonus))
+        columns.append(each.take(outputs, state, action, random, last, count))
     return Rollout.of(before, columns)
 
 
@@ -302,7 +264,7 @@ def test_the_weight_of_entropy_falls_with_the_learning_rate(tmp_path):
 ])  # fmt: skip
 def test_a_captured_iteration_equals_an_eager_one(tmp_path, monkeypatch, kind, device):
     """All that it changes it takes in and gives out, so that a graph can stand for it."""
-    flags = f"--env {MEMORY} --time-limit 6 --prediction-weight 1 --novelty-weight 0.1 --device {device}".split()
+    flags = f"--env {MEMORY} --time-limit 6 --prediction-weight 1 --device {device}".split()
     flags += ["--sticky-exponent", "2"] if kind is PQNTrainer else []
     eager, captured = (kind(kind.configure(rollout_flags(tmp_path, *flags))) for _ in range(2))
     for each in (eager, captured):
@@ -346,11 +308,11 @@ def test_targets_of_pqn_are_those_of_the_average(tmp_path):
 
 def test_an_iteration_takes_from_schedules_what_is_due_at_its_steps_and_updates(tmp_path):
     """Four environments, 16 steps, 2 x 2 updates; of 512 steps in all."""
-    more = "--epsilon-steps 1000 --novelty-weight 1 --novelty-steps 256 --final-lr-fraction 0 --learning-rate 1"
+    more = "--epsilon-steps 1000 --final-lr-fraction 0 --learning-rate 1"
     trainer = PQNTrainer(PQNTrainer.configure(rollout_flags(tmp_path, "--env", MEMORY, *more.split())))
-    for trainer.iterations, trainer.updates, novelty in ((3, 12, 0.25), (5, 20, 0.0)):
+    for trainer.iterations, trainer.updates in ((3, 12), (5, 20)):
         found, step = trainer.schedule(), 64 * trainer.iterations
         assert found.epsilon.tolist() == pytest.approx([1 - 0.9 * (step + 4 * t) / 1000 for t in range(16)])
         decay = [(1 + n) / (10 + n) for n in range(trainer.updates + 1, trainer.updates + 5)]
-        assert found.decay.tolist() == pytest.approx(decay) and float(found.novelty) == pytest.approx(novelty)
+        assert found.decay.tolist() == pytest.approx(decay)
         assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(1 - step / 512)
