@@ -21,13 +21,13 @@ from dqn_memory.acting import Explorer, make_actor
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.config import LearnerConfig, TrainConfig
 from dqn_memory.network import QNetwork, trimmed_length
+from dqn_memory.network_trainer import NetworkTrainer, average_parameters, averaging
 from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.seeding import generator, seed_dropout
 from dqn_memory.runs.trainer import set_learning_rate
-from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
 from envs.terminal import say
 
 Batch = WindowBatch | ContextBatch
@@ -143,10 +143,6 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         """Name what comes before updates; a run resumed without its replay fills it again."""
         begun = self.steps - self.replay.written * self.fleet.num_envs
         return {"prefill": max(begun + self.config.replay.learning_starts, self.config.exploration.prepopulate)}
-
-    def scalars(self) -> dict[str, float]:
-        epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}
-        return super().scalars() | epsilon | self.network.memory_scalars()
 
 
 # ---- sample ----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What the trainers of one network have in common: how it is built, averaged, evaluated and read back."""
+"""The base of `train`, `ppo` and `pqn`, whose agent is one network: how it is built, averaged and evaluated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.acting import EvalSetup, acting_cost, evaluate
+from dqn_memory.acting import EvalSetup, Explorer, acting_cost, evaluate
 from dqn_memory.agent import evaluate_run, load_policy
 from dqn_memory.analysis.episodes import beginning
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
@@ -33,6 +33,7 @@ class NetworkTrainer(Trainer[C]):
     evaluation_flags: ClassVar[tuple[str, ...]] = ("episodes", "video", "video_episodes", "overwrite")
     network: QNetwork
     evaluated: QNetwork
+    explorer: Explorer
 
     def build_networks(self, averaged: bool) -> None:
         """Build the online network, and its average, which evaluations play and a checkpoint offers as the agent."""
@@ -50,6 +51,11 @@ class NetworkTrainer(Trainer[C]):
         """List the online network and, where the run averages its weights, their average."""
         named = {"network": self.network}
         return named if self.evaluated is self.network else named | {"average": self.evaluated}
+
+    def scalars(self) -> dict[str, float]:
+        """Give what a log line says, epsilon and learned priors included."""
+        epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}
+        return super().scalars() | epsilon | self.network.memory_scalars()
 
     def moved(self) -> dict[str, float]:
         """Compare the recurrent weights of layers that read both ways with their first values, relative to these.
