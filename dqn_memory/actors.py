@@ -16,7 +16,6 @@ from dqn_memory.network import QNetwork, trimmed_length
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.stateful import Stateful
 
-ActingMode = Literal["prefix", "padded"]
 ActingState = Literal["window", "episode"]
 StateTensors = tuple[Tensor, ...]  # what an actor carries from step to step; the first axis of each tensor is N
 
@@ -26,15 +25,12 @@ SELECTED |= {torch.uint32: torch.int64, torch.uint64: torch.int64}
 
 
 class WindowActor(Stateful):
-    """Keep the last K observations of N episodes, and the action before each, and encode the window at each step.
-
-    `padded` feeds all K positions, padding last, and reads the last real one.
-    """
+    """Keep the last K observations of N episodes, and the action before each, and encode the window at each step."""
 
     state_names = ("observation", "previous_action", "lengths")
 
-    def __init__(self, network: QNetwork, num_envs: int, device: torch.device, padded: bool = False) -> None:
-        self.network, self.device, self.padded, self.size = network, device, padded, network.config.context
+    def __init__(self, network: QNetwork, num_envs: int, device: torch.device) -> None:
+        self.network, self.device, self.size = network, device, network.config.context
         spec, shape = network.spec, (num_envs, network.config.context)
         self.observation = torch.full((*shape, *spec.shape), spec.padding, dtype=spec.dtype, device=device)
         self.previous_action = torch.full(shape, network.num_actions, dtype=torch.int64, device=device)
@@ -70,10 +66,10 @@ class WindowActor(Stateful):
         """Compute the network's outputs (N, A) for the newest observations."""
         width = self.size
         # an accelerator reads all K positions: it would have to wait for the largest length
-        if not self.padded and self.device.type == "cpu":
+        if self.device.type == "cpu":
             width = trimmed_length(int(self.lengths.max()), self.size)
         window = self.observation[:, :width], self.previous_action[:, :width]
-        return self.network.at(*window, None if self.padded else self.lengths, self.lengths - 1)
+        return self.network.at(*window, self.lengths, self.lengths - 1)
 
     @property
     def state_tensors(self) -> StateTensors:
@@ -87,7 +83,7 @@ class WindowActor(Stateful):
         held, dtype = state[0], state[0].dtype
         held = held.to(SELECTED.get(dtype, dtype))
         observations, actions, lengths = self._append(observation, previous_action, reset, (held, *state[1:]))
-        q = self.network.at(observations, actions, None if self.padded else lengths, lengths - 1)
+        q = self.network.at(observations, actions, lengths, lengths - 1)
         return q, (observations.to(dtype), actions, lengths)
 
 
@@ -161,8 +157,8 @@ class NetworkPolicy:
         return self.previous_action, outputs
 
 
-def make_actor(network: QNetwork, num_envs: int, device: torch.device, acting: ActingMode, state: ActingState) -> Actor:
-    """Make the actor that the flags `--acting` and `--acting-state` ask for."""
+def make_actor(network: QNetwork, num_envs: int, device: torch.device, state: ActingState) -> Actor:
+    """Make the actor that the flag `--acting-state` asks for."""
     if state == "episode":
         return StateActor(network, num_envs, device)
-    return WindowActor(network, num_envs, device, acting == "padded")
+    return WindowActor(network, num_envs, device)

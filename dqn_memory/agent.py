@@ -193,7 +193,7 @@ class Agent:
             raise UserError("writing ONNX needs packages that are not there; pip install onnx onnxscript")
         make_folder(files[0].parent)
         raw, network = self.interface.raw, deepcopy(policy.actor.network).cpu().requires_grad_(False)
-        actor = make_actor(network, 2, torch.device("cpu"), self.config.acting, self.config.acting_state)
+        actor = make_actor(network, 2, torch.device("cpu"), self.config.acting_state)
         observations = np.stack([self.interface.encode(np.zeros(raw.shape or (), raw.dtype))] * 2)
         for file, data in zip(files, export_actor(actor, torch.from_numpy(observations)), strict=True):
             write_atomic(file, data)

@@ -15,7 +15,6 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.ppo import PPOTrainer
 from dqn_memory.pqn import PQNTrainer
 from dqn_memory.replay import WindowBatch
-from dqn_memory.rollout_trainer import RolloutTrainer
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import Engine, set_tf32
 from dqn_memory.runs.cuda_graph import mapped
@@ -295,10 +293,11 @@ def memory_tables(args: Args) -> list[Table]:
 
 # ---- learners from rollouts ------------------------------------------------------------------------------------------
 def learner_from_rollouts(
-    kind: type[RolloutTrainer[Any]], num_envs: int, device: str, engine: Engine = "eager", prediction: float = 1.0
-) -> RolloutTrainer[Any]:
+    kind: type[PQNTrainer] | type[PPOTrainer], num_envs: int, device: str, engine: Engine = "eager",
+    prediction: float = 1.0,
+) -> PQNTrainer | PPOTrainer:  # fmt: skip
     """Make a run of Memory 5x5 as its script would with few other flags."""
-    config = kind.config_class()
+    config: Any = kind.config_class()
     environment = replace(config.environment, env="Gridverse/Memory-5x5-v0", num_envs=num_envs)
     compute = replace(config.compute, device=device, engine=engine)
     weight = replace(config.prediction, prediction_weight=prediction)
@@ -309,14 +308,14 @@ def iteration_rows(args: Args, device: str) -> Rows:
     """Measure the environment steps per second of whole iterations: acting, environments, returns, updates."""
     large = 128 if args.quick else 1024 if device == "cpu" else 8192
     product, of_product = matrix_product(large, torch.float32, device)
-    learners: tuple[type[RolloutTrainer[Any]], ...] = (PQNTrainer, PPOTrainer)
+    learners: tuple[type[PQNTrainer] | type[PPOTrainer], ...] = (PQNTrainer, PPOTrainer)
     sizes = (8,) if args.quick else (256,) if device == "cpu" else (256, 2048)
     for kind, threads, num_envs, prediction in itertools.product(
         learners, (1, 2) if device == "cpu" else (1,), sizes, (0.0, 1.0)
     ):
         torch.set_num_threads(threads)
         counted = learner_from_rollouts(kind, num_envs, device, prediction=prediction)
-        operations = gigaflop(partial(counted.work, counted.schedule()))
+        operations = gigaflop(counted.iterate)
         for engine in ENGINES[device]:
             trainer = learner_from_rollouts(kind, num_envs, device, engine=engine, prediction=prediction)
             times = args.timer({"iteration": trainer.iterate, "product": product})

@@ -1,7 +1,7 @@
 """The config of a training run: one frozen tree of dataclasses. A TOML preset is the same tree.
 
-The parts that stand beside what they configure are `NetworkConfig` (network.py), `ExplorationConfig` (acting.py), and
-those that every trainer has (runs/common.py).
+Three parts stand elsewhere: `NetworkConfig` (network.py), `ExplorationConfig` (exploration.py), and the parts that
+every trainer has (runs/common.py).
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
-from dqn_memory.actors import ActingMode, ActingState
+from dqn_memory.actors import ActingState
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.evaluation import EvalSetup
 from dqn_memory.exploration import ExplorationConfig
@@ -196,7 +196,6 @@ class TrainConfig:
 
     trainer: ClassVar[str] = "q_network"
     removed: ClassVar[dict[str, Any]] = {"acting": "prefix"}
-    acting: ClassVar[ActingMode] = "prefix"  # windows hold the real observations alone
     stochastic: ClassVar[bool] = False  # whether outputs are logits to draw actions by; Q-values are not
     first_flags: ClassVar[tuple[str, ...]] = (
         "config", "env", "architecture", "prior", "total_steps", "seed", "run", "device",

@@ -146,7 +146,7 @@ def show(run: Run, seed: int) -> list[str]:
     title = f"{config.network.architecture} in {config.environment.env}"
     plots.save(learning_curve(run, title), curve)
     plots.save(attention_figure(network, episode, decision), attention)
-    looks = Looks.found(network, episode, config.acting, config.acting_state)
+    looks = Looks.found(network, episode, config.acting_state)
     save_video(video, [episode], action_names(setup), [looks])
     return [
         won(config, score, step),

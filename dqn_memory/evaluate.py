@@ -82,7 +82,7 @@ def record_video(folder: Path, args: Args, file: str) -> None:
     setup = next(iter(evaluation_setups(args, config, network, device).values()))
     episodes = play_in(setup, network, args.seed, args.video_episodes, draw=True)
     seen = [] if args.reset_memory else episodes
-    looks = [Looks.found(network, episode, config.acting, config.acting_state) for episode in seen]
+    looks = [Looks.found(network, episode, config.acting_state) for episode in seen]
     save_video(Path(file), episodes, action_names(setup), looks)
     say(f"wrote {file}", file=sys.stderr)
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.actors import ActingMode, ActingState, NetworkPolicy, make_actor
+from dqn_memory.actors import ActingState, NetworkPolicy, make_actor
 from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.common import ComputeConfig
@@ -256,7 +256,6 @@ class EvalSetup:
     env_kwargs: dict[str, Any]
     observation_key: str | None
     device: torch.device
-    acting: ActingMode = "prefix"
     acting_state: ActingState = "window"
     reset_memory: bool = False  # before each step
     sampled: bool = False  # outputs are logits by which actions are drawn; else the largest output is taken
@@ -269,7 +268,7 @@ class EvalSetup:
         environment = config.environment
         return cls(
             environment.env, config.env_kwargs(training=False), environment.observation_key, device,
-            config.acting, config.acting_state, sampled=config.stochastic and config.evaluation.policy == "sampled",
+            config.acting_state, sampled=config.stochastic and config.evaluation.policy == "sampled",
             workers=environment.env_workers, values="Logits of the policy" if config.stochastic else "Q-values",
         )  # fmt: skip
 
@@ -300,7 +299,7 @@ class EvalSetup:
 
     def policy(self, network: QNetwork, num_envs: int, seed: int) -> NetworkPolicy:
         """Let a network act in N episodes at once; `seed` is of the actions that it draws."""
-        actor = make_actor(network, num_envs, self.device, self.acting, self.acting_state)
+        actor = make_actor(network, num_envs, self.device, self.acting_state)
         stream = Streams.spawn(seed).exploration  # environments draw from `seed` itself
         draws = generator(stream, self.device) if self.sampled else None
         return NetworkPolicy(actor, num_envs, draws, self.reset_memory)
@@ -321,7 +320,7 @@ def evaluate(network: QNetwork, setup: EvalSetup, episodes: int, seed: int) -> S
 @torch.no_grad()
 def acting_cost(network: QNetwork, setup: EvalSetup, steps: int = 20) -> dict[str, float]:
     """Measure acting in one environment: microseconds of the fastest of some steps, and bytes of the state."""
-    actor = make_actor(network, 1, setup.device, setup.acting, setup.acting_state)
+    actor = make_actor(network, 1, setup.device, setup.acting_state)
     observation = torch.zeros(1, *network.spec.shape, dtype=network.spec.dtype, device=setup.device)
     action, reset = (torch.zeros(1, dtype=dtype, device=setup.device) for dtype in (torch.int64, torch.bool))
     times = []

@@ -103,7 +103,7 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
     """Play and measure."""
     episodes = play(args, setup, network)
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
-    attention = episode_attention(network, *drawn, config.acting, config.acting_state)
+    attention = episode_attention(network, *drawn, config.acting_state)
     carries = network.stateful and config.network.row().positions == "none"  # step by step it encodes no places
     whole = len(drawn[0]) if config.acting_state == "episode" else network.config.context  # then acting cuts windows
     states, gates = (
@@ -117,13 +117,13 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
             last = time.monotonic()
             say(f"recall measured in {done} of {len(episodes)} episodes", file=sys.stderr)
 
-    profile = recall(network, episodes, args.recall, args.seed, config.acting, config.acting_state, tell)
+    profile = recall(network, episodes, args.recall, args.seed, config.acting_state, tell)
     return Findings(
         episodes=episodes,
         attention={layer: maps.double().cpu().numpy() for layer, maps in attention.items()},
         states={layer: state for layer, state in states.items() if state.size},
         gates=gates,
-        discrepancies=[discrepancy(network, *each, config.acting) for each in seen],
+        discrepancies=[discrepancy(network, *each) for each in seen],
         recall=profile,
     )
 

@@ -21,13 +21,13 @@ from dqn_memory.actors import make_actor
 from dqn_memory.config import LearnerConfig, TrainConfig
 from dqn_memory.exploration import Explorer
 from dqn_memory.network import QNetwork, trimmed_length
+from dqn_memory.network_trainer import NetworkTrainer, average_parameters, averaging, copy_parameters
 from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout
-from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging, copy_parameters
 from envs.terminal import say
 
 Batch = WindowBatch | ContextBatch
@@ -57,7 +57,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         self.update = make_update(config.compute.engine, self.network, self.target, self.optimizer, config.learner)
         # replay, actor, explorer
         self.replay = Replay(self.spec, self.num_actions, num_envs, config.replay.capacity, self.device)
-        self.actor = make_actor(self.network, num_envs, self.device, config.acting, config.acting_state)
+        self.actor = make_actor(self.network, num_envs, self.device, config.acting_state)
         self.exploration = generator(streams.exploration, self.device)
         self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
         self.drawing = generator(streams.replay, torch.device("cpu"))
@@ -129,10 +129,6 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         """Say at which step updates begin; a run resumed without its replay fills it again first."""
         first = self.steps - self.replay.written * self.fleet.num_envs
         return {"prefill": max(first + self.config.replay.learning_starts, self.config.exploration.prepopulate)}
-
-    def scalars(self) -> dict[str, float]:
-        epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}
-        return super().scalars() | epsilon | self.network.memory_scalars()
 
 
 # ---- sample ----------------------------------------------------------------------------------------------------------

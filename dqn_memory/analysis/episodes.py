@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dqn_memory.actors import ActingMode, ActingState
+from dqn_memory.actors import ActingState
 from dqn_memory.evaluation import EvalSetup, PlayedStep, one_episode, play_steps
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
@@ -197,16 +197,10 @@ def reach(network: QNetwork, length: int, state: ActingState) -> int:
     return length if state == "episode" else min(network.config.context, length)
 
 
-def windows(
-    network: QNetwork, observation: Tensor, previous_action: Tensor, ends: Tensor, size: int, acting: ActingMode
-) -> Windows:
-    """Gather the last `size` steps up to each of the steps `ends` (B,) of one episode (T, ...), (T,).
-
-    `padded` acting feeds K positions, however many are real.
-    """
-    width = network.config.context if acting == "padded" else size
+def windows(network: QNetwork, observation: Tensor, previous_action: Tensor, ends: Tensor, size: int) -> Windows:
+    """Gather the last `size` steps up to each of the steps `ends` (B,) of one episode (T, ...), (T,)."""
     first = (ends + 1 - size).clamp(min=0)  # (B,)
-    index = first[:, None] + torch.arange(width, device=ends.device)  # (B, S)
+    index = first[:, None] + torch.arange(size, device=ends.device)  # (B, S)
     real, index = index <= ends[:, None], index.clamp(max=len(observation) - 1)
     mask = real.reshape(*real.shape, *[1] * (observation.dim() - 1))  # (B, S, 1, ...)
     seen = torch.where(mask, observation[index], network.spec.padding).to(observation.dtype)
@@ -214,15 +208,10 @@ def windows(
     return Windows(seen, previous, ends + 1 - first, ends - first)
 
 
-def known_lengths(given: Windows, acting: ActingMode) -> Tensor | None:
-    """Give the lengths as acting gives them to the network."""
-    return None if acting == "padded" else given.lengths
-
-
 @torch.no_grad()
-def q_values(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
+def q_values(network: QNetwork, given: Windows) -> Tensor:
     """Compute Q at each window's position, (B, A), as acting does."""
     return torch.cat([
-        network.at(part.observation, part.previous_action, known_lengths(part, acting), part.position)
+        network.at(part.observation, part.previous_action, part.lengths, part.position)
         for part in given.split()
     ])  # fmt: skip

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.actors import ActingMode, ActingState
+from dqn_memory.actors import ActingState
 from dqn_memory.analysis.attention import with_gradients
-from dqn_memory.analysis.episodes import Episode, Windows, known_lengths, q_values, reach, windows
+from dqn_memory.analysis.episodes import Episode, Windows, q_values, reach, windows
 from dqn_memory.evaluation import Measure, mean_interval
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.settings import Bounds
@@ -85,7 +85,6 @@ def recall(
     episodes: Sequence[Episode],
     config: RecallConfig,
     seed: int,
-    acting: ActingMode = "prefix",
     state: ActingState = "window",
     progress: Callable[[int], None] = lambda done: None,
 ) -> Recall:
@@ -100,12 +99,12 @@ def recall(
         count, size = min(config.moments, len(episode)), reach(network, len(episode), state)
         steps = torch.linspace(0, len(episode) - 1, count, dtype=torch.float64).round().long().to(device)
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
-        given = windows(network, observation, previous, steps, size, acting)
-        changes = occlusions(network, given, partial(substitutes, pool, config, draws), acting)  # each (B, S)
+        given = windows(network, observation, previous, steps, size)
+        changes = occlusions(network, given, partial(substitutes, pool, config, draws))  # each (B, S)
         ages = torch.arange(changes[0].shape[1], device=device)
-        slopes = gradients(network, given, acting).gather(1, (given.position[:, None] - ages).clamp(min=0))
+        slopes = gradients(network, given).gather(1, (given.position[:, None] - ages).clamp(min=0))
         tables.append((_known(slopes, given), *changes))
-        values.append(q_values(network, given, acting).double().cpu().numpy())
+        values.append(q_values(network, given).double().cpu().numpy())
         lengths.append(given.lengths.cpu().numpy())
     decisions = (np.concatenate(lengths)[:, None] > np.arange(max(each.max() for each in lengths))).sum(0)  # (D,)
     gradient, occlusion, flips = (_profile(each, len(decisions)) for each in zip(*tables, strict=True))
@@ -118,7 +117,7 @@ def _profile(tables: Sequence[Array], oldest: int) -> Array:
     return np.stack([np.pad(mean, (0, oldest - len(mean)), constant_values=np.nan) for mean in means])
 
 
-def gradients(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
+def gradients(network: QNetwork, given: Windows) -> Tensor:
     """Norm of dQ/de at every position e of each window, over all actions and features, (B, S).
 
     Of a network that also sees previous actions, the observation's features alone.
@@ -127,7 +126,7 @@ def gradients(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
     for part in given.split():
         with with_gradients():
             inputs = network.embed(part.observation, part.previous_action).detach().requires_grad_()
-            q = network.at_embedded(inputs, known_lengths(part, acting), part.position)  # (B, A)
+            q = network.at_embedded(inputs, part.lengths, part.position)  # (B, A)
             squares = torch.zeros_like(inputs[..., 0])  # (B, S)
             for column in q.sum(0):  # the windows do not mix, so a sum over them gives each its own gradient
                 (gradient,) = torch.autograd.grad(column, inputs, retain_graph=True)  # (B, S, D)
@@ -151,10 +150,10 @@ def substitutes(pool: Tensor, config: RecallConfig, draws: torch.Generator, rows
 
 @torch.no_grad()
 def occlusions(
-    network: QNetwork, given: Windows, replacements: Callable[[int], Iterable[Tensor]], acting: ActingMode
+    network: QNetwork, given: Windows, replacements: Callable[[int], Iterable[Tensor]]
 ) -> tuple[Array, Array]:
     """Mean |change of Q| and share of changed greedy actions by age of the replaced observation, both (B, S)."""
-    before, rows = q_values(network, given, acting), len(given)  # (B, A)
+    before, rows = q_values(network, given), len(given)  # (B, A)
     ages = torch.arange(int(given.lengths.max()), device=given.lengths.device)
     changes, flips = [], []
     for part in ages.split(max(1, COPIED // given.previous_action.numel())):  # N ages at once
@@ -165,7 +164,7 @@ def occlusions(
         observation = given.observation.repeat(copies, *[1] * (given.observation.dim() - 1))
         observation[torch.arange(len(tried), device=index.device), index] = tried.to(observation.dtype)
         previous, lengths = given.previous_action.repeat(copies, 1), given.lengths.repeat(copies)
-        after = q_values(network, Windows(observation, previous, lengths, given.position.repeat(copies)), acting)
+        after = q_values(network, Windows(observation, previous, lengths, given.position.repeat(copies)))
         moved = after.unflatten(0, (-1, len(part), rows))  # (R, N, B, A)
         changes.append((moved - before).abs().mean((0, 3)))
         flips.append((moved.argmax(3) != before.argmax(1)).double().mean(0))

@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from dqn_memory.actors import ActingMode, ActingState
+from dqn_memory.actors import ActingState
 from dqn_memory.analysis.attention import episode_attention
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.network import QNetwork
@@ -47,11 +47,11 @@ class Looks:
         return cls(tuple(names), np.concatenate(list(attention.values())))
 
     @classmethod
-    def found(cls, network: QNetwork, episode: Episode, acting: ActingMode, state: ActingState) -> Self | None:
+    def found(cls, network: QNetwork, episode: Episode, state: ActingState) -> Self | None:
         """Compute what each decision of an episode attended to."""
         device = next(network.parameters()).device
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
-        attention = episode_attention(network, observation, previous, acting, state)
+        attention = episode_attention(network, observation, previous, state)
         return cls.of({layer: maps.double().cpu().numpy() for layer, maps in attention.items()})
 
     def at(self, step: int) -> tuple[Array, float]:

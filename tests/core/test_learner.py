@@ -12,12 +12,12 @@ from dqn_memory.actors import WindowActor
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import trimmed_length
+from dqn_memory.network_trainer import average_parameters, averaging
 from dqn_memory.runs.common import set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.optimizers import restore_optimizer, set_learning_rate
 from dqn_memory.train import make_optimizer, make_update, sample, td_loss
-from dqn_memory.trainer import average_parameters, averaging
 
 CONFIG = LearnerConfig(batch_size=16, gamma=0.9)
 K = 6

@@ -15,11 +15,11 @@ from dqn_memory.agent import Agent
 from dqn_memory.analysis.episodes import beginning
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluation import load_network
+from dqn_memory.network_trainer import RECALL_EPISODES
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import parse
 from dqn_memory.train import QTrainer, main
-from dqn_memory.trainer import RECALL_EPISODES
 from envs import baselines
 from envs.packages import make_env
 
@@ -158,7 +158,7 @@ def test_a_run_that_an_evaluation_ended_is_judged_by_other_episodes(monkeypatch)
         seeds.append(seed)
         forgets.append(setup.reset_memory)
 
-    monkeypatch.setattr("dqn_memory.trainer.evaluate", noted)
+    monkeypatch.setattr("dqn_memory.network_trainer.evaluate", noted)
     training = QTrainer(parse(TrainConfig, flags("run", "--env POMDP/CarFlag-v0")))
     for training.solved in (False, True):
         for final, forget in ((False, False), (True, False), (True, True)):
@@ -271,7 +271,9 @@ def test_a_resume_without_a_replay_begins_episodes_and_fills_it_first(tmp_path):
 
 def test_recall_is_measured_in_episodes_of_their_own(monkeypatch):
     training, seeds = QTrainer(parse(TrainConfig, flags("run", f"--env {CARDS}"))), []
-    monkeypatch.setattr("dqn_memory.trainer.beginning", lambda *given: seeds.append(given[2]) or beginning(*given))
+    monkeypatch.setattr(
+        "dqn_memory.network_trainer.beginning", lambda *given: seeds.append(given[2]) or beginning(*given)
+    )
     training.recall(training.config.eval_setup(training.device))
     assert len(set(seeds)) == len(seeds) == RECALL_EPISODES
 

@@ -72,13 +72,13 @@ KINDS = {
     ),
     "pqn": Kind(
         resumed=(
-            f"--env {MEMORY} --evaluate-every 256 --novelty-weight 0.1 --prediction-weight 1",
+            f"--env {MEMORY} --evaluate-every 256 --prediction-weight 1",
             f"--env {CARDS} --architecture mlstm --ema-decay 0",
             "--env CartPole-v1 --architecture gtrxl_memory --checkpoint-every 256 --max-repeated-actions 150",
         ),
         **ROLLOUTS,
     ),
-    "ppo": Kind(resumed=(f"--env {MEMORY} --evaluate-every 256", f"--env {CARDS} --novelty-weight 1"), **ROLLOUTS),
+    "ppo": Kind(resumed=(f"--env {MEMORY} --evaluate-every 256", f"--env {CARDS}"), **ROLLOUTS),
     "unizero": Kind(
         unizero_models.flags,
         (100, 200),

@@ -201,7 +201,7 @@ def of_q_network(run: Path, seed: int) -> Maps | None:
     episode = play_in(config.eval_setup(next(network.parameters()).device), network, seed)[0]
     shown = slice(STEPS)
     steps = episode.observation[shown], episode.previous_action[shown]
-    maps = episode_attention(network, *steps, config.acting, config.acting_state)
+    maps = episode_attention(network, *steps, config.acting_state)
     layers = {layer: each.double().cpu().numpy() for layer, each in maps.items()}
     total = None if episode.env_reports_success else episode.episode_return
     return Maps(layers, len(episode), episode.success, total) if layers else None
