@@ -14,7 +14,7 @@ from unizero_models import ACTIONS, IMAGE, VECTOR, config, model, simplex, store
 
 from dqn_memory.blocks import PriorConfig
 from world_models.distributions import value_code
-from world_models.unizero.config import LearnerConfig, LossConfig
+from world_models.unizero.config import LearnerConfig
 from world_models.unizero.networks import Predictions, build
 from world_models.unizero.replay import Sequences
 from world_models.unizero.train import (
@@ -85,7 +85,7 @@ def test_losses_by_hand():
         "entropy": -(0.5 * math.log(0.5) + 0.5 * math.log(0.25) + 0.9 * math.log(0.9) + 0.1 * math.log(0.05)) / 2,
     }
     want["total"] = 10 * want["latent"] + want["reward"] + 0.5 * want["value"] + want["policy"] - 1e-4 * want["entropy"]
-    total, metrics = losses(net, data, target, LossConfig())
+    total, metrics = losses(net, data, target)
     assert total.item() == pytest.approx(want["total"], rel=1e-12)
     assert {name: value.item() for name, value in metrics.items()} == pytest.approx(
         {f"losses/{name}": value for name, value in want.items()}, rel=1e-12
@@ -106,7 +106,7 @@ def test_padding_teaches_nothing(prior):
     grads = []
     for this, latents in ((data, target), (other, torch.where(hidden[..., None], 1e3, target))):
         net.zero_grad()
-        total, metrics = losses(net, this, latents, LossConfig())
+        total, metrics = losses(net, this, latents)
         assert all(value.isfinite() for value in metrics.values())
         total.backward()
         grads.append([total.detach(), *(p.grad for p in net.parameters() if p.grad is not None)])
@@ -117,7 +117,7 @@ def test_the_gradient_reaches_the_encoder_and_not_the_target():
     net = model()
     data = batch(net)
     target = make_target(net)
-    total, _ = losses(net, data, target_latents(target, data.observation), LossConfig())
+    total, _ = losses(net, data, target_latents(target, data.observation))
     total.backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.encoder.parameters())
     assert all(p.grad is None for p in target.parameters())

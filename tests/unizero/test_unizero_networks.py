@@ -146,16 +146,6 @@ def test_the_equations():
     torch.testing.assert_close(said.next_latent, simnorm(net.heads["latent"](features[:, 1::2])), **CLOSE)
 
 
-def test_rotary_replaces_the_table_and_knows_distances_only():
-    net = model(rotary=True)
-    assert not [name for name, _ in net.named_parameters() if "positions" in name]
-    x = simplex(1, 6)
-    attention = net.attentions()[0]
-    maps = attention.weights(torch.cat((simplex(1, 2, seed=3), x), 1))[..., 2:, 2:]
-    later = maps / maps.sum(-1, keepdim=True)
-    torch.testing.assert_close(later, attention.weights(x), **CLOSE)
-
-
 @pytest.mark.parametrize("dynamics", ["transformer", "recurrent", "gru"])
 def test_at_first_nothing_is_known(dynamics):
     net = build(config(dynamics=dynamics), VECTOR, ACTIONS).eval()
@@ -271,27 +261,13 @@ def test_priors_start_where_the_paper_starts_them(kind, values):
     assert net.attentions()[0].prior.cap == 20  # tokens: twice the horizon
 
 
-def test_span_diversity_by_hand():
-    net = model("gaussian", span_diversity=0.3)
-    for attention, centres in zip(net.attentions(), [[2.0, 3.0], [1.0, 5.0]], strict=True):
-        with torch.no_grad():
-            attention.prior.raw["mu"].copy_(torch.tensor(centres, dtype=torch.float64).expm1().log())
-            attention.prior.raw["sigma"].copy_(torch.tensor([1.0, 9.0], dtype=torch.float64).expm1().log())
-    e = lambda x: torch.exp(torch.tensor(-0.5 * x * x, dtype=torch.float64)).item()  # noqa: E731
-    assert net.regularisation().item() == pytest.approx(0.3 * (e(1) + e(4) + 2 * e(8)), rel=1e-9)
-
-
 @pytest.mark.parametrize(("changes", "words"), [
     ({"width": 20}, "--width 20 must be a multiple of 8"),
     ({"context": 7}, "--context 7 must be an even number"),
-    ({"gate": "gruu"}, "did you mean 'gru'"),
     ({"prior": PriorConfig(kind="gaussian", mu=10.0)}, "--mu 10.0 of the gaussian prior does not fit: it must be"),
     ({"prior": PriorConfig(kind="adaptive", span=11.0)}, "--span 11.0 of the adaptive prior does not fit"),
     ({"prior": PriorConfig(kind="gaussian", sigma=-1.0)}, "prior sigma is -1.0"),
-    ({"width": 24, "heads": 8, "rotary": True}, "--rotary needs heads of even width"),
     ({"dynamics": "recurrent", "prior": PriorConfig(kind="local")}, "--prior local changes nothing"),
-    ({"dynamics": "gru", "rotary": True}, "--rotary changes nothing in --dynamics gru"),
-    ({"dynamics": "recurrent", "span_diversity": 0.5}, "--span-diversity 0.5 changes nothing"),
 ])  # fmt: skip
 def test_what_cannot_work_or_is_never_read_is_said_in_one_sentence(changes, words):
     chosen = config(**changes)
@@ -301,8 +277,7 @@ def test_what_cannot_work_or_is_never_read_is_said_in_one_sentence(changes, word
     assert "\n" not in str(caught.value)
 
 
-def test_gates_of_a_recurrence_and_details_of_a_prior_that_is_not_chosen_are_allowed():
+def test_details_of_a_prior_that_is_not_chosen_are_allowed():
     details = PriorConfig(local_window=3, mu=4.0, regulariser="l1", regulariser_weight=0.025)
-    for dynamics in ("transformer", "gru"):
-        config(dynamics=dynamics, gate="gru", prior=details).check_used()
-    config(dynamics="recurrent", prior=details).check_used()
+    for dynamics in ("transformer", "gru", "recurrent"):
+        config(dynamics=dynamics, prior=details).check_used()

@@ -33,8 +33,8 @@ def column(cells, final, truncated):
 
 def filled(worlds, capacity=10_000, segment=0, final=True, truncated=False, columns=None, terminal_fraction=0.0):
     """A world for each list of episode lengths."""
-    config = ReplayConfig(capacity * len(worlds), segment, final, terminal_fraction)
-    replay = Replay(config, SPEC, ACTIONS, len(worlds), CPU, T, N, W)
+    config = ReplayConfig(capacity * len(worlds), final, terminal_fraction)
+    replay = Replay(config, SPEC, ACTIONS, len(worlds), CPU, T, N, W, segment or 10_000)
     steps = [[(e, t, length) for e, length in enumerate(world) for t in range(length)] for world in worlds]
     for at in range(min(map(len, steps)) if columns is None else columns):
         replay.add(**column([world[at] for world in steps], final, truncated))

@@ -19,7 +19,6 @@ from world_models.settings import EvalSetup, training_signal
 from world_models.unizero.acting import Planner, evaluate, load_model, make_setup
 from world_models.unizero.config import CollectionConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import build
-from world_models.unizero.phases import PHASES
 from world_models.unizero.train import UniZeroTrainer, main
 
 MEMORY, CAR = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
@@ -43,29 +42,12 @@ def test_every_form_and_every_kind_of_world_trains(tmp_path, env, more, learned,
     assert {name.rpartition(".")[2] for name in names} == learned
 
 
-def test_evaluations_begin_where_they_are_told_to_and_phases_are_timed(tmp_path):
+def test_evaluations_begin_where_they_are_told_to(tmp_path):
     run = tmp_path / "run"
     main(flags(run, "--evaluate-every", "40", "--evaluate-from", "160", "--final-episodes-per-env", "2"))
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in logged if "eval/episodic_return" in line] == [160, 200]
     assert (logged[-2].get("eval/episodes"), logged[-1]["final/episodes"]) == (1, 2)
-    seconds = {phase: sum(line.get(f"time/{phase}", 0.0) for line in logged) for phase in PHASES}
-    assert min(seconds.values()) > 0 and sum(seconds.values()) < logged[-1]["time/elapsed"]
-
-
-def test_whole_copies_of_the_target():
-    start = read_config(TrainConfig, "unizero/smoke")
-    copies = replace(start.learner, target_update_rate=0.0, target_update_every=3)
-    training = UniZeroTrainer(replace(start, learner=copies))
-    first, updates = [value.clone() for value in training.target.parameters()], 0
-    while updates < 6:
-        training.iterate()
-        if training.updates > updates:
-            updates = training.updates
-            pairs = zip(training.target.parameters(), training.model.parameters(), strict=True)
-            assert all(torch.equal(a, b) for a, b in pairs) == (updates % 3 == 0)
-            pairs = zip(training.target.parameters(), first, strict=True)
-            assert all(torch.equal(a, b) for a, b in pairs) == (updates < 3)
 
 
 @pytest.mark.parametrize("collection", [CollectionConfig(), glam_config.CollectionConfig()], ids=["unizero", "glam"])
@@ -94,10 +76,10 @@ def test_an_evaluation_may_cut_a_worlds_episodes_and_not_lengthen_them(env, long
 
 
 def test_updates_keep_their_ratio_and_start_in_time():
-    config = CollectionConfig(learning_starts=80, replay_ratio=0.3, update_every=2)
+    config = CollectionConfig(learning_starts=80, replay_ratio=0.3)
     due = [config.updates_due(iteration, 4) for iteration in range(1, 101)]
-    assert due[:19] == [0] * 19 and all(n == 0 for n in due[::2])
-    assert sum(due) == int(400 * 0.3) - int(72 * 0.3)
+    assert due[:19] == [0] * 19 and due[19]
+    assert sum(due) == int(400 * 0.3) - int(76 * 0.3)
 
 
 def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):

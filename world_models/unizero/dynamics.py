@@ -81,9 +81,10 @@ class TokenDynamics(Dynamics):
     def __init__(self, config: ModelConfig, num_actions: int, stack: Stack) -> None:
         super().__init__()
         self.causal = stack.causal
-        absolute = isinstance(stack, AttentionStack) and not config.rotary
         self.embedding = nn.Embedding(num_actions, config.width)
-        self.positions = POSITIONS["learned" if absolute else "none"](2 * config.horizon, config.width)
+        self.positions = POSITIONS["learned" if isinstance(stack, AttentionStack) else "none"](
+            2 * config.horizon, config.width
+        )
         self.dropout = nn.Dropout(config.dropout)
         self.stack = stack
 

@@ -17,6 +17,7 @@ from world_models.distributions import simnorm
 from world_models.unizero.config import GROUP, EncoderConfig
 
 SIDE = 64  # pixels of an image
+TOKEN_WIDTH = 16  # of the embedding of one discrete observation component
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky_relu": nn.LeakyReLU, "gelu": Gelu}
 
 
@@ -108,9 +109,9 @@ class TokenEncoder(Encoder):
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
         super().__init__(spec)
         components = spec.shape[0]
-        self.table = nn.Embedding(components * spec.vocabulary, config.token_width)
+        self.table = nn.Embedding(components * spec.vocabulary, TOKEN_WIDTH)
         self.register_buffer("offset", torch.arange(components) * spec.vocabulary, persistent=False)
-        self.layers = perceptron(components * config.token_width, width, config)
+        self.layers = perceptron(components * TOKEN_WIDTH, width, config)
 
     def features(self, observation: Tensor) -> Tensor:
         return self.layers(self.table(observation.long() + self.offset).flatten(1))

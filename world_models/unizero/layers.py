@@ -20,11 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks import GATES, Attention, Block
+from dqn_memory.blocks import Attention, Block
 from dqn_memory.blocks.attention import KeysValues
 from dqn_memory.blocks.block import select
 from dqn_memory.blocks.feed_forward import FeedForward, Gelu
-from dqn_memory.blocks.positions import rotate
 from dqn_memory.blocks.recurrence import Recurrence
 from world_models.unizero.config import ModelConfig
 
@@ -86,8 +85,6 @@ def attend(
     """
     packed = attention.project_in(x).unflatten(-1, (3, attention.heads, -1)).permute(2, 0, 3, 1, 4)
     query, key, value = packed.unbind()  # (B, H, N, hd)
-    if attention.rotary:
-        query, key = (rotate(part, reach.position[:, None]) for part in (query, key))
     if memory is not None:
         key, value = torch.cat((memory[0], key), 2), torch.cat((memory[1], value), 2)
     with torch.autocast(x.device.type, enabled=False):
@@ -106,7 +103,7 @@ def attend(
 
 # ---- layers and stacks -----------------------------------------------------------------------------------------------
 class Layer(nn.Module):
-    """Pre-LN layer: x = gate(x, Mix(LN x)), then x = gate(x, FeedForward(LN x)).
+    """Pre-LN layer: x = x + Mix(LN x), then x = x + FeedForward(LN x).
 
     `mixer` is the block that mixes tokens, under its name in a checkpoint.
     """
@@ -117,11 +114,10 @@ class Layer(nn.Module):
             self.add_module(name, block)
         self.feed_forward = FeedForward(config.width, 4, config.dropout, Gelu())
         self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in range(2))
-        self.gates = nn.ModuleList(GATES[config.gate](config.width) for _ in range(2))
 
     def _leave(self, x: Tensor, y: Tensor) -> Tensor:
-        x = self.gates[0](x, y)
-        return self.gates[1](x, self.feed_forward(self.norms[1](x)))
+        x = x + y
+        return x + self.feed_forward(self.norms[1](x))
 
 
 class AttentionLayer(Layer):
@@ -131,7 +127,7 @@ class AttentionLayer(Layer):
 
     def __init__(self, config: ModelConfig) -> None:
         prior = config.prior.build(config.heads, 2 * config.horizon)
-        super().__init__(config, attention=Attention(config.width, config.heads, prior, config.dropout, config.rotary))
+        super().__init__(config, attention=Attention(config.width, config.heads, prior, config.dropout))
         self.dropout = nn.Dropout(config.dropout)  # of the attention's output; the feed-forward block has its own
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:

@@ -112,26 +112,12 @@ class WorldModel(nn.Module):
         return [module for module in self.dynamics.modules() if isinstance(module, Attention)]
 
     def regularisation(self) -> Tensor:
-        """Compute the penalty on the spans of all layers and on the heads' likeness; a scalar."""
-        total, prior = next(self.parameters()).new_zeros(()), self.config.prior
+        """Compute the penalty on the spans of all layers; a scalar."""
+        prior = self.config.prior
         spans = [attention.prior.span() for attention in self.attentions() if "span" in attention.prior.learns]
         if spans and prior.regulariser != "none":
-            total = total + prior.regulariser_weight * PENALTIES[prior.regulariser](torch.stack(spans))
-        return total + self.config.span_diversity * self.likeness() if self.config.span_diversity else total
-
-    def likeness(self) -> Tensor:
-        """Average exp(-(a - b)^2 / 2) over pairs of heads of a layer, for each learned quantity; the sum of all.
-
-        A term is 1 where all heads are equal and 0 where they are many tokens apart. Its gradient is zero at equal
-        starting values: it keeps heads apart after the task has separated them.
-        """
-        values = [value for attention in self.attentions() for value in attention.prior.learned().values()]
-        total = next(self.parameters()).new_zeros(())
-        for value in values:
-            heads = len(value)
-            alike = torch.exp(-0.5 * (value[:, None] - value).square()).sum() - heads
-            total = total + alike / max(heads * (heads - 1), 1)
-        return total
+            return prior.regulariser_weight * PENALTIES[prior.regulariser](torch.stack(spans))
+        return next(self.parameters()).new_zeros(())
 
     @torch.no_grad()
     def project(self) -> None:

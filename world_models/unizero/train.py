@@ -28,13 +28,14 @@ from world_models.distributions import cross_entropy, entropy, group_kl, masked_
 from world_models.settings import EvalSetup, place, training_signal
 from world_models.unizero.acting import Planner, evaluate, evaluate_run, load_policy
 from world_models.unizero.analysis import report_maps
-from world_models.unizero.config import GROUP, LearnerConfig, LossConfig, SearchConfig, TrainConfig
+from world_models.unizero.config import GROUP, LearnerConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import Window, WorldModel, build
-from world_models.unizero.phases import ACTING, BETWEEN, EVALUATION, LEARNING, SEARCH, Stopwatch
 from world_models.unizero.replay import Contexts, Replay, Sequences
 from world_models.unizero.search import Functions, SearchNumbers, draw, make_functions, play, search
 
 Metrics = dict[str, Tensor]
+LOSS_WEIGHTS = {"latent": 10.0, "reward": 1.0, "policy": 1.0, "value": 0.5, "entropy": -1e-4}  # the paper's Table 4
+BETAS, WEIGHT_DECAY = (0.9, 0.95), 1e-4  # of AdamW; tensors of less than two dimensions do not decay
 # (observations (B, T, ...), the actions (B, T) that followed, lengths (B,)) -> values (B, T)
 ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -46,7 +47,7 @@ class Batch(Sequences):
     value: Tensor  # (B, T) n-step targets, on the scale of returns
 
 
-Loss = Callable[[WorldModel, Batch, Tensor, LossConfig], tuple[Tensor, Metrics]]
+Loss = Callable[[WorldModel, Batch, Tensor], tuple[Tensor, Metrics]]
 
 
 class UniZeroTrainer(Trainer[TrainConfig]):
@@ -63,7 +64,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
-        self.stats, self.stopwatch = RunStats(self.device, "losses/total"), Stopwatch(self.device)
+        self.stats = RunStats(self.device, "losses/total")
         streams, rows = self.streams, config.environment.num_envs
         self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
         with seeded(streams.network):
@@ -93,9 +94,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
 
     def iterate(self) -> None:
         # plan and act
-        self.stopwatch.begin(SEARCH)
         action, policy, latent = self._random() if self.steps < self.config.collection.prepopulate else self.plan()
-        self.stopwatch.begin(ACTING)
         step = self.fleet.step(action)
 
         # store
@@ -113,11 +112,9 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         self.stats.count_episodes(step)
 
         # learn
-        self.stopwatch.begin(LEARNING)
         if self.replay.drawable:
             for _ in range(self.config.collection.updates_due(self.iterations, self.config.environment.num_envs)):
                 self._learn()
-        self.stopwatch.begin(BETWEEN)
 
     def plan(self) -> tuple[Tensor, Tensor, Tensor]:
         """Search for actions (N,); returns them with the search's policy (N, A) and the latents (N, D)."""
@@ -136,9 +133,6 @@ class UniZeroTrainer(Trainer[TrainConfig]):
     def _learn(self) -> None:
         metrics = self.learn(self.sequences(self.config.collection.reanalyses(self.updates)))
         self.updates += 1
-        copy_every = self.config.learner.target_update_every
-        if copy_every and self.updates % copy_every == 0:
-            move_target(self.model, self.target, 1.0)
         self.stats.count_update(metrics, self.steps)
 
     def sequences(self, reanalyse: bool) -> Sequences:
@@ -160,18 +154,15 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         return {"prefill": max(self.config.collection.learning_starts, self.config.collection.prepopulate)}
 
     def scalars(self) -> dict[str, float]:
-        """Give what a log line says and clear its sums; `phases.Stopwatch` says what the times mean."""
-        return super().scalars() | self.model.memory_scalars() | self.stopwatch.scalars()
+        """Give the scalars of a log line, and clear their sums."""
+        return super().scalars() | self.model.memory_scalars()
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
         """Play episodes without noise, with the evaluation stream's own seed for this step."""
         config, setup = self.config.evaluation, EvalSetup.of(self.config, self.device, reset_memory)
         quota = config.final_episodes_per_env if final else config.episodes_per_env
-        self.stopwatch.begin(EVALUATION)
         search, rows, seed = self.config.search, config.num_eval_envs, self.evaluation_seed(final)
-        score = evaluate(self.model, setup, search, rows, quota, seed, self.functions)
-        self.stopwatch.begin(BETWEEN)
-        return score
+        return evaluate(self.model, setup, search, rows, quota, seed, self.functions)
 
     def networks(self) -> dict[str, WorldModel]:
         return {"model": self.model, "target": self.target}
@@ -265,7 +256,7 @@ def n_step_targets(reward: Tensor, bootstrap: Tensor, left: Tensor, truncated: T
 # ---- losses: four, each a mean over real steps (Pu et al. 2024; Table 4 of "Learning to Focus") ----------------------
 
 
-def losses(model: WorldModel, batch: Batch, target_latent: Tensor, config: LossConfig) -> tuple[Tensor, Metrics]:
+def losses(model: WorldModel, batch: Batch, target_latent: Tensor) -> tuple[Tensor, Metrics]:
     """Compute the total loss, a scalar, and its parts.
 
     The model is teacher forced: it reads the encoded observations, not its own predictions, and the gradient reaches
@@ -281,13 +272,9 @@ def losses(model: WorldModel, batch: Batch, target_latent: Tensor, config: LossC
         "policy": masked_mean(cross_entropy(predicted.policy, batch.policy), real),
         "entropy": masked_mean(entropy(predicted.policy), real),
     }
-    total = (
-        config.latent_weight * parts["latent"]
-        + config.reward_weight * parts["reward"]
-        + config.value_weight * parts["value"]
-        + config.policy_weight * parts["policy"]
-        - config.entropy_weight * parts["entropy"]
-    )
+    total = parts["latent"].new_zeros(())
+    for name, weight in LOSS_WEIGHTS.items():
+        total = total + weight * parts[name]
     metrics = {f"losses/{name}": part.detach() for name, part in parts.items()}
     return total, metrics | {"losses/total": total.detach()}
 
@@ -306,7 +293,7 @@ def update(
     model.train()
     with _autocast(batch.action, config):
         target_latent = target_latents(target, batch.observation)
-        total, metrics = loss(model, batch, target_latent, config.loss)
+        total, metrics = loss(model, batch, target_latent)
     penalty = model.regularisation()
     optimizer.zero_grad(set_to_none=True)
     (total + penalty).backward()
@@ -345,14 +332,12 @@ def make_optimizer(model: WorldModel, config: LearnerConfig, capturable: bool = 
     apart = priors if config.prior_learning_rate is not None else set()
     own, others = ([p for p in model.parameters() if (id(p) in apart) == inside] for inside in (True, False))
     groups = [
-        {"params": [p for p in others if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in others if p.ndim >= 2], "weight_decay": WEIGHT_DECAY},
         {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
     ]
     if own:
         groups.append({"params": own, "weight_decay": 0.0, "lr": config.prior_learning_rate})
-    return torch.optim.AdamW(
-        groups, lr=config.learning_rate, betas=config.betas, eps=1e-8, fused=True, capturable=capturable
-    )
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=BETAS, eps=1e-8, fused=True, capturable=capturable)
 
 
 # ---- the target network ----------------------------------------------------------------------------------------------
