@@ -42,7 +42,7 @@ def config(preset: str = "paper", **changes: Any) -> ModelConfig:
     """Eight wide, latents 3 x 4, frames of 8 x 8."""
     small = replace(
         PRESETS[preset], screen=SCREEN, channels=4, categoricals=3, classes=4, width=8, state_size=4, heads=2,
-        bins=21, attention_window=12, batch_length=12,
+        bins=21, batch_length=12,
     )  # fmt: skip
     return replace(small, **changes)
 

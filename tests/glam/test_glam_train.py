@@ -142,9 +142,11 @@ def test_an_update_moves_what_it_should_and_nothing_else():
     assert not moved(now, model) and not model.training and moved(actor, agent)
 
 
-def test_the_gradient_is_clipped_and_frozen_weights_stay():
+def test_the_gradient_is_clipped_and_frozen_weights_stay(monkeypatch):
     model = glam_models.model("code").float()
-    config = LearnerConfig(learning_rate=1e-3, max_grad_norm=1e-9, epsilon=1.0)
+    monkeypatch.setattr(LearnerConfig, "max_grad_norm", 1e-9)
+    monkeypatch.setattr(LearnerConfig, "epsilon", 1.0)
+    config = LearnerConfig(learning_rate=1e-3)
     optimizer = adam(model, config)
     before = {name: p.clone() for name, p in model.named_parameters()}
     update(model, optimizer, config, *glam_models.model_batch())

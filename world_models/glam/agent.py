@@ -24,7 +24,7 @@ class Agent(nn.Module):
         self.actor = mlp(features, actions, config.hidden, config.layers)
         self.critic = mlp(features, config.bins, config.hidden, config.layers)
         self.slow_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.scale = ReturnScale(config.scale_decay)
+        self.scale = ReturnScale()
 
     def policy(self, features: Tensor) -> Tensor:
         """Compute action logits (..., A), float32 or wider."""
@@ -119,9 +119,10 @@ class ReturnScale(nn.Module):
     low: Tensor
     high: Tensor
 
-    def __init__(self, decay: float = 0.99) -> None:
+    decay = 0.99
+
+    def __init__(self) -> None:
         super().__init__()
-        self.decay = decay
         self.register_buffer("low", torch.zeros(()))
         self.register_buffer("high", torch.zeros(()))
 

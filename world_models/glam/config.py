@@ -53,23 +53,24 @@ class AtariConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights and floors of the losses (the paper's Eq. 8-10, 12 and Table 3)."""
+    """Weights and floors of the losses (the paper's Eq. 8-10, 12 and Table 3).
 
-    reconstruction: Literal["squared", "norm"] = "squared"
-    """`squared` sums squared errors over an image, as released; `norm` is the root of that sum, as Eq. 9 is written
-    (its weight of 1 was tuned with the squares)."""
-    reconstruction_weight: Annotated[float, Bounds(0)] = 1.0
-    """Images."""
+    The paper's Eq. 9 writes the root of an image's squared errors and no minus sign before the terminations'
+    cross-entropy. Here are the sum, as released, for which the weights were tuned, and the sign.
+    """
+
+    removed: ClassVar[dict[str, Any]] = {
+        "reconstruction": "squared", "reconstruction_weight": 1.0, "termination_weight": 1.0, "dynamics_weight": 0.5,
+        "representation_weight": 0.1, "variation_weight": 0.1,
+    }  # fmt: skip
+    reconstruction_weight: ClassVar[float] = 1.0  # squared errors of images
+    termination_weight: ClassVar[float] = 1.0  # binary cross-entropy
+    dynamics_weight: ClassVar[float] = 0.5  # KL of the prior from the stopped posterior
+    representation_weight: ClassVar[float] = 0.1  # KL of the stopped prior from the posterior
+    variation_weight: ClassVar[float] = 0.1  # KL of the differences' prediction from the variation target
+
     reward_weight: Annotated[float, Bounds(0)] = 1.0
-    """Rewards: cross-entropy with their symlog two-hot code."""
-    termination_weight: Annotated[float, Bounds(0)] = 1.0
-    """Terminations: binary cross-entropy (Eq. 9 lacks its minus sign)."""
-    dynamics_weight: Annotated[float, Bounds(0)] = 0.5
-    """KL of the prior from the stopped posterior."""
-    representation_weight: Annotated[float, Bounds(0)] = 0.1
-    """KL of the stopped prior from the posterior."""
-    variation_weight: Annotated[float, Bounds(0)] = 0.1
-    """KL of what the differences predict from the variation target."""
+    """Weight of the rewards' cross-entropy with their symlog two-hot code."""
     free_bits: Annotated[float, Bounds(0)] = 1.0
     """The mean KL of dynamics and of representation has no gradient below this many nats."""
     variation_free_bits: Annotated[float, Bounds(0)] = 1.0
@@ -85,6 +86,11 @@ class ModelConfig:
     posterior of o_{t+1}.
     """
 
+    removed: ClassVar[dict[str, Any]] = {"unimix": 0.01, "local_window": 4, "attention_window": 64}
+    unimix: ClassVar[float] = 0.01  # share of the uniform distribution in every predicted categorical
+    local_window: ClassVar[int] = 4  # frames of a local window, whose last output counts
+    attention_window: ClassVar[int] = 64  # positions that an attention layer sees, the current one included
+
     sequence: Form = "glam"
     """What reads the latents: GLAM or one of the five other rows of the paper's Table 2."""
     screen: int = 64
@@ -95,8 +101,6 @@ class ModelConfig:
     """Categorical variables G of a latent."""
     classes: Annotated[int, Bounds(2)] = 32
     """Classes C of each of them."""
-    unimix: Annotated[float, Bounds(0, below=1)] = 0.01
-    """Share of the uniform distribution in every predicted categorical."""
     width: Annotated[int, Bounds(1)] = 256
     """Width D of the features."""
     state_size: Annotated[int, Bounds(1)] = 16
@@ -105,8 +109,6 @@ class ModelConfig:
     """Mamba layers that read the differences."""
     local_layers: Annotated[int, Bounds(1)] = 1
     """Mamba layers that read the windows."""
-    local_window: Annotated[int, Bounds(1)] = 4
-    """Frames of a local window, whose last output counts."""
     post_norm: bool = True
     """LayerNorm between a mixer and its residual sum, as in Eq. 6 and 7; the released layers have none."""
     chained: bool = True
@@ -117,8 +119,6 @@ class ModelConfig:
     """Its attention heads."""
     dropout: Annotated[float, Bounds(0, below=1)] = 0.1
     """Its dropout."""
-    attention_window: Annotated[int, Bounds(1)] = 64
-    """Positions that one attention layer can see, the current one included."""
     bins: Annotated[int, Bounds(2)] = 255
     """Points of the two-hot code of rewards on symlog [-20, 20]."""
     prior_head: Literal["linear", "mlp"] = "linear"
@@ -179,16 +179,16 @@ class ModelConfig:
 class LearnerConfig:
     """How the world model learns. The defaults are the paper's Table 3 and, where it is silent, the code's."""
 
+    removed: ClassVar[dict[str, Any]] = {"epsilon": 1e-8, "max_grad_norm": 1000.0}
+    epsilon: ClassVar[float] = 1e-8  # of Adam
+    max_grad_norm: ClassVar[float] = 1000.0  # global L2 norm
+
     batch_size: Annotated[int, Bounds(1)] = 32
     """Sequences of an update; their length belongs to the model."""
     learning_rate: Annotated[float, Bounds(above=0)] = 1e-4
     """Adam's learning rate."""
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
     """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
-    epsilon: Annotated[float, Bounds(above=0)] = 1e-8
-    """Adam's epsilon."""
-    max_grad_norm: Annotated[float, Bounds(above=0)] = 1000.0
-    """Largest global L2 norm of the gradient."""
     bfloat16: bool = False
     """Run the networks under bfloat16 autocast; scans, distributions and losses stay float32."""
 
@@ -201,6 +201,14 @@ class LearnerConfig:
 class AgentConfig:
     """Actor, critic and their update. The defaults are the paper's Table 3 and, where it is silent, the code's."""
 
+    removed: ClassVar[dict[str, Any]] = {
+        "lam": 0.95, "epsilon": 1e-5, "max_grad_norm": 100.0, "slow_decay": 0.98, "scale_decay": 0.99,
+    }  # fmt: skip
+    lam: ClassVar[float] = 0.95  # share of longer returns in the lambda return
+    epsilon: ClassVar[float] = 1e-5  # of Adam
+    max_grad_norm: ClassVar[float] = 100.0  # global L2 norm of actor and critic together
+    slow_decay: ClassVar[float] = 0.98  # share of the slow critic that stays after every update
+
     hidden: Annotated[int, Bounds(1)] = 512
     """Width of the hidden layers of actor and critic."""
     layers: Annotated[int, Bounds(1)] = 2
@@ -209,22 +217,12 @@ class AgentConfig:
     """Points of the critic's two-hot distribution, on symlog values from -20 to 20."""
     gamma: Annotated[float, Bounds(0, 1)] = 0.985
     """Discount per environment step."""
-    lam: Annotated[float, Bounds(0, 1)] = 0.95
-    """Share of longer returns in the lambda return."""
     entropy_weight: Annotated[float, Bounds(0)] = 3e-4
     """Weight of the policy's entropy, in nats."""
     learning_rate: Annotated[float, Bounds(above=0)] = 3e-5
     """Adam's learning rate."""
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
     """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
-    epsilon: Annotated[float, Bounds(above=0)] = 1e-5
-    """Adam's epsilon."""
-    max_grad_norm: Annotated[float, Bounds(above=0)] = 100.0
-    """Largest global L2 norm of the gradient of actor and critic together."""
-    slow_decay: Annotated[float, Bounds(0, 1)] = 0.98
-    """Share of the slow critic that stays after every update."""
-    scale_decay: Annotated[float, Bounds(0, 1)] = 0.99
-    """Share of the moving percentiles of returns that stays after every update."""
     returns: Literal["textbook", "released"] = "textbook"
     """`textbook` lambda returns, or the `released` ones, which have V_t where V_{t+1} belongs."""
     bfloat16: bool = False

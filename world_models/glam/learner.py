@@ -42,7 +42,7 @@ def losses(predicted: Predictions, batch: Batch, config: ModelConfig) -> tuple[T
     ended = batch.terminated.to(logit.dtype)
     posterior, prior = predicted.posterior[:, 1:], predicted.prior[:, :-1]  # h_t predicts the latent of o_{t+1}
     parts = {
-        "reconstruction": reconstruction(predicted.images, predicted.targets, weights.reconstruction).mean(),
+        "reconstruction": reconstruction(predicted.images, predicted.targets).mean(),
         "reward": masked_mean(cross_entropy(predicted.reward, code.encode(batch.reward)), positions),
         "termination": masked_mean(F.binary_cross_entropy_with_logits(logit, ended, reduction="none"), positions),
         "dynamics": floored_kl(posterior.detach(), prior, pairs, weights.free_bits),
@@ -71,10 +71,9 @@ def trained_positions(first: Tensor, config: ModelConfig) -> tuple[Tensor, Tenso
     return positions, positions[:, :-1] & ~first[:, 1:]
 
 
-def reconstruction(images: Tensor, targets: Tensor, form: str) -> Tensor:
-    """Compute the error of each image, (B, T): the sum of squares, or its root."""
-    squares = (upcast(images) - upcast(targets)).square().flatten(2).sum(-1)
-    return squares if form == "squared" else squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
+def reconstruction(images: Tensor, targets: Tensor) -> Tensor:
+    """Sum the squared errors of each image, (B, T)."""
+    return (upcast(images) - upcast(targets)).square().flatten(2).sum(-1)
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:

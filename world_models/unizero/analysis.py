@@ -1,4 +1,4 @@
-"""Looks at a finished run: attention over a window of tokens, learned priors, and an episode with all predictions.
+"""Read a finished run: attention over a window of tokens, learned priors, and an episode with all predictions.
 
 Every prediction is the one that acting makes: from the same window of history, before the step is taken.
 """
@@ -28,7 +28,7 @@ from world_models.unizero.layers import AttentionStack
 from world_models.unizero.networks import WorldModel
 from world_models.unizero.search import SearchNumbers, draw
 
-MOST_STEPS = 200  # after which an episode is cut that nobody asked to be longer
+MAX_STEPS = 200  # default length of an episode
 
 
 # ---- attention and its priors ----------------------------------------------------------------------------------------
@@ -47,42 +47,6 @@ def attention_maps(model: WorldModel, latent: Tensor, action: Tensor) -> Array:
         maps.append(layer.attention.weights(layer.norms[0](x))[0])
         x = layer(x)
     return torch.stack(maps).double().cpu().numpy()
-
-
-@dataclass(frozen=True)
-class Link:
-    """One query token and one key token of a window z_0 a_0 z_1 a_1 ..., and how much weight one gives the other."""
-
-    layer: int
-    head: int
-    query: int
-    key: int
-    weight: float
-    lift: float  # weight times the number of visible keys: 1 if all keys had the same weight
-
-
-def strongest_link(maps: Array, causal: bool, layer: int | None = None, head: int | None = None) -> Link | None:
-    """Find the link between two different steps with the largest lift, in all maps or those of a layer or head.
-
-    Early queries see few keys and give each much weight, so the weight itself would always choose those. None where no
-    head looks beyond its own step.
-    """
-    layers, heads, tokens, _ = maps.shape
-    for name, number, count in (("layer", layer, layers), ("head", head, heads)):
-        if number is not None and count == 0:
-            raise UserError(f"--{name} {number}: the model's dynamics have no attention")
-        if number is not None and not 0 <= number < count:
-            raise UserError(f"--{name} {number} is not within 0 .. {count - 1}, the {name}s of the model's attention")
-    position = np.arange(tokens)
-    visible = position + 1 if causal else np.full(tokens, tokens)
-    wanted = np.zeros((layers, heads, 1, 1), bool)
-    wanted[slice(None) if layer is None else layer, slice(None) if head is None else head] = True
-    lift = maps * visible[:, None] * (position[:, None] // 2 != position // 2) * wanted  # (L, H, S, S)
-    if not lift.size or lift.max() == 0:
-        return None
-    index = np.unravel_index(lift.argmax(), lift.shape)
-    layer, head, query, key = (int(i) for i in index)
-    return Link(layer, head, query, key, weight=float(maps[index]), lift=float(lift[index]))
 
 
 def learned_values(model: WorldModel) -> dict[str, Array]:
@@ -217,19 +181,17 @@ def errors(trajectory: Trajectory, gamma: float) -> dict[str, Any]:
     }
 
 
-def chosen_window(seen: Trajectory, size: int, last_step: int | None = None) -> slice:
-    """Choose the at most `size` steps up to `last_step` (None: the last one that is paid, or else the last one)."""
+def chosen_window(seen: Trajectory, size: int) -> slice:
+    """Choose at most `size` steps: up to the last reward that is not 0, or else up to the episode's last step."""
     paid = np.flatnonzero(seen.reward)
-    last = last_step if last_step is not None else int(paid[-1]) if len(paid) else len(seen) - 1
-    if not 0 <= last < len(seen):
-        raise UserError(f"--last-step {last} is not within 0 .. {len(seen) - 1}, the steps that were played")
+    last = int(paid[-1]) if len(paid) else len(seen) - 1
     return slice(max(0, last + 1 - size), last + 1)
 
 
 def report_maps(run: Path, seed: int) -> Maps | None:
     """Read what a study's report shows of a run's attention; None where its dynamics has none."""
     model, config, _ = load_model(run)
-    seen = play(model, EvalSetup.of(config, torch.device("cpu")), config, seed, MOST_STEPS, pictures=False)
+    seen = play(model, EvalSetup.of(config, torch.device("cpu")), config, seed, MAX_STEPS, pictures=False)
     window = chosen_window(seen, config.model.horizon)
     maps = attention_maps(model, seen.latent[window], torch.from_numpy(seen.action[window]))
     if not len(maps):
