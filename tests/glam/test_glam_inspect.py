@@ -17,8 +17,9 @@ from dqn_memory.blocks.kernels.select import set_scan
 from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import parse
+from world_models.evaluation import EvalEnvironments
 from world_models.glam import foresight, plots
-from world_models.glam.acting import Player, PolicyScore, build, evaluate, load
+from world_models.glam.acting import GlamAgent, Player, PolicyScore, build, chosen_ways
 from world_models.glam.config import TrainConfig
 from world_models.glam.foresight import (
     MEASURES,
@@ -31,7 +32,6 @@ from world_models.glam.foresight import (
     starts,
 )
 from world_models.glam.inspect import main
-from world_models.settings import EvalSetup
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(run):
-    return load(run, torch.device("cpu"))
+    return GlamAgent.load(run, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -205,8 +205,8 @@ SHORT = ("--num-eval-envs", "2", "--episodes-per-env", "2")
 
 def played(config, rows=3, quota=2, seed=5):
     device = torch.device("cpu")
-    model, agent = build(config, 3, 0, device)
-    return evaluate(model, agent, EvalSetup.of(config, device), config, rows, quota, seed)
+    agent, environments = GlamAgent(*build(config, 3, 0, device), config, 0), EvalEnvironments.of(config, device)
+    return agent.scores(environments, chosen_ways(config.evaluation.policy), rows, quota, seed)
 
 
 def tiny(**changes):
@@ -217,16 +217,16 @@ def tiny(**changes):
 def test_every_world_plays_its_quota_by_the_seed_and_sampling_is_not_greedy():
     whole = tiny(max_episode_steps=None)
     first, again, other = (played(whole, seed=seed) for seed in (5, 5, 6))
-    assert isinstance(first, PolicyScore) and first.episodes == first.greedy.episodes == 6
-    assert (first.lengths == 6).all() and set(first.returns) <= {-2.0, 0.0, 2.0}
-    assert (first.success == (first.returns == 2)).all()
-    assert first.scalars() == again.scalars()
-    assert not np.array_equal(first.returns, other.returns) or not np.array_equal(
-        first.greedy.returns, other.greedy.returns
-    )
-    assert first.scalars()["eval/greedy_episodic_return"] == first.greedy.returns.mean()
+    sampled, greedy = first["sampled"], first["greedy"]
+    assert list(first) == ["sampled", "greedy"] and sampled.episodes == greedy.episodes == 6
+    assert (sampled.lengths == 6).all() and set(sampled.returns) <= {-2.0, 0.0, 2.0}
+    assert (sampled.success == (sampled.returns == 2)).all()
+    assert sampled.scalars() == again["sampled"].scalars() and greedy.scalars() == again["greedy"].scalars()
+    assert any(not np.array_equal(first[way].returns, other[way].returns) for way in first)
+    both = PolicyScore(**vars(sampled), greedy=greedy).scalars()
+    assert both["eval/greedy_episodic_return"] == greedy.returns.mean()
     alone = played(tiny(policy="greedy", max_episode_steps=None))
-    assert alone.greedy is None and np.array_equal(alone.returns, first.greedy.returns)
+    assert list(alone) == ["greedy"] and np.array_equal(alone["greedy"].returns, greedy.returns)
 
 
 def test_every_episode_of_an_evaluation_opens(monkeypatch):

@@ -14,9 +14,10 @@ from torch._inductor.compile_fx import compile_fx
 from dqn_memory.runs.common import set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.settings import parse
+from world_models.settings import WorldModelComputeConfig
 from world_models.unizero import train
 from world_models.unizero.acting import Planner
-from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
+from world_models.unizero.config import SearchConfig, TrainConfig
 from world_models.unizero.search import Functions, draw, make_functions
 from world_models.unizero.train import make_learn, make_optimizer, make_target
 
@@ -151,7 +152,7 @@ def test_acting_learning_reanalysis_and_evaluation_all_run_under_the_engine(monk
     monkeypatch.setattr(train, "make_functions", functions)
     monkeypatch.setattr(train, "make_learn", learning)
     config = parse(TrainConfig, ["--config", "unizero/smoke", "--reanalyse-fraction", "1"])
-    compute = ComputeConfig(device="cpu", threads=torch.get_num_threads(), engine="compile")
+    compute = WorldModelComputeConfig(device="cpu", threads=torch.get_num_threads(), engine="compile")
     run = train.UniZeroTrainer(replace(config, compute=compute))
     while run.updates < 2:
         run.iterate()
@@ -166,7 +167,7 @@ def test_acting_learning_reanalysis_and_evaluation_all_run_under_the_engine(monk
 def test_tf32_is_set_and_unset():
     try:
         for tf32, expected in ((True, "high"), (False, "highest")):
-            ComputeConfig(device="cpu", tf32=tf32).start()
+            WorldModelComputeConfig(device="cpu", tf32=tf32).start()
             assert torch.get_float32_matmul_precision() == expected
             assert torch.backends.cudnn.allow_tf32 == tf32  # of convolutions and recurrent layers
     finally:

@@ -18,8 +18,8 @@ from dqn_memory.blocks import PRIORS
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.seeding import Streams
 from envs.gymnasium_fleet import GymnasiumFleet
-from world_models.settings import EvalSetup
-from world_models.unizero.acting import evaluate, load_model
+from world_models.evaluation import EvalEnvironments
+from world_models.unizero.acting import UniZeroAgent
 from world_models.unizero.analysis import attention_maps, play, returns_to_go
 from world_models.unizero.inspect import main
 from world_models.unizero.train import UniZeroTrainer
@@ -71,8 +71,9 @@ def test_the_script_writes_all_pictures_and_changes_nothing_else(memory, capsys)
 def test_predictions_are_those_of_the_direct_forward_pass(memory):
     """The world replayed and every window of tokens read as a sequence: no planner, search or expansion in it."""
     _, steps = inspected(memory, "--seed", "3", "--no-frames")
-    net, config, _ = load_model(memory)
-    fleet = EvalSetup.of(config, torch.device("cpu")).fleet(1, Streams.spawn(3).worlds)
+    agent = UniZeroAgent.load(memory, torch.device("cpu"))
+    net, config = agent.model, agent.config
+    fleet = EvalEnvironments.of(config, torch.device("cpu")).fleet(1, Streams.spawn(3).worlds)
     seen, rewards = [fleet.reset()], []
     for action in steps["action"]:
         step = fleet.step(torch.tensor([action]))
@@ -127,9 +128,10 @@ def test_values_are_judged_only_where_the_episode_ends_for_good(cart):
 
 
 def test_the_episode_is_an_evaluations_own_and_a_clipped_reward_is_shown_clipped(memory):
-    net, config, _ = load_model(memory)
-    setup = EvalSetup.of(config, torch.device("cpu"))
-    score = evaluate(net, setup, config.search, 1, 1, 7)
+    agent = UniZeroAgent.load(memory, torch.device("cpu"))
+    net, config = agent.model, agent.config
+    setup = EvalEnvironments.of(config, torch.device("cpu"))
+    (score,) = agent.scores(setup, ("",), 1, 1, 7).values()
     plain = play(net, setup, config, 7, 100, pictures=False)
     assert len(plain) == score.lengths[0] and plain.episode_return[-1] == pytest.approx(score.returns[0])
     signs = replace(config, collection=replace(config.collection, clip_rewards=True))

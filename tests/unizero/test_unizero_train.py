@@ -11,12 +11,12 @@ from trained import contents
 from unizero_models import VECTOR, config, flags, model
 
 from dqn_memory.evaluate import main as evaluate_main
-from dqn_memory.runs.score import EvaluationOptions
 from dqn_memory.runs.settings import read_config
 from envs.atari import AtariStep
+from world_models.evaluation import EvalEnvironments
 from world_models.glam import config as glam_config
-from world_models.settings import EvalSetup, training_signal
-from world_models.unizero.acting import Planner, evaluate, load_model, make_setup
+from world_models.settings import training_signal
+from world_models.unizero.acting import Planner, UniZeroAgent
 from world_models.unizero.config import CollectionConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import build
 from world_models.unizero.train import UniZeroTrainer, main
@@ -93,8 +93,8 @@ def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
     assert json.loads(said)["episodes"] == 1
     assert "actions" in refused(capsys, [str(run), "--env", MEMORY], evaluate_main)
     assert files == contents(run)
-    loaded, config, step = load_model(run)
-    assert step == 120 and not loaded.training and config.environment.env == "CartPole-v1"
+    agent = UniZeroAgent.load(run, torch.device("cpu"))
+    assert agent.step == 120 and not agent.model.training and agent.config.environment.env == "CartPole-v1"
 
 
 def test_random_steps_come_first_and_searches_know_what_they_saw():
@@ -166,11 +166,11 @@ def test_the_presets_of_paper_and_code_say_where_they_differ_and_the_defaults_ar
 def test_an_evaluation_elsewhere_keeps_the_runs_settings():
     config = read_config(TrainConfig, "unizero/smoke")
     config = replace(config, evaluation=replace(config.evaluation, max_episode_steps=7))
-    training = UniZeroTrainer(config)
-    same = make_setup(EvaluationOptions(env="CartPole-v1"), config, training.model, training.device)
-    assert same.env_kwargs == EvalSetup.of(config, torch.device("cpu")).env_kwargs == {"max_episode_steps": 7}
+    same = EvalEnvironments.of(config, torch.device("cpu"), env="CartPole-v1")
+    UniZeroTrainer(config).evaluated_agent().check(same)
+    assert same == EvalEnvironments.of(config, torch.device("cpu")) and same.env_kwargs == {"max_episode_steps": 7}
     shared = replace(config, environment=replace(config.environment, env_workers=2))  # not every environment can be
-    assert EvalSetup.of(shared, torch.device("cpu"), env="POMDP/CarFlag-v0").workers is None
+    assert EvalEnvironments.of(shared, torch.device("cpu"), env="POMDP/CarFlag-v0").workers is None
 
 
 # acting: histories apart, quotas of evaluations
@@ -198,12 +198,17 @@ def player():
         return build(config(), VECTOR, 2)
 
 
-CART = EvalSetup("CartPole-v1", {}, None, torch.device("cpu"))
-SEARCH = SearchConfig(simulations=3)
+CART = EvalEnvironments("CartPole-v1", {}, None, torch.device("cpu"))
+SEARCH = TrainConfig(search=SearchConfig(simulations=3))
+
+
+def evaluate(model, environments, num_envs, episodes, seed):
+    (score,) = UniZeroAgent(model.eval(), SEARCH, 0).scores(environments, ("",), num_envs, episodes, seed).values()
+    return score
 
 
 def test_an_evaluation_plays_its_quota_in_each_world_and_repeats_itself(player):
-    first, again, other = (evaluate(player, CART, SEARCH, 3, 2, seed=seed) for seed in (5, 5, 6))
+    first, again, other = (evaluate(player, CART, 3, 2, seed=seed) for seed in (5, 5, 6))
     assert first.episodes == 6 and (first.lengths > 0).all()
     assert first.lengths.tolist() == again.lengths.tolist() != other.lengths.tolist()
     assert first.returns.tolist() == first.lengths.tolist()  # CartPole pays 1 a step
@@ -219,5 +224,5 @@ def test_without_its_memory_a_planner_has_no_history(monkeypatch, player, reset_
 
     monkeypatch.setattr(Planner, "plan", noted)
     setup = replace(CART, env_kwargs={"max_episode_steps": 3}, reset_memory=reset_memory)
-    evaluate(player, setup, SEARCH, 2, 2, seed=5)
+    evaluate(player, setup, 2, 2, seed=5)
     assert counts == [[0 if reset_memory else step] * 2 for step in (0, 1, 2, 0, 1, 2)]

@@ -14,7 +14,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts, flags_of
 from envs.worlds.catch import check as check_catch
 from world_models import settings
-from world_models.settings import check_environment
+from world_models.settings import WorldModelComputeConfig, WorldModelEvaluationConfig, check_environment
 
 CATCH = "Pixel/BlinkingCatch-v0"
 Form = Literal["storm", "lmamba", "double_transformer", "double_mamba", "glam", "glam_no_variation"]
@@ -312,7 +312,7 @@ class CollectionConfig:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig(settings.EvaluationConfig):
+class EvaluationConfig(WorldModelEvaluationConfig):
     """Evaluation of the policy."""
 
     policy: Literal["both", "sampled", "greedy"] = "both"
@@ -321,7 +321,7 @@ class EvaluationConfig(settings.EvaluationConfig):
 
 
 @dataclass(frozen=True)
-class ComputeConfig(settings.ComputeConfig):
+class ComputeConfig(WorldModelComputeConfig):
     """Where and how tensors are computed."""
 
     engine: Engine = "eager"

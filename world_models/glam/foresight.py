@@ -13,12 +13,13 @@ from dqn_memory.runs.seeding import Streams, generator
 from envs.spaces import Array
 from envs.tables import Table
 from world_models.distributions import upcast
-from world_models.glam.acting import Trained, make_player
+from world_models.evaluation import EvalEnvironments
+from world_models.glam.acting import GlamAgent
 from world_models.glam.config import MemoryKind
 from world_models.glam.imagination import Context, make_memory
 from world_models.glam.learner import kl
 from world_models.glam.model import WorldModel
-from world_models.settings import EvalSetup, training_signal
+from world_models.settings import training_signal
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,12 @@ class EpisodeRollout:
         return {name: float(np.square(each).mean()) for name, each in differences.items()}
 
 
-def play_episode(found: Trained, seed: int, max_steps: int, greedy: bool) -> Episode:
+def play_episode(agent: GlamAgent, seed: int, max_steps: int, greedy: bool) -> Episode:
     """Play the first episode of one environment, or its first `max_steps` steps."""
-    device = next(found.model.parameters()).device
-    streams, setup = Streams.spawn(seed), EvalSetup.of(found.config, device)
+    device = next(agent.model.parameters()).device
+    streams, setup = Streams.spawn(seed), EvalEnvironments.of(agent.config, device)
     fleet, numbers = setup.fleet(1, streams.worlds), generator(streams.exploration, device)
-    player = make_player(found.model, found.agent, 1, found.config.collection.act_before_observing)
+    player = agent.player(1)
     frame, first = fleet.reset(), torch.ones(1, dtype=torch.bool, device=device)
     frames, actions, signals = [frame], [], []
     for _ in range(max_steps):
@@ -71,7 +72,7 @@ def play_episode(found: Trained, seed: int, max_steps: int, greedy: bool) -> Epi
         frame, first = step.final_observation, step.done
         frames.append(frame)
         actions.append(action)
-        signals.append(training_signal(step, found.config.collection))
+        signals.append(training_signal(step, agent.config.collection))
         if bool(first):
             break
     columns = (frames, actions, *zip(*signals, strict=True))
@@ -80,14 +81,14 @@ def play_episode(found: Trained, seed: int, max_steps: int, greedy: bool) -> Epi
 
 
 @torch.no_grad()
-def imagine_episode(found: Trained, episode: Episode, start: int, horizon: int, seed: int) -> EpisodeRollout:
+def imagine_episode(agent: GlamAgent, episode: Episode, start: int, horizon: int, seed: int) -> EpisodeRollout:
     """Imagine the `horizon` steps after step `start`, under the real actions, from the model's context up to it."""
     if start + horizon > len(episode):
         last = f"the last start is {len(episode) - horizon}" if horizon <= len(episode) else "imagine fewer"
         raise UserError(
             f"--start {start} with --imagined {horizon} does not fit into an episode of {len(episode)} steps; {last}"
         )
-    model = found.model.eval()
+    model = agent.model.eval()
     numbers = generator(seed, next(model.parameters()).device)
     frames, context = context_before(model, episode, [start], numbers)
     action = slices(episode.action, [start], horizon).to(numbers.device)
@@ -174,13 +175,13 @@ def table(forms: dict[str, Any]) -> str:
 
 
 @torch.no_grad()
-def compare_memories(found: Trained, episodes: Sequence[Episode], horizon: int, seed: int) -> dict[str, Any]:
+def compare_memories(agent: GlamAgent, episodes: Sequence[Episode], horizon: int, seed: int) -> dict[str, Any]:
     """Imagine `horizon` steps from every such part of the episodes, in both kinds with the same chance.
 
     A part begins where the model's context is full, or, in an episode too short for that, as late as it can. Returns
     the entries of inspect.json: each measure by kind, and the distance of the two, over the steps ahead.
     """
-    model, numbers = found.model.eval(), generator(seed, next(found.model.parameters()).device)
+    model, numbers = agent.model.eval(), generator(seed, next(agent.model.parameters()).device)
     parts = [(episode, starts(episode, model.config.context, horizon)) for episode in episodes]
     errors = [_errors(model, episode, begins, horizon, numbers) for episode, begins in parts if begins]
     counts = [len(begins) for _, begins in parts if begins]

@@ -16,17 +16,18 @@ from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.seeding import generator, seed_dropout
-from dqn_memory.runs.trainer import Trainer, set_learning_rate
+from dqn_memory.runs.trainer import set_learning_rate
+from world_models.evaluation import WorldModelTrainer
 from world_models.glam import agent as actor_critic
 from world_models.glam import learner
-from world_models.glam.acting import PolicyScore, build, check_frames, evaluate, evaluate_run, load_policy, make_player
+from world_models.glam.acting import GlamAgent, PolicyScore, build, check_frames, chosen_ways, make_player
 from world_models.glam.agent import Agent
 from world_models.glam.config import Engine, LearnerConfig, TrainConfig
 from world_models.glam.imagination import Noise, Rollouts, StartFrom, encode_context, imagine
 from world_models.glam.learner import Metrics, adam
 from world_models.glam.model import WorldModel
 from world_models.glam.replay import Batch, Replay
-from world_models.settings import EvalSetup, training_signal
+from world_models.settings import training_signal
 
 
 class Execution(NamedTuple):
@@ -85,11 +86,12 @@ class ModelStats(RunStats):
         self.agent.load_state_dict(state["agent"])
 
 
-class GlamTrainer(Trainer[TrainConfig]):
+class GlamTrainer(WorldModelTrainer[TrainConfig]):
     """One run of GLAM: environments, world model, agent, optimisers, replay and the acting agent's memory."""
 
     kind = "glam"
     config_class = TrainConfig
+    agent_class = GlamAgent
     shown: ClassVar[Mapping[str, str]] = {
         "return": "charts/episodic_return", "model": "losses/total", "entropy": "agent/entropy",
     }  # fmt: skip
@@ -188,13 +190,14 @@ class GlamTrainer(Trainer[TrainConfig]):
     def scalars(self) -> dict[str, float]:
         return super().scalars() | {"charts/horizon": float(self.config.horizon.at(self.steps))}
 
+    def evaluated_agent(self) -> GlamAgent:
+        return GlamAgent(self.model, self.agent, self.config, self.steps, self.backend)
+
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> PolicyScore:
-        """Play episodes with the evaluation stream's own seed for this step, more of them at the end of a run."""
-        config = self.config.evaluation
-        setup = EvalSetup.of(self.config, self.device, reset_memory)
-        episodes = config.final_episodes_per_env if final else config.episodes_per_env
-        seed = self.evaluation_seed(final)
-        return evaluate(self.model, self.agent, setup, self.config, config.num_eval_envs, episodes, seed)
+        """Play episodes in the ways that the config names."""
+        ways = chosen_ways(self.config.evaluation.policy)
+        first, *other = self.evaluation_scores(ways, final, reset_memory).values()
+        return PolicyScore(**vars(first), greedy=other[0] if other else None)
 
     def networks(self) -> dict[str, nn.Module]:
         return {"model": self.model, "agent": self.agent}
@@ -206,9 +209,6 @@ class GlamTrainer(Trainer[TrainConfig]):
     @classmethod
     def variant(cls, config: TrainConfig) -> str:
         return f"glam-{config.model.sequence}"
-
-    evaluate_run = staticmethod(evaluate_run)
-    load_policy = staticmethod(load_policy)
 
 
 main = GlamTrainer.main  # starts or resumes a run and trains it to its end

@@ -20,8 +20,9 @@ from dqn_memory.runs.seeding import Streams, generator
 from envs.fleet import Fleet
 from envs.spaces import Array
 from world_models.distributions import group_kl
-from world_models.settings import EvalSetup, training_signal
-from world_models.unizero.acting import Planner, load_model
+from world_models.evaluation import EvalEnvironments
+from world_models.settings import training_signal
+from world_models.unizero.acting import Planner, UniZeroAgent
 from world_models.unizero.config import GROUP, CollectionConfig, ModelConfig, TrainConfig
 from world_models.unizero.dynamics import TokenDynamics
 from world_models.unizero.layers import AttentionStack
@@ -92,7 +93,7 @@ class Trajectory:
 
 
 def play(
-    model: WorldModel, setup: EvalSetup, config: TrainConfig, seed: int, max_steps: int, pictures: bool = True
+    model: WorldModel, setup: EvalEnvironments, config: TrainConfig, seed: int, max_steps: int, pictures: bool = True
 ) -> Trajectory:
     """Play one episode without noise, or its first `max_steps` steps; sets the model's evaluation mode.
 
@@ -114,7 +115,7 @@ def play(
     return Trajectory(latent=latent, frames=tuple(frames), **arrays)
 
 
-def _frame(fleet: Fleet, setup: EvalSetup) -> Array:
+def _frame(fleet: Fleet, setup: EvalEnvironments) -> Array:
     try:
         return fleet.frame(0)
     except (UserError, gymnasium.error.Error) as error:  # Gymnasium's own says which package drawing needs
@@ -190,8 +191,9 @@ def chosen_window(seen: Trajectory, size: int) -> slice:
 
 def report_maps(run: Path, seed: int) -> Maps | None:
     """Read what a study's report shows of a run's attention; None where its dynamics has none."""
-    model, config, _ = load_model(run)
-    seen = play(model, EvalSetup.of(config, torch.device("cpu")), config, seed, MAX_STEPS, pictures=False)
+    agent = UniZeroAgent.load(run, torch.device("cpu"))
+    model, config = agent.model, agent.config
+    seen = play(model, EvalEnvironments.of(config, torch.device("cpu")), config, seed, MAX_STEPS, pictures=False)
     window = chosen_window(seen, config.model.horizon)
     maps = attention_maps(model, seen.latent[window], torch.from_numpy(seen.action[window]))
     if not len(maps):

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from dqn_memory.blocks import PRIORS, PriorConfig
-from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
+from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
 from envs.atari import AtariConfig
 from world_models import settings
-from world_models.settings import check_environment
+from world_models.settings import WorldModelComputeConfig, WorldModelEvaluationConfig, check_environment
 
 GROUP = 8  # probabilities of one SimNorm group
 SPAN, SPAN_BESIDE_GAUSSIAN = 6.0, 10.0  # where the paper's spans start
@@ -251,20 +251,12 @@ class CollectionConfig:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig(settings.EvaluationConfig):
+class EvaluationConfig(WorldModelEvaluationConfig):
     """Evaluation without noise. The paper evaluates every 10,000 steps, the released code every 5,000 to 20,000."""
 
     evaluate_from: Annotated[int, Bounds(0)] = 20_000
     """Environment steps before the first evaluation (20,000 in the paper, which is the default; the released code
     begins with the untrained agent, here 0 begins with the first --evaluate-every)."""
-
-
-@dataclass(frozen=True)
-class ComputeConfig(settings.ComputeConfig):
-    """Where and how tensors are computed."""
-
-    engine: Engine = "eager"
-    """How queries of searches and updates are executed; all three compute the same function."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +277,7 @@ class TrainConfig:
     collection: CollectionConfig = field(default_factory=CollectionConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
-    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    compute: WorldModelComputeConfig = field(default_factory=WorldModelComputeConfig)
     seed: Annotated[int, Bounds(0, below=2**63)] = 1
     """Seed of every random stream: environments, search, replay, evaluation, network, dropout."""
     total_steps: Annotated[int, Bounds(1)] = 100_000

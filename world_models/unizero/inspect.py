@@ -27,12 +27,13 @@ from envs.files import check_inside, make_inside, write_atomic
 from envs.registry import WORLDS, make_world
 from envs.spaces import Array
 from envs.terminal import say
-from world_models.settings import EvalSetup
+from world_models.evaluation import EvalEnvironments
+from world_models.settings import WorldModelComputeConfig
 from world_models.unizero import analysis
 from world_models.unizero import plots as model_plots
-from world_models.unizero.acting import load_model, with_simulations
+from world_models.unizero.acting import UniZeroAgent
 from world_models.unizero.analysis import Trajectory
-from world_models.unizero.config import ComputeConfig, TrainConfig
+from world_models.unizero.config import TrainConfig
 from world_models.unizero.networks import WorldModel
 
 COLUMNS = 10  # steps in the picture of the trajectory
@@ -77,9 +78,10 @@ class Findings:
 
 def investigate(run: Path, args: Args) -> Findings:
     """Load, play and measure; nothing is written. Raises UserError for what cannot be done."""
-    device = ComputeConfig(args.device, args.threads).start()
-    model, config, step = load_model(run, device)
-    setup, searched = EvalSetup.of(config, device), with_simulations(config, args.simulations)
+    device = WorldModelComputeConfig(args.device, args.threads).start()
+    agent = UniZeroAgent.load(run, device)
+    model, config, step = agent.model, agent.config, agent.step
+    setup, searched = EvalEnvironments.of(config, device), agent.with_simulations(args.simulations).config
     ours = setup.env.removeprefix("envs:") in WORLDS
     names = make_world(setup.env, **setup.env_kwargs).action_names if ours else ()
     if args.frames and not ours and not setup.env.startswith("ALE/"):  # pictures must be asked for

@@ -23,10 +23,10 @@ from dqn_memory.runs.cuda_graph import Captured, mapped
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import generator, seed_dropout, seeded
-from dqn_memory.runs.trainer import Trainer
 from world_models.distributions import cross_entropy, entropy, group_kl, masked_mean
-from world_models.settings import EvalSetup, place, training_signal
-from world_models.unizero.acting import Planner, evaluate, evaluate_run, load_policy
+from world_models.evaluation import WorldModelTrainer
+from world_models.settings import place, training_signal
+from world_models.unizero.acting import Planner, UniZeroAgent
 from world_models.unizero.analysis import report_maps
 from world_models.unizero.config import GROUP, LearnerConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import Window, WorldModel, build
@@ -50,11 +50,12 @@ class Batch(Sequences):
 Loss = Callable[[WorldModel, Batch, Tensor], tuple[Tensor, Metrics]]
 
 
-class UniZeroTrainer(Trainer[TrainConfig]):
+class UniZeroTrainer(WorldModelTrainer[TrainConfig]):
     """UniZero: environments, model, target, optimiser, replay, search histories, streams, counters."""
 
     kind = "unizero"
     config_class = TrainConfig
+    agent_class = UniZeroAgent
     shown: ClassVar[Mapping[str, str]] = {"return": "charts/episodic_return", "loss": "losses/total"}
     evaluation_flags = ("num_eval_envs", "episodes_per_env", "simulations")
     stateful = ("planner",)
@@ -157,12 +158,15 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         """Give the scalars of a log line, and clear their sums."""
         return super().scalars() | self.model.memory_scalars()
 
+    def evaluated_agent(self) -> UniZeroAgent:
+        return UniZeroAgent(self.model, self.config, self.steps, self.functions)
+
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
-        """Play episodes without noise, with the evaluation stream's own seed for this step."""
-        config, setup = self.config.evaluation, EvalSetup.of(self.config, self.device, reset_memory)
-        quota = config.final_episodes_per_env if final else config.episodes_per_env
-        search, rows, seed = self.config.search, config.num_eval_envs, self.evaluation_seed(final)
-        return evaluate(self.model, setup, search, rows, quota, seed, self.functions)
+        """Play episodes without noise."""
+        training = self.model.training
+        (score,) = self.evaluation_scores(("",), final, reset_memory).values()
+        self.model.train(training)
+        return score
 
     def networks(self) -> dict[str, WorldModel]:
         return {"model": self.model, "target": self.target}
@@ -170,9 +174,6 @@ class UniZeroTrainer(Trainer[TrainConfig]):
     @classmethod
     def variant(cls, config: TrainConfig) -> str:
         return f"unizero-{config.model.dynamics}-{config.model.prior.kind}"
-
-    evaluate_run = staticmethod(evaluate_run)
-    load_policy = staticmethod(load_policy)
 
 
 # ---- searching stored steps again ------------------------------------------------------------------------------------
