@@ -10,10 +10,10 @@ import pytest
 import torch
 from tensor_tree import tensor_search
 
-from world_models.unizero.networks import Expansion, Window
-from world_models.unizero.search import Functions, SearchNumbers, outcome, search
+from world_models.unizero.networks import Expansion, History
+from world_models.unizero.search import Functions, SearchNumbers, outcome, tree_search
 
-SEARCHES = {"tensors": tensor_search, "compiled": search}
+SEARCHES = {"tensors": tensor_search, "compiled": tree_search}
 INTEGERS = ("parent", "action", "depth", "path", "child", "visits", "remembered")
 DOUBLE = torch.float64
 WIDTH = 2
@@ -166,11 +166,11 @@ def random_model(batch, actions, simulations, seed, coarse=False, scale=1.0, jit
     return Recorded(numbers(batch, actions), numbers(*size), numbers(*size), numbers(*size, actions))
 
 
-def searched(model, numbers, config, history=None, walk=search):
+def searched(model, numbers, config, history=None, walk=tree_search):
     """Search with a recorded model, by default without a history of three steps; a root's latent is (0, its row)."""
     batch = len(numbers.action)
     none = torch.zeros(batch, dtype=torch.int64)
-    history = history or Window(torch.zeros(batch, 3, WIDTH, dtype=DOUBLE), none[:, None].repeat(1, 3), none)
+    history = history or History(torch.zeros(batch, 3, WIDTH, dtype=DOUBLE), none[:, None].repeat(1, 3), none)
     latent = torch.stack((torch.zeros(batch), torch.arange(batch)), 1).to(DOUBLE)
     return walk(Functions(None, model.root, partial(outcome, model), False), history, latent, numbers, config)
 

@@ -19,7 +19,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.study.plots import gains_figure
 from dqn_memory.study.statistics import Estimate
 from world_models.unizero import plots as unizero_plots
-from world_models.unizero.analysis import attention_maps
+from world_models.unizero.analysis import window_attention
 
 RNG = np.random.default_rng(0)
 
@@ -290,7 +290,7 @@ def test_a_trajectory_has_four_rows_and_frames_the_actions_taken():
 
 
 def test_all_maps_are_drawn_and_only_an_unseen_future_is_grey():
-    maps = attention_maps(model(), simplex(1, 5)[0], actions(1, 5)[0])
+    maps = window_attention(model(), simplex(1, 5)[0], actions(1, 5)[0])
     maps = np.concatenate((maps, maps, maps[:, :1]), 1)  # five heads: one row is not full
     shown = [axes for axes in plots.token_maps(maps, "Title", 3).axes if axes.get_visible() and axes.images]
     assert [axes.get_title() for axes in shown] == [f"layer {i}, head {j}" for i in range(2) for j in range(5)]

@@ -18,8 +18,8 @@ from dqn_memory.blocks import PRIORS
 from dqn_memory.network import ARCHITECTURES
 from dqn_memory.train import make_optimizer, make_update, sample
 from world_models.glam.sequences import SEQUENCES
+from world_models.unizero.train import make_adamw as unizero_optimizer
 from world_models.unizero.train import make_learn, make_target
-from world_models.unizero.train import make_optimizer as unizero_optimizer
 
 NOWHERE = torch.device("meta")
 

@@ -18,9 +18,9 @@ from dqn_memory.replay import Replay
 from envs.machine import memory
 from world_models import evaluation
 from world_models.glam import replay as glam
-from world_models.glam.config import ReplayConfig as GlamReplay
+from world_models.glam.config import GlamReplayConfig as GlamReplay
 from world_models.unizero import replay as unizero
-from world_models.unizero.config import ReplayConfig as UniZeroReplay
+from world_models.unizero.config import UniZeroReplayConfig as UniZeroReplay
 
 TINY = {
     "track": ["none"], "threads": 1, "total_steps": 64, "num_envs": 4, "rollout_steps": 8, "width": 8,
@@ -134,8 +134,8 @@ def test_a_replay_that_never_fits_is_one_sentence_from_python(tmp_path):
 
 @pytest.mark.parametrize("made", [
     lambda count: Replay(ObservationSpec("image", (64, 64, 3), 0, torch.uint8), 2, 4, count, torch.device("cpu")),
-    lambda count: glam.Replay(GlamReplay(capacity=count), 64, 4, torch.device("cpu"), 8),
-    lambda count: unizero.Replay(
+    lambda count: glam.FrameReplay(GlamReplay(capacity=count), 64, 4, torch.device("cpu"), 8),
+    lambda count: unizero.SequenceReplay(
         UniZeroReplay(capacity=count), ObservationSpec("continuous", (3_000,)), 2, 4, torch.device("cpu"), 5, 5
     ),
 ])  # fmt: skip

@@ -19,12 +19,12 @@ from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import parse
 from world_models.evaluation import EvalEnvironments
 from world_models.glam import foresight, plots
-from world_models.glam.acting import GlamAgent, Player, PolicyScore, build, chosen_ways
-from world_models.glam.config import TrainConfig
+from world_models.glam.acting import GlamAgent, Player, PolicyScore, build_glam, chosen_ways
+from world_models.glam.config import GlamConfig
 from world_models.glam.foresight import (
     MEASURES,
-    Episode,
     EpisodeRollout,
+    LivedEpisode,
     compare_memories,
     context_before,
     imagine_episode,
@@ -89,7 +89,7 @@ def test_errors_are_measured_against_the_simplest_guesses():
 
 
 def test_dreams_begin_where_the_context_is_full_and_do_not_overlap():
-    lived = Episode(*[torch.zeros(20)] * 4, episode_return=0.0, done=True)
+    lived = LivedEpisode(*[torch.zeros(20)] * 4, episode_return=0.0, done=True)
     assert list(starts(lived, 6, 4)) == [6, 10, 14] and list(starts(lived, 18, 4)) == [16]
     assert list(starts(lived, 6, 20)) == [0] and not starts(lived, 6, 21)
 
@@ -142,7 +142,7 @@ def test_an_episode_that_is_too_short_is_not_compared(found, lived):
 def test_means_are_over_all_rollouts(found, monkeypatch):
     names = [*(f"{form}/{name}" for form in foresight.KINDS for name in MEASURES), "apart"]
     monkeypatch.setattr(foresight, "_errors", lambda _, __, begins, *___: dict.fromkeys(names, np.full(4, len(begins))))
-    episodes = [Episode(*[torch.zeros(steps)] * 4, episode_return=0.0, done=True) for steps in (20, 8)]
+    episodes = [LivedEpisode(*[torch.zeros(steps)] * 4, episode_return=0.0, done=True) for steps in (20, 8)]
     counts = [len(starts(each, found.config.model.context, 4)) for each in episodes]
     said = compare_memories(found, episodes, 4, 0)
     assert counts[0] > counts[1] and said["rollouts"] == sum(counts)
@@ -205,12 +205,12 @@ SHORT = ("--num-eval-envs", "2", "--episodes-per-env", "2")
 
 def played(config, rows=3, quota=2, seed=5):
     device = torch.device("cpu")
-    agent, environments = GlamAgent(*build(config, 3, 0, device), config, 0), EvalEnvironments.of(config, device)
+    agent, environments = GlamAgent(*build_glam(config, 3, 0, device), config, 0), EvalEnvironments.of(config, device)
     return agent.scores(environments, chosen_ways(config.evaluation.policy), rows, quota, seed)
 
 
 def tiny(**changes):
-    config = parse(TrainConfig, TINY.split())
+    config = parse(GlamConfig, TINY.split())
     return replace(config, evaluation=replace(config.evaluation, **changes))
 
 

@@ -9,7 +9,7 @@ from glam_models import PRESETS, TOLERANCE, batch, close, config, golden, loss, 
 from torch.nn import functional as F
 
 from world_models.distributions import cross_entropy, masked_mean, symlog_code, unimix
-from world_models.glam.config import FORMS, LearnerConfig, LossConfig, ModelConfig
+from world_models.glam.config import FORMS, GlamLearnerConfig, GlamModelConfig, LossConfig
 from world_models.glam.learner import adam, floored_kl, kl, reconstruction, trained_positions, update
 from world_models.parameters import unreached
 
@@ -127,7 +127,7 @@ def test_variation_targets_of_paper_and_released_code():
 
 def test_learning_lowers_the_loss():
     net, (data, noise) = model().float(), batch()
-    config = LearnerConfig(learning_rate=3e-3)
+    config = GlamLearnerConfig(learning_rate=3e-3)
     optimizer = adam(net, config)
     losses = [float(update(net, optimizer, config, data, noise.float())["losses/total"]) for _ in range(30)]
     assert losses[-1] < 0.7 * losses[0]
@@ -197,10 +197,10 @@ def test_every_trained_parameter_gets_a_gradient(preset, name):
 
 def test_presets_differ_in_the_named_options_alone():
     paper, code, fast = (PRESETS[name] for name in ("paper", "code", "fast"))
-    assert paper == ModelConfig(prior_head="mlp") and fast == replace(paper, imagination_memory="carried")
+    assert paper == GlamModelConfig(prior_head="mlp") and fast == replace(paper, imagination_memory="carried")
     assert (paper.batch_length, paper.burn_in, paper.context, paper.imagination_memory) == (64, 3, 16, "window")
     assert (paper.variation_target, paper.loss.variation_free_bits) == ("posterior", 1.0)
-    assert code == ModelConfig(
+    assert code == GlamModelConfig(
         post_norm=False, chained=False, variation_head="own", variation_target="random_projection",
         reset_at_episode_start=False, burn_in=4, batch_length=68, context=8, loss=LossConfig(variation_free_bits=0.1),
     )  # fmt: skip

@@ -17,9 +17,9 @@ from dqn_memory.runs.settings import parse
 from world_models.settings import WorldModelComputeConfig
 from world_models.unizero import train
 from world_models.unizero.acting import Planner
-from world_models.unizero.config import SearchConfig, TrainConfig
-from world_models.unizero.search import Functions, draw, make_functions
-from world_models.unizero.train import make_learn, make_optimizer, make_target
+from world_models.unizero.config import SearchConfig, UniZeroConfig
+from world_models.unizero.search import Functions, draw_numbers, make_functions
+from world_models.unizero.train import make_adamw, make_learn, make_target
 
 ROWS, SIMULATIONS = 3, 6
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -36,7 +36,7 @@ def updates(engine, kind="gaussian_adaptive", spec=unizero_models.VECTOR, device
     """
     model = unizero_models.model(kind, spec, noise=0.1, layers=layers).to(device)
     target = make_target(model)
-    optimizer = make_optimizer(model, unizero_models.LEARNER, capturable=device == "cuda")
+    optimizer = make_adamw(model, unizero_models.LEARNER, capturable=device == "cuda")
     learn = make_learn(engine, model, target, optimizer, unizero_models.LEARNER, **options)
     metrics = [learn(moved(unizero_models.stored(spec, seed=seed), device)) for seed in range(count)]
     return moved((*metrics, dict(model.state_dict()), dict(target.state_dict())), "cpu")
@@ -53,7 +53,7 @@ def searches(engine, kind="gaussian", device="cpu", steps=3, layers=2, **options
     planner = Planner(model, ROWS, config, functions=make_functions(engine, model, **options))
     draws, results = torch.Generator().manual_seed(0), []
     for step in range(steps):
-        numbers = moved(draw(config, ROWS, unizero_models.ACTIONS, draws), device)
+        numbers = moved(draw_numbers(config, ROWS, unizero_models.ACTIONS, draws), device)
         observation = torch.randn(ROWS, 4, generator=draws, dtype=torch.float64).to(device)
         found, latent = planner.plan(observation, numbers)
         planner.remember(latent, found.action, torch.tensor([step == 1, False, False], device=device))
@@ -129,7 +129,7 @@ def test_compiling_takes_each_shape_once():
         planner = Planner(model, rows, config, functions=functions)
         draws = torch.Generator().manual_seed(0)
         for _ in range(6):
-            found, latent = planner.plan(torch.ones(rows, 4), draw(config, rows, unizero_models.ACTIONS, draws))
+            found, latent = planner.plan(torch.ones(rows, 4), draw_numbers(config, rows, unizero_models.ACTIONS, draws))
             planner.remember(latent, found.action, torch.zeros(rows, dtype=torch.bool))
     assert len(compiled) == 2 * 3  # encode, root, outcome
 
@@ -151,7 +151,7 @@ def test_acting_learning_reanalysis_and_evaluation_all_run_under_the_engine(monk
 
     monkeypatch.setattr(train, "make_functions", functions)
     monkeypatch.setattr(train, "make_learn", learning)
-    config = parse(TrainConfig, ["--config", "unizero/smoke", "--reanalyse-fraction", "1"])
+    config = parse(UniZeroConfig, ["--config", "unizero/smoke", "--reanalyse-fraction", "1"])
     compute = WorldModelComputeConfig(device="cpu", threads=torch.get_num_threads(), engine="compile")
     run = train.UniZeroTrainer(replace(config, compute=compute))
     while run.updates < 2:
@@ -197,7 +197,7 @@ def test_captured_searches_equal_eager_ones(kind):
 def test_captured_dropout_draws_anew_in_every_update():
     model = unizero_models.model("causal", dropout=0.3).cuda()
     still = replace(unizero_models.LEARNER, learning_rate=1e-12, target_update_rate=1e-12)
-    optimizer = make_optimizer(model, still, capturable=True)
+    optimizer = make_adamw(model, still, capturable=True)
     learn = make_learn("cudagraph", model, make_target(model), optimizer, still)
     torch.cuda.manual_seed(0)
     totals = {

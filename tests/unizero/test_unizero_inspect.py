@@ -20,7 +20,7 @@ from dqn_memory.runs.seeding import Streams
 from envs.gymnasium_fleet import GymnasiumFleet
 from world_models.evaluation import EvalEnvironments
 from world_models.unizero.acting import UniZeroAgent
-from world_models.unizero.analysis import attention_maps, play, returns_to_go
+from world_models.unizero.analysis import play_trajectory, returns_to_go, window_attention
 from world_models.unizero.inspect import main
 from world_models.unizero.train import UniZeroTrainer
 from world_models.unizero.train import main as train_model
@@ -132,10 +132,10 @@ def test_the_episode_is_an_evaluations_own_and_a_clipped_reward_is_shown_clipped
     net, config = agent.model, agent.config
     setup = EvalEnvironments.of(config, torch.device("cpu"))
     (score,) = agent.scores(setup, ("",), 1, 1, 7).values()
-    plain = play(net, setup, config, 7, 100, pictures=False)
+    plain = play_trajectory(net, setup, config, 7, 100, pictures=False)
     assert len(plain) == score.lengths[0] and plain.episode_return[-1] == pytest.approx(score.returns[0])
     signs = replace(config, collection=replace(config.collection, clip_rewards=True))
-    clipped = play(net, setup, signs, 7, 100, pictures=False)
+    clipped = play_trajectory(net, setup, signs, 7, 100, pictures=False)
     np.testing.assert_array_equal(clipped.reward, np.sign(plain.reward))
     assert (clipped.episode_return == plain.episode_return).all() and set(np.unique(plain.reward)) != {-1.0}
 
@@ -144,7 +144,7 @@ def test_the_episode_is_an_evaluations_own_and_a_clipped_reward_is_shown_clipped
 def test_maps_are_those_of_the_forward_pass_and_rows_sum_to_one(prior):
     net, latent, action = model(prior), simplex(1, 5)[0], actions(1, 5)[0]
     blocks, inputs = attended(net, latent[None], action[None])
-    maps = attention_maps(net, latent, action)
+    maps = window_attention(net, latent, action)
     assert maps.shape == (2, 2, 10, 10)
     for block, x, drawn in zip(blocks, inputs, maps, strict=True):
         np.testing.assert_allclose(drawn, block.weights(x)[0].numpy(), rtol=0, atol=1e-14)

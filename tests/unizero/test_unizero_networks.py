@@ -15,9 +15,9 @@ from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from world_models.distributions import simnorm
-from world_models.unizero.config import EncoderConfig, ModelConfig
+from world_models.unizero.config import EncoderConfig, UniZeroModelConfig
 from world_models.unizero.encoders import ENCODERS
-from world_models.unizero.networks import Window, build
+from world_models.unizero.networks import History, build_unizero
 
 GRADIENTS = Path(__file__).parents[1] / "data" / "attention" / "attention_grads.npz"
 FORMS = [*unizero_models.FORMS, pytest.param("causal", {"layers": 1, "context": 4}, id="one-layer")]
@@ -148,9 +148,9 @@ def test_the_equations():
 
 @pytest.mark.parametrize("dynamics", ["transformer", "recurrent", "gru"])
 def test_at_first_nothing_is_known(dynamics):
-    net = build(config(dynamics=dynamics), VECTOR, ACTIONS).eval()
+    net = build_unizero(config(dynamics=dynamics), VECTOR, ACTIONS).eval()
     window, z, a = windows(3), simplex(4).float(), actions(4)
-    window = Window(window.latent.float(), window.action, window.count)
+    window = History(window.latent.float(), window.action, window.count)
     policy, value = net.root(window, z)
     step = net.expand(window, z, a)
     for zeros in (policy, value, step.policy, step.value, step.reward):
@@ -161,14 +161,14 @@ def test_at_first_nothing_is_known(dynamics):
 
 def test_first_values():
     torch.manual_seed(0)
-    net = build(config(width=64, layers=1), IMAGE, ACTIONS)
+    net = build_unizero(config(width=64, layers=1), IMAGE, ACTIONS)
     hidden = net.heads["value"][0]
     assert hidden.weight.std().item() == pytest.approx(0.02, rel=0.1) and not hidden.bias.any()
     assert net.dynamics.embedding.weight.std().item() == pytest.approx(0.02, rel=0.2)
     assert net.dynamics.positions.table.std().item() == pytest.approx(0.02, rel=0.2)
     wide = net.encoder.convolutions[4].inner[0]  # from 4 channels to 8: fan out is 8 x 9
     assert wide.weight.std().item() == pytest.approx((2 / (8 * 9)) ** 0.5, rel=0.15)
-    own = build(config(width=64, initialisation="torch"), VECTOR, ACTIONS)
+    own = build_unizero(config(width=64, initialisation="torch"), VECTOR, ACTIONS)
     assert own.heads["value"][0].weight.std().item() == pytest.approx(64**-0.5 / 3**0.5, rel=0.1)
     assert not own.heads["value"][-1].weight.any()
 
@@ -228,7 +228,7 @@ def test_tokens_of_different_components_are_different():
 
 def test_images_of_another_size_are_refused():
     with pytest.raises(UserError, match="84 x 84 cannot be encoded; resize them to 64 x 64"):
-        build(config(), ObservationSpec("image", (84, 84, 1)), ACTIONS)
+        build_unizero(config(), ObservationSpec("image", (84, 84, 1)), ACTIONS)
 
 
 # settings: first values of priors, their bounds and regularisers, what is refused
@@ -254,7 +254,7 @@ def test_recorded_regularisers(kind, key):
     ("gaussian_adaptive_gate", {"mu": 6.0, "sigma": 1.0, "span": 10.0}),
 ])  # fmt: skip
 def test_priors_start_where_the_paper_starts_them(kind, values):
-    net = build(ModelConfig(width=16, heads=2, horizon=10).with_prior(kind), VECTOR, ACTIONS)
+    net = build_unizero(UniZeroModelConfig(width=16, heads=2, horizon=10).with_prior(kind), VECTOR, ACTIONS)
     heads = itertools.product(("0.0", "0.1", "1.0", "1.1"), values.items())
     want = {f"memory/{head}.{name}": value for head, (name, value) in heads}
     assert net.memory_scalars() == pytest.approx(want, rel=1e-6)
@@ -273,7 +273,7 @@ def test_what_cannot_work_or_is_never_read_is_said_in_one_sentence(changes, word
     chosen = config(**changes)
     with pytest.raises(UserError, match=words) as caught:
         chosen.check_used()
-        build(chosen, VECTOR, ACTIONS)
+        build_unizero(chosen, VECTOR, ACTIONS)
     assert "\n" not in str(caught.value)
 
 

@@ -30,8 +30,8 @@ from unizero_models import ACTIONS, CLOSE, FORMS, MUZERO, model, simplex, window
 from world_models.unizero import compiled_tree
 from world_models.unizero.config import SearchConfig, TreeConfig
 from world_models.unizero.gumbel import schedule
-from world_models.unizero.networks import Window
-from world_models.unizero.search import MANY, draw, make_functions, play, probabilities, search
+from world_models.unizero.networks import History
+from world_models.unizero.search import MANY, choose_actions, draw_numbers, make_functions, probabilities, tree_search
 from world_models.unizero.tree import init_tree, root_children
 
 GOLDEN = np.load(Path(__file__).parents[1] / "data" / "unizero" / "puct.npz")
@@ -42,7 +42,7 @@ def golden(key):
 
 
 def drawn(config, rows, actions=ACTIONS, seed=0, evaluation=False):
-    return draw(config, rows, actions, torch.Generator().manual_seed(seed), evaluation)
+    return draw_numbers(config, rows, actions, torch.Generator().manual_seed(seed), evaluation)
 
 
 # recorded scores and trees
@@ -149,7 +149,7 @@ def test_every_tree_is_the_oracles(root, batch, actions, simulations, seed, outp
             check_against(oracle, result.tree, row)
             assert result.action[row] == (result.visits[row].argmax() if halves is None else halves.best(oracle))
     assert all(same(grown[0].tree, row, grown[1].tree, row) for row in range(batch))
-    assert root == "puct" or torch.equal(play(grown[0], numbers, config, 1.0), grown[0].action)
+    assert root == "puct" or torch.equal(choose_actions(grown[0], numbers, config, 1.0), grown[0].action)
 
 
 # windows
@@ -170,13 +170,13 @@ def test_every_expansion_sees_its_nodes_own_history(simulations, pairs, actions,
     count = torch.arange(batch)
     padding = torch.arange(pairs) >= count[:, None]
     names = -(torch.arange(pairs) + 1.0).expand(batch, -1)
-    history = Window(
+    history = History(
         torch.where(padding, torch.nan, names)[..., None].expand(-1, -1, WIDTH).to(DOUBLE),
         torch.where(padding, 10**6, torch.randint(actions, (batch, pairs), generator=generator)),
         count,
     )
     config = SearchConfig(simulations=simulations, tree=TreeConfig(discount=1.0))
-    numbers, model = draw(config, batch, actions, generator), random_model(batch, actions, simulations, seed)
+    numbers, model = draw_numbers(config, batch, actions, generator), random_model(batch, actions, simulations, seed)
     tree = searched(model, numbers, config, history, walk).tree
     assert torch.equal(tree.taken[:, 0], history.action)  # nothing was written into the root's window
     for row in range(batch):
@@ -246,7 +246,7 @@ def batches(dtype, seed, rows=6):
     history = replace(history, latent=history.latent.to(dtype))
 
     def run(chosen):
-        return search(functions, picked(history, chosen), latent[chosen], picked(numbers, chosen), config).tree
+        return tree_search(functions, picked(history, chosen), latent[chosen], picked(numbers, chosen), config).tree
 
     whole = run(torch.arange(rows))
     groups = [torch.tensor(group) for group in ([0], [1], [2], [3], [4], [5], [5, 0], [3, 1, 1, 2])]
@@ -314,7 +314,7 @@ def test_draws_are_uniform_and_dirichlet_noise_has_its_mean_and_variance_and_eva
 @settings(deadline=None, max_examples=60)
 def test_an_action_is_played_where_its_share_of_the_unit_holds_the_number(visits, number, temperature):
     numbers = replace(silent(1, 1), action=torch.tensor([number], dtype=DOUBLE))
-    action = int(play(SimpleNamespace(visits=torch.tensor([visits])), numbers, SearchConfig(1), temperature))
+    action = int(choose_actions(SimpleNamespace(visits=torch.tensor([visits])), numbers, SearchConfig(1), temperature))
     assert visits[action] > 0
     if temperature == 0:
         assert action == visits.index(max(visits))
@@ -352,7 +352,7 @@ def both(net, rows, config, seed, evaluation=False):
     found = []
     for by_node in (True, False):
         functions = counted(make_functions("eager", net))._replace(shares=by_node)
-        result = search(functions, history, simplex(rows, seed=seed + 1), numbers, config)
+        result = tree_search(functions, history, simplex(rows, seed=seed + 1), numbers, config)
         found.append((result, functions.outcome.call_count))
     return found
 
@@ -395,7 +395,7 @@ def test_a_query_covers_a_node_or_an_action():
 
     def questions(functions, rows):
         asked = counted(functions)
-        search(asked, net.window(rows), simplex(rows), drawn(config, rows), config)
+        tree_search(asked, net.window(rows), simplex(rows), drawn(config, rows), config)
         return asked.outcome.call_count
 
     shared = make_functions("eager", net)

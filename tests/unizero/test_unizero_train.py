@@ -17,8 +17,8 @@ from world_models.evaluation import EvalEnvironments
 from world_models.glam import config as glam_config
 from world_models.settings import training_signal
 from world_models.unizero.acting import Planner, UniZeroAgent
-from world_models.unizero.config import CollectionConfig, SearchConfig, TrainConfig
-from world_models.unizero.networks import build
+from world_models.unizero.config import SearchConfig, UniZeroCollectionConfig, UniZeroConfig
+from world_models.unizero.networks import build_unizero
 from world_models.unizero.train import UniZeroTrainer, main
 
 MEMORY, CAR = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
@@ -50,7 +50,9 @@ def test_evaluations_begin_where_they_are_told_to(tmp_path):
     assert (logged[-2].get("eval/episodes"), logged[-1]["final/episodes"]) == (1, 2)
 
 
-@pytest.mark.parametrize("collection", [CollectionConfig(), glam_config.CollectionConfig()], ids=["unizero", "glam"])
+@pytest.mark.parametrize(
+    "collection", [UniZeroCollectionConfig(), glam_config.GlamCollectionConfig()], ids=["unizero", "glam"]
+)
 def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted(collection):
     flag = torch.tensor([False, True, False, False])
     step = AtariStep(*[torch.zeros(4)] * 8, life_lost=torch.tensor([True, False, False, True]))
@@ -68,7 +70,7 @@ def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted(colle
     ("CliffWalking-v1", None, {"max_episode_steps": 30}), ("CliffWalking-v1", 1000, {"max_episode_steps": 1000}),
 ])  # fmt: skip
 def test_an_evaluation_may_cut_a_worlds_episodes_and_not_lengthen_them(env, longest, limit):
-    start = read_config(TrainConfig, "unizero/smoke")
+    start = read_config(UniZeroConfig, "unizero/smoke")
     environment = replace(start.environment, env=env, time_limit=30)
     config = replace(start, environment=environment, evaluation=replace(start.evaluation, max_episode_steps=longest))
     assert config.env_kwargs(training=False) == limit
@@ -76,7 +78,7 @@ def test_an_evaluation_may_cut_a_worlds_episodes_and_not_lengthen_them(env, long
 
 
 def test_updates_keep_their_ratio_and_start_in_time():
-    config = CollectionConfig(learning_starts=80, replay_ratio=0.3)
+    config = UniZeroCollectionConfig(learning_starts=80, replay_ratio=0.3)
     due = [config.updates_due(iteration, 4) for iteration in range(1, 101)]
     assert due[:19] == [0] * 19 and due[19]
     assert sum(due) == int(400 * 0.3) - int(76 * 0.3)
@@ -98,7 +100,7 @@ def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
 
 
 def test_random_steps_come_first_and_searches_know_what_they_saw():
-    smoke = read_config(TrainConfig, "unizero/smoke")
+    smoke = read_config(UniZeroConfig, "unizero/smoke")
     collection = replace(smoke.collection, prepopulate=48, learning_starts=1000)
     training = UniZeroTrainer(replace(smoke, collection=collection, total_steps=2000))
     while training.steps < 48:
@@ -116,7 +118,7 @@ def test_random_steps_come_first_and_searches_know_what_they_saw():
 
 
 def test_a_time_limit_ends_an_episode_and_terminates_none():
-    smoke = read_config(TrainConfig, "unizero/smoke")
+    smoke = read_config(UniZeroConfig, "unizero/smoke")
     collection = replace(smoke.collection, prepopulate=1000, learning_starts=1000)
     short = replace(smoke, collection=collection, environment=replace(smoke.environment, time_limit=6))
     training = UniZeroTrainer(replace(short, total_steps=2000))
@@ -131,7 +133,7 @@ def test_a_time_limit_ends_an_episode_and_terminates_none():
 
 
 def test_planning_and_reanalysis_set_the_evaluation_mode():
-    training = UniZeroTrainer(read_config(TrainConfig, "unizero/smoke"))
+    training = UniZeroTrainer(read_config(UniZeroConfig, "unizero/smoke"))
     while not training.replay.drawable:
         training.iterate()
     for search in (training.plan, lambda: training.sequences(reanalyse=True)):
@@ -142,7 +144,7 @@ def test_planning_and_reanalysis_set_the_evaluation_mode():
 
 @pytest.mark.parametrize("name", ["smoke", "cartpole", "memory-5x5"])
 def test_the_shipped_presets_can_be_built(name):
-    training = UniZeroTrainer(read_config(TrainConfig, f"unizero/{name}"))
+    training = UniZeroTrainer(read_config(UniZeroConfig, f"unizero/{name}"))
     training.iterate()
     assert training.steps == training.config.environment.num_envs and len(training.replay) == training.steps
 
@@ -157,14 +159,14 @@ DIFFERENCES = {  # what the paper says, which is the default, and what the relea
 
 @pytest.mark.parametrize(("name", "side"), [("paper", 0), ("released", 1), (None, 0)])
 def test_the_presets_of_paper_and_code_say_where_they_differ_and_the_defaults_are_the_papers(name, side):
-    preset = read_config(TrainConfig, f"unizero/{name}") if name else TrainConfig()
+    preset = read_config(UniZeroConfig, f"unizero/{name}") if name else UniZeroConfig()
     preset.check()
     assert {path: attrgetter(path)(preset) for path in DIFFERENCES} == {p: v[side] for p, v in DIFFERENCES.items()}
     assert name != "paper" or (preset.model.prior.regulariser, preset.model.prior.regulariser_weight) == ("l1", 0.025)
 
 
 def test_an_evaluation_elsewhere_keeps_the_runs_settings():
-    config = read_config(TrainConfig, "unizero/smoke")
+    config = read_config(UniZeroConfig, "unizero/smoke")
     config = replace(config, evaluation=replace(config.evaluation, max_episode_steps=7))
     same = EvalEnvironments.of(config, torch.device("cpu"), env="CartPole-v1")
     UniZeroTrainer(config).evaluated_agent().check(same)
@@ -195,11 +197,11 @@ def player():
     """An untrained player of CartPole."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return build(config(), VECTOR, 2)
+        return build_unizero(config(), VECTOR, 2)
 
 
 CART = EvalEnvironments("CartPole-v1", {}, None, torch.device("cpu"))
-SEARCH = TrainConfig(search=SearchConfig(simulations=3))
+SEARCH = UniZeroConfig(search=SearchConfig(simulations=3))
 
 
 def evaluate(model, environments, num_envs, episodes, seed):

@@ -20,11 +20,11 @@ from dqn_memory.runs.score import EvaluationOptions, Score
 from dqn_memory.runs.seeding import seeded
 from envs.fleet import Fleet
 from world_models.evaluation import EvalEnvironments, EvaluatedAgent
-from world_models.glam.agent import Agent
-from world_models.glam.config import TrainConfig
+from world_models.glam.agent import ActorCritic
+from world_models.glam.config import GlamConfig
 from world_models.glam.encoder import uniforms
-from world_models.glam.imagination import Memory, Policy, choose, make_memory
-from world_models.glam.model import WorldModel
+from world_models.glam.imagination import Memory, Policy, make_memory, sample_action
+from world_models.glam.model import GlamModel
 from world_models.settings import place
 
 
@@ -37,7 +37,7 @@ class Player:
     """
 
     def __init__(
-        self, model: WorldModel, policy: Policy, memory: Memory, rows: int, act_before_observing: bool = False
+        self, model: GlamModel, policy: Policy, memory: Memory, rows: int, act_before_observing: bool = False
     ) -> None:
         self.model, self.policy, self.memory, self.rows = model, policy, memory, rows
         self.act_before_observing = act_before_observing
@@ -69,7 +69,7 @@ class Player:
             logits = torch.where(opens.unsqueeze(1), 0, self.policy(torch.cat((guessed, h), -1)))  # (N, A)
         else:
             logits = self.policy(torch.cat((sample, h), -1))
-        action, self.logits = choose(logits, choice), logits
+        action, self.logits = sample_action(logits, choice), logits
         if greedy:
             action = torch.where(opens & self.act_before_observing, action, logits.argmax(-1))
         self.h, self.state = self.memory.push(sample, action, opens, self.state)
@@ -86,7 +86,7 @@ class Player:
         self.h, self.new, self.state = saved["h"], saved["new"], type(self.state)(**saved["memory"])
 
 
-def make_player(model: WorldModel, agent: Agent, rows: int, act_before_observing: bool) -> Player:
+def make_player(model: GlamModel, agent: ActorCritic, rows: int, act_before_observing: bool) -> Player:
     """Let an agent act in N environments, with the kind of memory that its model imagines with."""
     memory = make_memory(model, model.config.imagination_memory, model.config.acting_context)
     return Player(model, agent.policy, memory, rows, act_before_observing)
@@ -123,11 +123,11 @@ class PolicyScore(Score):
 
 
 # ---- networks, new and from a checkpoint -----------------------------------------------------------------------------
-def build(config: TrainConfig, actions: int, seed: int, device: torch.device) -> tuple[WorldModel, Agent]:
+def build_glam(config: GlamConfig, actions: int, seed: int, device: torch.device) -> tuple[GlamModel, ActorCritic]:
     """Make a model and an agent for A actions, initialised from `seed`."""
     with seeded(seed):
-        model = WorldModel(config.model, actions)
-        agent = Agent(config.agent, config.model.latent + config.model.width, actions)
+        model = GlamModel(config.model, actions)
+        agent = ActorCritic(config.agent, config.model.latent + config.model.width, actions)
     return place(model, device), agent.to(device)
 
 
@@ -143,13 +143,13 @@ def check_frames(fleet: Fleet, env: str, screen: int) -> None:
 
 
 @dataclass(frozen=True)
-class GlamAgent(EvaluatedAgent[TrainConfig]):
+class GlamAgent(EvaluatedAgent[GlamConfig]):
     """Draw actions from the policy, as in training, or take the most probable ones."""
 
     ways = ("sampled", "greedy")
-    model: WorldModel
-    actor_critic: Agent
-    config: TrainConfig
+    model: GlamModel
+    actor_critic: ActorCritic
+    config: GlamConfig
     step: int
     backend: Choice | None = None
     """The backend of its Mamba, where it has one."""
@@ -157,8 +157,8 @@ class GlamAgent(EvaluatedAgent[TrainConfig]):
     @classmethod
     def load(cls, run: Path, device: torch.device) -> Self:
         """Load model and actor-critic of a run's latest checkpoint, in evaluation mode."""
-        checkpoint, config = read_run(run, TrainConfig)
-        model, actor_critic = build(config, checkpoint.trainer["actions"], 0, device)
+        checkpoint, config = read_run(run, GlamConfig)
+        model, actor_critic = build_glam(config, checkpoint.trainer["actions"], 0, device)
         backend = backends.resolve_backend([model], "auto", device)
         checkpoint.fill(model, "model")
         checkpoint.fill(actor_critic, "agent")

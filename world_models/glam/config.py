@@ -38,7 +38,7 @@ class CatchConfig:
 
 
 @dataclass(frozen=True)
-class AtariConfig:
+class GlamAtariConfig:
     """How a game is played: colour frames as large as the model's screen, and what the released code does."""
 
     frame_skip: Annotated[int, Bounds(1)] = 4
@@ -78,7 +78,7 @@ class LossConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class GlamModelConfig:
     """A world model. The defaults are the preset `paper` at its published size, but for the prior's head.
 
     Eq. 10's variation target, sg(z_{t+1} - z_t), is a difference of one-hot samples and hence no distribution, so its
@@ -176,7 +176,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class LearnerConfig:
+class GlamLearnerConfig:
     """How the world model learns. The defaults are the paper's Table 3 and, where it is silent, the code's."""
 
     removed: ClassVar[dict[str, Any]] = {"epsilon": 1e-8, "max_grad_norm": 1000.0}
@@ -198,7 +198,7 @@ class LearnerConfig:
 
 
 @dataclass(frozen=True)
-class AgentConfig:
+class ActorCriticConfig:
     """Actor, critic and their update. The defaults are the paper's Table 3 and, where it is silent, the code's."""
 
     removed: ClassVar[dict[str, Any]] = {
@@ -230,7 +230,7 @@ class AgentConfig:
 
 
 @dataclass(frozen=True)
-class ReplayConfig:
+class GlamReplayConfig:
     """What is kept and which windows are drawn."""
 
     capacity: int = 100_000
@@ -281,7 +281,7 @@ class HorizonConfig:
 
 
 @dataclass(frozen=True)
-class CollectionConfig:
+class GlamCollectionConfig:
     """How experience is made, and how often it is learned from."""
 
     learning_starts: Annotated[int, Bounds(0)] = 1024
@@ -312,7 +312,7 @@ class CollectionConfig:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig(WorldModelEvaluationConfig):
+class GlamEvaluationConfig(WorldModelEvaluationConfig):
     """Evaluation of the policy."""
 
     policy: Literal["both", "sampled", "greedy"] = "both"
@@ -321,7 +321,7 @@ class EvaluationConfig(WorldModelEvaluationConfig):
 
 
 @dataclass(frozen=True)
-class ComputeConfig(WorldModelComputeConfig):
+class GlamComputeConfig(WorldModelComputeConfig):
     """Where and how tensors are computed."""
 
     engine: Engine = "eager"
@@ -332,7 +332,7 @@ class ComputeConfig(WorldModelComputeConfig):
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class GlamConfig:
     """Train a GLAM agent in one environment.
 
     `--resume RUN` continues a stopped run instead (`--resume RUN --help`).
@@ -344,18 +344,18 @@ class TrainConfig:
     )  # fmt: skip
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(env=CATCH, num_envs=1))
-    atari: AtariConfig = field(default_factory=AtariConfig)
+    atari: GlamAtariConfig = field(default_factory=GlamAtariConfig)
     catch: CatchConfig = field(default_factory=CatchConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    model: GlamModelConfig = field(default_factory=GlamModelConfig)
+    learner: GlamLearnerConfig = field(default_factory=GlamLearnerConfig)
     imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
     horizon: HorizonConfig = field(default_factory=HorizonConfig)
-    agent: AgentConfig = field(default_factory=AgentConfig)
-    replay: ReplayConfig = field(default_factory=ReplayConfig)
-    collection: CollectionConfig = field(default_factory=CollectionConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
+    replay: GlamReplayConfig = field(default_factory=GlamReplayConfig)
+    collection: GlamCollectionConfig = field(default_factory=GlamCollectionConfig)
+    evaluation: GlamEvaluationConfig = field(default_factory=GlamEvaluationConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
-    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    compute: GlamComputeConfig = field(default_factory=GlamComputeConfig)
     seed: Annotated[int, Bounds(0, below=2**63)] = 1
     """Seed of every stream: environments, acting, replay, evaluation, networks, dropout, imagination."""
     total_steps: Annotated[int, Bounds(1)] = 100_000

@@ -5,15 +5,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from world_models.distributions import cross_entropy, masked_mean, symlog_code, upcast
-from world_models.glam.config import AgentConfig, LearnerConfig, ModelConfig
-from world_models.glam.model import Predictions, WorldModel
-from world_models.glam.replay import Batch
+from world_models.glam.config import ActorCriticConfig, GlamLearnerConfig, GlamModelConfig
+from world_models.glam.model import GlamModel, GlamPredictions
+from world_models.glam.replay import FrameBatch
 
 Metrics = dict[str, Tensor]
 
 
 def update(
-    model: WorldModel, optimizer: torch.optim.Optimizer, config: LearnerConfig, batch: Batch, noise: Tensor
+    model: GlamModel, optimizer: torch.optim.Optimizer, config: GlamLearnerConfig, batch: FrameBatch, noise: Tensor
 ) -> Metrics:
     """Take one gradient step, with uniforms `noise` (B, T, G, C); metrics stay on the device.
 
@@ -34,7 +34,7 @@ def descend(total: Tensor, module: nn.Module, optimizer: torch.optim.Optimizer, 
     return norm.detach()
 
 
-def losses(predicted: Predictions, batch: Batch, config: ModelConfig) -> tuple[Tensor, Metrics]:
+def losses(predicted: GlamPredictions, batch: FrameBatch, config: GlamModelConfig) -> tuple[Tensor, Metrics]:
     """Compute the total loss, a scalar, and its parts; all are means over the positions that train."""
     positions, pairs = trained_positions(batch.first, config)
     weights, code = config.loss, symlog_code(config.bins)
@@ -57,7 +57,7 @@ def losses(predicted: Predictions, batch: Batch, config: ModelConfig) -> tuple[T
     return total, metrics | {"losses/total": total.detach()}
 
 
-def trained_positions(first: Tensor, config: ModelConfig) -> tuple[Tensor, Tensor]:
+def trained_positions(first: Tensor, config: GlamModelConfig) -> tuple[Tensor, Tensor]:
     """Find the positions that train the heads (B, T), and those of them that predict the next latent (B, T - 1).
 
     The first `burn_in` positions do not train, unless an episode began at or before them in this sequence. The last
@@ -91,7 +91,9 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
-def adam(module: nn.Module, config: LearnerConfig | AgentConfig, capturable: bool = False) -> torch.optim.Adam:
+def adam(
+    module: nn.Module, config: GlamLearnerConfig | ActorCriticConfig, capturable: bool = False
+) -> torch.optim.Adam:
     """Make a fused Adam whose learning rate `set_learning_rate` can change; a tensor where a CUDA graph captures it."""
     parameters, rate = trainable(module), config.learning_rate
     lr = torch.tensor(rate, device=parameters[0].device) if capturable else rate

@@ -20,26 +20,33 @@ from dqn_memory.runs.trainer import set_learning_rate
 from world_models.evaluation import WorldModelTrainer
 from world_models.glam import agent as actor_critic
 from world_models.glam import learner
-from world_models.glam.acting import GlamAgent, PolicyScore, build, check_frames, chosen_ways, make_player
-from world_models.glam.agent import Agent
-from world_models.glam.config import Engine, LearnerConfig, TrainConfig
+from world_models.glam.acting import GlamAgent, PolicyScore, build_glam, check_frames, chosen_ways, make_player
+from world_models.glam.agent import ActorCritic
+from world_models.glam.config import Engine, GlamConfig, GlamLearnerConfig
 from world_models.glam.imagination import Noise, Rollouts, StartFrom, encode_context, imagine
 from world_models.glam.learner import Metrics, adam
-from world_models.glam.model import WorldModel
-from world_models.glam.replay import Batch, Replay
+from world_models.glam.model import GlamModel
+from world_models.glam.replay import FrameBatch, FrameReplay
 from world_models.settings import training_signal
 
 
 class Execution(NamedTuple):
     """The three things that a training run does between two steps of its environments."""
 
-    learn_model: Callable[[Batch, Tensor], Metrics]  # with uniforms (B, T, G, C)
-    imagine: Callable[[Batch, Tensor, Noise], Rollouts]  # from windows of the replay, with uniforms for their latents
+    learn_model: Callable[[FrameBatch, Tensor], Metrics]  # with uniforms (B, T, G, C)
+    imagine: Callable[
+        [FrameBatch, Tensor, Noise], Rollouts
+    ]  # from windows of the replay, with uniforms for their latents
     learn_agent: Callable[[Rollouts], Metrics]
 
 
 def make_execution(
-    engine: Engine, model: WorldModel, agent: Agent, adams: Sequence[Optimizer], config: LearnerConfig, start: StartFrom
+    engine: Engine,
+    model: GlamModel,
+    agent: ActorCritic,
+    adams: Sequence[Optimizer],
+    config: GlamLearnerConfig,
+    start: StartFrom,
 ) -> Execution:
     """Prepare updates and imagination for an engine; `cudagraph` needs CUDA and capturable optimisers.
 
@@ -48,7 +55,7 @@ def make_execution(
     its own, and a schedule never comes back to a horizon.
     """
 
-    def imagine_rollouts(seen: Batch, encoding: Tensor, noise: Noise) -> Rollouts:
+    def imagine_rollouts(seen: FrameBatch, encoding: Tensor, noise: Noise) -> Rollouts:
         with config.autocast(encoding.device):
             context = encode_context(model, seen.frames, seen.action, seen.first, encoding, start)
             return imagine(model, agent.policy, context, noise, model.config.imagination_memory)
@@ -86,11 +93,11 @@ class ModelStats(RunStats):
         self.agent.load_state_dict(state["agent"])
 
 
-class GlamTrainer(WorldModelTrainer[TrainConfig]):
+class GlamTrainer(WorldModelTrainer[GlamConfig]):
     """One run of GLAM: environments, world model, agent, optimisers, replay and the acting agent's memory."""
 
     kind = "glam"
-    config_class = TrainConfig
+    config_class = GlamConfig
     agent_class = GlamAgent
     shown: ClassVar[Mapping[str, str]] = {
         "return": "charts/episodic_return", "model": "losses/total", "entropy": "agent/entropy",
@@ -101,12 +108,12 @@ class GlamTrainer(WorldModelTrainer[TrainConfig]):
     tensors = ("observation", "first")
     stats: ModelStats
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: GlamConfig) -> None:
         super().__init__(config)
         self.stats = ModelStats(self.device)
         streams, num_envs = self.streams, config.environment.num_envs
         check_frames(self.fleet, config.environment.env, config.model.screen)
-        self.model, self.agent = build(config, self.fleet.num_actions, streams.network, self.device)
+        self.model, self.agent = build_glam(config, self.fleet.num_actions, streams.network, self.device)
         self.backend = resolve_backend([self.model], config.compute.backend, self.device)
         engine, start = config.compute.engine, config.imagination.start_from
         capturable = engine == "cudagraph"
@@ -114,7 +121,7 @@ class GlamTrainer(WorldModelTrainer[TrainConfig]):
         self.execution = make_execution(engine, self.model, self.agent, self.optimizers, config.learner, start)
         self.context_length = config.imagination.frames(config.model.context)
         self.longest = max(config.model.batch_length, self.context_length)  # window drawn from the replay
-        self.replay = Replay(config.replay, config.model.screen, num_envs, self.device, self.longest)
+        self.replay = FrameReplay(config.replay, config.model.screen, num_envs, self.device, self.longest)
         self.acting = generator(streams.exploration, self.device)
         self.drawing = generator(streams.replay)
         self.dreaming = generator(streams.imagination, self.device)  # latents of both updates, and imagination
@@ -207,7 +214,7 @@ class GlamTrainer(WorldModelTrainer[TrainConfig]):
         return super().state_dict() | {"actions": self.fleet.num_actions}
 
     @classmethod
-    def variant(cls, config: TrainConfig) -> str:
+    def variant(cls, config: GlamConfig) -> str:
         return f"glam-{config.model.sequence}"
 
 

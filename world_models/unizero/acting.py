@@ -15,9 +15,16 @@ from dqn_memory.runs.score import EvaluationOptions
 from dqn_memory.runs.seeding import seeded
 from world_models.evaluation import EvalEnvironments, EvaluatedAgent
 from world_models.settings import place
-from world_models.unizero.config import SearchConfig, TrainConfig
-from world_models.unizero.networks import Window, WorldModel, build
-from world_models.unizero.search import Functions, SearchNumbers, SearchResult, draw, make_functions, search
+from world_models.unizero.config import SearchConfig, UniZeroConfig
+from world_models.unizero.networks import History, UniZeroModel, build_unizero
+from world_models.unizero.search import (
+    Functions,
+    SearchNumbers,
+    SearchResult,
+    draw_numbers,
+    make_functions,
+    tree_search,
+)
 
 
 class Planner:
@@ -28,7 +35,7 @@ class Planner:
     """
 
     def __init__(
-        self, model: WorldModel, num_envs: int, config: SearchConfig,
+        self, model: UniZeroModel, num_envs: int, config: SearchConfig,
         reset_history: Literal["episode", "released"] = "episode", functions: Functions | None = None,
     ) -> None:  # fmt: skip
         self.model, self.config, self.reset_history = model, config, reset_history
@@ -46,12 +53,12 @@ class Planner:
     def plan(self, observation: Tensor, numbers: SearchNumbers) -> tuple[SearchResult, Tensor]:
         """Search from observations (N, ...) with one row of numbers each; gives also the latents (N, D) to remember."""
         latent = self.encode(observation)
-        return search(self.functions, self.window, latent, numbers, self.config), latent
+        return tree_search(self.functions, self.window, latent, numbers, self.config), latent
 
     def remember(self, latent: Tensor, action: Tensor, done: Tensor) -> None:
         """Append latents (N, D) and actions (N,) to the histories; empty those whose episode ended, done (N,)."""
         pushed = self.window.push(latent, action)
-        self.window = Window(pushed.latent, pushed.action, torch.where(self._resets(done), 0, pushed.count))
+        self.window = History(pushed.latent, pushed.action, torch.where(self._resets(done), 0, pushed.count))
 
     def _resets(self, done: Tensor) -> Tensor:
         if self.reset_history == "episode":
@@ -65,7 +72,7 @@ class Planner:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         device = self.ended.device
-        self.window = Window(**{name: state[name].to(device) for name in ("latent", "action", "count")})
+        self.window = History(**{name: state[name].to(device) for name in ("latent", "action", "count")})
         self.ended = state["ended"].to(device)
 
 
@@ -73,7 +80,7 @@ class SearchPolicy:
     """Act as evaluations do: the most visited action of a search without noise, in N episodes."""
 
     def __init__(
-        self, model: WorldModel, num_envs: int, config: SearchConfig, random: torch.Generator,
+        self, model: UniZeroModel, num_envs: int, config: SearchConfig, random: torch.Generator,
         functions: Functions | None = None, forgets: bool = False,
     ) -> None:  # fmt: skip
         self.planner, self.random = Planner(model, num_envs, config, functions=functions), random
@@ -85,18 +92,18 @@ class SearchPolicy:
         if self.last is not None:
             self.planner.remember(*self.last, reset | self.forgets)
         model, planner = self.planner.model, self.planner
-        numbers = draw(planner.config, len(observation), model.num_actions, self.random, evaluation=True)
+        numbers = draw_numbers(planner.config, len(observation), model.num_actions, self.random, evaluation=True)
         found, latent = planner.plan(observation, numbers)
         self.last = latent, found.action
         return found.action, found.policy
 
 
 @dataclass(frozen=True)
-class UniZeroAgent(EvaluatedAgent[TrainConfig]):
+class UniZeroAgent(EvaluatedAgent[UniZeroConfig]):
     """Play always the most visited action of searches without noise."""
 
-    model: WorldModel
-    config: TrainConfig
+    model: UniZeroModel
+    config: UniZeroConfig
     step: int
     functions: Functions | None = None
     """They execute the model (None: eagerly)."""
@@ -104,10 +111,10 @@ class UniZeroAgent(EvaluatedAgent[TrainConfig]):
     @classmethod
     def load(cls, run: Path, device: torch.device) -> Self:
         """Load the model of a run's latest checkpoint in evaluation mode."""
-        checkpoint, config = read_run(run, TrainConfig)
+        checkpoint, config = read_run(run, UniZeroConfig)
         fleet = EvalEnvironments.of(config, torch.device("cpu")).fleet(1, 0)
         with seeded(0):  # the first weights are overwritten at once
-            model = build(config.model, observation_spec(fleet.observation_space), fleet.num_actions)
+            model = build_unizero(config.model, observation_spec(fleet.observation_space), fleet.num_actions)
         checkpoint.fill(model, "model")
         return cls(place(model, device).eval(), config, checkpoint.step)
 

@@ -23,18 +23,18 @@ from world_models.distributions import group_kl
 from world_models.evaluation import EvalEnvironments
 from world_models.settings import training_signal
 from world_models.unizero.acting import Planner, UniZeroAgent
-from world_models.unizero.config import GROUP, CollectionConfig, ModelConfig, TrainConfig
+from world_models.unizero.config import GROUP, UniZeroCollectionConfig, UniZeroConfig, UniZeroModelConfig
 from world_models.unizero.dynamics import TokenDynamics
 from world_models.unizero.layers import AttentionStack
-from world_models.unizero.networks import WorldModel
-from world_models.unizero.search import SearchNumbers, draw
+from world_models.unizero.networks import UniZeroModel
+from world_models.unizero.search import SearchNumbers, draw_numbers
 
 MAX_STEPS = 200  # default length of an episode
 
 
 # ---- attention and its priors ----------------------------------------------------------------------------------------
 @torch.no_grad()
-def attention_maps(model: WorldModel, latent: Tensor, action: Tensor) -> Array:
+def window_attention(model: UniZeroModel, latent: Tensor, action: Tensor) -> Array:
     """Compute maps (L, H, 2T, 2T) of a window of T <= horizon latents (T, D) and actions (T,); rows are queries.
 
     Tokens are z_0 a_0 z_1 a_1 ..., as in a training sequence. L is 0 where the dynamics have no attention.
@@ -50,14 +50,14 @@ def attention_maps(model: WorldModel, latent: Tensor, action: Tensor) -> Array:
     return torch.stack(maps).double().cpu().numpy()
 
 
-def learned_values(model: WorldModel) -> dict[str, Array]:
+def learned_prior_values(model: UniZeroModel) -> dict[str, Array]:
     """Give the learned mu, sigma and span of the priors, as far as they have them: (L, H) each, in tokens."""
     layers = [attention.prior.learned() for attention in model.attentions()]
     names = layers[0] if layers else {}
     return {name: torch.stack([layer[name] for layer in layers]).detach().double().cpu().numpy() for name in names}
 
 
-def first_values(config: ModelConfig) -> dict[str, float]:
+def first_prior_values(config: UniZeroModelConfig) -> dict[str, float]:
     """Give the starting values of the same quantities, equal in every head."""
     if config.dynamics != "transformer":
         return {}
@@ -92,8 +92,13 @@ class Trajectory:
         return Trajectory(**{name: value[part] for name, value in vars(self).items()})
 
 
-def play(
-    model: WorldModel, setup: EvalEnvironments, config: TrainConfig, seed: int, max_steps: int, pictures: bool = True
+def play_trajectory(
+    model: UniZeroModel,
+    setup: EvalEnvironments,
+    config: UniZeroConfig,
+    seed: int,
+    max_steps: int,
+    pictures: bool = True,
 ) -> Trajectory:
     """Play one episode without noise, or its first `max_steps` steps; sets the model's evaluation mode.
 
@@ -106,7 +111,7 @@ def play(
     observation, moments, frames = fleet.reset(), list[dict[str, Tensor]](), list[Array]()
     while len(moments) < max_steps and not (moments and bool(moments[-1]["done"])):
         frames += [_frame(fleet, setup)] if pictures else []
-        drawn = draw(config.search, 1, fleet.num_actions, numbers, evaluation=True)
+        drawn = draw_numbers(config.search, 1, fleet.num_actions, numbers, evaluation=True)
         moment, observation = _moment(planner, fleet, config.collection, observation, drawn)
         moments.append(moment)
     joined = {name: torch.cat([moment[name] for moment in moments]).cpu() for name in moments[0]}
@@ -125,7 +130,7 @@ def _frame(fleet: Fleet, setup: EvalEnvironments) -> Array:
 
 @torch.no_grad()
 def _moment(
-    planner: Planner, fleet: Fleet, collection: CollectionConfig, observation: Tensor, numbers: SearchNumbers
+    planner: Planner, fleet: Fleet, collection: UniZeroCollectionConfig, observation: Tensor, numbers: SearchNumbers
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Take one step; returns what a trajectory keeps of it, a row each, and the next observation (1, ...)."""
     model, history = planner.model, planner.window
@@ -193,9 +198,11 @@ def report_maps(run: Path, seed: int) -> Maps | None:
     """Read what a study's report shows of a run's attention; None where its dynamics has none."""
     agent = UniZeroAgent.load(run, torch.device("cpu"))
     model, config = agent.model, agent.config
-    seen = play(model, EvalEnvironments.of(config, torch.device("cpu")), config, seed, MAX_STEPS, pictures=False)
+    seen = play_trajectory(
+        model, EvalEnvironments.of(config, torch.device("cpu")), config, seed, MAX_STEPS, pictures=False
+    )
     window = chosen_window(seen, config.model.horizon)
-    maps = attention_maps(model, seen.latent[window], torch.from_numpy(seen.action[window]))
+    maps = window_attention(model, seen.latent[window], torch.from_numpy(seen.action[window]))
     if not len(maps):
         return None
     return Maps(dict(enumerate(maps)), len(seen), total=float(seen.episode_return[-1]), first=window.start)

@@ -1,4 +1,4 @@
-"""All settings of a UniZero run: model, learner, search, replay, collection, evaluation; `TrainConfig` holds them.
+"""All settings of a UniZero run: model, learner, search, replay, collection, evaluation; `UniZeroConfig` holds them.
 
 Where "Learning to Focus" and the code released with it disagree, the help of a flag names both values; where neither is
 an error, the paper's is the default. Five differences have no flag:
@@ -48,7 +48,7 @@ class EncoderConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class UniZeroModelConfig:
     """A world model. The defaults are the published Atari model, in the paper's equations.
 
     Distances of the prior are tokens, two for each environment step.
@@ -86,7 +86,7 @@ class ModelConfig:
         """Steps W of history before the current one that a search window can hold."""
         return (self.context - 2) // 2
 
-    def with_prior(self, kind: str) -> ModelConfig:
+    def with_prior(self, kind: str) -> UniZeroModelConfig:
         """Exchange the prior; its span starts at the paper's value."""
         span = SPAN_BESIDE_GAUSSIAN if kind.startswith("gaussian_adaptive") else SPAN
         return replace(self, prior=replace(self.prior, kind=kind, span=span))
@@ -133,7 +133,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class LearnerConfig:
+class UniZeroLearnerConfig:
     """The optimiser, the target network and the value targets."""
 
     removed: ClassVar[dict[str, Any]] = {
@@ -164,7 +164,7 @@ class LearnerConfig:
 
 
 @dataclass(frozen=True)
-class ReplayConfig:
+class UniZeroReplayConfig:
     """What is kept and which sequences are drawn."""
 
     removed: ClassVar[dict[str, Any]] = {"segment_length": 400}
@@ -205,7 +205,7 @@ class SearchConfig:
 
 
 @dataclass(frozen=True)
-class CollectionConfig:
+class UniZeroCollectionConfig:
     """How experience is collected, and how often the model learns from it."""
 
     removed: ClassVar[dict[str, Any]] = {"update_every": 1}
@@ -251,7 +251,7 @@ class CollectionConfig:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig(WorldModelEvaluationConfig):
+class UniZeroEvaluationConfig(WorldModelEvaluationConfig):
     """Evaluation without noise. The paper evaluates every 10,000 steps, the released code every 5,000 to 20,000."""
 
     evaluate_from: Annotated[int, Bounds(0)] = 20_000
@@ -260,7 +260,7 @@ class EvaluationConfig(WorldModelEvaluationConfig):
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class UniZeroConfig:
     """Train a UniZero agent. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
 
     trainer: ClassVar[str] = "unizero"
@@ -270,12 +270,12 @@ class TrainConfig:
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=8))
     atari: AtariConfig = field(default_factory=lambda: AtariConfig(sticky=0.25))
-    model: ModelConfig = field(default_factory=ModelConfig)
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    model: UniZeroModelConfig = field(default_factory=UniZeroModelConfig)
+    learner: UniZeroLearnerConfig = field(default_factory=UniZeroLearnerConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
-    replay: ReplayConfig = field(default_factory=ReplayConfig)
-    collection: CollectionConfig = field(default_factory=CollectionConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    replay: UniZeroReplayConfig = field(default_factory=UniZeroReplayConfig)
+    collection: UniZeroCollectionConfig = field(default_factory=UniZeroCollectionConfig)
+    evaluation: UniZeroEvaluationConfig = field(default_factory=UniZeroEvaluationConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     compute: WorldModelComputeConfig = field(default_factory=WorldModelComputeConfig)
     seed: Annotated[int, Bounds(0, below=2**63)] = 1
@@ -287,9 +287,9 @@ class TrainConfig:
     """Modules imported first, which register blocks or environments of their own. One that a --config names is
     imported only where this flag names it too."""
 
-    def base(self) -> TrainConfig:
+    def base(self) -> UniZeroConfig:
         """Give the defaults under this config's prior, whose span starts at the paper's value."""
-        defaults = TrainConfig()
+        defaults = UniZeroConfig()
         return replace(defaults, model=defaults.model.with_prior(self.model.prior.kind))
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:

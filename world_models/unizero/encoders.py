@@ -43,7 +43,7 @@ class ResidualBlock(nn.Module):
         return self.activation(self.shortcut(x) + self.inner(x))  # (B, C', H/s, W/s)
 
 
-class Encoder(nn.Module, ABC):
+class LatentEncoder(nn.Module, ABC):
     """Base class: encodes observations with any leading dimensions in one pass into latents (..., D) after SimNorm."""
 
     def __init__(self, spec: ObservationSpec) -> None:
@@ -60,7 +60,7 @@ class Encoder(nn.Module, ABC):
         """Encode observations (N, ...) to (N, D), before SimNorm."""
 
 
-class ImageEncoder(Encoder):
+class ImageEncoder(LatentEncoder):
     """Encodes images (64, 64, C) or (C, 64, 64), scaled by their bounds: 3,461,152 parameters as published."""
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
@@ -90,7 +90,7 @@ class ImageEncoder(Encoder):
         return self.linear(self.convolutions(frames).flatten(1))
 
 
-class VectorEncoder(Encoder):
+class VectorEncoder(LatentEncoder):
     """Encodes real vectors by `perceptron`."""
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
@@ -101,7 +101,7 @@ class VectorEncoder(Encoder):
         return self.layers(observation.to(next(self.parameters()).dtype))
 
 
-class TokenEncoder(Encoder):
+class TokenEncoder(LatentEncoder):
     """Encodes discrete components: each has its own rows of one embedding table, whose output a `perceptron` reads."""
 
     offset: Tensor
@@ -125,7 +125,7 @@ def perceptron(inputs: int, outputs: int, config: EncoderConfig) -> nn.Sequentia
     )
 
 
-ENCODERS: dict[str, Callable[[ObservationSpec, int, EncoderConfig], Encoder]] = {  # by kind of observation
+ENCODERS: dict[str, Callable[[ObservationSpec, int, EncoderConfig], LatentEncoder]] = {  # by kind of observation
     "image": ImageEncoder,
     "continuous": VectorEncoder,
     "discrete": TokenEncoder,

@@ -33,8 +33,8 @@ from world_models.unizero import analysis
 from world_models.unizero import plots as model_plots
 from world_models.unizero.acting import UniZeroAgent
 from world_models.unizero.analysis import Trajectory
-from world_models.unizero.config import TrainConfig
-from world_models.unizero.networks import WorldModel
+from world_models.unizero.config import UniZeroConfig
+from world_models.unizero.networks import UniZeroModel
 
 COLUMNS = 10  # steps in the picture of the trajectory
 
@@ -61,11 +61,11 @@ class Args(RunArgument):
 
 
 @dataclass(frozen=True)
-class Findings:
+class InspectedRun:
     """Everything that is drawn and written about one checkpoint."""
 
-    model: WorldModel
-    config: TrainConfig
+    model: UniZeroModel
+    config: UniZeroConfig
     step: int  # the checkpoint's
     seen: Trajectory
     errors: dict[str, Any]
@@ -76,7 +76,7 @@ class Findings:
     names: list[str]  # words for the actions
 
 
-def investigate(run: Path, args: Args) -> Findings:
+def investigate(run: Path, args: Args) -> InspectedRun:
     """Load, play and measure; nothing is written. Raises UserError for what cannot be done."""
     device = WorldModelComputeConfig(args.device, args.threads).start()
     agent = UniZeroAgent.load(run, device)
@@ -86,18 +86,18 @@ def investigate(run: Path, args: Args) -> Findings:
     names = make_world(setup.env, **setup.env_kwargs).action_names if ours else ()
     if args.frames and not ours and not setup.env.startswith("ALE/"):  # pictures must be asked for
         setup = replace(setup, env_kwargs=setup.env_kwargs | {"render_mode": "rgb_array"})
-    seen = analysis.play(model, setup, searched, args.seed, args.max_episode_steps, args.frames)
+    seen = analysis.play_trajectory(model, setup, searched, args.seed, args.max_episode_steps, args.frames)
     window = analysis.chosen_window(seen, config.model.horizon)
-    maps = analysis.attention_maps(model, seen.latent[window], torch.from_numpy(seen.action[window]))
-    return Findings(
+    maps = analysis.window_attention(model, seen.latent[window], torch.from_numpy(seen.action[window]))
+    return InspectedRun(
         model=model, config=config, step=step, seen=seen, errors=analysis.errors(seen, config.learner.gamma),
-        values={name: values[None] for name, values in analysis.learned_values(model).items()},
+        values={name: values[None] for name, values in analysis.learned_prior_values(model).items()},
         window=window, maps=maps, shown=slice(max(0, window.stop - COLUMNS), window.stop),
         names=[*names, *(f"action {number}" for number in range(len(names), model.num_actions))],
     )  # fmt: skip
 
 
-def draw(folder: Path, found: Findings) -> list[Path]:
+def draw_pictures(folder: Path, found: InspectedRun) -> list[Path]:
     """Draw all pictures; returns the files written."""
     figures, seen, first, model = dict[str, Figure](), found.seen, found.window.start, found.config.model
     form = f"{model.prior.kind} prior" if model.dynamics == "transformer" else f"{model.dynamics} dynamics"
@@ -108,7 +108,7 @@ def draw(folder: Path, found: Findings) -> list[Path]:
     figures["trajectory.png"] = model_plots.trajectory(steps, title, found.names, caption, found.shown.start)
     if found.values:
         title = f"Learned attention priors\n{about}"
-        figures["learned.png"] = plots.learned_values(found.values, analysis.first_values(model), title)
+        figures["learned.png"] = plots.learned_values(found.values, analysis.first_prior_values(model), title)
     priors = {layer: attention.prior for layer, attention in enumerate(found.model.attentions())}
     tables, meaning = prior_tables(priors, 2 * model.horizon)
     if tables:
@@ -139,7 +139,7 @@ def error_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def facts(found: Findings, seed: int, pictures: list[str]) -> dict[str, Any]:
+def report_facts(found: InspectedRun, seed: int, pictures: list[str]) -> dict[str, Any]:
     """Give the content of inspect.json."""
     model, seen = found.config.model, found.seen
     return {
@@ -148,13 +148,13 @@ def facts(found: Findings, seed: int, pictures: list[str]) -> dict[str, Any]:
         "episode": {"steps": len(seen), "done": bool(seen.done[-1]), "return": float(seen.episode_return[-1])},
         "window": {"first_step": found.window.start, "last_step": found.window.stop - 1},
         "errors": found.errors,
-        "start": analysis.first_values(model),
+        "start": analysis.first_prior_values(model),
         "learned": {name: values.tolist() for name, values in found.values.items()},
         "pictures": pictures,
     }  # fmt: skip
 
 
-def steps(found: Findings) -> dict[str, Any]:
+def steps(found: InspectedRun) -> dict[str, Any]:
     """Give the content of trajectory.json: the errors, and the numbers of every step."""
     seen, gamma = found.seen, found.config.learner.gamma
     names = ("action", "reward", "predicted_reward", "value", "prior", "searched", "latent_error", "latent_change")
@@ -173,8 +173,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_inside(run, "inspect")
     found = investigate(run, args)
     folder = make_inside(run, "inspect")
-    written = draw(folder, found)
-    report = facts(found, args.seed, [path.name for path in written])
+    written = draw_pictures(folder, found)
+    report = report_facts(found, args.seed, [path.name for path in written])
     for name, content in (("trajectory.json", steps(found)), ("inspect.json", report)):
         write_atomic(folder / name, json.dumps(content, indent=1).encode())
         written.append(folder / name)

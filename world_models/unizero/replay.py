@@ -13,7 +13,7 @@ from torch import Tensor
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.ring import Ring
-from world_models.unizero.config import ReplayConfig
+from world_models.unizero.config import UniZeroReplayConfig
 
 SEGMENT_LENGTH = 400  # steps of the published buffer's segments, counted from the episode's start
 
@@ -40,7 +40,7 @@ class Contexts:
     count: Tensor  # (B, T) int64, 0 .. W: how many of the W steps before each one are of its episode
 
 
-class Replay(Ring):
+class SequenceReplay(Ring):
     """A ring of columns x N cells.
 
     A sequence of T = `horizon` steps can be drawn once the n = `lookahead` steps after it are stored, which its value
@@ -53,7 +53,7 @@ class Replay(Ring):
     """
 
     def __init__(
-        self, config: ReplayConfig, spec: ObservationSpec, num_actions: int, num_envs: int, device: torch.device,
+        self, config: UniZeroReplayConfig, spec: ObservationSpec, num_actions: int, num_envs: int, device: torch.device,
         horizon: int, lookahead: int, history: int = 0, segment_length: int = SEGMENT_LENGTH,
     ) -> None:  # fmt: skip
         self.reach = horizon + lookahead

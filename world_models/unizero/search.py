@@ -21,7 +21,7 @@ from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import require
 from world_models.unizero.config import SearchConfig
 from world_models.unizero.gumbel import Halving
-from world_models.unizero.networks import Window, WorldModel
+from world_models.unizero.networks import History, UniZeroModel
 from world_models.unizero.tree import Tree, init_tree, read_order, root_children
 
 MANY = 96  # actions times roots; above that a CPU gains hardly anything by querying all actions of a node at once
@@ -50,7 +50,7 @@ class SearchResult:
     latent: Tensor  # (B, W + S + 1, D): of the history, the root and the nodes
 
 
-def draw(
+def draw_numbers(
     config: SearchConfig, batch: int, actions: int, generator: torch.Generator, evaluation: bool = False
 ) -> SearchNumbers:
     """Draw all random numbers of one search, on the generator's device."""
@@ -70,8 +70,8 @@ def draw(
 
 
 @torch.no_grad()
-def search(
-    functions: Functions, history: Window, latent: Tensor, numbers: SearchNumbers, config: SearchConfig
+def tree_search(
+    functions: Functions, history: History, latent: Tensor, numbers: SearchNumbers, config: SearchConfig
 ) -> SearchResult:
     """Search from the latents (B, D) of B current observations, each with its own history.
 
@@ -86,7 +86,9 @@ def search(
     return harvest(tree, latents, predicted, halving, config.tree.discount)
 
 
-def plant(logits: Tensor, history: Window, numbers: SearchNumbers, config: SearchConfig) -> tuple[Tree, Halving | None]:
+def plant(
+    logits: Tensor, history: History, numbers: SearchNumbers, config: SearchConfig
+) -> tuple[Tree, Halving | None]:
     """Make trees of the roots alone, on the CPU, and the halving of Gumbel roots."""
     prior = logits.double().softmax(-1)
     if numbers.noise is not None and config.root == "puct":
@@ -164,7 +166,7 @@ def probabilities(visits: Tensor, temperature: float) -> Tensor:
     return power / power.sum(1, keepdim=True)
 
 
-def play(result: SearchResult, numbers: SearchNumbers, config: SearchConfig, temperature: float) -> Tensor:
+def choose_actions(result: SearchResult, numbers: SearchNumbers, config: SearchConfig, temperature: float) -> Tensor:
     """Choose actions (B,): sampled by visits at a temperature, the best one at temperature 0 (evaluation).
 
     A Gumbel root has sampled already: its action is the winner of the halving.
@@ -180,12 +182,12 @@ class Functions(NamedTuple):
     """What planning asks of a model in evaluation mode, as functions of tensors."""
 
     encode: Callable[[Tensor], Tensor]  # observations (B, ...) -> latents (B, D)
-    root: Callable[[Window, Tensor], tuple[Tensor, Tensor]]  # histories, latents -> logits (B, A) and values (B,)
+    root: Callable[[History, Tensor], tuple[Tensor, Tensor]]  # histories, latents -> logits (B, A) and values (B,)
     outcome: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # latents, order, action: see `outcome`
     shares: bool  # whether one query of K actions (B, K) reads their common history only once
 
 
-def make_functions(engine: Engine, model: WorldModel, backend: str = "inductor") -> Functions:
+def make_functions(engine: Engine, model: UniZeroModel, backend: str = "inductor") -> Functions:
     """Execute a model's functions eagerly, compiled or as captured CUDA graphs; they follow its weights.
 
     The loop over simulations and the choices inside trees are never part of a graph: numba walks the trees on the CPU.
@@ -200,7 +202,7 @@ def make_functions(engine: Engine, model: WorldModel, backend: str = "inductor")
     return Functions(wrap(model.encode), wrap(model.root), wrap(ask), model.causal)
 
 
-def outcome(model: WorldModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+def outcome(model: UniZeroModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Answer an order (B, 2 W + 3), see `read_order`, whose windows are indices into `latents` (B, W + 1 + N, D).
 
     Returns reward, value and policy of the action (B,) as (B, 2 + A) float64, and the new latent (B, D); of K
@@ -210,7 +212,7 @@ def outcome(model: WorldModel, latents: Tensor, order: Tensor, action: Tensor) -
     pairs = window.action.shape[1]
     before = _take(latents, window.latent.squeeze(-1))
     here = _take(latents, node.unsqueeze(1) + pairs).squeeze(1)
-    new = model.expand(Window(before, window.action, window.count), here, action)
+    new = model.expand(History(before, window.action, window.count), here, action)
     scalars = torch.stack((new.reward, new.value), -1).double()
     return torch.cat((scalars, new.policy.double().softmax(-1)), -1), new.latent.to(latents.dtype)
 

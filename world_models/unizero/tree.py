@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from world_models.unizero.dynamics import Window
+from world_models.unizero.dynamics import History
 
 # pUCT's weight of the prior, and the visits at which it starts to grow (Schrittwieser et al. 2020, appendix B)
 C1, C2 = 1.25, 19652.0
@@ -75,13 +75,13 @@ def normalise(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return scaled.clamp(0.0, 1.0)
 
 
-def read_order(order: Tensor) -> tuple[Window, Tensor, Tensor]:
+def read_order(order: Tensor) -> tuple[History, Tensor, Tensor]:
     """Unpack an order (B, 2 W + 3): the window before the node to expand, the node (B,) and the action (B,).
 
     The window holds indices (B, W, 1) into the row of latents where a model's window holds latents.
     """
     pairs = (order.shape[1] - 3) // 2
-    window = Window(order[:, :pairs].unsqueeze(-1), order[:, pairs : 2 * pairs], order[:, -3])
+    window = History(order[:, :pairs].unsqueeze(-1), order[:, pairs : 2 * pairs], order[:, -3])
     return window, order[:, -2], order[:, -1]
 
 
