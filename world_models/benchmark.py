@@ -31,7 +31,7 @@ from envs.machine import benchmark_facts
 from envs.tables import Table, origin, publish
 from world_models.glam.config import MemoryKind
 from world_models.glam.train import GlamTrainer
-from world_models.unizero.config import TrainConfig as UniZeroConfig
+from world_models.unizero.config import UniZeroConfig as UniZeroConfig
 from world_models.unizero.train import UniZeroTrainer
 
 MODULE = "world_models.benchmark"
@@ -171,15 +171,14 @@ def unizero_rows(case: Row, flags: str, wanted: Sequence[str], timer: Timer) -> 
         trainer.planner.remember(latent, action, no_end)
 
     if {"acting", "projection"} & set(wanted):
-        row = case | {"trees": config.search.backend, "query_per": config.search.query_per, "num_envs": num_envs}
-        row |= {
+        row = case | {
+            "num_envs": num_envs,
             "simulations": config.search.simulations,
             **timed(timer, {"step": step, "games": games(trainer.fleet, case["device"])}),
         }
         row |= {"steps_s": 1000 * num_envs / row["step_ms"], "step_bar": bar("step", row)}
         yield "acting", row | {"steps_s_bar": CASES["bars"]["tiny"] if case["preset"] == "tiny" else None}
-    # the trees have no part in learning, and reanalysis queries the model alike in all cases
-    if {"learning", "projection"} & set(wanted) and flags == "--backend compiled":
+    if {"learning", "projection"} & set(wanted):
         gather, reanalyse = (partial(trainer.sequences, reanalyse=again) for again in (False, True))
         works: dict[str, Work] = {"update": partial(trainer.learn, gather()), "gather": gather, "reanalysis": reanalyse}
         row = case | {"batch": config.learner.batch_size, "horizon": config.model.horizon, **timed(timer, works)}
@@ -203,7 +202,7 @@ def unizero_runs(found: Mapping[str, Sequence[Row]]) -> Iterator[Row]:
             "evaluation": evaluated * acting["step_ms"],
             "games": (iterations + evaluated) * acting["games_ms"],
         }
-        columns = {name: acting[name] for name in ("preset", "device", "engine", "precision", "trees", "query_per")}
+        columns = {name: acting[name] for name in ("preset", "device", "engine", "precision")}
         yield columns | minutes(milliseconds) | {"run_bar": bar("unizero", columns)}
 
 

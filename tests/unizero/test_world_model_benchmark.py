@@ -15,7 +15,7 @@ from world_models import benchmark, parameters
 from world_models.benchmark import main, mixing_work, parsed, ways
 from world_models.glam.config import FORMS
 from world_models.parameters import parts, sizes, table3
-from world_models.unizero.config import ModelConfig as UniZeroModel
+from world_models.unizero.config import UniZeroModelConfig as UniZeroModel
 
 TIMER = Timer(2, warm_up=0)
 RESULTS = Path(__file__).parents[2] / "results"
@@ -42,7 +42,7 @@ def test_every_way_is_a_run_of_its_engine_and_precision_and_those_with_bars_are_
 
 
 def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkeypatch):
-    trainer = benchmark.make_trainer("unizero", CASE, "--backend compiled")
+    trainer = benchmark.make_trainer("unizero", CASE, "")
     assert trainer.planner.window.count.tolist() == [trainer.config.model.pairs] * 2
     assert trainer.updates == 0 and trainer.sequences(reanalyse=False).mask.all()
     asked, expand = [], trainer.model.expand
@@ -62,7 +62,7 @@ def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkey
         return taken
 
     monkeypatch.setattr(benchmark, "make_trainer", lambda *_: trainer)
-    rows = benchmark.unizero_rows(CASE | {"preset": "tiny"}, "--backend compiled", ("projection",), counted)
+    rows = benchmark.unizero_rows(CASE | {"preset": "tiny"}, "", ("projection",), counted)
     (_, acting), (_, learning) = rows
     assert acting["step_ms"] > 1 == acting["games_ms"]
     assert acting["steps_s"] == pytest.approx(2000 / acting["step_ms"]) and acting["steps_s_bar"] == 30
@@ -71,7 +71,7 @@ def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkey
 
 def test_the_projection_of_unizero_adds_up():
     case = {"preset": "full", "device": "cuda", "engine": "cudagraph", "precision": "float32"}
-    acting = {**case, "trees": "compiled", "query_per": "auto", "num_envs": 8, "step_ms": 15.0, "games_ms": 1.0}
+    acting = {**case, "num_envs": 8, "step_ms": 15.0, "games_ms": 1.0}
     learning = {**case, "update_ms": 19.0, "gather_ms": 1.0, "reanalysis_ms": 61.0}
     (row,) = benchmark.unizero_runs({"acting": [acting], "learning": [learning]})
     minutes = {"acting_min": 12_500 * 15, "learning_min": 25_000 * 20, "reanalysis_min": 500 * 60,
