@@ -79,16 +79,16 @@ class Score:
         rate = float(self.success.mean())
         return (rate, rate) if self.exhaustive else wilson(int(self.success.sum()), self.episodes)
 
-    def scalars(self) -> dict[str, float]:
-        """Give the metrics of an evaluation."""
+    def scalars(self, kind: str = "eval") -> dict[str, float]:
+        """Give the metrics of an evaluation of a kind: one during the run (eval), or the last one (final)."""
         low, high = self.interval()
         return {
-            "eval/success_rate": float(self.success.mean()),
-            "eval/success_low": low,
-            "eval/success_high": high,
-            "eval/episodic_return": float(self.returns.mean()),
-            "eval/episodic_length": float(self.lengths.mean()),
-            "eval/episodes": float(self.episodes),
+            f"{kind}/success_rate": float(self.success.mean()),
+            f"{kind}/success_low": low,
+            f"{kind}/success_high": high,
+            f"{kind}/episodic_return": float(self.returns.mean()),
+            f"{kind}/episodic_length": float(self.lengths.mean()),
+            f"{kind}/episodes": float(self.episodes),
         }
 
 

@@ -39,7 +39,6 @@ from dqn_memory.runs.metrics import Ended, RunStats
 from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout, seeded
 from dqn_memory.runs.settings import Bounds
-from dqn_memory.runs.trainer import named
 
 
 # ---- config ----------------------------------------------------------------------------------------------------------
@@ -234,7 +233,7 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
         if self.config.evaluation.policy == "greedy":
             setup = replace(self.config.eval_setup(self.device), sampled=True)
             episodes, seed = self.config.evaluation.final_episodes, self.evaluation_seed(final=True)
-            found |= named("sampled", evaluate(self.evaluated, setup, episodes, seed))
+            found |= evaluate(self.evaluated, setup, episodes, seed).scalars("sampled")
         return found
 
 

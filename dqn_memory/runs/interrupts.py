@@ -9,13 +9,13 @@ from envs.terminal import say
 
 
 class Interrupts:
-    """Hold Ctrl-C and SIGTERM back until what a checkpoint holds is consistent; a second one stops at once.
+    """Hold Ctrl-C and SIGTERM back between two consistent states; a second signal stops at once.
 
     with Interrupts() as interrupts:
         while not interrupts.asked:
             step()
 
-    Only a process's main thread can do this.
+    Outside a process's main thread it does nothing.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)

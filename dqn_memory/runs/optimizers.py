@@ -13,7 +13,7 @@ HUGE = 1e300  # far above any setting of an optimiser
 def set_learning_rate(optimizer: torch.optim.Optimizer, final_fraction: float, progress: float) -> None:
     """Set learning rates after the fraction `progress` of a run.
 
-    They fall on a straight line from `first_lr`, which every parameter group has, to `final_fraction` of it.
+    They fall linearly from each parameter group's `first_lr` to `final_fraction` of it.
     """
     for group in optimizer.param_groups:
         value = group["first_lr"] * (1 + (final_fraction - 1) * min(progress, 1.0))
@@ -24,9 +24,9 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, final_fraction: float, p
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load a `state_dict` that was read onto a CPU, perhaps written on another device.
+    """Load a `state_dict` that was read onto a CPU and perhaps written on another device.
 
-    Whether a graph can capture the steps, and whether learning rates are tensors, where the graph looks, stay its own.
+    Whether a CUDA graph can capture its steps, and whether its learning rates are tensors, stay as they are.
     """
     groups = []
     for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):

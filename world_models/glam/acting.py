@@ -116,10 +116,10 @@ class PolicyScore(Score):
 
     greedy: Score | None = None
 
-    def scalars(self) -> dict[str, float]:
-        """Return the score's scalars; those of the greedy policy are called eval/greedy_..."""
-        greedy = {} if self.greedy is None else self.greedy.scalars()
-        return super().scalars() | {name.replace("/", "/greedy_"): value for name, value in greedy.items()}
+    def scalars(self, kind: str = "eval") -> dict[str, float]:
+        """Give the metrics of the score; those of the greedy policy are called eval/greedy_..."""
+        greedy = {} if self.greedy is None else self.greedy.scalars(kind)
+        return super().scalars(kind) | {name.replace("/", "/greedy_"): value for name, value in greedy.items()}
 
 
 # ---- networks, new and from a checkpoint -----------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dqn_memory.evaluation import one_episode, play_steps
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.seeding import Streams, generator
 from envs.spaces import Array
@@ -63,21 +64,18 @@ def play_episode(agent: GlamAgent, seed: int, max_steps: int, greedy: bool) -> L
     device = next(agent.model.parameters()).device
     streams, setup = Streams.spawn(seed), EvalEnvironments.of(agent.config, device)
     fleet, numbers = setup.fleet(1, streams.worlds), generator(streams.exploration, device)
-    player = agent.player(1)
-    frame, first = fleet.reset(), torch.ones(1, dtype=torch.bool, device=device)
-    frames, actions, signals = [frame], [], []
-    for _ in range(max_steps):
-        action = player.act(frame, first, numbers, greedy)
-        step = fleet.step(action)
-        frame, first = step.final_observation, step.done
-        frames.append(frame)
-        actions.append(action)
-        signals.append(training_signal(step, agent.config.collection))
-        if bool(first):
-            break
-    columns = (frames, actions, *zip(*signals, strict=True))
-    shown, taken, rewards, ends = (torch.cat(tuple(each)).cpu() for each in columns)
-    return LivedEpisode(shown, taken, rewards, ends, float(step.episode_return), bool(first))
+    policy, first = agent.policy(1, numbers, way="greedy" if greedy else "sampled"), fleet.reset()
+    played = list(one_episode(play_steps(fleet, policy, first), max_steps))
+    signals = [training_signal(each.step, agent.config.collection) for each in played]
+    reward, terminated = (torch.cat(each).cpu() for each in zip(*signals, strict=True))
+    return LivedEpisode(
+        frames=torch.cat([first, *(each.step.final_observation for each in played)]).cpu(),
+        action=torch.cat([each.action for each in played]).cpu(),
+        reward=reward,
+        terminated=terminated,
+        episode_return=float(played[-1].step.episode_return),
+        done=bool(played[-1].step.done),
+    )
 
 
 @torch.no_grad()

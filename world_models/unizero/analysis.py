@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.analysis.attention import Maps
+from dqn_memory.evaluation import PlayedStep, one_episode, play_steps
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import Streams, generator
 from envs.fleet import Fleet
@@ -22,12 +23,11 @@ from envs.spaces import Array
 from world_models.distributions import group_kl
 from world_models.evaluation import EvalEnvironments
 from world_models.settings import training_signal
-from world_models.unizero.acting import Planner, UniZeroAgent
+from world_models.unizero.acting import SearchPolicy, UniZeroAgent
 from world_models.unizero.config import GROUP, UniZeroCollectionConfig, UniZeroConfig, UniZeroModelConfig
 from world_models.unizero.dynamics import TokenDynamics
 from world_models.unizero.layers import AttentionStack
 from world_models.unizero.networks import UniZeroModel
-from world_models.unizero.search import SearchNumbers, draw_numbers
 
 MAX_STEPS = 200  # default length of an episode
 
@@ -107,17 +107,16 @@ def play_trajectory(
     """
     streams = Streams.spawn(seed)
     fleet = setup.fleet(1, streams.worlds)
-    planner, numbers = Planner(model, 1, config.search), generator(streams.exploration, setup.device)
-    observation, moments, frames = fleet.reset(), list[dict[str, Tensor]](), list[Array]()
-    while len(moments) < max_steps and not (moments and bool(moments[-1]["done"])):
+    policy = SearchPolicy(model, 1, config.search, generator(streams.exploration, setup.device))
+    observation = fleet.reset()
+    frames, moments = [_frame(fleet, setup)] if pictures else [], list[dict[str, Tensor]]()
+    for played in one_episode(play_steps(fleet, policy, observation), max_steps):
+        moments.append(_moment(policy, played, config.collection))
         frames += [_frame(fleet, setup)] if pictures else []
-        drawn = draw_numbers(config.search, 1, fleet.num_actions, numbers, evaluation=True)
-        moment, observation = _moment(planner, fleet, config.collection, observation, drawn)
-        moments.append(moment)
     joined = {name: torch.cat([moment[name] for moment in moments]).cpu() for name in moments[0]}
     latent = joined.pop("latent")
     arrays = {name: (x.double() if x.is_floating_point() else x).numpy() for name, x in joined.items()}
-    return Trajectory(latent=latent, frames=tuple(frames), **arrays)
+    return Trajectory(latent=latent, frames=tuple(frames[: len(moments)]), **arrays)
 
 
 def _frame(fleet: Fleet, setup: EvalEnvironments) -> Array:
@@ -129,26 +128,22 @@ def _frame(fleet: Fleet, setup: EvalEnvironments) -> Array:
 
 
 @torch.no_grad()
-def _moment(
-    planner: Planner, fleet: Fleet, collection: UniZeroCollectionConfig, observation: Tensor, numbers: SearchNumbers
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Take one step; returns what a trajectory keeps of it, a row each, and the next observation (1, ...)."""
-    model, history = planner.model, planner.window
-    found, latent = planner.plan(observation, numbers)
-    action = found.action
+def _moment(policy: SearchPolicy, played: PlayedStep, collection: UniZeroCollectionConfig) -> dict[str, Tensor]:
+    """Give a trajectory's entries (1, ...) of the newest step; the policy adds that step to its history at the next."""
+    assert policy.last is not None
+    model, history = policy.planner.model, policy.planner.window
+    (latent, action), step = policy.last, played.step
     logits, value = model.root(history, latent)
     expected = model.expand(history, latent, action)
-    step = fleet.step(action)
     seen = model.encode(step.final_observation).double()
-    planner.remember(latent, action, step.done)
     reward, ended = training_signal(step, collection)
     return {
         "latent": latent, "action": action, "reward": reward, "ended": ended, "done": step.done,
         "episode_return": step.episode_return, "predicted_reward": expected.reward, "value": value,
-        "prior": logits.double().softmax(-1), "searched": found.policy,
+        "prior": logits.double().softmax(-1), "searched": played.outputs,
         "latent_error": group_kl(expected.latent.double(), seen, GROUP),
         "latent_change": group_kl(latent.double(), seen, GROUP),
-    }, step.observation  # fmt: skip
+    }  # fmt: skip
 
 
 def returns_to_go(reward: Array, ended: Array, gamma: float) -> Array:
