@@ -1,4 +1,4 @@
-"""Whole episodes of one environment, step by step, and the windows that their decisions were made from."""
+"""Record whole episodes of one environment step by step, and gather the windows that the network saw in them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from envs.terminal import one_line
 class Episode:
     """One episode of T steps, on the CPU."""
 
-    observation: Tensor  # (T, ...) what was acted on
-    previous_action: Tensor  # (T,) the action that led to it, A at the first
+    observation: Tensor  # (T, ...), before each action
+    previous_action: Tensor  # (T,), before each observation; A at the first
     action: Array  # (T,)
     q: Array  # (T, A)
     reward: Array  # (T,)
     frames: tuple[Array, ...]  # T + 1 RGB pictures, the last one after the last action; () if not drawn
     success: bool
-    env_reports_success: bool = True  # whether it said so; else a return above 0 is a success
-    texts: tuple[str, ...] = ()  # T + 1, the same as `frames` in characters, where the environment has them
+    env_reports_success: bool = True  # the environment defines success; otherwise it is a return above 0
+    texts: tuple[str, ...] = ()  # T + 1 drawings in characters; () if the environment has none
     values: str = "Q-values"  # what `q` holds
 
     def __len__(self) -> int:
@@ -42,12 +42,12 @@ class Episode:
 
     @property
     def episode_return(self) -> float:
-        """Undiscounted sum of the rewards."""
+        """Sum the rewards without discount."""
         return float(self.reward.sum())
 
     @property
     def outcome(self) -> str:
-        """How it ended, in words."""
+        """Name the outcome in words."""
         if not self.env_reports_success:
             return f"return {self.episode_return:.2f}"
         return "success" if self.success else "no success"
@@ -56,7 +56,7 @@ class Episode:
 def play_in(
     setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False
 ) -> list[Episode]:
-    """Play episodes as `play_each` does, all of them at once."""
+    """Play episodes as `play_each` does, and list them."""
     return list(play_each(setup, network, seed, episodes, initial, draw))
 
 
@@ -153,10 +153,10 @@ def _state_before(fleet: Fleet) -> tuple[Any, Tensor] | None:
 def _last_drawn(
     fleet: Fleet, before: tuple[Any, Tensor] | None, action: Tensor, shown: tuple[Array, str]
 ) -> tuple[Array, str]:
-    """Draw the state after the episode's last action, from which the fleet has already gone on to a new episode.
+    """Draw the state after the episode's last action; the fleet has begun a new episode since.
 
-    An environment of this suite takes that step once more, with the same draws; any other cannot, so its last picture
-    stays.
+    An environment of this suite takes that step again with the same draws. Other environments cannot; their last
+    picture is shown once more.
     """
     if before is None or not isinstance(fleet, TensorFleet):
         return shown
@@ -170,7 +170,7 @@ def _last_drawn(
 
 
 # ---- the windows that decisions were made from -----------------------------------------------------------------------
-TOKENS = 2**15  # observations that go through a network at once
+TOKENS = 2**15  # observations, about, that a network encodes at once
 
 
 @dataclass(frozen=True)
@@ -180,20 +180,20 @@ class Windows:
     observation: Tensor  # (B, S, ...)
     previous_action: Tensor  # (B, S), A where there is none
     lengths: Tensor  # (B,) real steps
-    position: Tensor  # (B,) whose Q is asked for: the last real one, where a decision is made
+    position: Tensor  # (B,) at which Q is read: the last real one, where a decision is made
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def split(self) -> Iterator[Windows]:
-        """Give all windows in turn, not too many of them at once."""
+        """Give all windows in parts that a network encodes at once."""
         rows = max(1, TOKENS // max(1, self.previous_action.shape[1]))
         parts = (each.split(rows) for each in (self.observation, self.previous_action, self.lengths, self.position))
         return (Windows(*part) for part in zip(*parts, strict=True))
 
 
 def reach(network: QNetwork, length: int, state: ActingState) -> int:
-    """Count the observations that acting remembers in an episode: K, or all where a state is carried."""
+    """Count the observations that a decision can depend on: K, or all of the episode if a state is carried."""
     return length if state == "episode" else min(network.config.context, length)
 
 
@@ -210,7 +210,7 @@ def windows(network: QNetwork, observation: Tensor, previous_action: Tensor, end
 
 @torch.no_grad()
 def q_values(network: QNetwork, given: Windows) -> Tensor:
-    """Compute Q at each window's position, (B, A), as acting does."""
+    """Compute Q at each window's position, (B, A)."""
     return torch.cat([
         network.at(part.observation, part.previous_action, part.lengths, part.position)
         for part in given.split()
