@@ -52,7 +52,7 @@ def agent(name, space, **changes):
         built = network.build(observation_spec(encoded), ACTIONS).eval()
 
     def start(rows):
-        return NetworkPolicy(make_actor(built, rows, CPU, config.acting, state), rows)
+        return NetworkPolicy(make_actor(built, rows, CPU, state), rows)
 
     interface = Interface(space, encode, encoded, ACTIONS, lambda action: action)
     return Agent(LoadedPolicy(config, {}, 0, CPU, start), interface)
