@@ -16,22 +16,12 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dqn_memory import rollouts
 from dqn_memory.config import EvaluationConfig
 from dqn_memory.evaluation import evaluate
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network_trainer import NetworkTrainer, average_parameters
-from dqn_memory.rollouts import (
-    CapturedIteration,
-    Collector,
-    Predictor,
-    Rollout,
-    RolloutConfig,
-    Schedule,
-    gae,
-    make_adam,
-    masked_mean,
-    stack_metrics,
-)
+from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, gae, masked_mean
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.errors import UserError
@@ -150,11 +140,13 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
         self.collector = Collector(self.fleet, self.network, self.explorer, learner.rollout_steps, learner.reward_scale)
         # updates
         self.drawing = generator(streams.replay)  # of minibatches
-        self.optimizer = make_adam((self.network, self.critic, self.predictor), learner.learning_rate, self.device)
+        learned = (self.network, self.critic, self.predictor)
+        self.optimizer = rollouts.make_adam(learned, learner.learning_rate, self.device)
         self.optimizers = [self.optimizer]
-        self.learn_once = self.learn
+        self.learn_once = self.learn  # or the same as one CUDA graph
         if config.compute.engine == "cudagraph":
-            self.learn_once = CapturedIteration(self.learn, self.collector, self.networks().values(), self.optimizer)
+            networks = self.networks().values()
+            self.learn_once = rollouts.CapturedIteration(self.learn, self.collector, networks, self.optimizer)
         seed_dropout(streams.dropout)
 
     # ---- act -----------------------------------------------------------------------------------------------------
@@ -207,7 +199,7 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
             if self.evaluated is not self.network:
                 average_parameters(self.network, self.evaluated, decay)
             updates.append(metrics | {"grad/norm": norm.detach()})
-        return episodes, stack_metrics(updates)
+        return episodes, rollouts.stack_metrics(updates)
 
     # ---- what the base class asks for ----------------------------------------------------------------------------
     def begin(self) -> None:

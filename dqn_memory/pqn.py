@@ -19,19 +19,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dqn_memory import rollouts
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network_trainer import NetworkTrainer, average_parameters
-from dqn_memory.rollouts import (
-    CapturedIteration,
-    Collector,
-    Predictor,
-    Rollout,
-    RolloutConfig,
-    Schedule,
-    make_adam,
-    q_lambda,
-    stack_metrics,
-)
+from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, q_lambda
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.metrics import Ended
 from dqn_memory.runs.optimizers import set_learning_rate
@@ -118,11 +109,13 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
         self.collector = Collector(self.fleet, self.network, self.explorer, learner.rollout_steps, learner.reward_scale)
         # updates
         self.drawing = generator(streams.replay)  # of minibatches
-        self.optimizer = make_adam((self.network, self.predictor), learner.learning_rate, self.device)
+        learned = (self.network, self.predictor)
+        self.optimizer = rollouts.make_adam(learned, learner.learning_rate, self.device)
         self.optimizers = [self.optimizer]
-        self.learn_once = self.learn
+        self.learn_once = self.learn  # or the same as one CUDA graph
         if config.compute.engine == "cudagraph":
-            self.learn_once = CapturedIteration(self.learn, self.collector, self.networks().values(), self.optimizer)
+            networks = self.networks().values()
+            self.learn_once = rollouts.CapturedIteration(self.learn, self.collector, networks, self.optimizer)
         seed_dropout(streams.dropout)
 
     # ---- act -----------------------------------------------------------------------------------------------------
@@ -172,7 +165,7 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
             if self.evaluated is not self.network:
                 average_parameters(self.network, self.evaluated, decay)
             updates.append(metrics | {"grad/norm": norm.detach()})
-        return episodes, stack_metrics(updates)
+        return episodes, rollouts.stack_metrics(updates)
 
     @torch.no_grad()
     def targets(self, rollout: Rollout[QValues]) -> Tensor:

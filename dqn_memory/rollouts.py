@@ -384,8 +384,8 @@ class CapturedIteration(Generic[R]):
 
     def _carried(self) -> dict[str, Any]:
         """List the tensors that one iteration leaves to the next."""
-        states = self.collector.state_dict(), self.collector.explorer.state_dict(), dict(vars(self.fleet.state))
-        return dict(zip(("collector", "explorer", "fleet"), states, strict=True))
+        explorer, fleet = self.collector.explorer.state_dict(), dict(vars(self.fleet.state))
+        return {"collector": self.collector.state_dict(), "explorer": explorer, "fleet": fleet}
 
     def _carry(self, carried: dict[str, Any]) -> None:
         """Go on from what `_carried` gave."""
