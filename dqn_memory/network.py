@@ -32,8 +32,8 @@ from dqn_memory.blocks.finite import (
     contained_layers,
     contained_rows,
     contained_window,
-    separate,
-    trusting,
+    run_checked,
+    unshared,
 )
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
@@ -412,7 +412,7 @@ class QNetwork(nn.Module):
     ) -> tuple[Tensor, list[Any]]:
         """Compute what the head reads of one step, (B, D), and the state after it."""
         x, after = self._encode_step(observation, previous_action, state, reset)
-        return separate(observation, x, tuple(itertools.chain.from_iterable(after)))[0], after
+        return unshared(observation, x, tuple(itertools.chain.from_iterable(after)))[0], after
 
     def _encode_step(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
@@ -426,7 +426,7 @@ class QNetwork(nn.Module):
 
         if torch.is_grad_enabled():
             return contained_layers(run, observation, state, reset, self.degree)
-        return trusting(run, observation, state, reset)  # rows do not meet, and no gradient is there to spoil
+        return run_checked(run, observation, state, reset)  # rows do not meet, and no gradient is there to spoil
 
     def sequence(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
