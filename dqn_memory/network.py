@@ -1,7 +1,7 @@
 """The Q-network: embedding -> position encoding -> encoder layers -> LayerNorm -> head, at every position of a window.
 
-From top to bottom: what an observation is, the table of named architectures, the config, and the network. Embeddings,
-encoder layers and all memories are in `dqn_memory.blocks`.
+From top to bottom: the table of named architectures, the config, and the network. Embeddings, encoder layers and all
+memories are in `dqn_memory.blocks`.
 
 Shapes: B windows, T positions of a window (T <= K, the context length), D model width, A actions.
 """
@@ -12,21 +12,12 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-import gymnasium
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
 from dqn_memory.blocks.block import constrained, penalty, select
-from dqn_memory.blocks.embeddings import (
-    ActionHistoryEmbedding,
-    ImageEmbedding,
-    PixelBounds,
-    TokenEmbedding,
-    VectorEmbedding,
-    channels_last,
-)
+from dqn_memory.blocks.embeddings import ActionHistoryEmbedding
 from dqn_memory.blocks.finite import (
     contained_at,
     contained_layers,
@@ -39,85 +30,20 @@ from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
 from dqn_memory.blocks.memory import BIDIRECTIONAL, build
 from dqn_memory.blocks.priors import PriorConfig
+from dqn_memory.observations import ObservationSpec as ObservationSpec
+from dqn_memory.observations import observation_embedding as observation_embedding
+from dqn_memory.observations import observation_spec as observation_spec
 from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.packages import in_own_code
-from envs.spaces import image_bounds
 
 HEADS = ("mlp", "linear")
-WINDOW_LENGTHS = (8, 16, 24, 32)  # what shorter windows are trimmed to; compiled runs have a graph of each
-MAX_TOKENS = 2**24  # of which a table holds a vector each
-CONTINUOUS_PADDING = -5.0  # below every observation of the published environments, as in the published code
-
-
-@dataclass(frozen=True)
-class ObservationSpec:
-    """What a network and a replay must know of one observation."""
-
-    kind: Literal["discrete", "continuous", "image"]
-    shape: tuple[int, ...]
-    vocabulary: int = 0  # number of tokens, the padding token included; 0 unless the kind is discrete
-    dtype: torch.dtype = torch.float32  # as stored in the replay
-    bounds: PixelBounds | None = None  # of an image's values, where they are others than 0 .. 255 (floats: 0 .. 1)
-
-    @property
-    def padding(self) -> float:
-        """Value of the padding after the last observation of a window."""
-        if self.kind == "discrete":
-            return self.vocabulary - 1
-        return CONTINUOUS_PADDING if self.kind == "continuous" else 0
+WINDOW_LENGTHS = (8, 16, 24, 32)  # lengths that shorter windows are cut to; compiled runs have a graph for each
 
 
 def trimmed_length(positions: int, context: int) -> int:
     """Give the smallest entry of WINDOW_LENGTHS below `context` that fits `positions`, else `context`."""
     return next((width for width in WINDOW_LENGTHS if positions <= width < context), context)
-
-
-def observation_spec(space: gymnasium.Space) -> ObservationSpec:
-    """Describe the observations of a Discrete, MultiDiscrete or Box space.
-
-    Vocabularies follow the published code: Discrete(n) has n + 1 tokens, MultiDiscrete(nvec) has max(nvec) + 2 (one of
-    them is never used); the last one is the padding token.
-
-    Raises:
-        UserError: the space is of another kind, an image whose sizes do not say which axis holds its channels, an
-            image without pixels, or has more tokens than a table can hold.
-    """
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return _tokens(1, int(space.n) + 1)
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return _tokens(int(np.prod(space.shape)), int(space.nvec.max()) + 2)
-    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3:
-        return _image(space)
-    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
-        return ObservationSpec("continuous", tuple(space.shape))
-    raise UserError(
-        f"observation space {space} cannot be embedded; use Discrete, MultiDiscrete, a 1-D Box or an image Box"
-    )
-
-
-def _image(space: gymnasium.spaces.Box) -> ObservationSpec:
-    require(all(space.shape), f"an image of {' x '.join(map(str, space.shape))} holds no pixels")
-    try:
-        channels_last(space.shape)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    return ObservationSpec("image", space.shape, 0, torch.tensor(np.zeros(1, space.dtype)).dtype, image_bounds(space))
-
-
-def _tokens(components: int, vocabulary: int) -> ObservationSpec:
-    require(vocabulary <= MAX_TOKENS, f"an observation has {vocabulary} tokens; a network embeds up to {MAX_TOKENS}")
-    dtype = torch.uint8 if vocabulary <= 256 else torch.int32
-    return ObservationSpec("discrete", (components,), vocabulary, dtype)
-
-
-def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 8) -> nn.Module:
-    """Make the embedding for a kind of observation."""
-    if spec.kind == "discrete":
-        return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
-    if spec.kind == "continuous":
-        return VectorEmbedding(spec.shape[0], width)
-    return ImageEmbedding(spec.shape, width, not spec.dtype.is_floating_point, spec.bounds)
 
 
 @dataclass(frozen=True)
@@ -418,11 +344,11 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute `encode_step`; the encoding may share memory with the state."""
-        previous_action = self._known(previous_action, reset)
+        previous_action = self._actions_before(previous_action, reset)
 
         def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
             x = self.embed(observation.unsqueeze(1), previous_action.unsqueeze(1)).squeeze(1)  # (B, D)
-            return self._go_on("step", x, state, reset)
+            return self._run_layers("step", x, state, reset)
 
         if torch.is_grad_enabled():
             return contained_layers(run, observation, state, reset, self.degree)
@@ -442,15 +368,15 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
     ) -> tuple[Tensor, list[Any]]:
         """Compute what the head reads of T steps, (B, T, D), and the state after them."""
-        previous_action = self._known(previous_action, reset)
+        previous_action = self._actions_before(previous_action, reset)
 
         def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
-            return self._go_on("sequence", self.embed(observation, previous_action), state, reset)
+            return self._run_layers("sequence", self.embed(observation, previous_action), state, reset)
 
         return contained_layers(run, observation, state, reset, self.degree)
 
-    def _known(self, previous_action: Tensor, reset: Tensor | None) -> Tensor:
-        """Give the previous actions, and "none yet" where an episode begins, whatever the caller gives there."""
+    def _actions_before(self, previous_action: Tensor, reset: Tensor | None) -> Tensor:
+        """Replace the previous action by "none yet" where an episode begins."""
         if self.action_embedding is None or reset is None:
             return previous_action
         if reset.dtype != torch.bool or reset.shape != previous_action.shape:
@@ -458,14 +384,15 @@ class QNetwork(nn.Module):
             raise UserError(f"reset is {given}; it must be bool {tuple(previous_action.shape)}")
         return torch.where(reset, self.num_actions, previous_action)
 
-    def _go_on(
+    def _run_layers(
         self, form: Literal["step", "sequence"], x: Tensor, state: list[Any] | None, reset: Tensor | None
     ) -> tuple[Tensor, list[Any]]:
-        after = []
+        """Call `form` of each layer in turn, and collect the states after them."""
+        states = []
         for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
-            x, carried = getattr(layer, form)(x, before, reset)
-            after.append(carried)
-        return self.norm(x), after
+            x, after = getattr(layer, form)(x, before, reset)
+            states.append(after)
+        return self.norm(x), states
 
     def initial_state(self, batch: int, device: torch.device) -> list[Any]:
         """Make the carried states of all layers for B fresh episodes (stateful networks only)."""
