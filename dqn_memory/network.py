@@ -143,31 +143,29 @@ class NetworkConfig:
 
     removed: ClassVar[dict[str, Any]] = {"bag": 0}
     architecture: str = "dgfqn"
-    """Named architecture, such as dtqn4, dgfqn, dbgfqn or drqn; of `ppo` and `pqn` gru, lstm, lru or attention."""
+    """Named architecture, such as dtqn4, dgfqn or drqn; of `ppo` and `pqn` gru, lstm, lru or attention."""
     width: Annotated[int, Bounds(1)] = 64
     """Model width D."""
     heads: Annotated[int, Bounds(1)] = 8
     """Attention heads H; must divide the width."""
     layers: Annotated[int, Bounds(0)] | None = None
-    """Encoder layers (None, here and below: as the architecture has it)."""
+    """Encoder layers (None: the architecture's number)."""
     context: Annotated[int, Bounds(1)] = 50
-    """Context length K: windows, and attention, hold no more than K observations; a carried state knows no bound."""
+    """Context length K: maximum observations of a window and of attention."""
     form: Literal["paper", "paper_equations"] = "paper"
-    """Of the DBGFQN paper: `paper` is Algorithm 1 with Table 3's counts; `paper_equations` is equations 10 and 20-22:
-    no ReLU on sublayer outputs, a projection after recurrences, one bias-free linear head, no last LayerNorm."""
+    """Form of the DBGFQN paper: `paper` is Algorithm 1, `paper_equations` is equations 10 and 20-22."""
     gate: str | None = None
-    """How the output of a sublayer joins the residual stream: residual or gru."""
+    """How a sublayer's output joins the residual stream: residual or gru (None: the architecture's)."""
     norm_order: Literal["post", "identity"] | None = None
-    """Order of LayerNorm and sublayer: post (DTQN) or identity (GTrXL's identity-map reordering)."""
+    """Order of LayerNorm and sublayer: post (DTQN) or identity (GTrXL); None: the architecture's."""
     position_encoding: str | None = None
-    """Encoding of positions: learned, sinusoidal or none."""
+    """Position encoding: learned, sinusoidal or none (None: the architecture's)."""
     action_embedding: Annotated[int, Bounds(0)] | None = None
-    """Features of D that hold the embedded previous action (0: no action input)."""
+    """Features of D that hold the previous action (0: none; None: the architecture's)."""
     head_width: Annotated[int, Bounds(1)] | None = None
-    """Hidden width of the Q head (None: D, or no hidden layer where the row has a linear head)."""
+    """Hidden width of the Q head (None: D, or no hidden layer where the architecture has a linear head)."""
     initialisation: Literal["paper", "torch"] = "paper"
-    """`paper` draws linear and embedding weights from N(0, 0.02); `torch` keeps each module's default, with which
-    attention learns to compare tokens several times sooner."""
+    """`paper`: linear and embedding weights from N(0, 0.02); `torch`: each module's default."""
     token_width: Annotated[int, Bounds(1)] = 8
     """Width of the embedding of one discrete observation component."""
     dropout: Annotated[float, Bounds(0, below=1)] = 0.0
