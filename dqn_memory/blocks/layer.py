@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.attention import Attention, StreamedAttention
 from dqn_memory.blocks.block import Block, Device, State, lookup, select
-from dqn_memory.blocks.finite import contained, contained_at, contained_window, unpadded
+from dqn_memory.blocks.finite import clear_padding, contained, contained_at, contained_window
 from dqn_memory.blocks.gates import GATES
 from dqn_memory.blocks.memory import build
 from dqn_memory.blocks.priors import PriorConfig
@@ -144,7 +144,7 @@ class EncoderLayer(Block):
         """As `Block`; what comes before the sublayer that reads ahead is the same in every sequence."""
         if not self.supports_prefixes:
             raise TypeError("positions are mixed after a sublayer that reads ahead; encode each sequence by itself")
-        x = unpadded(x, lengths, self.degree)
+        x = clear_padding(x, lengths, self.degree)
         for part in self._parts():
             x = part.join(x, part.block.at_every_prefix(part.block_input(x), lengths))
         return x
