@@ -10,16 +10,10 @@ It takes the environment's own observations, of one environment or of a batch, a
 loop, for one environment or a vector of them, in any autoreset mode.
 """
 
-import io
-import json
-import logging
 import math
-import sys
-import warnings
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -29,62 +23,22 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from dqn_memory.acting import EvalSetup, GreedyStep, NetworkPolicy, evaluate, make_actor
-from dqn_memory.analysis.episodes import action_names, play_in
-from dqn_memory.analysis.video import Looks, check_target, save_video
-from dqn_memory.config import TrainConfig
-from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
-from dqn_memory.runs.common import ComputeConfig
+from dqn_memory.actors import NetworkPolicy, make_actor
+from dqn_memory.evaluation import LoadedPolicy, Policy, Score, Tally, usable_device
+from dqn_memory.export import export_actor
+from dqn_memory.interface import Interface, as_array
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.process import process_restored
-from dqn_memory.runs.resume import read_run
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Policy, Score, Tally
-from dqn_memory.runs.seeding import seeded
-from dqn_memory.runs.trainer import LoadedPolicy
 from envs.checked import LONGEST, Checked, CheckedVector
 from envs.cli import load_plugins
 from envs.files import make_folder, write_atomic
-from envs.fleet import make_fleet
-from envs.packages import make_env
-from envs.registry import WORLDS
-from envs.spaces import Array, Decode, Encode, discrete_actions, encoder, integer_ranges
-from envs.terminal import say
-
-KINDS_OF_NETWORKS = ("q_network", "pqn", "ppo")  # runs whose agent is one network
-
-
-@dataclass(frozen=True)
-class Interface:
-    """How an environment's own observations and actions become the network's."""
-
-    raw: gymnasium.Space[Any]  # one observation as the environment gives it; of a Dict, the entry that is seen
-    encode: Encode  # brings it into the flat form that the network reads
-    encoded: gymnasium.Space[Any]  # what training built the network for
-    num_actions: int
-    decode: Decode  # makes the environment's own actions of the network's numbers
-
-    @classmethod
-    def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None) -> Self:
-        """Make the interface of an environment made with `kwargs`; a UserError says why there is none."""
-        if env.startswith("ALE/") or env.removeprefix("envs:") in WORLDS:
-            fleet = make_fleet(env, 1, 0, observation_key=key, env_kwargs=kwargs)
-            raw, (_, encode) = fleet.observation_space, encoder(fleet.observation_space)
-            return cls(raw, encode, raw, fleet.num_actions, lambda action: action)  # these fleets show it as it is
-        made = make_env(env, **kwargs)
-        try:
-            encoder(made.observation_space, key)  # says what is wrong with the key
-            raw = made.observation_space
-            raw = raw[str(key)] if isinstance(raw, gymnasium.spaces.Dict) else raw
-            encoded, encode = encoder(raw)
-            return cls(raw, encode, encoded, *discrete_actions(made.action_space))
-        finally:
-            made.close()
+from envs.spaces import discrete_actions
 
 
 class Agent:
-    """A trained policy, with what it remembers kept between calls.
+    """A trained policy, which keeps its state between calls.
 
     A Q-network takes the action of the highest value, UniZero the most visited one of a search without noise; PPO
     (unless its config has `policy = "greedy"`) and GLAM draw one, as in training, or take the most probable one.
@@ -92,15 +46,13 @@ class Agent:
     Attributes:
         config: of its training.
         step: environment steps of its training.
-        q: what the newest actions were chosen by, (N, A): Q-values; of PPO the policy's logits, of UniZero and GLAM its
-            probabilities.
+        q: the numbers that the newest actions were chosen by, (N, A): Q-values of Q-networks, logits of PPO,
+            probabilities of UniZero and GLAM.
     """
 
     def __init__(self, loaded: LoadedPolicy, interface: Interface, rows: int | None = None) -> None:
         self.config, self.step, self.interface, self._loaded = loaded.config, loaded.step, interface, loaded
         self.q = np.zeros((0, interface.num_actions), np.float32)
-        ranges = integer_ranges(interface.encoded)
-        self._sizes = None if ranges is None else ranges[0]  # of each component of an encoded observation
         self._policy: Policy | None = None
         self._rows = 0
         if rows is not None:
@@ -154,7 +106,7 @@ class Agent:
             UserError: the observation has another form or lies outside its space, a reset is no bool, or N differs
                 from before.
         """
-        batch, single = self._batch(observation)
+        batch, single = self.interface.batch(observation)
         rows = len(batch)
         again = _resets(reset, rows).to(self._loaded.device)
         policy = self._policy
@@ -237,67 +189,19 @@ class Agent:
             raise UserError(
                 "only agents of one network can be exported, as UniZero searches and GLAM draws at every step"
             )
-        if bag := policy.actor.network.config.bag:
-            raise UserError(f"an agent with --bag {bag} cannot be exported, as its bag chooses among candidates")
         if find_spec("onnx") is None or find_spec("onnxscript") is None:
             raise UserError("writing ONNX needs packages that are not there; pip install onnx onnxscript")
         make_folder(files[0].parent)
         raw, network = self.interface.raw, deepcopy(policy.actor.network).cpu().requires_grad_(False)
-        actor = make_actor(network, 2, torch.device("cpu"), self.config.acting, self.config.acting_state)
+        actor = make_actor(network, 2, torch.device("cpu"), self.config.acting_state)
         observations = np.stack([self.interface.encode(np.zeros(raw.shape or (), raw.dtype))] * 2)
-        for file, data in zip(files, _exported(GreedyStep(actor), torch.from_numpy(observations)), strict=True):
+        for file, data in zip(files, export_actor(actor, torch.from_numpy(observations)), strict=True):
             write_atomic(file, data)
         return files
 
     def _start(self, rows: int) -> Policy:
         self._policy, self._rows = self._loaded.start(rows), rows
         return self._policy
-
-    def _batch(self, observation: Any) -> tuple[Array, bool]:
-        """Encode observations (N, ...); tell whether there was one without the axis N."""
-        if isinstance(observation, dict):
-            key = self.config.environment.observation_key
-            if key is None or key not in observation:
-                wanted = "no dictionary" if key is None else f"one with {key!r}"
-                names = ", ".join(map(repr, observation))
-                raise UserError(f"the observation is a dictionary of {names}; it must be {wanted}")
-            observation = observation[key]
-        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
-            raise UserError(
-                "the observation is a pair with a dictionary: reset returns (observation, info); give the first"
-            )
-        given, shape = _array(observation), self.interface.raw.shape or ()
-        if given is None:
-            raise UserError("the observation is no array: its rows must all have the same shape")
-        if (given.shape != shape and given.shape[1:] != shape) or given.ndim < len(shape) or not given.size:
-            raise UserError(f"the observation has shape {given.shape}; it must be {shape}, or (N, ...) for a batch")
-        self._check_numbers(given)
-        if self._sizes is not None and given.dtype.kind == "f":
-            given = given.astype(np.int64)  # whole numbers, as has been checked
-        single = given.shape == shape
-        rows = given[None] if single else given
-        batch = np.stack([self.interface.encode(row) for row in rows])  # (N, ...)
-        if self._sizes is not None and ((batch < 0) | (batch >= self._sizes)).any():
-            raise UserError(
-                f"the observation holds {given.min()} .. {given.max()}; it must be within {self.interface.raw}"
-            )
-        return batch, single
-
-    def _check_numbers(self, given: Array) -> None:
-        """Check that there are only numbers, and only whole ones where they name something."""
-        if given.dtype.kind not in "biuf":
-            raise UserError(f"the observation is of type {given.dtype}; it must hold numbers")
-        if given.dtype.kind != "f":
-            return
-        if given.dtype.itemsize > 4:  # what a float32 cannot hold is infinite to a network
-            with np.errstate(over="ignore"):
-                finite = np.isfinite(given.astype(np.float32)).all()
-        else:
-            finite = np.isfinite(given).all()
-        if not finite:
-            raise UserError("the observation holds NaN, infinity or numbers beyond 1e38; it must hold finite numbers")
-        if self._sizes is not None and (given != np.trunc(given)).any():
-            raise UserError(f"the observation holds fractions; it must hold whole numbers within {self.interface.raw}")
 
 
 def _whole(name: str, given: Any, least: int) -> int:
@@ -308,20 +212,9 @@ def _whole(name: str, given: Any, least: int) -> int:
     return int(value)
 
 
-def _array(given: Any) -> Array | None:
-    """Make one array; None for what is none, ragged or of several kinds."""
-    try:
-        if isinstance(given, torch.Tensor):
-            dense = given.detach().to_dense().cpu()
-            return (dense.float() if dense.dtype is torch.bfloat16 else dense).numpy()  # numpy has no bfloat16
-        return np.asarray(given)
-    except (ValueError, TypeError, RuntimeError):  # also of tensors in a list
-        return None
-
-
 def _resets(reset: Any, rows: int) -> torch.Tensor:
     """Bools (N,); nothing else is taken for one, as any text is true and None is false."""
-    given = _array(reset)
+    given = as_array(reset)
     if given is None or given.dtype != np.bool_:
         raise UserError(f"reset is {reset!r}; it must be True or False, or an array of {rows} bools")
     if given.shape not in ((), (rows,)):
@@ -354,123 +247,3 @@ def play_vector(agent: Agent, envs: VectorEnv[Any, Any, Any], episodes: int, see
         if mode is AutoresetMode.DISABLED and done.any():
             observation = given.reset(options={"reset_mask": done})
     return tally.score(episodes, reported=reported)
-
-
-def _exported(step: GreedyStep, observation: torch.Tensor) -> tuple[bytes, bytes]:
-    """Make the archive and the ONNX file of a step, for observations like the given (2, ...)."""
-    state = step.actor.memory
-    given = observation, torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.bool), *state
-    names = "observation", "action", "reset", *(f"state_{index}" for index in range(len(state)))
-    results = "q", "chosen", *(f"{name}_after" for name in names[3:])
-    rows = {0: torch.export.Dim("batch")}
-    dynamic = rows, rows, rows, *([(rows,) * len(state)] if state else [])
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it says that torchvision, which nobody needs, is missing
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of its own code
-            program = torch.export.export(step, given, dynamic_shapes=dynamic)
-            model = torch.onnx.export(program, input_names=names, output_names=results, verbose=False)
-    finally:
-        logger.setLevel(level)
-    shapes = {name: [str(each.dtype)[6:], "batch", *each.shape[1:]] for name, each in zip(names, given, strict=True)}
-    about, archive = json.dumps({"inputs": shapes, "outputs": results}), io.BytesIO()
-    torch.export.save(program, archive, extra_files={"interface": about})
-    assert model is not None
-    model.model.metadata_props["interface"] = about
-    return archive.getvalue(), model.model_proto.SerializeToString()
-
-
-# ---- Q-networks from checkpoints -------------------------------------------------------------------------------------
-def usable_device(device: torch.device | str) -> torch.device:
-    """Give a device that tensors can be put on; a UserError says that it is not there."""
-    try:
-        torch.zeros(1, device=device).cpu()
-    except (RuntimeError, AssertionError, TypeError):  # torch would name all its kinds of device, or fail much later
-        raise UserError(f"there is no device {str(device)!r} here; use 'cpu', or 'cuda' where torch sees one") from None
-    return torch.device(device)
-
-
-def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[QNetwork, TrainConfig, int]:
-    """Read the network of a run folder's latest checkpoint, averaged where the run averages, in evaluation mode.
-
-    Returns it with the run's config and the environment step it was saved at; nothing is written.
-    Raises UserError for a folder without a run or checkpoint, a damaged or foreign one, weights that do not
-    fit the config, or a device that is not there.
-    """
-    device = usable_device(device)
-    kind = kind_of(Run.open(run).load(with_replay=False))
-    config_class = trainer_class(kind).config_class if kind in KINDS_OF_NETWORKS else TrainConfig  # its reader refuses
-    checkpoint, config = read_run(Path(run), config_class)
-    environment = config.environment
-    interface = Interface.of(environment.env, environment.kwargs(training=False), environment.observation_key)
-    with seeded(0):  # the first weights are overwritten at once
-        network = config.network.build(observation_spec(interface.encoded), interface.num_actions)
-    part = "average" if checkpoint.part("average") else "network"
-    checkpoint.fill(network, part, f"the weights of {run} do not fit its config and environment")
-    return network.to(device).eval(), config, checkpoint.step
-
-
-def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:
-    """Read the policy of one network; `seed` is of the actions it draws, where it draws them."""
-    network, config, step = load_network(run, device)
-
-    setup = config.eval_setup(device)
-    ways = {
-        name: partial(replace(setup, sampled=name == "sampled").policy, network, seed=seed)
-        for name in ("sampled", "greedy")
-    }
-    own = ways["sampled" if setup.sampled else "greedy"]
-    return LoadedPolicy(config, setup.env_kwargs, step, device, own, ways if config.stochastic else {})
-
-
-def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
-    """Play episodes with the network of a run's latest checkpoint, and film some where that is asked for.
-
-    Raises:
-        UserError: the checkpoint cannot be loaded, or its network cannot act in another environment.
-    """
-    device = ComputeConfig(options.device, options.threads).start()
-    if options.video is not None:
-        check_target(Path(options.video), options.overwrite)
-    network, config, step = load_network(run, device)
-    setup = _setup(options, config, network, device)
-    both = ("sampled", "greedy") if config.stochastic else ("",)
-    policies = both if options.policy in (None, "both") else (options.policy,)
-    setups = {policy: replace(setup, sampled=policy == "sampled") for policy in policies}
-    if options.video is not None:
-        film = play_in(setups[policies[0]], network, options.seed, options.video_episodes, draw=True)
-    episodes = options.episodes or 1_000
-    scores = {policy: evaluate(network, each, episodes, options.seed) for policy, each in setups.items()}
-    if options.video is not None:
-        played = [] if options.reset_memory else film
-        looks = [Looks.found(network, each, config.acting, config.acting_state) for each in played]
-        save_video(Path(options.video), film, action_names(setup), looks)
-        say(f"wrote {options.video}", file=sys.stderr)
-    architecture = config.network.architecture
-    return Evaluation(step, architecture, setup.env, setup.env_kwargs, scores, {"architecture": architecture})
-
-
-def _setup(options: EvaluationOptions, config: TrainConfig, network: QNetwork, device: torch.device) -> EvalSetup:
-    """Where to evaluate; a UserError says why the network cannot act in another environment."""
-    setup = replace(config.eval_setup(device), reset_memory=options.reset_memory)
-    if options.env is None:
-        return setup
-    environment = replace(config.environment, env=options.env, path=None, env_workers=None)
-    setup = replace(setup, env=options.env, env_kwargs=environment.kwargs(training=False), workers=None)
-    other = Interface.of(setup.env, setup.env_kwargs, environment.observation_key)
-    spec = observation_spec(other.encoded)
-    if (spec, other.num_actions) != (network.spec, network.num_actions):
-        raise UserError(
-            f"--env {options.env} has {_form(spec, other.num_actions)}, but the network was trained in "
-            f"{config.environment.env} with {_form(network.spec, network.num_actions)}"
-        )
-    return setup
-
-
-def _form(spec: ObservationSpec, num_actions: int) -> str:
-    words = f", {spec.vocabulary} tokens" if spec.vocabulary else ""
-    if spec.bounds is not None:
-        words += f", values from {min(spec.bounds[0])} to {max(spec.bounds[1])}"
-    return f"{spec.kind} observations of shape {spec.shape}{words}, and {num_actions} actions"

@@ -20,11 +20,11 @@ import numpy as np
 
 from dqn_memory.agent import Agent
 from dqn_memory.evaluate import Args, evaluate_folder
+from dqn_memory.evaluation import Evaluation, Score
 from dqn_memory.runs.errors import UserError, check_known, near_names
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.process import process_restored
-from dqn_memory.runs.score import Evaluation, Score
 from dqn_memory.runs.settings import check_numbers, parse
 from dqn_memory.runs.toml import parse_toml
 from envs.cli import load_plugins

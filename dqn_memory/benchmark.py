@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.acting import WindowActor
+from dqn_memory.actors import WindowActor
 from dqn_memory.analysis.published_update import BaselineNetwork, make_baseline_update
 from dqn_memory.blocks import Block, build, names
 from dqn_memory.config import LearnerConfig
@@ -26,7 +26,6 @@ from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.ppo import PPOTrainer
 from dqn_memory.pqn import PQNTrainer
 from dqn_memory.replay import Replay, WindowBatch
-from dqn_memory.rollout_trainer import RolloutTrainer
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import Engine, set_tf32
 from dqn_memory.runs.cuda_graph import mapped
@@ -46,7 +45,6 @@ FORMS = {
     "published": PUBLISHED,
     "corrected": LearnerConfig(),
     "shared": LearnerConfig(loss_positions="all", tail_fraction=1 / 8),
-    "bfloat16": replace(PUBLISHED, precision="bfloat16"),
 }
 BARS = {  # times faster than the baseline, one thread, float32
     ("POMDP/CarFlag-v0", "dtqn4"): 2.5,
@@ -271,10 +269,11 @@ def sequence_row(name: str, block: Block, times: dict[str, Timing], operations: 
 
 # ---- learners from rollouts ------------------------------------------------------------------------------------------
 def learner_from_rollouts(
-    kind: type[RolloutTrainer[Any]], num_envs: int, device: str, engine: Engine = "eager", prediction: float = 1.0
-) -> RolloutTrainer[Any]:
+    kind: type[PQNTrainer] | type[PPOTrainer], num_envs: int, device: str, engine: Engine = "eager",
+    prediction: float = 1.0,
+) -> PQNTrainer | PPOTrainer:  # fmt: skip
     """Make a run of Memory 5x5 as its script would with few other flags."""
-    config = kind.config_class()
+    config: Any = kind.config_class()
     environment = replace(config.environment, env="Gridverse/Memory-5x5-v0", num_envs=num_envs)
     compute = replace(config.compute, device=device, engine=engine)
     weight = replace(config.prediction, prediction_weight=prediction)
@@ -285,14 +284,14 @@ def iteration_rows(args: CoreArgs, device: str) -> Iterator[Row]:
     """Measure the environment steps per second of whole iterations: acting, environments, returns, updates."""
     large = 128 if args.quick else 1024 if device == "cpu" else 8192
     product, of_product = matrix_product(large, torch.float32, device)
-    learners: tuple[type[RolloutTrainer[Any]], ...] = (PQNTrainer, PPOTrainer)
+    learners: tuple[type[PQNTrainer] | type[PPOTrainer], ...] = (PQNTrainer, PPOTrainer)
     threads_tried = (1, 2) if device == "cpu" and not args.quick else (1,)
     sizes = (8,) if args.quick else (256,) if device == "cpu" else (256, 2048)
     weights = (1.0,) if args.quick else (0.0, 1.0)
     for kind, threads, num_envs, prediction in itertools.product(learners, threads_tried, sizes, weights):
         torch.set_num_threads(threads)
         counted = learner_from_rollouts(kind, num_envs, device, prediction=prediction)
-        operations = gigaflop(partial(counted.work, counted.schedule()))
+        operations = gigaflop(counted.iterate)
         for engine in ENGINES[device]:
             trainer = learner_from_rollouts(kind, num_envs, device, engine=engine, prediction=prediction)
             times = args.timer({"iteration": trainer.iterate, "product": product})

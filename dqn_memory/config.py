@@ -1,7 +1,7 @@
 """The config of a training run: one frozen tree of dataclasses. A TOML preset is the same tree.
 
-The parts that stand beside what they configure are `NetworkConfig` (network.py), `ExplorationConfig` (acting.py), and
-those that every trainer has (runs/common.py).
+Three parts stand elsewhere: `NetworkConfig` (network.py), `ExplorationConfig` (exploration.py), and the parts that
+every trainer has (runs/common.py).
 """
 
 import math
@@ -10,7 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
-from dqn_memory.acting import ActingMode, ActingState, EvalSetup, ExplorationConfig
+from dqn_memory.actors import ActingState
+from dqn_memory.blocks.memory import BIDIRECTIONAL
+from dqn_memory.evaluation import EvalSetup
+from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.runs import common
 from dqn_memory.runs.backend import Backend
@@ -23,6 +26,7 @@ from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbe
 class LearnerConfig:
     """One Q-learning update. The defaults are the corrected form; configs/paper.toml holds the published one."""
 
+    removed: ClassVar[dict[str, Any]] = {"precision": "float32"}
     batch_size: Annotated[int, Bounds(1)] = 32
     """Windows per update."""
     gamma: Annotated[float, Bounds(0, 1)] = 0.99
@@ -30,11 +34,11 @@ class LearnerConfig:
     learning_rate: Annotated[float, Bounds(above=0)] = 3e-4
     """Adam's learning rate."""
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
-    """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
+    """Fraction of the learning rates at the end of the run; they fall linearly (1: constant)."""
     prior_learning_rate: Annotated[float, Bounds(0)] | None = None
-    """Learning rate of learned attention priors (None: as all other parameters)."""
+    """Learning rate of learned attention priors (None: that of all other parameters)."""
     max_grad_norm: Annotated[float, Bounds(above=0)] = 1.0
-    """Largest global L2 norm of the gradient."""
+    """Maximum global L2 norm of the gradient."""
     loss: Literal["mse", "huber"] = "mse"
     """Loss on the temporal-difference error."""
     double: bool = True
@@ -44,38 +48,25 @@ class LearnerConfig:
     target_update_every: Annotated[int, Bounds(1)] = 10_000
     """Updates between hard copies into the target network."""
     ema_decay: Annotated[float, Bounds(0, below=1)] = 0.0
-    """Decay per update of an exponential moving average of the weights, which evaluations and the saved agent use (0:
-    the online weights). The greedy policy of a Q-network swings from update to update; the average does so less."""
+    """Decay per update of an average of the weights, which is evaluated and saved (0: no average)."""
     loss_positions: str = "auto"
-    """Positions that the loss trains: all (every position of a window, as published; a bidirectional layer then sees
-    the future) | prefixes (every position as if it were the newest, at the cost of `all`; for causal networks and those
-    whose last layer alone is bidirectional) | ends:M (the newest of single contexts, M for each window of a batch) |
-    last (ends:1) | auto (prefixes if possible, else ends:4)."""
+    """Trained positions of a window: all | prefixes | ends:M | last | auto (prefixes if possible, else ends:4)."""
     targets: Literal["full", "shifted"] = "full"
-    """`full` keeps the oldest observation in the context of every target; `shifted` reads the window that starts one
-    step later, as published, so that a cue seen only in the first observation never reaches a target."""
+    """`full`: targets see the window's oldest observation; `shifted`: they do not, as published."""
     window_placement: Literal["around", "ending"] = "around"
-    """Where a drawn step lies in its window: `around` anywhere in it, so that all steps of episodes much shorter than K
-    are learned from about equally often (of longer ones the last, and of much longer ones also the first, about half as
-    often as the others); `ending` at its end, as published, where a terminal step is in one window, all others in K.
-    DTQN's main branch draws an episode first and then a window in it, which neither does."""
+    """Place of a drawn step in its window: `around`: anywhere; `ending`: at its end, as published."""
     terminal_fraction: Annotated[float, Bounds(0, 1)] = 0.0
-    """Fraction of windows that are drawn to end at a terminal step (0: as often as they happen)."""
+    """Fraction of windows drawn to end at a terminal step (0: none)."""
     terminal_weight: Annotated[float, Bounds(above=0)] = 1.0
-    """Weight of terminal steps in the loss (others: 1). If only the end is rewarded, just one of a window's K positions
-    carries the signal."""
+    """Weight of terminal steps in the loss (others: 1)."""
     terminal_weight_updates: Annotated[int, Bounds(0)] = 0
-    """Updates over which it decays geometrically to 1 (0: never). A permanently high weight amplifies the noise of
-    random endings."""
+    """Updates over which --terminal-weight decays geometrically to 1 (0: never)."""
     tail_fraction: Annotated[float, Bounds(above=0, most=1)] = 1.0
-    """Fraction of windows that also train the steps whose target lies beyond the window, at two extra forward passes.
-    There these steps are weighted by 1/fraction, elsewhere by 0: about the same expected gradient, in less time."""
+    """Fraction of windows whose targets beyond the window are computed; their weight is 1/fraction."""
     mask_padding: bool = True
     """Leave padding out of the loss (published: it is in the loss)."""
     lengths: bool = True
     """Tell the network where padding begins (published: it does not know)."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Autocast precision of the forward passes."""
 
     def contexts_per_window(self, network: QNetwork) -> int | None:
         """How many single contexts are drawn for each window of a batch; None where whole windows are trained.
@@ -144,14 +135,13 @@ class LearnerConfig:
 class ReplayConfig:
     """The replay, and how often the learner draws from it."""
 
+    removed: ClassVar[dict[str, Any]] = {"update_every": 1}
     capacity: int = 500_000
     """Environment steps that the replay holds."""
     learning_starts: Annotated[int, Bounds(0)] = 1_000
     """Environment steps before the first update."""
     updates_per_iteration: Annotated[int, Bounds(1)] = 1
     """Updates per iteration of --num-envs environment steps."""
-    update_every: Annotated[int, Bounds(1)] = 1
-    """Iterations between the groups of updates."""
 
 
 @dataclass(frozen=True)
@@ -159,20 +149,15 @@ class EvaluationConfig:
     """Evaluation while training; of Q-networks by their best actions."""
 
     evaluate_every: Annotated[int, Bounds(0)] = 10_000
-    """Environment steps between evaluations, in whole iterations of the training loop (0: only at the end)."""
+    """Environment steps between evaluations (0: only at the end)."""
     episodes: Annotated[int, Bounds(1, 10**9)] = 100
-    """Episodes of each evaluation, unless every initial state can be tried and no action is drawn."""
+    """Episodes of each evaluation; where all initial states can be enumerated, each is played once instead."""
     stop_at_success: Annotated[float, Bounds(0, 1)] | None = None
-    """End the run as soon as an evaluation reaches this success rate (None: run to --total-steps). The
-    environment says what a success is, a Gymnasium one by `success` or `is_success` in the info of an episode's last
-    step; where it says nothing, a return above 0 counts as one, and printed lines give the return alone. Where episodes
-    are drawn, the last evaluation plays others and does not inherit the luck of the one that ended the run; where every
-    initial state is tried, it is the same evaluation again, so its score is the best seen, not an unbiased one."""
+    """End the run at the first evaluation with this success rate (None: at --total-steps)."""
     final_episodes: Annotated[int, Bounds(1, 10**9)] = 1_000
     """Episodes of the last evaluation."""
     memory_ablation: bool = True
-    """Evaluate the final agent once more without its memory, so that it forgets everything before each step, and
-    measure how far back it remembers (not of pictures, nor with a bag)."""
+    """Also evaluate the final agent with its memory reset before every step, and measure how far back it looks."""
 
 
 @dataclass(frozen=True)
@@ -180,10 +165,9 @@ class ComputeConfig(common.ComputeConfig):
     """Where and how tensors are computed."""
 
     engine: Engine = "eager"
-    """How the update is executed; all three compute the same function."""
+    """How the update is executed; all engines compute the same function."""
     backend: Backend = "auto"
-    """What a mamba block's scan runs on (auto: simd on a CPU; on CUDA the first that works of triton, mamba_ssm and
-    torch). All compute the same function; a network without mamba has no use for it."""
+    """What a Mamba scan runs on (auto: simd on a CPU; on CUDA the first that works)."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +178,7 @@ class TrainConfig:
     """
 
     trainer: ClassVar[str] = "q_network"
+    removed: ClassVar[dict[str, Any]] = {"acting": "prefix"}
     stochastic: ClassVar[bool] = False  # whether outputs are logits to draw actions by; Q-values are not
     first_flags: ClassVar[tuple[str, ...]] = (
         "config", "env", "architecture", "prior", "total_steps", "seed", "run", "device",
@@ -208,18 +193,15 @@ class TrainConfig:
     output: OutputConfig = field(default_factory=OutputConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     seed: Annotated[int, Bounds(0, below=2**63)] = 1
-    """Seed of every random stream: environments, exploration, replay, evaluation, network, dropout."""
+    """Seed of all random streams: environments, exploration, replay, evaluation, network, dropout."""
     total_steps: Annotated[int, Bounds(1)] = 200_000
     """Environment steps of the run."""
-    acting: ActingMode = "prefix"
-    """`prefix` feeds the real observations; `padded` feeds all K and reads the last real index (no lengths)."""
     acting_state: ActingState = "window"
-    """`window` re-encodes the last K observations; `episode` carries a recurrent state (published DRQN)."""
+    """`window`: encode the last K observations again; `episode`: carry a recurrent state (published DRQN)."""
     match: str | None = None
-    """Trainable parameters to match, such as 100k: sets width and head width."""
+    """Number of trainable parameters to match, such as 100k: sets width and head width."""
     plugin: Repeatable = ()
-    """Modules imported first, which register blocks, priors, architectures or environments of their own. One that a
-    --config names is imported only where this flag names it too."""
+    """Modules to import first; a module that a --config names must be named here too."""
 
     def check(self) -> None:
         """Raise a UserError for values, or a combination of parts, that cannot work."""
@@ -227,29 +209,39 @@ class TrainConfig:
         check_parts(self, "network", "exploration", "output", "compute")
         check_goal(self)
         self.network.check_prior()
-        if self.acting == "padded" and self.learner.lengths:
-            raise UserError("--acting padded needs --no-lengths: training must see padding as acting does")
-        if self.acting == "padded" and self.acting_state == "episode":
-            raise UserError("--acting padded has no meaning with --acting-state episode, which feeds no window")
         if self.acting_state == "episode" and self.network.row().positions != "none":
             raise UserError(
                 "--acting-state episode has no place in a window to encode; use a memory that streams, such as gru, "
                 "and --position-encoding none"
             )
-        bag, context = self.network.bag, self.network.context
-        if self.acting_state == "episode" and bag:
-            raise UserError(f"--bag {bag} keeps what leaves a window, which --acting-state episode has not; use window")
-        if self.replay.capacity < self.environment.num_envs * (context + bag):
+        if self.replay.capacity < self.environment.num_envs * self.network.context:
             raise UserError(
                 f"--capacity {self.replay.capacity} must hold at least one window of each environment, --num-envs "
-                f"{self.environment.num_envs} x --context {context}" + (f" with its --bag {bag}" if bag else "")
+                f"{self.environment.num_envs} x --context {self.network.context}"
             )
         if not self.updates:
             raise UserError(
                 f"--total-steps {self.total_steps} in --num-envs {self.environment.num_envs} would never update the "
-                f"network: that begins after {self.first_steps} steps (--learning-starts, --prepopulate), every "
-                f"{self.replay.update_every} iterations (--update-every); lower those or raise --total-steps"
+                f"network: updates begin after {self.first_steps} steps (--learning-starts, --prepopulate); lower "
+                "those or raise --total-steps"
             )
+
+    def warnings(self, network: QNetwork) -> list[str]:
+        """Say which settings work but let this network learn little."""
+        found = []
+        if self.updates < 3 * self.learner.target_update_every:
+            found.append(
+                f"the target network is copied only every {self.learner.target_update_every:,} of {self.updates:,} "
+                "updates: raise --total-steps or lower --target-update-every (--config short has settings for runs of "
+                "minutes)"
+            )
+        bidirectional = self.network.row().memory in BIDIRECTIONAL and len(network.layers)
+        if bidirectional and self.learner.trains_newest(network):
+            found.append(
+                "the backward recurrence of the last layer keeps its first weights: only the newest position of a "
+                "window is trained, where that recurrence takes one step from zero (--loss-positions all trains it)"
+            )
+        return found
 
     @property
     def first_steps(self) -> int:
@@ -259,9 +251,9 @@ class TrainConfig:
     @property
     def updates(self) -> int:
         """Updates of the whole run."""
-        num_envs, every = self.environment.num_envs, self.replay.update_every
+        num_envs = self.environment.num_envs
         first, iterations = math.ceil(self.first_steps / num_envs), math.ceil(self.total_steps / num_envs)
-        return max(0, iterations // every - (max(first, 1) - 1) // every) * self.replay.updates_per_iteration
+        return max(0, iterations - max(first, 1) + 1) * self.replay.updates_per_iteration
 
     @property
     def whole_windows(self) -> bool:

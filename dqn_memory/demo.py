@@ -19,17 +19,15 @@ import tyro
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from dqn_memory.acting import evaluate
-from dqn_memory.agent import load_network
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import sensitivity, window_attention
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
 from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
+from dqn_memory.evaluation import Score, evaluate, load_network
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
-from dqn_memory.runs.score import Score
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.baselines import baseline_summary
 from envs.terminal import say
@@ -148,7 +146,7 @@ def show_run(run: Run, seed: int) -> list[str]:
     title = f"{config.network.architecture} in {config.environment.env}"
     plots.save(learning_curve(run, title), curve)
     plots.save(attention_figure(network, episode, decision), attention)
-    looks = Looks.found(network, episode, config.acting, config.acting_state)
+    looks = Looks.found(network, episode, config.acting_state)
     save_video(video, [episode], action_names(setup), [looks])
     return [
         count_wins(config, score, step),

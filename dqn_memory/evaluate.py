@@ -1,11 +1,13 @@
 """How well a checkpoint of any kind does: `python -m dqn_memory.evaluate runs/demo-1`.
 
-Plays episodes and prints success, return and length. A Q-network takes its best actions, UniZero the most visited ones
-of a search without noise; agents of PPO and GLAM play twice, with drawn actions, as in training, and with the most
-probable ones. By best actions an environment with finitely many initial states is tried from each of them once, which
-leaves no interval to give. Else episodes are drawn: 95 % intervals, Wilson's of success, normal ones of means. Success
-is what the environment says; where it defines none, the return comes first and no success is printed (JSON:
-success_told is false, and the fields of success hold the share of episodes with a return above 0).
+It plays episodes and prints success, return and length. A Q-network takes its best actions; UniZero takes the most
+visited ones of a search without noise. Agents of PPO and GLAM play twice: with drawn actions, as in training, and with
+the most probable ones.
+
+If an environment has finitely many initial states, an agent that draws no actions plays from each of them once, and
+there are no intervals. Otherwise initial states are drawn, and intervals are 95 %: Wilson's for success, normal ones
+for means. The environment defines success. If it defines none, the return comes first and no success is printed; the
+JSON output then says success_told: false, and its success is the share of episodes with a return above 0.
 """
 
 import json
@@ -17,14 +19,16 @@ from typing import Literal
 
 import tyro
 
+from dqn_memory.analysis.episodes import action_names, play_in
+from dqn_memory.analysis.video import Looks, check_target, save_video
+from dqn_memory.evaluation import Evaluation, EvaluationOptions, evaluation_setups, lines, load_network
+from dqn_memory.evaluation import fields as measures
 from dqn_memory.runs.backend import log_backend
 from dqn_memory.runs.common import ComputeConfig
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run, RunArgument
 from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.modules import module_of
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, lines
-from dqn_memory.runs.score import fields as measures
 from dqn_memory.runs.settings import check_numbers
 from envs.baselines import baseline_summary
 from envs.cli import load_plugins
@@ -39,32 +43,52 @@ class Args(EvaluationOptions, RunArgument):
     """What is printed; with json, messages go to standard error."""
 
 
-# Options that not every kind of run has; the trainers name theirs.
-OWN = ("episodes", "num_eval_envs", "episodes_per_env", "simulations", "policy", "video", "video_episodes", "overwrite")
+# Options that not every kind of run has; each trainer names those it has.
+OPTIONAL = (
+    "episodes", "num_eval_envs", "episodes_per_env", "simulations", "policy", "video", "video_episodes", "overwrite",
+)  # fmt: skip
 
 
 def evaluate_folder(folder: Path, args: Args) -> Evaluation:
-    """Let the trainer that a run's checkpoint names evaluate its agent.
+    """Evaluate the agent of a run of any kind.
 
     Raises:
-        UserError: nobody knows the run's kind, or an option is not for it.
+        UserError: no trainer has the run's kind, or an option is not for that kind.
     """
     load_plugins([*args.plugin, *module_of(args.env)])
     kind = kind_of(Run.open(folder).load(with_replay=False))
     trainer = trainer_class(kind)
     given = [option.name for option in fields(EvaluationOptions) if getattr(args, option.name) != option.default]
-    wrong = [name for name in given if name in OWN and name not in trainer.evaluation_flags]
+    wrong = [name for name in given if name in OPTIONAL and name not in trainer.evaluation_flags]
     if wrong:
         flag, *known = (f"--{name.replace('_', '-')}" for name in (wrong[0], *trainer.evaluation_flags))
         raise UserError(f"{flag} is not for runs of the kind '{kind}'; its own are {', '.join(known)}")
     for name in ("video_episodes", "overwrite"):
         if args.video is None and name in given:
             raise UserError(f"--{name.replace('_', '-')} is about the video; give --video too, such as episode.gif")
+    if args.video is not None:
+        record_video(folder, args, args.video)
     return trainer.evaluate_run(folder, args)
 
 
+def record_video(folder: Path, args: Args, file: str) -> None:
+    """Write a video of the first episodes that the network of a run plays.
+
+    Without its memory an agent is shown without what its decisions attend to.
+    """
+    device = ComputeConfig(args.device, args.threads).start()
+    check_target(Path(file), args.overwrite)
+    network, config, _ = load_network(folder, device)
+    setup = next(iter(evaluation_setups(args, config, network, device).values()))
+    episodes = play_in(setup, network, args.seed, args.video_episodes, draw=True)
+    seen = [] if args.reset_memory else episodes
+    looks = [Looks.found(network, episode, config.acting_state) for episode in seen]
+    save_video(Path(file), episodes, action_names(setup), looks)
+    say(f"wrote {file}", file=sys.stderr)
+
+
 def as_text(folder: Path, args: Args, found: Evaluation) -> str:
-    """Write a few lines for people; what others reach in this environment stands beside the success rate."""
+    """Write a few lines for people, with the environment's reference scores beside the success rate."""
     blind = ", forgetting everything before each step" if args.reset_memory else ""
     text = [f"{folder} at step {found.step:,}: {found.agent} in {found.env}{blind}"]
     for policy, score in found.scores.items():
@@ -84,7 +108,7 @@ def as_text(folder: Path, args: Args, found: Evaluation) -> str:
 
 
 def as_json(folder: Path, args: Args, found: Evaluation) -> str:
-    """One object for programs; where there are several policies, an object for each inside it."""
+    """Write one JSON object for programs; it holds an object for each policy, if there are several."""
     facts = {"run": str(folder), "step": found.step, "env": found.env, "seed": args.seed}
     facts |= {"reset_memory": args.reset_memory} | found.facts
     parts = {

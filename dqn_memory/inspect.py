@@ -27,8 +27,6 @@ from typing import Annotated, Any
 import tyro
 from matplotlib.figure import Figure
 
-from dqn_memory.acting import EvalSetup
-from dqn_memory.agent import load_network
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import attention_priors, carried_states, episode_attention, prior_tables
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
@@ -36,9 +34,10 @@ from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
+from dqn_memory.evaluation import EvalSetup, load_network
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.common import ComputeConfig, set_tf32
-from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
@@ -100,7 +99,7 @@ def inspect_network(args: InspectArgs, config: TrainConfig, network: QNetwork, s
     """Play and measure."""
     episodes = play_episodes(args, setup, network)
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
-    attention = episode_attention(network, *drawn, config.acting, config.acting_state)
+    attention = episode_attention(network, *drawn, config.acting_state)
     carries = network.stateful and config.network.row().positions == "none"  # a step form has no positions
     whole = len(drawn[0]) if config.acting_state == "episode" else network.config.context  # a window that acting reads
     states, gates = (
@@ -114,13 +113,13 @@ def inspect_network(args: InspectArgs, config: TrainConfig, network: QNetwork, s
             last = time.monotonic()
             say(f"recall measured in {done} of {len(episodes)} episodes", file=sys.stderr)
 
-    profile = recall(network, episodes, args.recall, args.seed, config.acting, config.acting_state, tell)
+    profile = recall(network, episodes, args.recall, args.seed, config.acting_state, tell)
     return Inspection(
         episodes=episodes,
         attention={layer: maps.double().cpu().numpy() for layer, maps in attention.items()},
         states={layer: state for layer, state in states.items() if state.size},
         gates=gates,
-        discrepancies=[discrepancy(network, *each, config.acting) for each in seen],
+        discrepancies=[discrepancy(network, *each) for each in seen],
         recall=profile,
     )
 
@@ -204,8 +203,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     set_tf32(False)
     device = ComputeConfig(args.device).torch_device()
     network, config, step = load_network(run, device)
-    if config.network.bag:
-        raise UserError(f"inspect values windows alone, but {run} has a --bag of {config.network.bag}; use watch")
     setup = config.eval_setup(device)
     found = inspect_network(args, config, network, setup)
     folder = make_inside(run, "inspect") if run.is_dir() else make_inside(Path("runs"), f"inspect/{run}")

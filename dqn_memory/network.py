@@ -1,7 +1,7 @@
 """The Q-network: embedding -> position encoding -> encoder layers -> LayerNorm -> head, at every position of a window.
 
-From top to bottom: what an observation is, the table of named architectures, the config, and the network. Embeddings,
-encoder layers and all memories are in `dqn_memory.blocks`.
+From top to bottom: the table of named architectures, the config, and the network. Embeddings, encoder layers and all
+memories are in `dqn_memory.blocks`.
 
 Shapes: B windows, T positions of a window (T <= K, the context length), D model width, A actions.
 """
@@ -10,116 +10,40 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-import gymnasium
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
-from dqn_memory.blocks.bag import Bag, BagAttention
 from dqn_memory.blocks.block import constrained, penalty, select
-from dqn_memory.blocks.embeddings import (
-    ActionHistoryEmbedding,
-    ImageEmbedding,
-    PixelBounds,
-    TokenEmbedding,
-    VectorEmbedding,
-    channels_last,
-)
+from dqn_memory.blocks.embeddings import ActionHistoryEmbedding
 from dqn_memory.blocks.finite import (
     contained_at,
     contained_layers,
     contained_rows,
     contained_window,
-    separate,
-    trusting,
-    unpadded,
+    run_checked,
+    unshared,
 )
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
 from dqn_memory.blocks.memory import BIDIRECTIONAL, build
 from dqn_memory.blocks.priors import PriorConfig
+from dqn_memory.observations import ObservationSpec as ObservationSpec
+from dqn_memory.observations import observation_embedding as observation_embedding
+from dqn_memory.observations import observation_spec as observation_spec
 from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.packages import in_own_code
-from envs.spaces import image_bounds
 
 HEADS = ("mlp", "linear")
-WINDOW_LENGTHS = (8, 16, 24, 32)  # what shorter windows are trimmed to; compiled runs have a graph of each
-MAX_TOKENS = 2**24  # of which a table holds a vector each
-CONTINUOUS_PADDING = -5.0  # below every observation of the published environments, as in the published code
-
-
-@dataclass(frozen=True)
-class ObservationSpec:
-    """What a network and a replay must know of one observation."""
-
-    kind: Literal["discrete", "continuous", "image"]
-    shape: tuple[int, ...]
-    vocabulary: int = 0  # number of tokens, the padding token included; 0 unless the kind is discrete
-    dtype: torch.dtype = torch.float32  # as stored in the replay
-    bounds: PixelBounds | None = None  # of an image's values, where they are others than 0 .. 255 (floats: 0 .. 1)
-
-    @property
-    def padding(self) -> float:
-        """Value of the padding after the last observation of a window."""
-        if self.kind == "discrete":
-            return self.vocabulary - 1
-        return CONTINUOUS_PADDING if self.kind == "continuous" else 0
+WINDOW_LENGTHS = (8, 16, 24, 32)  # lengths that shorter windows are cut to; compiled runs have a graph for each
 
 
 def trimmed_length(positions: int, context: int) -> int:
     """Give the smallest entry of WINDOW_LENGTHS below `context` that fits `positions`, else `context`."""
     return next((width for width in WINDOW_LENGTHS if positions <= width < context), context)
-
-
-def observation_spec(space: gymnasium.Space) -> ObservationSpec:
-    """Describe the observations of a Discrete, MultiDiscrete or Box space.
-
-    Vocabularies follow the published code: Discrete(n) has n + 1 tokens, MultiDiscrete(nvec) has max(nvec) + 2 (one of
-    them is never used); the last one is the padding token.
-
-    Raises:
-        UserError: the space is of another kind, an image whose sizes do not say which axis holds its channels, an
-            image without pixels, or has more tokens than a table can hold.
-    """
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return _tokens(1, int(space.n) + 1)
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return _tokens(int(np.prod(space.shape)), int(space.nvec.max()) + 2)
-    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3:
-        return _image(space)
-    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
-        return ObservationSpec("continuous", tuple(space.shape))
-    raise UserError(
-        f"observation space {space} cannot be embedded; use Discrete, MultiDiscrete, a 1-D Box or an image Box"
-    )
-
-
-def _image(space: gymnasium.spaces.Box) -> ObservationSpec:
-    require(all(space.shape), f"an image of {' x '.join(map(str, space.shape))} holds no pixels")
-    try:
-        channels_last(space.shape)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    return ObservationSpec("image", space.shape, 0, torch.tensor(np.zeros(1, space.dtype)).dtype, image_bounds(space))
-
-
-def _tokens(components: int, vocabulary: int) -> ObservationSpec:
-    require(vocabulary <= MAX_TOKENS, f"an observation has {vocabulary} tokens; a network embeds up to {MAX_TOKENS}")
-    dtype = torch.uint8 if vocabulary <= 256 else torch.int32
-    return ObservationSpec("discrete", (components,), vocabulary, dtype)
-
-
-def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 8) -> nn.Module:
-    """Make the embedding for a kind of observation."""
-    if spec.kind == "discrete":
-        return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
-    if spec.kind == "continuous":
-        return VectorEmbedding(spec.shape[0], width)
-    return ImageEmbedding(spec.shape, width, not spec.dtype.is_floating_point, spec.bounds)
 
 
 @dataclass(frozen=True)
@@ -217,34 +141,31 @@ ARCHITECTURES: dict[str, Architecture] = {
 class NetworkConfig:
     """A named architecture, its sizes, and changes of its row. None means: as the row says."""
 
+    removed: ClassVar[dict[str, Any]] = {"bag": 0}
     architecture: str = "dgfqn"
-    """Named architecture, such as dtqn4, dgfqn, dbgfqn or drqn; of `ppo` and `pqn` gru, lstm, lru or attention."""
+    """Named architecture, such as dtqn4, dgfqn or drqn; of `ppo` and `pqn` gru, lstm, lru or attention."""
     width: Annotated[int, Bounds(1)] = 64
     """Model width D."""
     heads: Annotated[int, Bounds(1)] = 8
     """Attention heads H; must divide the width."""
     layers: Annotated[int, Bounds(0)] | None = None
-    """Encoder layers (None, here and below: as the architecture has it)."""
+    """Encoder layers (None: the architecture's number)."""
     context: Annotated[int, Bounds(1)] = 50
-    """Context length K: windows, and attention, hold no more than K observations; a carried state knows no bound."""
-    bag: Annotated[int, Bounds(0)] = 0
-    """Steps that have left the window and that the Q head still reads: DTQN's persistent bag (0: off)."""
+    """Context length K: maximum observations of a window and of attention."""
     form: Literal["paper", "paper_equations"] = "paper"
-    """Of the DBGFQN paper: `paper` is Algorithm 1 with Table 3's counts; `paper_equations` is equations 10 and 20-22:
-    no ReLU on sublayer outputs, a projection after recurrences, one bias-free linear head, no last LayerNorm."""
+    """Form of the DBGFQN paper: `paper` is Algorithm 1, `paper_equations` is equations 10 and 20-22."""
     gate: str | None = None
-    """How the output of a sublayer joins the residual stream: residual or gru."""
+    """How a sublayer's output joins the residual stream: residual or gru (None: the architecture's)."""
     norm_order: Literal["post", "identity"] | None = None
-    """Order of LayerNorm and sublayer: post (DTQN) or identity (GTrXL's identity-map reordering)."""
+    """Order of LayerNorm and sublayer: post (DTQN) or identity (GTrXL); None: the architecture's."""
     position_encoding: str | None = None
-    """Encoding of positions: learned, sinusoidal or none."""
+    """Position encoding: learned, sinusoidal or none (None: the architecture's)."""
     action_embedding: Annotated[int, Bounds(0)] | None = None
-    """Features of D that hold the embedded previous action (0: no action input)."""
+    """Features of D that hold the previous action (0: none; None: the architecture's)."""
     head_width: Annotated[int, Bounds(1)] | None = None
-    """Hidden width of the Q head (None: D, or no hidden layer where the row has a linear head)."""
+    """Hidden width of the Q head (None: D, or no hidden layer where the architecture has a linear head)."""
     initialisation: Literal["paper", "torch"] = "paper"
-    """`paper` draws linear and embedding weights from N(0, 0.02); `torch` keeps each module's default, with which
-    attention learns to compare tokens several times sooner."""
+    """`paper`: linear and embedding weights from N(0, 0.02); `torch`: each module's default."""
     token_width: Annotated[int, Bounds(1)] = 8
     """Width of the embedding of one discrete observation component."""
     dropout: Annotated[float, Bounds(0, below=1)] = 0.0
@@ -281,9 +202,7 @@ class NetworkConfig:
         check_known("memory", row.memory, [*MEMORY, "none"])
         if row.memory == "none" and row.layers and not row.attention:
             raise UserError(f"--layers {row.layers}: {self.architecture} has no memory, so it takes --layers 0 only")
-        if row.streamed and self.bag:
-            raise UserError(f"--bag {self.bag} keeps what leaves a window; {self.architecture} has none; use --bag 0")
-        if (row.attention or self.bag) and self.width % self.heads:
+        if row.attention and self.width % self.heads:
             raise UserError(f"--heads {self.heads} does not divide --width {self.width}; choose a divisor of it")
         if row.memory in BIDIRECTIONAL and self.width % 2:
             raise UserError(f"--width {self.width} is odd, but {row.memory} needs half of it for each direction")
@@ -327,9 +246,8 @@ class NetworkConfig:
 class QNetwork(nn.Module):
     """Q-values at every position of a window (DTQN, section 3; DBGFQN, Algorithm 1).
 
-    Methods take `observation` (B, T, ...), `previous_action` (B, T), the action that led to each observation,
-    `lengths` (B,), the number of real positions of each window, or None where padding is to count as real, and `bag`,
-    steps from before the window, or None where there are none; only a network with --bag reads it.
+    Methods take `observation` (B, T, ...), `previous_action` (B, T), the action that led to each observation, and
+    `lengths` (B,), the number of real positions of each window. With lengths of None padding counts as real.
     """
 
     def __init__(self, config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> None:
@@ -344,18 +262,15 @@ class QNetwork(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(_layer(config, row) for _ in range(row.layers))
         self.norm = nn.LayerNorm(width) if row.final_norm else nn.Identity()
-        self.bag = BagAttention(width, config.heads, config.dropout) if config.bag else None
         self.head = _head(config, row, num_actions)
         degrees: list[int] = [layer.degree for layer in self.layers]  # type: ignore[misc]
         self.degree = max((1 + row.final_norm, *degrees))  # a LayerNorm squares its input
         if config.initialisation == "paper":
             initialise(self)
 
-    def forward(
-        self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None, bag: Bag | None = None
-    ) -> Tensor:
+    def forward(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Compute Q at every position, (B, T, A)."""
-        return self.read(self.encode(observation, previous_action, lengths), bag)
+        return self.read(self.encode(observation, previous_action, lengths))
 
     def encode(
         self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, prefixes: bool = False
@@ -370,19 +285,9 @@ class QNetwork(nn.Module):
 
         return contained_window(run, observation, lengths, self.causal, self.degree)
 
-    def read(self, x: Tensor, bag: Bag | None = None, seen: Tensor | None = None) -> Tensor:
-        """Compute Q (..., A) of encodings (B, T, D) or (B, D) and a bag; `seen` (B, T, N): each position's entries."""
-        return contained_rows(lambda rows: self._read(rows, bag, seen), x)
-
-    def _read(self, x: Tensor, bag: Bag | None, seen: Tensor | None) -> Tensor:
-        if self.bag is None:
-            return self.head(x)
-        attended = torch.zeros_like(x)
-        if bag is not None:
-            held = unpadded(bag.observation, bag.count)
-            entries = self.dropout(self.embed(held, bag.previous_action))  # (B, N, D)
-            attended = self.bag(x, entries, bag.held if seen is None else seen)
-        return self.head(torch.cat([x, attended], -1))
+    def read(self, x: Tensor) -> Tensor:
+        """Compute Q (..., A) of encodings (B, T, D) or (B, D)."""
+        return contained_rows(self.head, x)
 
     def embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         """Embed observations and previous actions, (B, T, D), without their positions."""
@@ -394,37 +299,30 @@ class QNetwork(nn.Module):
     def _tokens(self, embedded: Tensor) -> Tensor:
         return self.dropout(self.positions(embedded))  # (B, T, D)
 
-    def at(
-        self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor,
-        bag: Bag | None = None,
-    ) -> Tensor:  # fmt: skip
+    def at(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Compute Q at position `index` (B,) of each window, (B, A); the last layer computes only that position."""
-        if bag is not None:  # here, as what stands inside `contained_at` looks at nothing again
-            bag = replace(bag, observation=unpadded(bag.observation, bag.count))
         return contained_at(
-            lambda seen, lengths, index: self.at_embedded(self.embed(seen, previous_action), lengths, index, bag),
+            lambda seen, lengths, index: self.at_embedded(self.embed(seen, previous_action), lengths, index),
             observation, lengths, index, self.causal, self.degree,
         )  # fmt: skip
 
-    def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor, bag: Bag | None = None) -> Tensor:
+    def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Compute `at` from what `embed` gives, (B, T, D)."""
         x = self._tokens(embedded)
         if not len(self.layers):
-            return self.read(self.norm(select(x, index)), bag)
+            return self.read(self.norm(select(x, index)))
         for layer in self.layers[:-1]:
             x = layer(x, lengths)
         x = self.layers[-1].at(x, lengths, index)  # type: ignore[operator]  # (B, D)
-        return self.read(self.norm(x), bag)
+        return self.read(self.norm(x))
 
-    def at_every_prefix(
-        self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None, bag: Bag | None = None
-    ) -> Tensor:
+    def at_every_prefix(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Compute Q at every position as if it were the newest of its window, (B, T, A), which is what acting reads.
 
         For a causal network that is `forward`. Where the last layer alone is bidirectional (`supports_prefixes`) it
         costs no more: at the newest position of a window its backward direction has made one step only.
         """
-        return self.read(self.encode(observation, previous_action, lengths, prefixes=True), bag)
+        return self.read(self.encode(observation, previous_action, lengths, prefixes=True))
 
     def step(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
@@ -438,21 +336,21 @@ class QNetwork(nn.Module):
     ) -> tuple[Tensor, list[Any]]:
         """Compute what the head reads of one step, (B, D), and the state after it."""
         x, after = self._encode_step(observation, previous_action, state, reset)
-        return separate(observation, x, tuple(itertools.chain.from_iterable(after)))[0], after
+        return unshared(observation, x, tuple(itertools.chain.from_iterable(after)))[0], after
 
     def _encode_step(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute `encode_step`; the encoding may share memory with the state."""
-        previous_action = self._known(previous_action, reset)
+        previous_action = self._actions_before(previous_action, reset)
 
         def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
             x = self.embed(observation.unsqueeze(1), previous_action.unsqueeze(1)).squeeze(1)  # (B, D)
-            return self._go_on("step", x, state, reset)
+            return self._run_layers("step", x, state, reset)
 
         if torch.is_grad_enabled():
             return contained_layers(run, observation, state, reset, self.degree)
-        return trusting(run, observation, state, reset)  # rows do not meet, and no gradient is there to spoil
+        return run_checked(run, observation, state, reset)  # rows do not meet, and no gradient is there to spoil
 
     def sequence(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
@@ -468,15 +366,15 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
     ) -> tuple[Tensor, list[Any]]:
         """Compute what the head reads of T steps, (B, T, D), and the state after them."""
-        previous_action = self._known(previous_action, reset)
+        previous_action = self._actions_before(previous_action, reset)
 
         def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
-            return self._go_on("sequence", self.embed(observation, previous_action), state, reset)
+            return self._run_layers("sequence", self.embed(observation, previous_action), state, reset)
 
         return contained_layers(run, observation, state, reset, self.degree)
 
-    def _known(self, previous_action: Tensor, reset: Tensor | None) -> Tensor:
-        """Give the previous actions, and "none yet" where an episode begins, whatever the caller gives there."""
+    def _actions_before(self, previous_action: Tensor, reset: Tensor | None) -> Tensor:
+        """Replace the previous action by "none yet" where an episode begins."""
         if self.action_embedding is None or reset is None:
             return previous_action
         if reset.dtype != torch.bool or reset.shape != previous_action.shape:
@@ -484,14 +382,15 @@ class QNetwork(nn.Module):
             raise UserError(f"reset is {given}; it must be bool {tuple(previous_action.shape)}")
         return torch.where(reset, self.num_actions, previous_action)
 
-    def _go_on(
+    def _run_layers(
         self, form: Literal["step", "sequence"], x: Tensor, state: list[Any] | None, reset: Tensor | None
     ) -> tuple[Tensor, list[Any]]:
-        after = []
+        """Call `form` of each layer in turn, and collect the states after them."""
+        states = []
         for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
-            x, carried = getattr(layer, form)(x, before, reset)
-            after.append(carried)
-        return self.norm(x), after
+            x, after = getattr(layer, form)(x, before, reset)
+            states.append(after)
+        return self.norm(x), states
 
     def initial_state(self, batch: int, device: torch.device) -> list[Any]:
         """Make the carried states of all layers for B fresh episodes (stateful networks only)."""
@@ -551,8 +450,8 @@ def _layer(config: NetworkConfig, row: Architecture) -> nn.Module:
 
 
 def _head(config: NetworkConfig, row: Architecture, num_actions: int) -> nn.Module:
-    """From the last encoding (..., D), and what is attended in the bag where there is one, to Q-values (..., A)."""
-    inputs = 2 * config.width if config.bag else config.width
+    """Make the head: from the last encoding (..., D) to Q-values (..., A)."""
+    inputs = config.width
     if config.form == "paper_equations":
         return nn.Linear(inputs, num_actions, bias=False)  # Eq. 22
     if row.head == "linear" and config.head_width is None:

@@ -1,9 +1,8 @@
 """Train a memory agent by recurrent PPO: `python -m dqn_memory.ppo --env Gridverse/Memory-5x5-v0`.
 
-Proximal policy optimisation (Schulman et al. 2017) with a memory, on the same rollouts as `pqn`: an actor and a critic
-read the same memory, advantages are those of GAE, and an update computes whole rollouts from the state before them.
-From top to bottom: the config, a run, the loss; the loop is `RolloutTrainer.iterate`. `--resume RUN`
-continues a run.
+Proximal policy optimisation (Schulman et al. 2017) with a memory that an actor and a critic read. From top to bottom:
+the config, the set-up, actions, the loop (collect, advantages, updates), the loss. `rollouts.py` collects rollouts and
+computes GAE. An update computes whole rollouts from the state before them. `--resume RUN` continues a run.
 
 Shapes: N environments, T steps of a rollout, B environments of a minibatch, A actions.
 """
@@ -12,33 +11,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.acting import ExplorationConfig, evaluate
+from dqn_memory import rollouts
 from dqn_memory.config import EvaluationConfig
-from dqn_memory.rollout_trainer import RolloutConfig, RolloutLearnerConfig, RolloutTrainer
-from dqn_memory.rollouts import Rollout, lambda_returns, masked_mean
+from dqn_memory.evaluation import evaluate
+from dqn_memory.exploration import ExplorationConfig, Explorer
+from dqn_memory.network_trainer import NetworkTrainer, average_parameters
+from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, gae, masked_mean
+from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.metrics import RunStats
-from dqn_memory.runs.seeding import seeded
+from dqn_memory.runs.metrics import Ended, RunStats
+from dqn_memory.runs.optimizers import set_learning_rate
+from dqn_memory.runs.seeding import generator, seed_dropout, seeded
 from dqn_memory.runs.settings import Bounds
-from dqn_memory.runs.trainer import named
 
 
-# ---- arguments -------------------------------------------------------------------------------------------------------
+# ---- config ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class PPOLearnerConfig(RolloutLearnerConfig):
+class PPOLearnerConfig:
     """Rollouts and the update from them."""
 
     rollout_steps: Annotated[int, Bounds(2, 10**6)] = 128
+    """Steps T of a rollout, in every environment; gradients go back that far."""
     epochs: Annotated[int, Bounds(1, 10**4)] = 4
+    """Passes over each rollout."""
+    minibatches: Annotated[int, Bounds(1)] = 4
+    """Updates of a pass, each from its share of the environments."""
+    gamma: Annotated[float, Bounds(0, 1)] = 0.99
+    """Discount per environment step."""
     trace_decay: Annotated[float, Bounds(0, 1)] = 0.95
+    """Lambda of GAE: 0 looks one step ahead, 1 to the end of the rollout."""
+    learning_rate: Annotated[float, Bounds(above=0)] = 1e-3
+    """Adam's learning rate."""
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.1
+    """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
     max_grad_norm: Annotated[float, Bounds(above=0)] = 0.5
+    """Largest global L2 norm of the gradient."""
+    reward_scale: Annotated[float, Bounds(above=0)] | None = 1.0
+    """Factor on rewards in what is learned (None: one over the standard deviation of all episodes' returns so far)."""
+    ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
+    """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""
     clip: Annotated[float, Bounds(above=0)] = 0.2
     """How far the ratio of new to old probability may leave 1 before it earns nothing more."""
     entropy_weight: Annotated[float, Bounds(0)] = 0.03
@@ -52,8 +69,7 @@ class PPOEvaluationConfig(EvaluationConfig):
     """Evaluation while training."""
 
     policy: Literal["sampled", "greedy"] = "sampled"
-    """`sampled` draws actions as in training; `greedy` takes the most probable ones, which can walk in circles, and
-    plays sampled ones at the end, too."""
+    """`sampled` draws actions as in training; `greedy` takes the most probable ones, and the end plays both."""
 
 
 @dataclass(frozen=True)
@@ -89,31 +105,119 @@ class PPOConfig(RolloutConfig):
             )
 
 
+class ActorCritic(NamedTuple):
+    """Outputs of the actor and of the critic for one encoding."""
+
+    logits: Tensor  # (..., A)
+    value: Tensor  # (...)
+
+
 # ---- a run -----------------------------------------------------------------------------------------------------------
-class PPOTrainer(RolloutTrainer[PPOConfig]):
+class PPOTrainer(NetworkTrainer[PPOConfig]):
     """Recurrent PPO: environments, actor and critic, optimiser, random streams, counters."""
 
     kind = "ppo"
-    evaluation_flags = (*RolloutTrainer.evaluation_flags, "policy")
     config_class = PPOConfig
+    evaluation_flags = (*NetworkTrainer.evaluation_flags, "policy")
     shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "entropy": "losses/entropy"}
-    critic: nn.Sequential
+    state_names = ("collector", "explorer", "exploration", "drawing")
 
     def __init__(self, config: PPOConfig) -> None:
         super().__init__(config)
+        learner, streams, num_envs = config.learner, self.streams, config.environment.num_envs
         self.stats = RunStats(self.device, "losses/loss")
-
-    def build_networks(self, averaged: bool) -> None:
-        """Build the networks, and a critic that reads what the policy reads."""
-        super().build_networks(averaged)
-        width = self.network.config.width
-        with seeded(self.streams.network + 1):
+        # networks
+        self.build_networks(learner.ema_decay > 0)
+        width = config.network.width
+        with seeded(streams.network + 1):
             critic = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
         self.critic = critic.to(self.device)
+        self.predictor = Predictor.build(config.prediction, self.network, streams.network + 2)
+        self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
+        # rollouts
+        self.exploration = generator(streams.exploration, self.device)  # of actions
+        self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
+        self.collector = Collector(self.fleet, self.network, self.explorer, learner.rollout_steps, learner.reward_scale)
+        # updates
+        self.drawing = generator(streams.replay)  # of minibatches
+        learned = (self.network, self.critic, self.predictor)
+        self.optimizer = rollouts.make_adam(learned, learner.learning_rate, self.device)
+        self.optimizers = [self.optimizer]
+        self.learn_once = self.learn  # or the same as one CUDA graph
+        if config.compute.engine == "cudagraph":
+            networks = self.networks().values()
+            self.learn_once = rollouts.CapturedIteration(self.learn, self.collector, networks, self.optimizer)
+        seed_dropout(streams.dropout)
 
-    def read(self, x: Tensor) -> Tensor:
-        """Compute logits and the value of encodings (..., D), (..., A + 1)."""
-        return torch.cat((super().read(x), self.critic(x)), -1)
+    # ---- act -----------------------------------------------------------------------------------------------------
+    def read(self, x: Tensor) -> ActorCritic:
+        """Compute logits and values from the network's encodings (..., D)."""
+        both = torch.cat((self.network.read(x), self.critic(x)), -1)  # gradients of two tensors would round otherwise
+        return ActorCritic(both[..., :-1], both[..., -1])
+
+    def choose(self, outputs: ActorCritic) -> Tensor:
+        """Draw actions (N,) from the policy: the least of exponential times, whose rates are its probabilities."""
+        times = torch.empty_like(outputs.logits).exponential_(generator=self.exploration)  # (N, A)
+        return (outputs.logits.softmax(1) / times).argmax(1)
+
+    # ---- the loop ------------------------------------------------------------------------------------------------
+    def iterate(self) -> None:
+        """Collect one rollout, learn from it, forget it."""
+        learner, progress = self.config.learner, self.steps / self.config.total_steps
+        set_learning_rate(self.optimizer, learner.final_lr_fraction, progress)
+        schedule = Schedule.draw(learner, self.explorer, self.drawing, self.fleet.num_envs, self.steps, self.updates)
+        episodes, metrics = self.learn_once(schedule)
+        self.iterations += 1
+        self.updates += learner.epochs * learner.minibatches
+        self.stats.count_episodes(episodes)
+        self.stats.count_update(metrics, self.steps)
+
+    def learn(self, schedule: Schedule) -> tuple[Ended, dict[str, Tensor]]:
+        """Collect one rollout and learn from it; give the episodes that ended, and metrics of all updates."""
+        learner, updates = self.config.learner, []
+        parameters = self.optimizer.param_groups[0]["params"]
+        entropy_weight = learner.entropy_weight * self.optimizer.param_groups[0]["lr"] / learner.learning_rate
+
+        # collect
+        rollout, episodes = self.collector.collect(self.read, self.choose, schedule.epsilon)
+        advantage, returns = gae(rollout, learner.gamma, learner.trace_decay)  # (N, T)
+
+        # update
+        for rows, decay in schedule.minibatches(learner.minibatches):
+            part = rollout.rows(rows)
+            x, _ = self.network.encode_sequence(*part.inputs)  # (B, T, D)
+            loss, metrics = ppo_loss(self.read(x), part, advantage[rows], returns[rows], learner, entropy_weight)
+            loss = loss + self.network.regularisation()
+            if self.predictor is not None:
+                error = self.predictor.loss(x, part)
+                loss, metrics["losses/prediction"] = loss + error, error.detach()
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(parameters, learner.max_grad_norm, foreach=True)
+            self.optimizer.step()
+            self.network.project()
+            if self.evaluated is not self.network:
+                average_parameters(self.network, self.evaluated, decay)
+            updates.append(metrics | {"grad/norm": norm.detach()})
+        return episodes, rollouts.stack_metrics(updates)
+
+    # ---- what the base class asks for ----------------------------------------------------------------------------
+    def begin(self) -> None:
+        self.collector.begin()
+
+    def networks(self) -> dict[str, Any]:
+        """List the network, its average, the critic, and the predictor where there is one."""
+        predictor = {} if self.predictor is None else {"predictor": self.predictor}
+        return super().networks() | predictor | {"critic": self.critic}
+
+    @classmethod
+    def variant(cls, config: PPOConfig) -> str:
+        return f"{cls.kind}-{super().variant(config)}"
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of a rollout."""
+        return self.fleet.num_envs * self.config.learner.rollout_steps
 
     def final_scalars(self) -> dict[str, float]:
         """Score sampled actions, too, where evaluations are greedy: what PPO learns is a policy to sample from."""
@@ -121,48 +225,28 @@ class PPOTrainer(RolloutTrainer[PPOConfig]):
         if self.config.evaluation.policy == "greedy":
             setup = replace(self.config.eval_setup(self.device), sampled=True)
             episodes, seed = self.config.evaluation.final_episodes, self.evaluation_seed(final=True)
-            found |= named("sampled", evaluate(self.evaluated, setup, episodes, seed))
+            found |= evaluate(self.evaluated, setup, episodes, seed).scalars("sampled")
         return found
-
-    # ---- act, targets, loss --------------------------------------------------------------------------------------
-    def choose(self, outputs: Tensor) -> Tensor:
-        """Draw actions from the policy: the least of exponential times, whose rates are its probabilities."""
-        times = torch.empty_like(outputs[:, :-1]).exponential_(generator=self.exploration)  # (N, A)
-        return (outputs[:, :-1].softmax(1) / times).argmax(1)
-
-    def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
-        """Compute returns and advantages (GAE)."""
-        value, following, learner = rollout.outputs[..., -1], rollout.following[..., -1], self.config.learner  # (N, T)
-        returns = lambda_returns(rollout, value, following, learner.gamma, learner.trace_decay)
-        return returns, returns - value
-
-    def loss(self, outputs: Tensor, rollout: Rollout, *targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the clipped objective with the critic's error and the entropy."""
-        learner = self.config.learner
-        entropy_weight = learner.entropy_weight * self.optimizer.param_groups[0]["lr"] / learner.learning_rate
-        return ppo_loss(outputs, rollout, targets, learner, entropy_weight)
 
 
 # ---- loss ------------------------------------------------------------------------------------------------------------
 def ppo_loss(
-    outputs: Tensor, rollout: Rollout, targets: tuple[Tensor, ...], config: PPOLearnerConfig,
+    outputs: ActorCritic, rollout: Rollout[ActorCritic], advantage: Tensor, returns: Tensor, config: PPOLearnerConfig,
     entropy_weight: float | Tensor,
 ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
     """Compute the clipped objective of the policy, the critic's error and the entropy, a scalar, and its metrics.
 
-    `outputs` (B, T, A + 1) are of the network now, those in the rollout of the network that acted; `targets` are
-    returns and advantages.
+    `outputs` (B, T) are of the network now, those in the rollout of the network that acted.
     """
-    returns, advantage = targets
     taken = rollout.action.unsqueeze(2)
-    logs, before = outputs[..., :-1].log_softmax(2), rollout.outputs[..., :-1].log_softmax(2)  # (B, T, A)
+    logs, before = outputs.logits.log_softmax(2), rollout.outputs.logits.log_softmax(2)  # (B, T, A)
     own = ~rollout.random  # the policy is held to account for these alone
     change = (logs.gather(2, taken) - before.gather(2, taken)).squeeze(2)  # (B, T)
     ratio = torch.where(own, change, 0.0).exp()  # a random action can be so unlikely that its own would overflow
     scaled = advantage - masked_mean(advantage, own)
     scaled = scaled / (masked_mean(scaled.square(), own).sqrt() + 1e-8)
     policy = -masked_mean(torch.minimum(ratio * scaled, ratio.clamp(1 - config.clip, 1 + config.clip) * scaled), own)
-    error = (outputs[..., -1] - returns).square().mean()
+    error = (outputs.value - returns).square().mean()
     entropy = -masked_mean((logs.exp() * logs).sum(2), own)
     loss = policy + config.value_weight * error - entropy_weight * entropy
     return loss, {

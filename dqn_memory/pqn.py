@@ -3,8 +3,9 @@
 PQN, the parallelised Q-network (Gallici et al. 2025), with a memory: many environments at once, Q(lambda) targets of
 whole rollouts, no replay, a few epochs of minibatches of environments over each rollout. Unlike the published form it
 takes targets from the average of its weights, without which success comes and goes (results/learning/rollouts.md).
-The network acts from a carried state, so its memory must be one that streams. From top to bottom: the config, a run,
-the targets, the loss; the loop is `RolloutTrainer.iterate`. `--resume RUN` continues a run.
+The network acts from a carried state, so its memory must be one that streams. From top to bottom: the config, the
+set-up, actions, the loop (collect, targets, updates), the loss. `rollouts.py` collects rollouts and computes Q(lambda).
+`--resume RUN` continues a run.
 
 Shapes: N environments, T steps of a rollout, B environments of a minibatch, A actions.
 """
@@ -13,27 +14,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dqn_memory.acting import ExplorationConfig
-from dqn_memory.rollout_trainer import RolloutConfig, RolloutLearnerConfig, RolloutTrainer
-from dqn_memory.rollouts import Rollout, lambda_returns
+from dqn_memory import rollouts
+from dqn_memory.exploration import ExplorationConfig, Explorer
+from dqn_memory.network_trainer import NetworkTrainer, average_parameters
+from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, q_lambda
+from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.metrics import Ended
+from dqn_memory.runs.optimizers import set_learning_rate
+from dqn_memory.runs.seeding import generator, seed_dropout
 from dqn_memory.runs.settings import Bounds
 
 
-# ---- arguments -------------------------------------------------------------------------------------------------------
+# ---- config ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class PQNLearnerConfig(RolloutLearnerConfig):
+class PQNLearnerConfig:
     """Rollouts and the update from them."""
 
-    cut: Literal["none", "watkins"] = "none"
-    """Where returns stop besides at ends of episodes: nowhere, or at actions that were not greedy (Watkins 1989)."""
-    action_gap: Annotated[float, Bounds(0, below=1)] = 0.0
-    """Alpha of advantage learning (Bellemare et al. 2016): the gap between Q of the best action and of another grows by
-    1 / (1 - alpha), which matters where an action lasts a small part of an episode."""
+    removed: ClassVar[dict[str, Any]] = {"cut": "none", "action_gap": 0.0}
+
+    rollout_steps: Annotated[int, Bounds(2, 10**6)] = 64
+    """Steps T of a rollout, in every environment; gradients go back that far."""
+    epochs: Annotated[int, Bounds(1, 10**4)] = 2
+    """Passes over each rollout."""
+    minibatches: Annotated[int, Bounds(1)] = 4
+    """Updates of a pass, each from its share of the environments."""
+    gamma: Annotated[float, Bounds(0, 1)] = 0.99
+    """Discount per environment step."""
+    trace_decay: Annotated[float, Bounds(0, 1)] = 0.9
+    """Lambda of Q(lambda): 0 looks one step ahead, 1 to the end of the rollout."""
+    learning_rate: Annotated[float, Bounds(above=0)] = 1e-3
+    """Adam's learning rate."""
+    final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.05
+    """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
+    max_grad_norm: Annotated[float, Bounds(above=0)] = 1.0
+    """Largest global L2 norm of the gradient."""
+    reward_scale: Annotated[float, Bounds(above=0)] | None = 1.0
+    """Factor on rewards in what is learned (None: one over the standard deviation of all episodes' returns so far)."""
+    ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
+    """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""
 
 
 @dataclass(frozen=True)
@@ -53,43 +76,127 @@ class PQNConfig(RolloutConfig):
     )
 
 
+class QValues(NamedTuple):
+    """Outputs of a Q-network for one encoding."""
+
+    q: Tensor  # (..., A)
+
+    @property
+    def value(self) -> Tensor:
+        """V of each observation: Q of the best action, (...)."""
+        return self.q.amax(-1)
+
+
 # ---- a run -----------------------------------------------------------------------------------------------------------
-class PQNTrainer(RolloutTrainer[PQNConfig]):
+class PQNTrainer(NetworkTrainer[PQNConfig]):
     """PQN with memory: environments, network, optimiser, random streams, counters."""
 
     kind = "pqn"
     config_class = PQNConfig
     shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "loss": "losses/td_loss"}
+    state_names = ("collector", "explorer", "exploration", "drawing")
 
-    # ---- act, targets, loss --------------------------------------------------------------------------------------
-    def choose(self, outputs: Tensor) -> Tensor:
-        return outputs.argmax(1)
+    def __init__(self, config: PQNConfig) -> None:
+        super().__init__(config)
+        learner, streams, num_envs = config.learner, self.streams, config.environment.num_envs
+        # networks
+        self.build_networks(learner.ema_decay > 0)
+        self.predictor = Predictor.build(config.prediction, self.network, streams.network + 2)
+        self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
+        # rollouts
+        self.exploration = generator(streams.exploration, self.device)  # of actions
+        self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
+        self.collector = Collector(self.fleet, self.network, self.explorer, learner.rollout_steps, learner.reward_scale)
+        # updates
+        self.drawing = generator(streams.replay)  # of minibatches
+        learned = (self.network, self.predictor)
+        self.optimizer = rollouts.make_adam(learned, learner.learning_rate, self.device)
+        self.optimizers = [self.optimizer]
+        self.learn_once = self.learn  # or the same as one CUDA graph
+        if config.compute.engine == "cudagraph":
+            networks = self.networks().values()
+            self.learn_once = rollouts.CapturedIteration(self.learn, self.collector, networks, self.optimizer)
+        seed_dropout(streams.dropout)
 
-    def targets(self, rollout: Rollout) -> tuple[Tensor, ...]:
-        """Compute Q(lambda) targets by the averaged network, whose Q does not chase its own errors.
+    # ---- act -----------------------------------------------------------------------------------------------------
+    def read(self, x: Tensor) -> QValues:
+        """Compute Q from the network's encodings (..., D)."""
+        return QValues(self.network.read(x))
 
-        It begins a rollout with the state that the acting network carried, not with one of its own; what that changes
-        is small and fades over the rollout's steps.
+    def choose(self, outputs: QValues) -> Tensor:
+        """Choose the best actions (N,)."""
+        return outputs.q.argmax(1)
+
+    # ---- the loop ------------------------------------------------------------------------------------------------
+    def iterate(self) -> None:
+        """Collect one rollout, learn from it, forget it."""
+        learner, progress = self.config.learner, self.steps / self.config.total_steps
+        set_learning_rate(self.optimizer, learner.final_lr_fraction, progress)
+        schedule = Schedule.draw(learner, self.explorer, self.drawing, self.fleet.num_envs, self.steps, self.updates)
+        episodes, metrics = self.learn_once(schedule)
+        self.iterations += 1
+        self.updates += learner.epochs * learner.minibatches
+        self.stats.count_episodes(episodes)
+        self.stats.count_update(metrics, self.steps)
+
+    def learn(self, schedule: Schedule) -> tuple[Ended, dict[str, Tensor]]:
+        """Collect one rollout and learn from it; give the episodes that ended, and metrics of all updates."""
+        learner, updates = self.config.learner, []
+        parameters = self.optimizer.param_groups[0]["params"]
+
+        # collect
+        rollout, episodes = self.collector.collect(self.read, self.choose, schedule.epsilon)
+        target = self.targets(rollout)  # (N, T)
+
+        # update
+        for rows, decay in schedule.minibatches(learner.minibatches):
+            part = rollout.rows(rows)
+            x, _ = self.network.encode_sequence(*part.inputs)  # (B, T, D)
+            loss, metrics = q_loss(self.read(x).q, part.action, target[rows])
+            loss = loss + self.network.regularisation()
+            if self.predictor is not None:
+                error = self.predictor.loss(x, part)
+                loss, metrics["losses/prediction"] = loss + error, error.detach()
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            norm = nn.utils.clip_grad_norm_(parameters, learner.max_grad_norm, foreach=True)
+            self.optimizer.step()
+            self.network.project()
+            if self.evaluated is not self.network:
+                average_parameters(self.network, self.evaluated, decay)
+            updates.append(metrics | {"grad/norm": norm.detach()})
+        return episodes, rollouts.stack_metrics(updates)
+
+    @torch.no_grad()
+    def targets(self, rollout: Rollout[QValues]) -> Tensor:
+        """Compute Q(lambda) targets by the averaged network, whose Q does not chase its own errors, (N, T).
+
+        It begins a rollout with the state that the acting network carried, not with one of its own. The difference is
+        small and fades over the rollout's steps.
         """
-        with torch.no_grad():
-            q, _ = self.evaluated.sequence(*rollout.inputs)  # (N, T, A)
-        return (q_lambda(rollout, q, self.config.learner),)
+        q, _ = self.evaluated.sequence(*rollout.inputs)  # (N, T, A)
+        return q_lambda(rollout, q, self.config.learner.gamma, self.config.learner.trace_decay)
 
-    def loss(self, outputs: Tensor, rollout: Rollout, *targets: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        return td_loss(outputs, rollout.action, *targets)
+    # ---- what the base class asks for ----------------------------------------------------------------------------
+    def begin(self) -> None:
+        self.collector.begin()
+
+    def networks(self) -> dict[str, Any]:
+        """List the network, its average, and the predictor where there is one."""
+        return super().networks() | ({} if self.predictor is None else {"predictor": self.predictor})
+
+    @classmethod
+    def variant(cls, config: PQNConfig) -> str:
+        return f"{cls.kind}-{super().variant(config)}"
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of a rollout."""
+        return self.fleet.num_envs * self.config.learner.rollout_steps
 
 
-# ---- targets and loss ------------------------------------------------------------------------------------------------
-def q_lambda(rollout: Rollout, q: Tensor, config: PQNLearnerConfig) -> Tensor:
-    """Compute Q(lambda) targets, (N, T), from Q (N, T, A) and what the network that acted said of a rollout's end."""
-    value, following = q.max(2).values, rollout.following.max(2).values  # (N, T)
-    kept = rollout.action == q.argmax(2) if config.cut == "watkins" else None
-    target = lambda_returns(rollout, value, following, config.gamma, config.trace_decay, kept)
-    taken = q.gather(2, rollout.action.unsqueeze(2)).squeeze(2)
-    return target - config.action_gap * (value - taken)
-
-
-def td_loss(q: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+# ---- loss ------------------------------------------------------------------------------------------------------------
+def q_loss(q: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute half of the mean squared error of Q (B, T, A) of the actions taken (B, T), a scalar, and its metrics."""
     chosen = q.gather(2, action.unsqueeze(2)).squeeze(2)  # (B, T)
     loss = 0.5 * (chosen - target).square().mean()

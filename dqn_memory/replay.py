@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.blocks.bag import Bag
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import require
 from dqn_memory.runs.ring import Ring
@@ -33,7 +32,6 @@ class WindowBatch:
     terminated: Tensor  # (B, T), True in the padding, as the published code stores it
     lengths: Tensor  # (B,): L, the number of real transitions, 1 .. K
     terminal_weight: Tensor  # (): weight of terminal steps in the loss
-    bag: Bag | None = None  # steps from before each window
 
 
 @dataclass
@@ -49,8 +47,6 @@ class ContextBatch:
     next_observation: Tensor  # (B, K, ...)
     next_previous_action: Tensor  # (B, K)
     next_lengths: Tensor  # (B,)
-    left: Tensor  # (B,): steps at the beginning of the first context that the next one no longer holds
-    bag: Bag | None = None  # steps from before each context
 
 
 class Replay(Ring):
@@ -202,29 +198,7 @@ class Replay(Ring):
             next_observation=next_observation,
             next_previous_action=next_previous,
             next_lengths=next_lengths,
-            left=taken + lengths - next_lengths,
         )
-
-    def bag(self, drawn: Tensor, context: int, size: int, generator: torch.Generator) -> Bag:
-        """Draw up to N = `size` steps of the same episode from before the window that ends at each drawn cell.
-
-        Each set of those that are still held is equally likely, and each step comes with the action that led to it.
-        """
-        column, env = drawn // self.num_envs, drawn % self.num_envs
-        time = torch.from_numpy(self.host["time"][(column % self.num_columns).numpy(), env.numpy()]).long()
-        first = (column - time).clamp(min=self.oldest)
-        steps = (column - context + 1 - first).clamp(min=0)  # (B,), to be drawn from
-        count = steps.clamp(max=size)
-        u = torch.rand(size, len(drawn), generator=generator, dtype=torch.float64)
-        chosen = torch.full((len(drawn), size), -1)
-        for place in range(size):  # Floyd's draw without replacement (Bentley and Floyd 1987)
-            last = steps - count + place
-            pick = (u[place] * (last + 1)).long()
-            taken = (chosen == pick.unsqueeze(1)).any(1)
-            chosen[:, place] = torch.where(taken, last, pick)
-        columns, envs = (first.unsqueeze(1) + chosen).to(self.device), env.unsqueeze(1).to(self.device)
-        previous = self._at("previous_action", columns, envs).long()
-        return Bag(self._at("observation", columns, envs), previous, count.to(self.device))
 
     def _lengths(self, column: Tensor, env: Tensor, context: int) -> Tensor:
         return (self._at("time", column, env) + 1).clamp(max=context)

@@ -1,98 +1,308 @@
-"""Rollouts: T steps of N environments by a network that acts from a carried state, and the returns that follow them.
+"""Rollouts: T steps of N environments, how they are collected, the returns that follow, and what is predicted.
 
-What `pqn` and `ppo` share. An episode goes on from one rollout to the next, with the state that the network carries; an
-update computes the whole rollout by `QNetwork.encode_sequence`, from the state that stood before its first step.
+`ppo` and `pqn` call what stands here. An episode goes on from one rollout to the next, with the state that the network
+carries. An update computes a whole rollout by `QNetwork.encode_sequence`, from the state before its first step.
 
-Shapes: N environments, T steps of a rollout, A outputs of the network for a step.
+Shapes: N environments, T steps of a rollout, B environments of a minibatch, A actions, E passes, U updates.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from dqn_memory.acting import Kept
-from dqn_memory.network import ObservationSpec, QNetwork
-from dqn_memory.runs.settings import Bounds
+from dqn_memory.actors import ActingState
+from dqn_memory.config import ComputeConfig, EvaluationConfig
+from dqn_memory.evaluation import EvalSetup
+from dqn_memory.exploration import ExplorationConfig, Explorer
+from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
+from dqn_memory.network_trainer import averaging
+from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
+from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.metrics import Ended
+from dqn_memory.runs.seeding import seeded
+from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
+from dqn_memory.runs.stateful import Stateful
+from dqn_memory.size import on_meta
 from envs.core import Step
 from envs.fleet import Fleet
-
-Column = tuple[Tensor, ...]  # one step of each environment: the parts of a Rollout in their order, but for the state
-
-
-# ---- novelty and prediction ------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class NoveltyConfig:
-    """A reward for seeing in an episode what it has not shown before."""
-
-    novelty_weight: Annotated[float, Bounds(0)] = 0.0
-    """Reward for an observation that is new in its episode, in the units of scaled rewards; it falls linearly to 0 (0:
-    none)."""
-    novelty_steps: Annotated[int, Bounds(1)] = 1_000_000
-    """Environment steps until it is 0."""
-
-    def weight(self, step: int) -> float:
-        """Compute the reward after `step` environment steps."""
-        return self.novelty_weight * max(0.0, 1 - step / self.novelty_steps)
+from envs.registry import WORLDS
 
 
-class Novelty(Kept):
-    """Tell which observations an episode has not shown before, by 12 bits of a hash.
-
-    Tokens are mixed by random odd factors; anything else gives the signs of random projections (Tang et al. 2017,
-    SimHash). Episodic counts reward a search through each episode anew (Raileanu and Rocktaeschel 2020).
-    """
-
-    kept = ("seen",)
-    bits = 12
-
-    def __init__(self, spec: ObservationSpec, num_envs: int, device: torch.device) -> None:
-        generator = torch.Generator().manual_seed(0)  # the same hash in every run
-        self.device, inputs = device, math.prod(spec.shape)
-        if spec.kind == "discrete":
-            factors = torch.randint(1 << 62, (inputs,), generator=generator)
-            self.factors = (2 * factors + 1).to(device)  # (d,)
-        else:
-            self.directions = torch.randn(inputs, self.bits, generator=generator).to(device)  # (d, 12)
-            self.offsets = (2 * torch.rand(self.bits, generator=generator) - 1).to(device)
-        self.tokens = spec.kind == "discrete"
-        self.seen = torch.zeros(num_envs, 1 << self.bits, dtype=torch.bool, device=device)
-
-    def hashes(self, observation: Tensor) -> Tensor:
-        """Map observations (N, ...) to 0 .. 4095, (N,)."""
-        flat = observation.flatten(1)
-        if self.tokens:
-            mixed = (flat.long() * self.factors).sum(1) * self.factors[0]  # overflow wraps around
-            return mixed >> (64 - self.bits) & ((1 << self.bits) - 1)
-        signs = flat.float() @ self.directions + self.offsets > 0  # (N, 12)
-        return (signs * (2 ** torch.arange(self.bits, device=self.device))).sum(1)
-
-    def first_sight(self, observation: Tensor, after: Tensor, reset: Tensor) -> Tensor:
-        """Tell where `after`, which follows `observation`, is new in its episode, (N,), and note both."""
-        self.seen &= ~reset.unsqueeze(1)
-        self.seen.scatter_(1, self.hashes(observation).unsqueeze(1), True)
-        index = self.hashes(after).unsqueeze(1)
-        new = ~self.seen.gather(1, index)
-        self.seen.scatter_(1, index, True)
-        return new.squeeze(1)
-
-
+# ---- config ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class PredictionConfig:
-    """An auxiliary loss: tell from what is remembered and the action what comes next."""
+    """An auxiliary loss: predict what comes next from the encoding and the action."""
 
     prediction_weight: Annotated[float, Bounds(0)] = 1.0
     """Weight of the loss of predicting the next observation (of images nothing) and the reward, at ends of episodes as
     much as elsewhere (0: none)."""
 
 
+@dataclass(frozen=True)
+class RolloutConfig:
+    """All that the configs of `ppo` and `pqn` have in common; each has a learner of its own."""
+
+    acting_state: ClassVar[ActingState] = "episode"
+    whole_windows: ClassVar[bool] = False
+    removed: ClassVar[dict[str, Any]] = {"novelty": {"novelty_weight": 0.0, "novelty_steps": ...}}
+    stochastic: ClassVar[bool] = False  # whether outputs are logits to draw actions by
+    first_flags: ClassVar[tuple[str, ...]] = ("config", "env", "architecture", "total_steps", "seed", "run", "device")
+
+    environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=256))
+    network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
+    learner: Any = None
+    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+    prediction: PredictionConfig = field(default_factory=PredictionConfig)
+    evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))
+    output: OutputConfig = field(default_factory=lambda: OutputConfig(log_every=50_000, checkpoint_every=1_000_000))
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    seed: Annotated[int, Bounds(0, below=2**63)] = 1
+    """Seed of every random stream: environments, exploration, minibatches, evaluation, network, dropout."""
+    total_steps: Annotated[int, Bounds(1)] = 3_000_000
+    """Environment steps of the run, rounded up to whole rollouts of all environments."""
+    match: str | None = None
+    """Trainable parameters to match, such as 100k: sets width and head width (a critic's apart)."""
+    plugin: Repeatable = ()
+    """Modules imported first, which register blocks, priors, architectures or environments of their own. One that a
+    --config names is imported only where this flag names it too."""
+
+    def check(self) -> None:
+        """Raise a UserError for values, or a combination of parts, that cannot work."""
+        check_numbers(self)
+        check_parts(self, "network", "exploration", "output", "compute")
+        check_goal(self)
+        self.network.check_prior()
+        name, minibatches, num_envs = self.network.architecture, self.learner.minibatches, self.environment.num_envs
+        if self.compute.engine == "compile":
+            raise UserError("--engine compile is for the window learner; rollouts take eager, or cudagraph on CUDA")
+        if self.compute.engine == "cudagraph" and self.environment.env.removeprefix("envs:") not in WORLDS:
+            raise UserError(f"--engine cudagraph needs an environment of tensors, which {self.environment.env} is not")
+        if steps := self.exploration.prepopulate:
+            raise UserError(f"--prepopulate {steps} fills a replay, and rollouts have none; use --random-start-steps")
+        if dropout := self.network.dropout:
+            raise UserError(
+                f"--dropout {dropout} would let an update see other outputs than its rollout was drawn by; use "
+                "--dropout 0"
+            )
+        if self.network.row().positions != "none":
+            own = self.network.position_encoding
+            raise UserError(
+                (f"--position-encoding {own}" if own else f"--architecture {name}") + " encodes places in a window, "
+                "which a carried state has not; use a memory that streams, such as gru, and --position-encoding none"
+            )
+        if not on_meta(self.network, ObservationSpec("continuous", (1,)), 2).stateful:
+            raise UserError(
+                f"--architecture {name} cannot act step by step from a carried state; use a memory that streams, such "
+                "as gru, or derive your own from blocks.Memory"
+            )
+        if minibatches > num_envs:
+            raise UserError(f"--minibatches {minibatches} is more than --num-envs {num_envs}; lower it")
+
+    def env_kwargs(self, training: bool = True) -> dict[str, Any]:
+        """Give the keywords of the environment's constructor, with the time limit of training or of evaluations."""
+        return self.environment.kwargs(training)
+
+    def eval_setup(self, device: torch.device) -> EvalSetup:
+        """Say where and how this run's network is evaluated."""
+        return EvalSetup.of(self, device)
+
+
+# ---- collect ---------------------------------------------------------------------------------------------------------
+class Outputs(Protocol):
+    """A network's outputs, a NamedTuple of tensors whose leading dimensions are those of the encodings."""
+
+    @property
+    def value(self) -> Tensor:
+        """V of each observation."""
+
+
+Out = TypeVar("Out", bound=Outputs)
+
+
+class Rollout(NamedTuple, Generic[Out]):
+    """T consecutive steps of each of N environments. One step has no dimension T, and an empty state."""
+
+    observation: Tensor  # (N, T, ...)
+    previous_action: Tensor  # (N, T), the action that led to each observation; A where an episode begins
+    reset: Tensor  # (N, T), where an episode begins
+    action: Tensor  # (N, T)
+    random: Tensor  # (N, T), where the action was not the network's own
+    reward: Tensor  # (N, T), scaled
+    terminated: Tensor  # (N, T)
+    done: Tensor  # (N, T)
+    outputs: Out  # (N, T, ...), of the network as it acted
+    bootstrap: Tensor  # (N, T), V of the observation after a step where it ends the rollout or is cut off, else 0
+    state: list[Any]  # of the network before the first step, rows first
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, list[Any], Tensor]:
+        """What the network read: observations, previous actions, the state before them, resets."""
+        return self.observation, self.previous_action, self.state, self.reset
+
+    def rows(self, index: Tensor) -> Rollout[Out]:
+        """Select environments."""
+        return tree_map(lambda part: part[index], self)
+
+
+class Collector(Stateful):
+    """Act in all environments, and carry observations and the network's state from one rollout to the next."""
+
+    state_names = ("observation", "previous_action", "reset", "state", "moments")
+
+    def __init__(
+        self, fleet: Fleet, network: QNetwork, explorer: Explorer, length: int, reward_scale: float | None = None
+    ) -> None:
+        self.fleet, self.network, self.explorer, self.length = fleet, network, explorer, length
+        self.reward_scale, self.device = reward_scale, fleet.device
+        self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)  # returns: number, sum, sum of squares
+        self.begin()
+
+    def begin(self) -> None:
+        """Start episodes in all environments, from the network's initial state."""
+        rows = self.fleet.num_envs
+        self.observation = self.fleet.reset()  # (N, ...)
+        self.previous_action = torch.full((rows,), self.fleet.num_actions, device=self.device)  # A: none yet
+        self.reset = torch.ones(rows, dtype=torch.bool, device=self.device)
+        self.state = self.network.initial_state(rows, self.device)
+
+    @torch.no_grad()
+    def collect(
+        self, read: Callable[[Tensor], Out], choose: Callable[[Out], Tensor], epsilon: Tensor
+    ) -> tuple[Rollout[Out], Ended]:
+        """Take T steps in every environment; give them and the episodes that ended, (T, N).
+
+        Args:
+            read: computes outputs (N, ...) from the network's encodings (N, D).
+            choose: chooses actions (N,) by outputs.
+            epsilon: share of random actions at each step, (T,).
+        """
+        before, transitions, steps = self.state, list[Rollout[Out]](), list[Step]()
+        for t in range(self.length):
+            x, state = self.network.encode_step(self.observation, self.previous_action, self.state, self.reset)
+            outputs = read(x)
+            action, random = self.explorer.choose(choose(outputs), epsilon[t], self.reset)  # (N,)
+            step = self.fleet.step(action)
+            cut = ~step.terminated if t + 1 == self.length else step.truncated
+            bootstrap = torch.zeros_like(outputs.value)
+            if self.device.type != "cpu" or bool(cut.any()):
+                goes_on = torch.zeros_like(self.reset)
+                x, _ = self.network.encode_step(step.final_observation, action, state, goes_on)
+                bootstrap = torch.where(cut, read(x).value, bootstrap)
+            transitions.append(
+                Rollout(
+                    self.observation, self.previous_action, self.reset, action, random, self.scaled_reward(step),
+                    step.terminated, step.done, outputs, bootstrap, state=[],
+                )
+            )  # fmt: skip
+            steps.append(step)
+            self.observation, self.reset, self.state = step.observation, step.done, state
+            self.previous_action = torch.where(step.done, self.fleet.num_actions, action)
+        rollout = tree_map(lambda *parts: torch.stack(parts, 1), *transitions)
+        return rollout._replace(state=before), ended_episodes(steps)
+
+    def scaled_reward(self, step: Step) -> Tensor:
+        """Divide rewards by the standard deviation of the returns of all episodes so far, where no scale is given.
+
+        One learning rate and one entropy weight then serve environments whose rewards are 1 and those whose are -50.
+        Rewards stay as they are until as many episodes have ended as there are environments.
+        """
+        if self.reward_scale is not None:
+            return step.reward * self.reward_scale
+        done, returns = step.done, step.episode_return
+        self.moments = self.moments + torch.stack((done, done * returns, done * returns.square())).sum(1)
+        mean, square = self.moments[1:] / self.moments[0].clamp(min=1)
+        spread = (square - mean.square()).clamp(min=0).sqrt()
+        differ = spread > 1e-4 * square.sqrt()  # else it is what rounding leaves of equal returns
+        known = (self.moments[0] >= len(done)) & differ
+        return (step.reward / torch.where(known, spread, 1.0)).to(step.reward.dtype)
+
+
+def ended_episodes(steps: Sequence[Step]) -> Ended:
+    """Join what T steps say of the episodes that they end, (T, N)."""
+    columns = ((step.done, step.success, step.episode_return, step.episode_length) for step in steps)
+    return Ended(*(torch.stack(each) for each in zip(*columns, strict=True)))
+
+
+# ---- returns ---------------------------------------------------------------------------------------------------------
+def gae(rollout: Rollout[Out], gamma: float, decay: float) -> tuple[Tensor, Tensor]:
+    """Compute advantages and returns, both (N, T), by generalised advantage estimation (Schulman et al. 2016)."""
+    value = rollout.outputs.value
+    returns = lambda_returns(rollout, value, gamma, decay)
+    return returns - value, returns
+
+
+def q_lambda(rollout: Rollout[Out], q: Tensor, gamma: float, decay: float) -> Tensor:
+    """Compute the Q(lambda) targets of PQN (Gallici et al. 2025), (N, T), from Q (N, T, A)."""
+    return lambda_returns(rollout, q.max(2).values, gamma, decay)
+
+
+def lambda_returns(rollout: Rollout[Out], value: Tensor, gamma: float, decay: float) -> Tensor:
+    """Compute G_t = r_t + gamma ((1 - lambda) V(o_{t+1}) + lambda G_{t+1}), (N, T), from V (N, T).
+
+    The rollout's bootstrap stands in place of the mixture where a time limit cuts an episode off, and at the rollout's
+    end; 0 stands there where an episode terminates.
+    """
+    returns, time = torch.empty_like(value), value.shape[1]
+    later = rollout.bootstrap[:, -1]
+    for t in range(time - 1, -1, -1):
+        after = torch.where(rollout.done[:, t], rollout.bootstrap[:, t], later)
+        found = rollout.reward[:, t] + gamma * torch.where(rollout.terminated[:, t], 0.0, after)
+        later = torch.lerp(value[:, t], found, decay)
+        returns[:, t] = found
+    return returns
+
+
+# ---- update ----------------------------------------------------------------------------------------------------------
+class Schedule(NamedTuple):
+    """What an iteration takes from schedules and from chance."""
+
+    epsilon: Tensor  # (T,), share of random actions
+    order: Tensor  # (E, N), environments as each of E passes takes them
+    decay: Tensor  # (U,), of the average at each update
+
+    @classmethod
+    def draw(
+        cls, learner: Any, explorer: Explorer, drawing: torch.Generator, num_envs: int, step: int, updates: int
+    ) -> Schedule:
+        """Draw the schedule of an iteration that begins after `step` environment steps and `updates` updates."""
+        epsilon = [explorer.epsilon(step + t * num_envs) for t in range(learner.rollout_steps)]
+        order = [torch.randperm(num_envs, generator=drawing) for _ in range(learner.epochs)]
+        count = learner.epochs * learner.minibatches
+        decay = [averaging(learner.ema_decay, updates + 1 + update) for update in range(count)]
+        parts = torch.tensor(epsilon), torch.stack(order), torch.tensor(decay)
+        return cls(*(part.to(explorer.device) for part in parts))
+
+    def minibatches(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the environments (B,) of each update, `count` of them a pass, and the average's decay, ()."""
+        return zip((rows for order in self.order for rows in order.tensor_split(count)), self.decay, strict=True)
+
+
+def make_adam(modules: Iterable[nn.Module | None], learning_rate: float, device: torch.device) -> torch.optim.Adam:
+    """Make the optimiser; on CUDA its learning rate is a tensor, which a captured graph reads anew."""
+    cuda = device.type == "cuda"
+    group = {
+        "params": [parameter for module in modules if module is not None for parameter in module.parameters()],
+        "lr": torch.tensor(learning_rate, device=device) if cuda else learning_rate,
+        "first_lr": learning_rate,
+    }
+    return torch.optim.Adam([group], eps=1e-5, fused=True, capturable=cuda)
+
+
+def stack_metrics(updates: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Join the metrics of U updates, each (U,)."""
+    return {name: torch.stack([metrics[name] for metrics in updates]) for name in updates[0]}
+
+
+# ---- predict ---------------------------------------------------------------------------------------------------------
 def masked_mean(values: Tensor, where: Tensor) -> Tensor:
     """Average values over the places of a mask, a scalar; 0 where there is none."""
     return torch.where(where, values, 0.0).sum() / where.sum().clamp(min=1)
@@ -100,6 +310,15 @@ def masked_mean(values: Tensor, where: Tensor) -> Tensor:
 
 class Predictor(nn.Module):
     """Predict the next observation and the reward from the network's encoding and the action."""
+
+    @classmethod
+    def build(cls, config: PredictionConfig, network: QNetwork, seed: int) -> Predictor | None:
+        """Build it beside a network, with first values drawn from `seed`; None where its loss has no weight."""
+        if not config.prediction_weight:
+            return None
+        with seeded(seed):
+            made = cls(network.spec, network.config.width, network.num_actions, config.prediction_weight)
+        return made.to(next(network.parameters()).device)
 
     def __init__(self, spec: ObservationSpec, width: int, num_actions: int, weight: float) -> None:
         super().__init__()
@@ -109,11 +328,11 @@ class Predictor(nn.Module):
         outputs = self.components * max(spec.vocabulary, 1)
         self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs + 1))
 
-    def loss(self, x: Tensor, rollout: Rollout) -> Tensor:
+    def loss(self, x: Tensor, rollout: Rollout[Any]) -> Tensor:
         """Compute the weighted error from encodings x (B, T, D), a scalar: cross-entropy of tokens, else squares.
 
-        Rewards at the ends of episodes, which are rare and tell most, weigh half of all (as Jaderberg et al. 2017
-        sample them): that is what teaches a memory to compare what it saw with what it sees.
+        Rewards at the ends of episodes are rare and say most, so they weigh half of all (as Jaderberg et al. 2017
+        sample them). They teach a memory to compare an earlier observation with the present one.
         """
         predicted = self.head(x + self.action(rollout.action))  # (B, T, outputs + 1)
         squares = (predicted[..., -1] - rollout.reward).square()  # (B, T)
@@ -129,138 +348,47 @@ class Predictor(nn.Module):
         return self.weight * (reward + torch.where(rollout.reset[:, 1:], 0.0, errors).mean())
 
 
-# ---- collecting ------------------------------------------------------------------------------------------------------
-@dataclass
-class Rollout:
-    """T consecutive steps of each of N environments."""
-
-    observation: Tensor  # (N, T, ...)
-    previous_action: Tensor  # (N, T), the action that led to each observation; A where an episode begins
-    reset: Tensor  # (N, T), where an episode begins
-    state: list[Any]  # of the network before the first step, rows first
-    action: Tensor  # (N, T)
-    random: Tensor  # (N, T), where the action was not the network's own
-    reward: Tensor  # (N, T), scaled
-    terminated: Tensor  # (N, T)
-    done: Tensor  # (N, T)
-    outputs: Tensor  # (N, T, A), of the network as it acted
-    following: Tensor  # (N, T, A), of the observation after each step where it ends the rollout or is cut off, else 0
-
-    @property
-    def inputs(self) -> tuple[Tensor, Tensor, list[Any], Tensor]:
-        """What the network read: observations, previous actions, the state before them, resets."""
-        return self.observation, self.previous_action, self.state, self.reset
-
-    @classmethod
-    def of(cls, state: list[Any], columns: Sequence[Column]) -> Self:
-        """Join the columns of T steps, as `Collector.take` gives them; `state` stood before the first."""
-        observation, previous, reset, *rest = (torch.stack(each, 1) for each in zip(*columns, strict=True))
-        return cls(observation, previous, reset, state, *rest)
-
-    def rows(self, index: Tensor) -> Self:
-        """Select environments."""
-        return replace(self, **{name: tree_map(lambda part: part[index], value) for name, value in vars(self).items()})
+# ---- a whole iteration as one CUDA graph (`--engine cudagraph`) ------------------------------------------------------
+R = TypeVar("R")
 
 
-class Collector(Kept):
-    """Act in all environments, and carry observations and the network's state from one rollout to the next.
+class CapturedIteration(Generic[R]):
+    """Collect and learn in one CUDA graph: environments, acting, returns and all updates.
 
-    `read` turns the network's encodings (N, D) into the outputs (N, A) that are acted on and learned.
+    A graph reads and writes fixed places in memory. Every iteration is therefore a function of the tensors that the one
+    before left, besides networks and optimiser, and of its schedule.
     """
-
-    kept = ("observation", "previous_action", "reset", "state", "moments")
 
     def __init__(
-        self, fleet: Fleet, network: QNetwork, read: Callable[[Tensor], Tensor], length: int,
-        reward_scale: float | None = None, novelty: Novelty | None = None,
-    ) -> None:  # fmt: skip
-        self.fleet, self.network, self.read, self.length = fleet, network, read, length
-        self.reward_scale, self.novelty = reward_scale, novelty
-        self.device = fleet.device
-        self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)  # returns: number, sum, sum of squares
-        self.begin()
+        self,
+        learn: Callable[[Schedule], R],
+        collector: Collector,
+        modules: Iterable[nn.Module],
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        self.learn, self.collector = learn, collector
+        fleet: Any = collector.fleet
+        self.fleet, drawn_from = fleet, (collector.explorer.generator, fleet.generator)
+        self.graph = Captured(self._iteration, list(modules), [optimizer], generators=drawn_from)
 
-    def begin(self) -> None:
-        """Start episodes in all environments, with nothing remembered."""
-        rows = self.fleet.num_envs
-        self.observation = self.fleet.reset()  # (N, ...)
-        self.previous_action = torch.full((rows,), self.fleet.num_actions, device=self.device)  # A: none yet
-        self.reset = torch.ones(rows, dtype=torch.bool, device=self.device)
-        self.state = self.network.initial_state(rows, self.device)
+    def __call__(self, schedule: Schedule) -> R:
+        """Run one iteration."""
+        after, result = self.graph(self._carried(), schedule)
+        self._carry(after)
+        return result
 
-    @property
-    def inputs(self) -> tuple[Tensor, Tensor, list[Any], Tensor]:
-        """What the network reads next: observation, previous action, state, reset."""
-        return self.observation, self.previous_action, self.state, self.reset
+    def _iteration(self, carried: dict[str, Any], schedule: Schedule) -> tuple[dict[str, Any], R]:
+        self._carry(carried)
+        result = self.learn(schedule)
+        return self._carried(), result
 
-    @torch.no_grad()
-    def take(
-        self, outputs: Tensor, state: list[Any], action: Tensor, random: Tensor, last: bool,
-        count: Callable[[Step], None], bonus: float | Tensor,
-    ) -> Column:  # fmt: skip
-        """Take one step with the actions (N,) chosen by `outputs` (N, A), or at `random` (N,); give the next column.
+    def _carried(self) -> dict[str, Any]:
+        """List the tensors that one iteration leaves to the next."""
+        explorer, fleet = self.collector.explorer.state_dict(), dict(vars(self.fleet.state))
+        return {"collector": self.collector.state_dict(), "explorer": explorer, "fleet": fleet}
 
-        `last` says that the rollout ends with it, `state` is the network's after it; `count` is told of the step, and
-        novelty earns `bonus`.
-        """
-        observation, previous_action, _, reset = self.inputs
-        step = self.fleet.step(action)
-        following = torch.zeros_like(outputs)
-        cut = ~step.terminated if last else step.truncated
-        if self.device.type != "cpu" or bool(cut.any()):
-            goes_on = torch.full_like(self.reset, False)
-            x, _ = self.network.encode_step(step.final_observation, action, state, goes_on)
-            following = torch.where(cut.unsqueeze(1), self.read(x), following)
-        reward = self._scaled(step)
-        if self.novelty is not None:
-            reward = reward + bonus * self.novelty.first_sight(observation, step.final_observation, reset)
-        self.observation, self.reset, self.state = step.observation, step.done, state
-        self.previous_action = torch.where(step.done, self.fleet.num_actions, action)
-        count(step)
-        known = observation, previous_action, reset, action, random, reward
-        return *known, step.terminated, step.done, outputs, following
-
-    def _scaled(self, step: Step) -> Tensor:
-        """Divide rewards by the standard deviation of the returns of all episodes so far, where no scale is given.
-
-        Then one learning rate and one entropy weight serve environments whose rewards are 1 and those whose are -50.
-        Until as many episodes have ended as there are environments, rewards stay as they are.
-        """
-        if self.reward_scale is not None:
-            return step.reward * self.reward_scale
-        done, returns = step.done, step.episode_return
-        self.moments = self.moments + torch.stack((done, done * returns, done * returns.square())).sum(1)
-        mean, square = self.moments[1:] / self.moments[0].clamp(min=1)
-        spread = (square - mean.square()).clamp(min=0).sqrt()
-        differ = spread > 1e-4 * square.sqrt()  # else it is what rounding leaves of equal returns
-        known = (self.moments[0] >= len(done)) & differ
-        return (step.reward / torch.where(known, spread, 1.0)).to(step.reward.dtype)
-
-
-def lambda_returns(
-    rollout: Rollout, value: Tensor, following: Tensor, gamma: float, decay: float, kept: Tensor | None = None
-) -> Tensor:
-    """Compute G_t = r_t + gamma ((1 - lambda) V(o_{t+1}) + lambda G_{t+1}), (N, T).
-
-    Where an episode is cut off by a time limit, and at the rollout's end, V of the observation that it was cut off at
-    stands in place of the mixture; where it terminates, 0. Subtracting V(o_t) gives the advantages of GAE (Schulman et
-    al. 2016); with V = max Q these are the targets of PQN (Gallici et al. 2025).
-
-    Args:
-        rollout: the steps.
-        value: V at each step, (N, T).
-        following: V of what comes after a step where that is not the next one, (N, T).
-        gamma: discount.
-        decay: lambda.
-        kept: where the return may go on through this step's action, (N, T): Watkins's cut is at actions that are not
-            greedy. None: everywhere.
-    """
-    returns, time = torch.empty_like(value), value.shape[1]
-    later = following[:, -1]
-    for t in range(time - 1, -1, -1):
-        after = torch.where(rollout.done[:, t], following[:, t], later)
-        later = rollout.reward[:, t] + gamma * torch.where(rollout.terminated[:, t], 0.0, after)
-        returns[:, t] = later
-        mixed = torch.lerp(value[:, t], later, decay)
-        later = mixed if kept is None else torch.where(kept[:, t], mixed, value[:, t])
-    return returns
+    def _carry(self, carried: dict[str, Any]) -> None:
+        """Go on from what `_carried` gave."""
+        self.collector.load_state_dict(carried["collector"])
+        self.collector.explorer.load_state_dict(carried["explorer"])
+        self.fleet.state = replace(self.fleet.state, **carried["fleet"])

@@ -19,7 +19,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from dqn_memory.blocks import MEMORY, Attention
-from dqn_memory.blocks.bag import BagAttention
 from dqn_memory.blocks.embeddings import ImageEmbedding
 from dqn_memory.blocks.kernels import cpu_attention, linear_scan, recurrent, scan  # noqa: F401 - for their operators
 from dqn_memory.blocks.memory import BIDIRECTIONAL
@@ -69,7 +68,7 @@ def part_counts(network: QNetwork) -> dict[str, int]:
         "positions": [network.positions],
         "encoder": [network.layers],
         "norm": [network.norm],
-        "head": [network.bag, network.head],
+        "head": [network.head],
     }
     return {name: sum(count(part).trainable for part in several if part is not None) for name, several in parts.items()}
 
@@ -87,7 +86,6 @@ def published_count(network: QNetwork) -> int | None:
         and config.form == "paper"
         and config.head_width in (None, config.width)
         and config.token_width == 8
-        and not config.bag
         and (not row.attention or config.prior.kind == "causal")
     )
     masks = row.layers * config.context**2 if row.attention else 0
@@ -99,25 +97,21 @@ def forward_operations(network: QNetwork) -> int:
 
     Two for each multiply-add of the matrix products: every weight matrix meets each of the K positions once
     (linear maps, recurrences, gates), and attention forms K x K scores and mixes K values by them, 4 K^2 D in
-    all, future keys included. A bag's N entries are embedded and projected too, and attention to them takes 4 K N D.
-    Convolutions of images count at every output cell. Not counted: table look-ups, biases, activations, softmax,
-    LayerNorm, priors, convolutions in time, and what state spaces and linear memories do with their states.
+    all, future keys included. Convolutions of images count at every output cell. Not counted: table look-ups, biases,
+    activations, softmax, LayerNorm, priors, convolutions in time, and what state spaces and linear memories do with
+    their states.
     """
-    context, entries, operations = network.config.context, network.config.bag, 0
-    for name, module in network.named_modules():
+    context, operations = network.config.context, 0
+    for module in network.modules():
         if isinstance(module, Attention):
             operations += 4 * context**2 * module.project_out.in_features
-        if isinstance(module, BagAttention):
-            operations += 4 * context * entries * module.project_out.in_features
         if not isinstance(module, NO_MATRICES):
-            met = context + entries if name.startswith("observation_embedding") else context
-            met = entries if name == "bag.project_entries" else met
             own = module.named_parameters(recurse=False)
-            operations += 2 * met * _elements(p for label, p in own if p.dim() >= 2 and label != "A_log")
+            operations += 2 * context * _elements(p for label, p in own if p.dim() >= 2 and label != "A_log")
     embedding = network.observation_embedding
     if isinstance(embedding, ImageEmbedding):
         image = torch.empty(1, 1, *network.spec.shape, device=embedding.linear.weight.device)
-        operations += (context + entries) * (_counted(lambda: embedding(image)) - 2 * embedding.linear.weight.numel())
+        operations += context * (_counted(lambda: embedding(image)) - 2 * embedding.linear.weight.numel())
     return operations
 
 

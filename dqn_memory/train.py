@@ -1,9 +1,9 @@
 """Train a memory agent: `python -m dqn_memory.train --env Gridverse/Memory-5x5-v0 --architecture dgfqn`.
 
-This file and `network.py` are DTQN (Esslinger et al. 2022) and its relatives. From top to bottom: a run and its loop
-(act, store, learn), how a batch is sampled, the temporal-difference loss of double Q-learning (van Hasselt et al.
-2016) on windows of history, and the update. What every training script shares (state, resume, logging) is in
-`dqn_memory.runs.trainer`. `--resume RUN` continues a run.
+This file and `network.py` are DTQN (Esslinger et al. 2022) and its relatives. From top to bottom: the set-up of a run,
+its loop (act, store, learn), sampling, the temporal-difference loss of double Q-learning (van Hasselt et al. 2016) on
+windows of history, and the update. The config is in `config.py`. `dqn_memory.runs.trainer` holds what all training
+scripts share: state, resume, logging. `--resume RUN` continues a run.
 
 Shapes: N environments, B windows of a batch, T positions of a window (T <= K, the context length), A actions.
 """
@@ -17,17 +17,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dqn_memory.acting import Explorer, make_actor
-from dqn_memory.blocks.memory import BIDIRECTIONAL
+from dqn_memory.actors import make_actor
 from dqn_memory.config import LearnerConfig, TrainConfig
+from dqn_memory.exploration import Explorer
 from dqn_memory.network import QNetwork, trimmed_length
+from dqn_memory.network_trainer import NetworkTrainer, average_parameters, averaging, copy_parameters
 from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout
-from dqn_memory.runs.trainer import set_learning_rate
-from dqn_memory.trainer import NetworkTrainer, average_parameters, averaging
 from envs.terminal import say
 
 Batch = WindowBatch | ContextBatch
@@ -40,9 +40,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
     kind = "q_network"
     config_class = TrainConfig
     shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "loss": "losses/td_loss"}
-    stateful = ("actor", "explorer")
-    generators = ("exploration", "drawing")
-    tensors = ("observation", "previous_action", "time")
+    state_names = ("actor", "explorer", "exploration", "drawing", "observation", "previous_action", "time")
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
@@ -59,7 +57,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         self.update = make_update(config.compute.engine, self.network, self.target, self.optimizer, config.learner)
         # replay, actor, explorer
         self.replay = Replay(self.spec, self.num_actions, num_envs, config.replay.capacity, self.device)
-        self.actor = make_actor(self.network, num_envs, self.device, config.acting, config.acting_state)
+        self.actor = make_actor(self.network, num_envs, self.device, config.acting_state)
         self.exploration = generator(streams.exploration, self.device)
         self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
         self.drawing = generator(streams.replay, torch.device("cpu"))
@@ -67,19 +65,10 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         self.begin()
 
     def announce(self) -> None:
-        """Say also which parameters this training cannot reach, and whether it is too short to learn."""
+        """Warn also of settings with which this network can hardly learn."""
         super().announce()
-        network, learner, updates = self.config.network, self.config.learner, self.config.updates
-        if updates < 3 * learner.target_update_every:
-            say(
-                f"the target network is copied only every {learner.target_update_every:,} of {updates:,} updates: "
-                "raise --total-steps or lower --target-update-every (--config short has settings for runs of minutes)",
-            )
-        if network.row().memory in BIDIRECTIONAL and len(self.network.layers) and learner.trains_newest(self.network):
-            say(
-                "the last layer's backward recurrence keeps its first values: where a window's newest position is "
-                "trained, it takes one step from zero (other layers' are trained; --loss-positions all trains it too)",
-            )
+        for warning in self.config.warnings(self.network):
+            say(warning)
 
     def begin(self) -> None:
         num_envs = self.config.environment.num_envs
@@ -112,18 +101,15 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         # learn
         config = self.config
         collected = self.replay.written * config.environment.num_envs  # a resume without its replay starts at 0
-        ready = collected >= config.replay.learning_starts and self.steps >= config.exploration.prepopulate
-        if ready and self.iterations % config.replay.update_every == 0:
+        if collected >= config.replay.learning_starts and self.steps >= config.exploration.prepopulate:
             for _ in range(config.replay.updates_per_iteration):
                 self.learn()
 
     def learn(self) -> None:
         """Update the network from one batch; copy it into the target and into the average as they are due."""
         config, learner = self.config, self.config.learner
-        batch = sample(
-            self.replay, learner, config.network.context, self.contexts_per_window, self.drawing,
-            updates=self.updates, bag=config.network.bag,
-        )  # fmt: skip
+        context, contexts = config.network.context, self.contexts_per_window
+        batch = sample(self.replay, learner, context, contexts, self.drawing, updates=self.updates)
         set_learning_rate(self.optimizer, learner.final_lr_fraction, self.steps / config.total_steps)
         metrics = self.update(batch)
         self.updates += 1
@@ -140,13 +126,9 @@ class QTrainer(NetworkTrainer[TrainConfig]):
 
     @property
     def preparing(self) -> dict[str, int]:
-        """Name what comes before updates; a run resumed without its replay fills it again."""
-        begun = self.steps - self.replay.written * self.fleet.num_envs
-        return {"prefill": max(begun + self.config.replay.learning_starts, self.config.exploration.prepopulate)}
-
-    def scalars(self) -> dict[str, float]:
-        epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}
-        return super().scalars() | epsilon | self.network.memory_scalars()
+        """Say at which step updates begin; a run resumed without its replay fills it again first."""
+        first = self.steps - self.replay.written * self.fleet.num_envs
+        return {"prefill": max(first + self.config.replay.learning_starts, self.config.exploration.prepopulate)}
 
 
 # ---- sample ----------------------------------------------------------------------------------------------------------
@@ -158,27 +140,16 @@ def sample(
     generator: torch.Generator,
     trim: bool = True,
     updates: int = 0,
-    bag: int = 0,
 ) -> Batch:
-    """Draw one batch uniformly over environment steps.
+    """Draw one batch uniformly over environment steps, after so many `updates`.
 
-    Args:
-        replay: where from.
-        config: the batch's size and form.
-        context: K.
-        contexts_per_window: M: draw M contexts per window, each encoded by itself and trained at its newest position;
-            None: whole windows.
-        generator: of the draws.
-        trim: cut the batch to the smallest of WINDOW_LENGTHS that fits its longest window.
-        updates: number of updates before this one.
-        bag: steps to draw from before each window.
+    It holds whole windows of up to K = `context` steps, cut to the smallest of WINDOW_LENGTHS that fits the longest one
+    unless `trim` is off. With M `contexts_per_window` it holds M times as many single contexts instead.
     """
     if contexts_per_window is not None:
         count = config.batch_size * contexts_per_window
         drawn, _ = replay.draw(count, context, generator, terminal_fraction=config.terminal_fraction)
-        contexts = replay.contexts(drawn, context, config.gamma, config.n_step)
-        contexts.bag = replay.bag(drawn, context, bag, generator) if bag else None
-        return contexts
+        return replay.contexts(drawn, context, config.gamma, config.n_step)
     around = config.window_placement == "around"
     drawn, longest = replay.draw(config.batch_size, context, generator, around, config.terminal_fraction)
     if config.tail_fraction < 1:  # only the first windows get tail targets, and `draw` puts terminal windows first
@@ -189,17 +160,12 @@ def sample(
     width = context if full_width else trimmed_length(longest + 1, context)
     windows = replay.windows(drawn, context, width, None if config.mask_padding else generator)
     windows.terminal_weight.fill_(config.terminal_weight_at(updates))
-    windows.bag = replay.bag(drawn, context, bag, generator) if bag else None
     return windows
 
 
 # ---- loss: functions of tensors with static shapes, shared by eager, compiled and captured runs ----------------------
 def td_loss(network: QNetwork, target: QNetwork, batch: Batch, config: LearnerConfig) -> tuple[Tensor, Metrics]:
-    """Compute the temporal-difference loss of a batch, a scalar, and its metrics, which stay on the device.
-
-    Full targets read the bag that the batch was drawn with and what leaves the window on the way to them, so that a cue
-    is worth finding; shifted ones read the bag alone. No step is in both window and bag.
-    """
+    """Compute the temporal-difference loss of a batch, a scalar, and its metrics, which stay on the device."""
     if isinstance(batch, ContextBatch):
         return context_loss(network, target, batch, config)
     if config.targets == "shifted":
@@ -216,9 +182,9 @@ def window_loss(
     lengths = (batch.lengths + 1).clamp(max=width) if config.lengths else None  # L transitions, L + 1 observations
     every_position = config.loss_positions == "all"
     online_q, target_q = (each if every_position else each.at_every_prefix for each in (network, target))
-    q = online_q(observation, previous, lengths, batch.bag)  # (B, T, A)
+    q = online_q(observation, previous, lengths)  # (B, T, A)
     with torch.no_grad():
-        value = _bootstrap_value(q, target_q(observation, previous, lengths, batch.bag), config.double)  # (B, T)
+        value = _bootstrap_value(q, target_q(observation, previous, lengths), config.double)  # (B, T)
         step_weight = None
         if batch.observation.shape[1] > width:  # full width: one observation follows the last transition
             with_tail = max(1, round(config.tail_fraction * len(value)))
@@ -238,12 +204,8 @@ def _tail_value(network: QNetwork, target: QNetwork, batch: WindowBatch, count: 
     observation, previous = batch.observation[:count, 1:], batch.previous_action[:count, 1:]
     lengths = batch.lengths[:count] if config.lengths else None
     last = torch.full_like(batch.lengths[:count], context - 1)
-    bag = None
-    if batch.bag is not None:
-        leaving = batch.observation[:count, 0], batch.previous_action[:count, 0], batch.lengths[:count] == context
-        bag = batch.bag.first(count).joined(*leaving)
-    online_values = network.at(observation, previous, lengths, last, bag)  # (count, A)
-    target_values = target.at(observation, previous, lengths, last, bag)
+    online_values = network.at(observation, previous, lengths, last)  # (count, A)
+    target_values = target.at(observation, previous, lengths, last)
     return _bootstrap_value(online_values, target_values, config.double).unsqueeze(1)
 
 
@@ -270,8 +232,7 @@ def n_step_target(batch: WindowBatch, value: Tensor, config: LearnerConfig) -> T
     distance = position.unsqueeze(0) - position.unsqueeze(1)  # (j, i): i - j
     within = (distance >= 0) & (distance < config.n_step)
     weight = torch.where(within, config.gamma ** distance.clamp(min=0).float(), 0.0)  # (j, i)
-    with torch.autocast(value.device.type, enabled=False):
-        reward = batch.reward.to(value.dtype) @ weight.to(value.dtype).T  # (B, T)
+    reward = batch.reward.to(value.dtype) @ weight.to(value.dtype).T  # (B, T)
     final = batch.lengths.unsqueeze(1)  # (B, 1), L: index of the observation after the last transition
     bootstrap_at = (position + config.n_step).clamp(max=value.shape[1] - 1).minimum(final)  # (B, T)
     ended = batch.terminated.gather(1, final - 1) & (position + config.n_step >= final)
@@ -291,11 +252,11 @@ def shifted_loss(
     observation = observation.to(batch.observation.dtype)
     previous = torch.where(real, batch.previous_action[:, :width], network.num_actions)
     lengths = batch.lengths if config.lengths else None
-    q = network(observation, previous, lengths, batch.bag)  # (B, T, A)
+    q = network(observation, previous, lengths)  # (B, T, A)
     with torch.no_grad():
-        following = (batch.observation[:, 1:], batch.previous_action[:, 1:], lengths, batch.bag)
-        online = network(*following) if config.double else None
-        value = _bootstrap_value(online, target(*following), config.double)  # (B, T)
+        shifted = (batch.observation[:, 1:], batch.previous_action[:, 1:], lengths)
+        online = network(*shifted) if config.double else None
+        value = _bootstrap_value(online, target(*shifted), config.double)  # (B, T)
         td_target = batch.reward + config.gamma * torch.where(batch.terminated, 0.0, value)
     return _weighted_loss(q, batch, td_target, config)
 
@@ -304,18 +265,13 @@ def context_loss(
     network: QNetwork, target: QNetwork, batch: ContextBatch, config: LearnerConfig
 ) -> tuple[Tensor, Metrics]:
     """Train the newest position of each context, on exactly what acting reads, so that nothing leaks."""
-    observation, previous = batch.observation, batch.previous_action
-    q = network.at(observation, previous, batch.lengths, batch.lengths - 1, batch.bag)  # (B, A)
+    q = network.at(batch.observation, batch.previous_action, batch.lengths, batch.lengths - 1)  # (B, A)
     with torch.no_grad():
-        following = (batch.next_observation, batch.next_previous_action, batch.next_lengths)
-        last = batch.next_lengths - 1
-        bag = batch.bag
-        for step in range(0 if bag is None else min(config.n_step, observation.shape[1])):
-            bag = bag and bag.joined(observation[:, step], previous[:, step], step < batch.left)
-        online = network.at(*following, last, bag) if config.double else None
-        value = _bootstrap_value(online, target.at(*following, last, bag), config.double)  # (B,)
+        next_context = (batch.next_observation, batch.next_previous_action, batch.next_lengths, batch.next_lengths - 1)
+        online = network.at(*next_context) if config.double else None
+        value = _bootstrap_value(online, target.at(*next_context), config.double)  # (B,)
         td_target = batch.reward + batch.discount * value
-    chosen = _upcast(q.gather(1, batch.action.unsqueeze(1)).squeeze(1))
+    chosen = q.gather(1, batch.action.unsqueeze(1)).squeeze(1)
     loss = _elementwise_loss(chosen, td_target, config).mean()
     return loss, _metrics(loss, chosen, td_target)
 
@@ -323,13 +279,8 @@ def context_loss(
 def _bootstrap_value(online: Tensor | None, target: Tensor, double: bool) -> Tensor:
     """V of each context, (..., A) -> (...): the target network's Q of the online network's argmax, or its maximum."""
     if not double or online is None:
-        return _upcast(target.max(-1).values)
-    return _upcast(target.gather(-1, online.argmax(-1, keepdim=True)).squeeze(-1))
-
-
-def _upcast(x: Tensor) -> Tensor:
-    """At least float32: errors and targets are not formed in an autocast precision."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+        return target.max(-1).values
+    return target.gather(-1, online.argmax(-1, keepdim=True)).squeeze(-1)
 
 
 def _elementwise_loss(chosen: Tensor, td_target: Tensor, config: LearnerConfig) -> Tensor:
@@ -341,7 +292,7 @@ def _weighted_loss(
     q: Tensor, batch: WindowBatch, td_target: Tensor, config: LearnerConfig, step_weight: Tensor | None = None
 ) -> tuple[Tensor, Metrics]:
     """Mean error over real steps, weighed by `step_weight` (B, T) where that is given."""
-    chosen = _upcast(q.gather(2, batch.action.unsqueeze(2)).squeeze(2))  # (B, T)
+    chosen = q.gather(2, batch.action.unsqueeze(2)).squeeze(2)  # (B, T)
     error = _elementwise_loss(chosen, td_target, config)
     if not config.mask_padding:
         return error.mean(), _metrics(error.mean(), chosen, td_target)
@@ -370,55 +321,35 @@ def make_optimizer(network: QNetwork, config: LearnerConfig, capturable: bool = 
     With `capturable` (on CUDA) learning rates are tensors, so that `set_learning_rate` reaches a captured graph.
     """
     priors, rate = network.prior_parameters(), config.learning_rate
-    own = {id(parameter) for parameter in priors}
-    groups = [([parameter for parameter in network.parameters() if id(parameter) not in own], rate)]
-    if priors:
-        groups.append((priors, rate if config.prior_learning_rate is None else config.prior_learning_rate))
-    device = next(network.parameters()).device
+    prior_rate = rate if config.prior_learning_rate is None else config.prior_learning_rate
+    others = [each for each in network.parameters() if all(each is not prior for prior in priors)]
+    device = others[0].device
 
-    def learning_rate(value: float) -> float | Tensor:
-        return torch.tensor(value, device=device) if capturable else value
+    def group(parameters: list[nn.Parameter], rate: float) -> dict[str, Any]:
+        learning_rate = torch.tensor(rate, device=device) if capturable else rate
+        return {"params": parameters, "lr": learning_rate, "first_lr": rate}
 
-    param_groups = [{"params": params, "lr": learning_rate(value), "first_lr": value} for params, value in groups]
-    return torch.optim.Adam(param_groups, lr=learning_rate(config.learning_rate), fused=True, capturable=capturable)
+    groups = [group(others, rate)] + ([group(priors, prior_rate)] if priors else [])
+    return torch.optim.Adam(groups, lr=groups[0]["lr"], fused=True, capturable=capturable)
 
 
 def make_update(
     engine: Engine, network: QNetwork, target: QNetwork, optimizer: torch.optim.Optimizer, config: LearnerConfig
 ) -> Callable[[Batch], Metrics]:
-    """Make the update of one batch, `batch -> metrics`: eager (the tested reference), compiled or captured."""
+    """Make the function that takes one gradient step: eager (the tested reference), compiled or captured."""
     loss_function = torch.compile(td_loss, dynamic=False) if engine == "compile" else td_loss
 
-    def work(batch: Batch) -> Metrics:
-        return update(network, target, optimizer, batch, config, loss_function)
-
-    return Captured(work, (network,), (optimizer,)) if engine == "cudagraph" else work
-
-
-def update(
-    network: QNetwork,
-    target: QNetwork,
-    optimizer: torch.optim.Optimizer,
-    batch: Batch,
-    config: LearnerConfig,
-    loss_function: Callable[..., tuple[Tensor, Metrics]] = td_loss,
-) -> Metrics:
-    """Take one gradient step on `network`; metrics stay on the device."""
-    with torch.autocast(batch.action.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+    def update(batch: Batch) -> Metrics:
         loss, metrics = loss_function(network, target, batch, config)
-    penalty = network.regularisation()
-    optimizer.zero_grad(set_to_none=True)
-    (loss + penalty).backward()
-    norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm, foreach=True)
-    optimizer.step()
-    network.project()
-    return metrics | {"losses/regularisation": penalty.detach(), "grad/norm": norm.detach()}
+        penalty = network.regularisation()
+        optimizer.zero_grad(set_to_none=True)
+        (loss + penalty).backward()
+        norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm, foreach=True)
+        optimizer.step()
+        network.project()
+        return metrics | {"losses/regularisation": penalty.detach(), "grad/norm": norm.detach()}
 
-
-@torch.no_grad()
-def copy_parameters(source: nn.Module, target: nn.Module) -> None:
-    """Copy all parameters in place, so that captured graphs keep their addresses."""
-    torch._foreach_copy_(list(target.parameters()), list(source.parameters()))
+    return Captured(update, (network,), (optimizer,)) if engine == "cudagraph" else update
 
 
 main = QTrainer.main  # starts or resumes a run and trains it to its end

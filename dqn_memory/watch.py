@@ -20,10 +20,10 @@ import tyro
 from rich.console import Console
 from rich.live import Live
 
-from dqn_memory.agent import load_network
 from dqn_memory.analysis.episodes import Episode, action_names, play_each
 from dqn_memory.analysis.terminal import plain_screen, screen
 from dqn_memory.analysis.video import LAST_MS, Looks, check_target, save_video, video_page
+from dqn_memory.evaluation import load_network
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
@@ -64,7 +64,7 @@ def watched(args: Args) -> tuple[Watched, tuple[str, ...]]:
 
     def play() -> Watched:
         for episode in play_each(setup, network, args.seed, args.episodes, args.initial, draw=True):
-            looks = None if args.reset_memory else Looks.found(network, episode, config.acting, config.acting_state)
+            looks = None if args.reset_memory else Looks.found(network, episode, config.acting_state)
             yield episode, looks
 
     return play(), action_names(setup)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from envs.core import Step
-from envs.errors import UserError, check_known, require
+from envs.errors import check_known, require
 from envs.extras import extra
 from envs.gymnasium_fleet import ReplayedFleet, spawn_seeds
 from envs.spaces import Array

@@ -1,7 +1,7 @@
 """Packages that an extra of the suite brings: what is missing is one sentence with the extra's name.
 
-    with extra("plots"):
-        import matplotlib
+with extra("plots"):
+import matplotlib
 """
 
 import sys

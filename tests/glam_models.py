@@ -9,16 +9,16 @@ import torch
 
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.settings import read_config
-from world_models.glam.agent import Agent
-from world_models.glam.config import AgentConfig, Engine, LearnerConfig, ModelConfig, TrainConfig
+from world_models.glam.agent import ActorCritic
+from world_models.glam.config import ActorCriticConfig, Engine, GlamConfig, GlamLearnerConfig, GlamModelConfig
 from world_models.glam.imagination import Noise
 from world_models.glam.learner import adam, losses
-from world_models.glam.model import WorldModel
-from world_models.glam.replay import Batch
+from world_models.glam.model import GlamModel
+from world_models.glam.replay import FrameBatch
 from world_models.glam.train import main, make_execution
 
 ACTIONS, SCREEN = 3, 8
-PRESETS = {name: read_config(TrainConfig, f"glam/{name}").model for name in ("paper", "code", "fast")}
+PRESETS = {name: read_config(GlamConfig, f"glam/{name}").model for name in ("paper", "code", "fast")}
 TINY = (
     "--config glam/smoke --env Pixel/BlinkingCatch-v0 --grid 4 --balls 2 --screen 8 --num-envs 2 --width 8 --hidden 8 "
     "--learning-starts 32 --num-eval-envs 1 --evaluate-every 0 --log-every 16 --max-episode-steps 12"
@@ -38,31 +38,31 @@ def close(ours: torch.Tensor, theirs: Any, dtype: torch.dtype) -> None:
     assert (ours.detach().double() - wanted).abs().max() <= TOLERANCE[dtype] * wanted.abs().max()
 
 
-def config(preset: str = "paper", **changes: Any) -> ModelConfig:
+def config(preset: str = "paper", **changes: Any) -> GlamModelConfig:
     """Eight wide, latents 3 x 4, frames of 8 x 8."""
     small = replace(
         PRESETS[preset], screen=SCREEN, channels=4, categoricals=3, classes=4, width=8, state_size=4, heads=2,
-        bins=21, attention_window=12, batch_length=12,
+        bins=21, batch_length=12,
     )  # fmt: skip
     return replace(small, **changes)
 
 
-def model(preset: str = "paper", seed: int = 0, **changes: Any) -> WorldModel:
+def model(preset: str = "paper", seed: int = 0, **changes: Any) -> GlamModel:
     """In float64 and evaluation mode, with all weights disturbed, so that no term is too small to be missed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        built = WorldModel(config(preset, **changes), ACTIONS).double()
+        built = GlamModel(config(preset, **changes), ACTIONS).double()
         with torch.no_grad():
             for parameter in built.parameters():
                 parameter += 0.3 * torch.randn_like(parameter)
     return built.eval()
 
 
-def agent(seed: int = 0, features: int = 20, **changes: Any) -> Agent:
+def agent(seed: int = 0, features: int = 20, **changes: Any) -> ActorCritic:
     """An agent on features of 3 x 4 + 8 numbers, in float64."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Agent(AgentConfig(**{"hidden": 16, "bins": 41, **changes}), features, ACTIONS).double()
+        return ActorCritic(ActorCriticConfig(**{"hidden": 16, "bins": 41, **changes}), features, ACTIONS).double()
 
 
 def steps(rows: int, length: int, seed: int = 0, opens: float = 0.15) -> tuple[torch.Tensor, ...]:
@@ -78,20 +78,20 @@ def steps(rows: int, length: int, seed: int = 0, opens: float = 0.15) -> tuple[t
 def parts(engine: Engine = "eager", device: str = "cpu", **changes: Any) -> tuple[Any, ...]:
     """Model, agent, optimisers and execution, in float32."""
     net, actor = model(**changes).float().to(device), agent().float().to(device)
-    config = LearnerConfig(learning_rate=1e-3)
+    config = GlamLearnerConfig(learning_rate=1e-3)
     optimizers = [adam(net, config, engine == "cudagraph"), adam(actor, actor.config, engine == "cudagraph")]
     return net, actor, optimizers, make_execution(engine, net, actor, optimizers, config, "posterior")
 
 
-def batch(rows: int = 3, time: int = 12, seed: int = 0) -> tuple[Batch, torch.Tensor]:
+def batch(rows: int = 3, time: int = 12, seed: int = 0) -> tuple[FrameBatch, torch.Tensor]:
     """What an update of the world model takes: a batch and uniforms (B, T, G, C) in float64."""
     frames, action, first, noise = steps(rows, time, seed)
     draws = torch.Generator().manual_seed(seed)
     reward, ended = torch.randn(rows, time, generator=draws) * 3, torch.rand(rows, time, generator=draws) < 0.2
-    return Batch(frames, action, reward, ended, first), noise
+    return FrameBatch(frames, action, reward, ended, first), noise
 
 
-def loss(net: WorldModel, data: Batch, noise: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def loss(net: GlamModel, data: FrameBatch, noise: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The loss of a batch, and its parts."""
     return losses(net.predictions(data, noise), data, net.config)
 

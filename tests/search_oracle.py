@@ -8,11 +8,12 @@ from functools import partial
 
 import pytest
 import torch
+from tensor_tree import tensor_search
 
-from world_models.unizero.networks import Expansion, Window
-from world_models.unizero.search import Functions, SearchNumbers, outcome, search
+from world_models.unizero.networks import Expansion, History
+from world_models.unizero.search import Functions, SearchNumbers, outcome, tree_search
 
-BACKENDS = ["torch", "compiled"]
+SEARCHES = {"tensors": tensor_search, "compiled": tree_search}
 INTEGERS = ("parent", "action", "depth", "path", "child", "visits", "remembered")
 DOUBLE = torch.float64
 WIDTH = 2
@@ -57,13 +58,12 @@ class Oracle:
 
     def scores(self, node, mean):
         n = node.visits - 1
-        factor = math.log((n + self.config.c2 + 1) / self.config.c2) + self.config.c1
-        root = math.sqrt(n) if n or self.config.first_visit == "random" else 1.0
+        factor = math.log((n + 19652 + 1) / 19652) + 1.25
         result = []
         for action, prior in enumerate(node.prior):
             child = node.children.get(action)
             value = mean if child is None else self.q(child)
-            result.append(prior * factor * root / (1 + (child.visits if child else 0)) + self.scale(value))
+            result.append(prior * factor * math.sqrt(n) / (1 + (child.visits if child else 0)) + self.scale(value))
         return result
 
     def pick(self, scores, number):
@@ -107,7 +107,7 @@ class Oracle:
 def oracle_of(model, row, numbers, config, forced=None):
     prior = model.root_logits[row].softmax(0)
     if numbers.noise is not None and config.root == "puct":
-        prior = (1 - config.dirichlet_fraction) * prior + config.dirichlet_fraction * numbers.noise[row]
+        prior = 0.75 * prior + 0.25 * numbers.noise[row]
     oracle = Oracle(prior.tolist(), numbers.ties[row].tolist(), config.tree, forced)
     for s in range(config.simulations):
         node, action = oracle.select(s)
@@ -166,13 +166,13 @@ def random_model(batch, actions, simulations, seed, coarse=False, scale=1.0, jit
     return Recorded(numbers(batch, actions), numbers(*size), numbers(*size), numbers(*size, actions))
 
 
-def searched(model, numbers, config, history=None):
+def searched(model, numbers, config, history=None, walk=tree_search):
     """Search with a recorded model, by default without a history of three steps; a root's latent is (0, its row)."""
     batch = len(numbers.action)
     none = torch.zeros(batch, dtype=torch.int64)
-    history = history or Window(torch.zeros(batch, 3, WIDTH, dtype=DOUBLE), none[:, None].repeat(1, 3), none)
+    history = history or History(torch.zeros(batch, 3, WIDTH, dtype=DOUBLE), none[:, None].repeat(1, 3), none)
     latent = torch.stack((torch.zeros(batch), torch.arange(batch)), 1).to(DOUBLE)
-    return search(Functions(None, model.root, partial(outcome, model), False), history, latent, numbers, config)
+    return walk(Functions(None, model.root, partial(outcome, model), False), history, latent, numbers, config)
 
 
 def silent(batch, simulations, noise=None):

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from dqn_memory.acting import Kept
 from dqn_memory.runs.cuda_graph import mapped
+from dqn_memory.runs.stateful import Stateful
 from dqn_memory.train import main
 
 SMALL = (
@@ -49,12 +49,12 @@ def contents(folder: Path) -> dict[str, str]:
 
 def in_place_of_a_graph(*trainers: Any) -> Any:
     """Do with a function what `Captured` does: it sees copies of its inputs, and leaves nothing but what it gives."""
-    parts = [part for trainer in trainers for part in vars(trainer).values() if isinstance(part, Kept)]
+    parts = [part for trainer in trainers for part in vars(trainer).values() if isinstance(part, Stateful)]
 
     def captured(function: Any, *_: Any, **__: Any) -> Any:
         def call(*inputs: Any) -> Any:
             found = mapped(torch.Tensor.clone, function(*mapped(torch.Tensor.clone, inputs)))
-            for part, name in ((each, name) for each in parts for name in each.kept):
+            for part, name in ((each, name) for each in parts for name in each.state_names):
                 setattr(part, name, tree_map(torch.zeros_like, getattr(part, name)))
             for trainer in trainers:
                 trainer.fleet.state = mapped(torch.zeros_like, trainer.fleet.state)

@@ -26,15 +26,15 @@ from envs.cli import WriteArgs
 from envs.machine import git_state
 from envs.tables import Table, Value, origin, publish
 from world_models.glam import acting
-from world_models.glam.config import FORMS, TrainConfig
+from world_models.glam.config import FORMS, GlamConfig
 from world_models.glam.layers import TransformerLayer
 from world_models.glam.learner import losses
-from world_models.glam.model import WorldModel as GlamModel
-from world_models.glam.replay import Batch
+from world_models.glam.model import GlamModel as GlamModel
+from world_models.glam.replay import FrameBatch
 from world_models.glam.sequences import Direct, LocalMamba
 from world_models.unizero import networks
-from world_models.unizero.config import ModelConfig
-from world_models.unizero.networks import WorldModel
+from world_models.unizero.config import UniZeroModelConfig
+from world_models.unizero.networks import UniZeroModel
 
 MODULE = "world_models.parameters"
 TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -69,19 +69,21 @@ def formula(build: Callable[[int], nn.Module]) -> str:
 # ---- UniZero ---------------------------------------------------------------------------------------------------------
 def unizero_tables(actions: int) -> list[Table]:
     """Make all tables of UniZero's size."""
-    build: Any = partial(networks.build, ModelConfig(), ATARI)
+    build: Any = partial(networks.build_unizero, UniZeroModelConfig(), ATARI)
     totals: Row = {f"A = {n}": total(build, n) for n in TEXTS["unizero"]["games"]}
-    configs = [ModelConfig().with_prior(kind) for kind in PRIORS]
-    configs += [ModelConfig(dynamics="recurrent"), ModelConfig(dynamics="gru")]
-    forms = [unizero_row(networks.build(config, ATARI, actions).eval()) for config in configs]
+    configs = [UniZeroModelConfig().with_prior(kind) for kind in PRIORS]
+    configs += [UniZeroModelConfig(dynamics="recurrent"), UniZeroModelConfig(dynamics="gru")]
+    forms = [unizero_row(networks.build_unizero(config, ATARI, actions).eval()) for config in configs]
     return [
         Table.from_records([totals], f"Parameters: {formula(build)}"),
         Table.from_records(forms, "Every form of the model", TEXTS["unizero"]["note"]),
-        Table.from_records(table3(ModelConfig()), 'Table 3 of "Learning to Focus"', TEXTS["unizero"]["table3"]["note"]),
+        Table.from_records(
+            table3(UniZeroModelConfig()), 'Table 3 of "Learning to Focus"', TEXTS["unizero"]["table3"]["note"]
+        ),
     ]
 
 
-def table3(config: ModelConfig) -> list[Row]:
+def table3(config: UniZeroModelConfig) -> list[Row]:
     """Count the transformer's MFLOP as Table 3 of "Learning to Focus" does, beside what it prints."""
     tokens, layers, width = TOKENS, config.layers, config.width
     linear = 2 * tokens * layers * 12 * width**2
@@ -98,7 +100,7 @@ def table3(config: ModelConfig) -> list[Row]:
 
 
 @torch.no_grad()
-def unizero_row(model: WorldModel) -> Row:
+def unizero_row(model: UniZeroModel) -> Row:
     """Count one model's parameters, and the MFLOP of each query to it, batch 1."""
     config, dynamics = model.config, model.dynamics
     parts = {name: count(part).parameters for name, part in dynamics.named_children()}
@@ -122,22 +124,22 @@ def unizero_row(model: WorldModel) -> Row:
 # ---- GLAM ------------------------------------------------------------------------------------------------------------
 def glam_tables(actions: int) -> list[Table]:
     """Make all tables of GLAM's size."""
-    configs = {name: read_config(TrainConfig, f"glam/{name}") for name in ("paper", "code", "fast")}
+    configs = {name: read_config(GlamConfig, f"glam/{name}") for name in ("paper", "code", "fast")}
     device = torch.get_default_device()
     paper, tables, totals = configs["paper"], list[Table](), list[Row]()
     for name, config in configs.items():
         make = partial(GlamModel, config.model)
         rows: list[Row] = [
-            {"part": part, **row} for part, row in part_sizes(acting.build(config, actions, 0, device)[0]).items()
+            {"part": part, **row} for part, row in part_sizes(acting.build_glam(config, actions, 0, device)[0]).items()
         ]
         tables.append(Table.from_records(rows, f"Preset {name}: {formula(make)}", TEXTS["glam"]["note"]))
         totals.append({"preset": name} | {f"A = {n}": total(make, n) for n in TEXTS["glam"]["games"]})
     changed = (replace(paper, model=replace(paper.model, sequence=name)) for name in FORMS)
-    forms = [form_row(acting.build(config, actions, 0, device)[0]) for config in changed]
-    agent = acting.build(paper, actions, 0, device)[1]
+    forms = [form_row(acting.build_glam(config, actions, 0, device)[0]) for config in changed]
+    agent = acting.build_glam(paper, actions, 0, device)[1]
     named = {"actor": agent.actor, "critic": agent.critic, "slow critic": agent.slow_critic, "total": agent}
     agents: list[Row] = [{"part": name, **count_by_fate(part)} for name, part in named.items()]
-    title = f"Agent: {formula(lambda number: acting.build(paper, number, 0, torch.get_default_device())[1])}"
+    title = f"Agent: {formula(lambda number: acting.build_glam(paper, number, 0, torch.get_default_device())[1])}"
     return [
         *tables,
         Table.from_records(totals, "Parameters by actions"),
@@ -179,7 +181,7 @@ def unreached(model: GlamModel, probe: int = 8) -> set[str]:
     config, source = model.config, torch.Generator().manual_seed(0)
     floorless = replace(config, loss=replace(config.loss, free_bits=0.0, variation_free_bits=0.0))
     step = torch.arange(probe)[None]
-    batch = Batch(
+    batch = FrameBatch(
         frames=torch.randint(256, (1, probe, 3, config.screen, config.screen), generator=source, dtype=torch.uint8),
         action=torch.randint(model.actions, (1, probe), generator=source),
         reward=torch.randn(1, probe, generator=source),

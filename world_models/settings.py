@@ -1,7 +1,7 @@
-"""What the configs of both world models' trainers have in common."""
+"""The settings that both world models' trainers have in common."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,7 @@ from dqn_memory.runs import common
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds
 from envs.atari import AtariStep
-from envs.checked import LONGEST
 from envs.core import Step
-from envs.fleet import Fleet, make_fleet
 from envs.packages import make_env
 from envs.registry import WORLDS, make_world
 
@@ -20,7 +18,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True)
-class ComputeConfig(common.ComputeConfig):
+class WorldModelComputeConfig(common.ComputeConfig):
     """Where and how tensors are computed."""
 
     tf32: bool = False
@@ -35,7 +33,7 @@ def place(model: Model, device: torch.device | str) -> Model:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig:
+class WorldModelEvaluationConfig:
     """Evaluations, in which all environments play as many episodes, so that short ones are not favoured."""
 
     evaluate_every: Annotated[int, Bounds(0)] = 10_000
@@ -53,31 +51,6 @@ class EvaluationConfig:
     plays other episodes, so it does not inherit the luck of the one that ended the run."""
     memory_ablation: bool = False
     """Evaluate the final agent once more without its memory: it forgets everything before each step."""
-
-
-@dataclass(frozen=True)
-class EvalSetup:
-    """Where and how a model is evaluated."""
-
-    env: str
-    env_kwargs: dict[str, Any]
-    observation_key: str | None
-    device: torch.device
-    reset_memory: bool = False  # before each step: what the agent does without a memory
-    workers: int | None = None  # processes that step the environments
-
-    @classmethod
-    def of(cls, config: Any, device: torch.device, reset_memory: bool = False, env: str | None = None) -> Self:
-        """Take a run's own environment, or another one, with the time limit of evaluations."""
-        if env is not None:
-            config = replace(config, environment=replace(config.environment, env=env, path=None, env_workers=None))
-        environment, kwargs = config.environment, config.env_kwargs(training=False)
-        return cls(environment.env, kwargs, environment.observation_key, device, reset_memory, environment.env_workers)
-
-    def fleet(self, num_envs: int, seed: int) -> Fleet:
-        return make_fleet(
-            self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers, LONGEST
-        )
 
 
 def training_signal(step: Step, collection: Any) -> tuple[Tensor, Tensor]:

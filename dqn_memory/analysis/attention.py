@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import ActingMode, ActingState
-from dqn_memory.analysis.episodes import TOKENS, known_lengths, windows
+from dqn_memory.actors import ActingState
+from dqn_memory.analysis.episodes import TOKENS, windows
 from dqn_memory.blocks import EncoderLayer, Prior, Sublayer
 from dqn_memory.blocks.attention import StreamedAttention
 from dqn_memory.blocks.gates import GruGate
@@ -26,25 +26,23 @@ def window_attention(network: QNetwork, observation: Tensor, previous_action: Te
 
 
 def episode_attention(
-    network: QNetwork, observation: Tensor, previous_action: Tensor, acting: ActingMode = "prefix",
-    state: ActingState = "window",
-) -> dict[int, Tensor]:  # fmt: skip
+    network: QNetwork, observation: Tensor, previous_action: Tensor, state: ActingState = "window"
+) -> dict[int, Tensor]:
     """Compute the attention of every decision of an episode (T, ...), by layer number, each (H, T, T).
 
-    Row t holds the newest query's weights in the window that acting fed at step t. A key outside the window has 0.
-    Weights on padding, which some padded forms give, are left out. If acting carries a state, each layer has a window
-    of its own inputs, which carry information of earlier steps.
+    Row t holds the newest query's weights in the window that the network saw at step t. Keys outside that window have
+    0. If the agent carries a state, each layer has a window of its own inputs, and steps before it have an influence.
     """
     if state == "episode":
         return _carried_attention(network, observation, previous_action)
     length, size = len(observation), min(network.config.context, len(observation))
     found: dict[int, list[Tensor]] = {}
     for ends in torch.arange(length, device=observation.device).split(max(1, TOKENS // network.config.context)):
-        part = windows(network, observation, previous_action, ends, size, acting)
+        part = windows(network, observation, previous_action, ends, size)
         index, rows = torch.arange(size, device=ends.device), torch.arange(len(ends), device=ends.device)
         real = index < part.lengths[:, None]  # (B, S)
         step = ((ends + 1 - part.lengths)[:, None] + index).clamp(max=length - 1)  # (B, S)
-        maps = _maps(network, part.observation, part.previous_action, known_lengths(part, acting))
+        maps = _maps(network, part.observation, part.previous_action, part.lengths)
         for layer, weights in maps.items():
             newest = weights[rows, :, part.position, :size] * real[:, None]  # (B, H, S)
             found.setdefault(layer, []).append(_by_step(newest, step, length))
@@ -58,7 +56,7 @@ def _carried_attention(network: QNetwork, observation: Tensor, previous_action: 
     for number, layer in enumerate(network.layers):
         if isinstance(layer, EncoderLayer) and layer.attention is not None:
             first = cast(Sublayer, layer.sublayers[0])
-            length, inputs = len(observation), first.enter(x)[0]  # (T, D)
+            length, inputs = len(observation), first.block_input(x)[0]  # (T, D)
             size = min(cast(StreamedAttention, first.block).context, length)
             parts = []
             for ends in torch.arange(length, device=x.device).split(max(1, TOKENS // size)):
@@ -119,7 +117,7 @@ def _maps(network: QNetwork, observation: Tensor, previous_action: Tensor, lengt
     for index, layer in enumerate(network.layers):
         if isinstance(layer, EncoderLayer) and layer.attention is not None:
             first = cast(Sublayer, layer.sublayers[0])
-            maps[index] = layer.attention.weights(first.enter(x), lengths)  # in identity order it reads LN(x)
+            maps[index] = layer.attention.weights(first.block_input(x), lengths)  # in identity order it reads LN(x)
         x = layer(x, lengths)
     return maps
 

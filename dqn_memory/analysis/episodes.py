@@ -1,17 +1,18 @@
-"""Whole episodes of one environment, step by step, and the windows that their decisions were made from."""
+"""Record whole episodes of one environment step by step, and gather the windows that the network saw in them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import ActingMode, ActingState, EvalSetup, NetworkPolicy
+from dqn_memory.actors import ActingState
+from dqn_memory.evaluation import EvalSetup, PlayedStep, one_episode, play_steps
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
 from envs.checked import LONGEST
@@ -25,15 +26,15 @@ from envs.terminal import one_line
 class Episode:
     """One episode of T steps, on the CPU."""
 
-    observation: Tensor  # (T, ...) what was acted on
-    previous_action: Tensor  # (T,) the action that led to it, A at the first
+    observation: Tensor  # (T, ...), before each action
+    previous_action: Tensor  # (T,), before each observation; A at the first
     action: Array  # (T,)
     q: Array  # (T, A)
     reward: Array  # (T,)
     frames: tuple[Array, ...]  # T + 1 RGB pictures, the last one after the last action; () if not drawn
     success: bool
-    env_reports_success: bool = True  # whether it said so; else a return above 0 is a success
-    texts: tuple[str, ...] = ()  # T + 1, the same as `frames` in characters, where the environment has them
+    env_reports_success: bool = True  # the environment defines success; otherwise it is a return above 0
+    texts: tuple[str, ...] = ()  # T + 1 drawings in characters; () if the environment has none
     values: str = "Q-values"  # what `q` holds
 
     def __len__(self) -> int:
@@ -41,12 +42,12 @@ class Episode:
 
     @property
     def episode_return(self) -> float:
-        """Undiscounted sum of the rewards."""
+        """Sum the rewards without discount."""
         return float(self.reward.sum())
 
     @property
     def outcome(self) -> str:
-        """How it ended, in words."""
+        """Name the outcome in words."""
         if not self.env_reports_success:
             return f"return {self.episode_return:.2f}"
         return "success" if self.success else "no success"
@@ -55,34 +56,38 @@ class Episode:
 def play_in(
     setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False
 ) -> list[Episode]:
-    """Play episodes as `play_each` does, all of them at once."""
+    """Play episodes as `play_each` does, and list them."""
     return list(play_each(setup, network, seed, episodes, initial, draw))
 
 
-@torch.no_grad()
 def beginning(setup: EvalSetup, network: QNetwork, seed: int, steps: int) -> Episode:
-    """Play the first steps of an episode, or all of it where it has fewer."""
-    fleet = single_fleet(setup, seed)
-    with closing(fleet):
-        found, _ = _play_one(fleet, setup.policy(network, 1, seed), fleet.reset(), False, steps)
-    return replace(found, values=setup.values)
+    """Play the first steps of an episode, or all of a shorter one."""
+    return next(play_each(setup, network, seed, max_steps=steps))
 
 
 @torch.no_grad()
 def play_each(
-    setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False
-) -> Iterator[Episode]:
-    """Play episodes of a network in one fresh environment, one after the other, each when it is asked for.
+    setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False,
+    max_steps: float = math.inf,
+) -> Iterator[Episode]:  # fmt: skip
+    """Play episodes of a network in one fresh environment, one after the other; each is played when it is asked for.
 
-    `seed` is that of the environment, and of actions where they are drawn. They start from the initial state number
-    `initial`, where there are finitely many, or from drawn ones. `draw` keeps pictures. A UserError where there is no
-    such initial state, or no picture.
+    Args:
+        setup: where, and how the network acts.
+        network: the agent.
+        seed: of the environment, and of actions where they are drawn.
+        episodes: how many.
+        initial: number of the first episode's initial state, where there are finitely many; None: a drawn one.
+        draw: keep pictures.
+        max_steps: steps after which an episode is left; only the last one can be.
+
+    Raises:
+        UserError: there is no such initial state, or the environment cannot be drawn.
     """
-    fleet, policy = single_fleet(setup, seed, initial, draw), setup.policy(network, 1, seed)
-    observation = fleet.reset()
-    for _ in range(episodes):
-        episode, observation = _play_one(fleet, policy, observation, draw)
-        yield replace(episode, values=setup.values)
+    with closing(single_fleet(setup, seed, initial, draw)) as fleet:
+        steps = play_steps(fleet, setup.policy(network, 1, seed), fleet.reset())
+        for _ in range(episodes):
+            yield _record(fleet, one_episode(steps, max_steps), draw, setup.values)
 
 
 def single_fleet(setup: EvalSetup, seed: int, initial: int | None = None, draw: bool = False) -> Fleet:
@@ -107,31 +112,32 @@ def action_names(setup: EvalSetup) -> tuple[str, ...]:
     return tuple(map(one_line, make_world(setup.env, **setup.env_kwargs).action_names))
 
 
-def _play_one(
-    fleet: Fleet, policy: NetworkPolicy, observation: Tensor, draw: bool, most: float = math.inf
-) -> tuple[Episode, Tensor]:
-    """Play until the episode ends or has `most` steps; also give the observation after the last one."""
-    steps: list[tuple[Tensor, ...]] = []
-    drawn: list[tuple[Array, str]] = []
-    previous = torch.full((1,), fleet.num_actions, device=fleet.device)
-    ended = torch.ones(1, dtype=torch.bool, device=fleet.device)
-    while not steps or (len(steps) < most and not bool(ended)):
-        action, q = policy.act(observation, ended)  # (1,), (1, A)
-        before = _state_before(fleet) if draw else None
-        if draw:
+def _record(fleet: Fleet, steps: Iterator[PlayedStep], draw: bool, values: str) -> Episode:
+    """Keep the steps of an episode that a fleet of one environment plays; `values` names the network's outputs."""
+    played: list[PlayedStep] = []
+    drawn = [_drawn(fleet)] if draw else []
+    before = _state_before(fleet) if draw else None
+    for taken in steps:
+        played.append(taken)
+        if draw and bool(taken.step.done):
+            drawn.append(_last_drawn(fleet, before, taken.action, drawn[-1]))
+        elif draw:
             drawn.append(_drawn(fleet))
-        step = fleet.step(action)
-        steps.append((observation, previous, action, q.float(), step.reward))
-        observation, previous, ended = step.observation, action, step.done
-    if draw:
-        drawn.append(_last_drawn(fleet, before, action, drawn[-1]))
-    seen, led, taken, values, reward = (torch.cat(each).cpu() for each in zip(*steps, strict=True))
+            before = _state_before(fleet)
     frames, texts = (tuple(each) for each in zip(*drawn, strict=True)) if draw else ((), ())
-    episode = Episode(
-        seen, led, taken.numpy(), values.numpy(), reward.numpy(), frames, bool(step.success), fleet.reports_success,
-        texts if all(texts) else (),
-    )  # fmt: skip
-    return episode, observation
+    action = torch.cat([each.action for each in played]).cpu()
+    return Episode(
+        observation=torch.cat([each.observation for each in played]).cpu(),
+        previous_action=torch.cat([torch.full((1,), fleet.num_actions), action[:-1]]),
+        action=action.numpy(),
+        q=torch.cat([each.outputs.float() for each in played]).cpu().numpy(),
+        reward=torch.cat([each.step.reward for each in played]).cpu().numpy(),
+        frames=frames,
+        success=bool(played[-1].step.success),
+        env_reports_success=fleet.reports_success,
+        texts=texts if all(texts) else (),
+        values=values,
+    )
 
 
 def _drawn(fleet: Fleet) -> tuple[Array, str]:
@@ -147,10 +153,10 @@ def _state_before(fleet: Fleet) -> tuple[Any, Tensor] | None:
 def _last_drawn(
     fleet: Fleet, before: tuple[Any, Tensor] | None, action: Tensor, shown: tuple[Array, str]
 ) -> tuple[Array, str]:
-    """Draw the state after the episode's last action, from which the fleet has already gone on to a new episode.
+    """Draw the state after the episode's last action; the fleet has begun a new episode since.
 
-    An environment of this suite takes that step once more, with the same draws; any other cannot, so its last picture
-    stays.
+    An environment of this suite takes that step again with the same draws. Other environments cannot; their last
+    picture is shown once more.
     """
     if before is None or not isinstance(fleet, TensorFleet):
         return shown
@@ -164,7 +170,7 @@ def _last_drawn(
 
 
 # ---- the windows that decisions were made from -----------------------------------------------------------------------
-TOKENS = 2**15  # observations that go through a network at once
+TOKENS = 2**15  # observations, about, that a network encodes at once
 
 
 @dataclass(frozen=True)
@@ -174,13 +180,13 @@ class Windows:
     observation: Tensor  # (B, S, ...)
     previous_action: Tensor  # (B, S), A where there is none
     lengths: Tensor  # (B,) real steps
-    position: Tensor  # (B,) whose Q is asked for: the last real one, where a decision is made
+    position: Tensor  # (B,) at which Q is read: the last real one, where a decision is made
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def split(self) -> Iterator[Windows]:
-        """Give all windows in turn, not too many of them at once."""
+        """Give all windows in parts that a network encodes at once."""
         rows = max(1, TOKENS // max(1, self.previous_action.shape[1]))
         parts = (each.split(rows) for each in (self.observation, self.previous_action, self.lengths, self.position))
         return (Windows(*part) for part in zip(*parts, strict=True))
@@ -191,16 +197,10 @@ def remembered_steps(network: QNetwork, length: int, state: ActingState) -> int:
     return length if state == "episode" else min(network.config.context, length)
 
 
-def windows(
-    network: QNetwork, observation: Tensor, previous_action: Tensor, ends: Tensor, size: int, acting: ActingMode
-) -> Windows:
-    """Gather the last `size` steps up to each of the steps `ends` (B,) of one episode (T, ...), (T,).
-
-    `padded` acting feeds K positions, however many are real.
-    """
-    width = network.config.context if acting == "padded" else size
+def windows(network: QNetwork, observation: Tensor, previous_action: Tensor, ends: Tensor, size: int) -> Windows:
+    """Gather the last `size` steps up to each of the steps `ends` (B,) of one episode (T, ...), (T,)."""
     first = (ends + 1 - size).clamp(min=0)  # (B,)
-    index = first[:, None] + torch.arange(width, device=ends.device)  # (B, S)
+    index = first[:, None] + torch.arange(size, device=ends.device)  # (B, S)
     real, index = index <= ends[:, None], index.clamp(max=len(observation) - 1)
     mask = real.reshape(*real.shape, *[1] * (observation.dim() - 1))  # (B, S, 1, ...)
     seen = torch.where(mask, observation[index], network.spec.padding).to(observation.dtype)
@@ -208,15 +208,10 @@ def windows(
     return Windows(seen, previous, ends + 1 - first, ends - first)
 
 
-def known_lengths(given: Windows, acting: ActingMode) -> Tensor | None:
-    """Give the lengths as acting gives them to the network."""
-    return None if acting == "padded" else given.lengths
-
-
 @torch.no_grad()
-def q_values(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
-    """Compute Q at each window's position, (B, A), as acting does."""
+def q_values(network: QNetwork, given: Windows) -> Tensor:
+    """Compute Q at each window's position, (B, A)."""
     return torch.cat([
-        network.at(part.observation, part.previous_action, known_lengths(part, acting), part.position)
+        network.at(part.observation, part.previous_action, part.lengths, part.position)
         for part in given.split()
     ])  # fmt: skip

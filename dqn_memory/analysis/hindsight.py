@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import ActingMode
 from dqn_memory.analysis.episodes import q_values, windows
 from dqn_memory.network import QNetwork
 from envs.spaces import Array
@@ -81,9 +80,7 @@ class Hindsight:
 
 
 @torch.no_grad()
-def discrepancy(
-    network: QNetwork, observation: Tensor, previous_action: Tensor, acting: ActingMode = "prefix"
-) -> Discrepancy:
+def discrepancy(network: QNetwork, observation: Tensor, previous_action: Tensor) -> Discrepancy:
     """Compare Q of window and prefix at each step of one episode (T, ...), (T,).
 
     Both go through the network in tensors of the same shape, so that rounding is the same. A difference that is not
@@ -93,8 +90,8 @@ def discrepancy(
     found = []
     for seen, previous in zip(observation.split(size), previous_action.split(size), strict=True):
         ends = torch.arange(len(seen), device=seen.device)
-        prefixes = windows(network, seen, previous, ends, size, acting)
-        whole = windows(network, seen, previous, ends[-1].expand_as(ends), size, acting)  # T times the same
-        pair = (q_values(network, replace(whole, position=ends), acting), q_values(network, prefixes, acting))
+        prefixes = windows(network, seen, previous, ends, size)
+        whole = windows(network, seen, previous, ends[-1].expand_as(ends), size)  # T times the same
+        pair = (q_values(network, replace(whole, position=ends)), q_values(network, prefixes))
         found.append((pair[0].double(), pair[1].double(), ends.flip(0)))
     return Discrepancy(*(torch.cat(each).cpu().numpy() for each in zip(*found, strict=True)))

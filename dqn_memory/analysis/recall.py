@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import ActingMode, ActingState
+from dqn_memory.actors import ActingState
 from dqn_memory.analysis.attention import with_gradients
-from dqn_memory.analysis.episodes import Episode, Windows, known_lengths, q_values, remembered_steps, windows
+from dqn_memory.analysis.episodes import Episode, Windows, q_values, remembered_steps, windows
+from dqn_memory.evaluation import Measure, mean_interval
 from dqn_memory.network import QNetwork
-from dqn_memory.runs.score import Measure, mean_interval
 from dqn_memory.runs.settings import Bounds
 from envs.spaces import Array
 
@@ -50,7 +50,7 @@ class Recall:
     spread: float  # standard deviation of the Q-values of all decisions, for scale
 
     def curve(self, name: str) -> list[Measure]:
-        """Mean over episodes of one measurement, with its 95 % interval, by distance."""
+        """Give the mean over episodes of a measurement, with its 95 % interval, by distance."""
         return [mean_interval(column[~np.isnan(column)], False) for column in getattr(self, name).T]
 
     def plain(self) -> dict[str, Any]:
@@ -64,12 +64,12 @@ class Recall:
 
     @property
     def distance(self) -> int:
-        """Count the newest past steps that make up half of the past's influence on Q, by occlusion; else 0."""
+        """Count the newest past steps that carry half of the past's influence on Q, by occlusion; 0 without any."""
         _, *past = (mean if mean > ROUNDING * self.spread else 0.0 for mean, _, _ in self.curve("occlusion"))
         return 1 + int(np.searchsorted(np.cumsum(past), sum(past) / 2)) if sum(past) else 0
 
     def words(self, outputs: str = "Q") -> str:
-        """One sentence about occlusion, of a network whose outputs are Q-values or logits."""
+        """Write one sentence about occlusion; `outputs` names the network's outputs."""
         newest, *past = (mean for mean, _, _ in self.curve("occlusion"))
         if not self.distance:
             return f"recall: whichever observation of these episodes replaces a past one, nothing changes in {outputs}"
@@ -85,7 +85,6 @@ def recall(
     episodes: Sequence[Episode],
     config: RecallConfig,
     seed: int,
-    acting: ActingMode = "prefix",
     state: ActingState = "window",
     progress: Callable[[int], None] = lambda done: None,
 ) -> Recall:
@@ -100,12 +99,12 @@ def recall(
         count, size = min(config.moments, len(episode)), remembered_steps(network, len(episode), state)
         steps = torch.linspace(0, len(episode) - 1, count, dtype=torch.float64).round().long().to(device)
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
-        given = windows(network, observation, previous, steps, size, acting)
-        changes = occlusions(network, given, partial(substitutes, pool, config, draws), acting)  # each (B, S)
+        given = windows(network, observation, previous, steps, size)
+        changes = occlusions(network, given, partial(substitutes, pool, config, draws))  # each (B, S)
         ages = torch.arange(changes[0].shape[1], device=device)
-        slopes = gradients(network, given, acting).gather(1, (given.position[:, None] - ages).clamp(min=0))
+        slopes = gradients(network, given).gather(1, (given.position[:, None] - ages).clamp(min=0))
         tables.append((_known(slopes, given), *changes))
-        values.append(q_values(network, given, acting).double().cpu().numpy())
+        values.append(q_values(network, given).double().cpu().numpy())
         lengths.append(given.lengths.cpu().numpy())
     decisions = (np.concatenate(lengths)[:, None] > np.arange(max(each.max() for each in lengths))).sum(0)  # (D,)
     gradient, occlusion, flips = (_profile(each, len(decisions)) for each in zip(*tables, strict=True))
@@ -113,23 +112,23 @@ def recall(
 
 
 def _profile(tables: Sequence[Array], oldest: int) -> Array:
-    """Mean over each episode's decisions, (E, D)."""
-    means = [np.nanmean(table, 0) for table in tables]  # every age up to a table's last is one of some decision
+    """Average over each episode's decisions, (E, D)."""
+    means = [np.nanmean(table, 0) for table in tables]  # each column of a table has a value of some decision
     return np.stack([np.pad(mean, (0, oldest - len(mean)), constant_values=np.nan) for mean in means])
 
 
-def gradients(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
-    """Norm of dQ/de at every position e of each window, over all actions and features, (B, S).
+def gradients(network: QNetwork, given: Windows) -> Tensor:
+    """Compute the norm of dQ/de at every position of each window, over all actions and features, (B, S).
 
-    Of a network that also sees previous actions, the observation's features alone.
+    e is the embedding of the observation; the embedding of a previous action is left out.
     """
     first, norms = network.config.row().action_embedding, []
     for part in given.split():
         with with_gradients():
             inputs = network.embed(part.observation, part.previous_action).detach().requires_grad_()
-            q = network.at_embedded(inputs, known_lengths(part, acting), part.position)  # (B, A)
+            q = network.at_embedded(inputs, part.lengths, part.position)  # (B, A)
             squares = torch.zeros_like(inputs[..., 0])  # (B, S)
-            for column in q.sum(0):  # the windows do not mix, so a sum over them gives each its own gradient
+            for column in q.sum(0):  # windows are independent, so the sum has the gradients of all
                 (gradient,) = torch.autograd.grad(column, inputs, retain_graph=True)  # (B, S, D)
                 squares = squares + gradient[..., first:].square().sum(-1)
         norms.append(squares.sqrt())
@@ -137,9 +136,9 @@ def gradients(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
 
 
 def substitutes(pool: Tensor, config: RecallConfig, draws: torch.Generator, rows: int) -> Iterator[Tensor]:
-    """Yield replacements (B, ...) of observations from a pool (M, ...), as many times as the config says.
+    """Yield replacements (B, ...) of observations from a pool (M, ...), as many as the config says.
 
-    The neutral one has each component's most frequent number, or the mean of real numbers.
+    The neutral replacement has each component's most frequent value, or the mean of real numbers.
     """
     if config.occlusion == "neutral":
         usual = pool.mean(0) if pool.dtype.is_floating_point else pool.mode(0).values
@@ -151,10 +150,10 @@ def substitutes(pool: Tensor, config: RecallConfig, draws: torch.Generator, rows
 
 @torch.no_grad()
 def occlusions(
-    network: QNetwork, given: Windows, replacements: Callable[[int], Iterable[Tensor]], acting: ActingMode
+    network: QNetwork, given: Windows, replacements: Callable[[int], Iterable[Tensor]]
 ) -> tuple[Array, Array]:
-    """Mean |change of Q| and share of changed greedy actions by age of the replaced observation, both (B, S)."""
-    before, rows = q_values(network, given, acting), len(given)  # (B, A)
+    """Compute mean |change of Q| and the share of changed actions, by age of the replaced observation, (B, S)."""
+    before, rows = q_values(network, given), len(given)  # (B, A)
     ages = torch.arange(int(given.lengths.max()), device=given.lengths.device)
     changes, flips = [], []
     for part in ages.split(max(1, COPIED // given.previous_action.numel())):  # N ages at once
@@ -165,7 +164,7 @@ def occlusions(
         observation = given.observation.repeat(copies, *[1] * (given.observation.dim() - 1))
         observation[torch.arange(len(tried), device=index.device), index] = tried.to(observation.dtype)
         previous, lengths = given.previous_action.repeat(copies, 1), given.lengths.repeat(copies)
-        after = q_values(network, Windows(observation, previous, lengths, given.position.repeat(copies)), acting)
+        after = q_values(network, Windows(observation, previous, lengths, given.position.repeat(copies)))
         moved = after.unflatten(0, (-1, len(part), rows))  # (R, N, B, A)
         changes.append((moved - before).abs().mean((0, 3)))
         flips.append((moved.argmax(3) != before.argmax(1)).double().mean(0))
@@ -173,6 +172,6 @@ def occlusions(
 
 
 def _known(table: Tensor, given: Windows) -> Array:
-    """Values by age (B, S), not a number beyond a window's beginning."""
+    """Give values by age (B, S), NaN for ages beyond a window's beginning."""
     ages = torch.arange(table.shape[1], device=table.device)
     return table.double().masked_fill(ages >= given.lengths[:, None], torch.nan).cpu().numpy()

@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from dqn_memory.acting import ActingMode, ActingState
+from dqn_memory.actors import ActingState
 from dqn_memory.analysis.attention import episode_attention
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.network import QNetwork
@@ -47,11 +47,11 @@ class Looks:
         return cls(tuple(names), np.concatenate(list(attention.values())))
 
     @classmethod
-    def found(cls, network: QNetwork, episode: Episode, acting: ActingMode, state: ActingState) -> Self | None:
+    def found(cls, network: QNetwork, episode: Episode, state: ActingState) -> Self | None:
         """Compute the attention of each decision of an episode."""
         device = next(network.parameters()).device
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
-        attention = episode_attention(network, observation, previous, acting, state)
+        attention = episode_attention(network, observation, previous, state)
         return cls.of({layer: maps.double().cpu().numpy() for layer, maps in attention.items()})
 
     def at(self, step: int) -> tuple[Array, float]:
@@ -62,7 +62,7 @@ class Looks:
 
 
 def check_target(path: Path, overwrite: bool) -> None:
-    """Refuse a path that no video can be written to, before the episodes are played."""
+    """Raise a UserError for a path that a video cannot be written to."""
     require(path.suffix.lower() in (".gif", ".png"), f"--video {path} must end in .gif, or in .png for an animated PNG")
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"--video {path} exists already; choose another name, or add --overwrite")
@@ -76,10 +76,19 @@ def save_video(
     looks: Sequence[Looks | None] = (),
     step_ms: int = STEP_MS,
 ) -> None:
-    """Write episodes with frames, one after the other; `actions` are names for the action numbers.
+    """Write episodes with frames, one after the other.
 
-    With `looks`, one for each episode, the attention of each decision stands below its picture, a column for each step.
-    A long video leaves out steps and takes the same time. Raise UserError if the disk refuses the file.
+    A long video leaves out steps and takes the same time.
+
+    Args:
+        path: the file.
+        episodes: what it shows.
+        actions: names for the action numbers.
+        looks: the attention in each episode; it stands below the picture, a column a step.
+        step_ms: milliseconds that a step is shown.
+
+    Raises:
+        UserError: the file cannot be written.
     """
     pictures: list[Image.Image] = []
     durations: list[int] = []

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, wide, zeroed
 from dqn_memory.blocks.chunks import head_width
-from dqn_memory.blocks.finite import are_finite, contained_at, contained_window, finite, mark, taint
+from dqn_memory.blocks.finite import add_flags, are_finite, bad_flags, contained_at, contained_window, finite
 from dqn_memory.blocks.kernels.operator import NUMBA, without_autocast
 from dqn_memory.blocks.positions import rotate
 from dqn_memory.blocks.priors import Prior, PriorConfig
@@ -146,7 +146,7 @@ class Attention(Block):
         if plain and packed.device.type == "cpu" and NUMBA and not torch.compiler.is_exporting():
             from dqn_memory.blocks.kernels import cpu_attention  # at first use: it loads numba
 
-            if cpu_attention.is_faster(packed, self.heads):
+            if cpu_attention.attention_is_faster(packed, self.heads):
                 return self.project_out(cpu_attention.cpu_attention(packed, self.heads))
         heads, window = self._heads(packed), self.prior.fixed_window
         mixed = attend(*heads, *tables, lengths, future_logit_zero=zero, dropout=dropout, window=window)
@@ -240,10 +240,10 @@ class StreamedAttention(Memory):
         held = self.context - 1
         if torch.compiler.is_exporting() or are_finite(inputs, self.degree):
             return self._in_chunks(inputs, first)
-        newest = torch.where(taint(inputs, 2, self.degree) == 0, -1, places).cummax(1).values[:, held:]  # (B, T)
+        newest = torch.where(bad_flags(inputs, 2, self.degree) == 0, -1, places).cummax(1).values[:, held:]  # (B, T)
         read = newest >= torch.maximum(first, places[held:] - held)
         y = self._in_chunks(finite(inputs, self.degree), first)
-        return mark(y, inputs.new_zeros(()).masked_fill(read, math.nan))
+        return add_flags(y, inputs.new_zeros(()).masked_fill(read, math.nan))
 
     def _in_chunks(self, inputs: Tensor, first: Tensor) -> Tensor:
         held, time, size = self.context - 1, first.shape[1], max(self.context, SMALLEST_CHUNK)

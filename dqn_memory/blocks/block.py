@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.finite import cast, check_positions, contained, distrusting, separate
+from dqn_memory.blocks.finite import cast, check_positions, contained, unchecked, unshared
 from dqn_memory.blocks.finite import wide as wide
 from dqn_memory.blocks.finite import wide_dtype as wide_dtype
 
@@ -45,7 +45,7 @@ class Block(nn.Module, ABC):
         if cls.__module__.partition(".")[0] != OURS:
             for name, method in list(vars(cls).items()):
                 if name in METHODS and inspect.isfunction(method):
-                    setattr(cls, name, distrusting(method))
+                    setattr(cls, name, unchecked(method))
 
     @abstractmethod
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -145,7 +145,7 @@ class Memory(Block):
         known = self.initial_state(x.shape[0], x.device, x.dtype) if state is None else state
         self._check(x, known, reset, 2)
         if self.contains:
-            return separate(x, *self.run(x, known, reset))
+            return unshared(x, *self.run(x, known, reset))
         return contained(self.run, x, known, reset, state is not None, self.degree)
 
     def step(self, x: Tensor, state: State | None, reset: Tensor | None = None) -> tuple[Tensor, State]:
@@ -153,7 +153,7 @@ class Memory(Block):
         known = self.initial_state(x.shape[0], x.device, x.dtype) if state is None else state
         self._check(x, known, reset, 1)
         if self.contains or not torch.is_grad_enabled():  # rows do not meet, and no gradient is there to spoil
-            return separate(x, *self.advance(x, known, reset))
+            return unshared(x, *self.advance(x, known, reset))
         return contained(self.advance, x, known, reset, state is not None, self.degree)
 
     def _check(self, x: Tensor, state: State, reset: Tensor | None, axes: int) -> None:

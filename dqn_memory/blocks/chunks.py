@@ -1,13 +1,13 @@
 """What memories whose state is a matrix share: heads, and a sequence read and written chunk by chunk.
 
-Inside a chunk of C positions, C x C products take the place of a loop over time; only the state goes from one chunk to
-the next. Three numbers say how far a write reaches, whatever the memory's decay is:
+Inside a chunk of C positions, C x C products take the place of a loop over time. Only the state goes from one chunk to
+the next. Two tensors describe every memory's decay:
 
-    pair[i, j]: how much of the write at position j is left when position i reads; 0 for j > i
-    enter[i]: how much of the state before the chunk is left when position i reads
-    pair[-1, j], enter[-1]: the same for the state after the chunk
+    weights[i, j]: the share of the write at position j that is left when position i reads; 0 for j > i
+    state_weights[i]: the share of the state before the chunk that is left when position i reads
 
-A reset between j and i makes pair[i, j] 0, and one at or before i makes enter[i] 0: both are masks.
+Their last rows, weights[-1, j] and state_weights[-1], are the shares left in the state after the chunk. A reset between
+j and i makes weights[i, j] 0. A reset at or before i makes state_weights[i] 0.
 
 B rows, H heads, T positions, C positions of a chunk, d features of a head.
 """
@@ -56,10 +56,10 @@ def in_chunks(
     return torch.cat(outputs, 2), state
 
 
-def reach(size: int, reset: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Tell which writes j <= i are of the episode of position i, and where the state before the chunk is.
+def same_episode(size: int, reset: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Compare the episodes of positions j <= i, and of position i and the state before the chunk.
 
-    Bool (B, 1, C, C) and (B, 1, C, 1); without resets (C, C), and None for: everywhere.
+    Returns bool (B, 1, C, C) and (B, 1, C, 1). Without resets it returns (C, C), and None for all true.
     """
     past = torch.ones(size, size, dtype=torch.bool, device=device).tril()
     if reset is None:
@@ -69,43 +69,44 @@ def reach(size: int, reset: Tensor | None, device: torch.device) -> tuple[Tensor
     return same, episode[..., None] == 0
 
 
-def lasting(size: int, reset: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Give `pair` and `enter` of a memory that does not decay; None: all 1."""
-    same, first = reach(size, reset, like.device)
+def constant_weights(size: int, reset: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Compute `weights` and `state_weights` of a memory without decay; None stands for all 1."""
+    same, first = same_episode(size, reset, like.device)
     return same.to(like.dtype), None if first is None else first.to(like.dtype)
 
 
-def decaying(log_decay: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Give `pair` (B, H, C, C) and `enter` (B, H, C, 1) for the logarithms (B, H, C) of each position's decay."""
-    pair, enter = log_decaying(log_decay, reset)
-    return pair.exp(), enter.exp()
+def decay_weights(log_decay: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Compute `weights` (B, H, C, C) and `state_weights` (B, H, C, 1) from the logarithms (B, H, C) of the decays."""
+    weights, state_weights = log_decay_weights(log_decay, reset)
+    return weights.exp(), state_weights.exp()
 
 
-def log_decaying(log_decay: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Give the logarithms of `decaying`, -inf where nothing is left.
+def log_decay_weights(log_decay: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Compute the logarithms of `decay_weights`, -inf where nothing is left.
 
     Position j's own decay acts before it writes. Sums are of one chunk and of no later one, so they stay small, and of
     one episode, so that no gradient crosses a reset: through a sum of all it would cancel but for rounding.
     """
-    same, first = reach(log_decay.shape[-1], reset, log_decay.device)
+    same, first = same_episode(log_decay.shape[-1], reset, log_decay.device)
     total = (log_decay[:, None] @ same.mT.to(log_decay.dtype))[:, 0, ..., None]  # (B, H, C, 1)
-    pair = (total - total.mT).masked_fill(~same, -math.inf)
-    return pair, total if first is None else total.masked_fill(~first, -math.inf)
+    weights = (total - total.mT).masked_fill(~same, -math.inf)
+    return weights, total if first is None else total.masked_fill(~first, -math.inf)
 
 
-def read(query: Tensor, scores: Tensor, value: Tensor, memory: Tensor, enter: Tensor | None) -> Tensor:
+def read_chunk(query: Tensor, scores: Tensor, value: Tensor, memory: Tensor, state_weights: Tensor | None) -> Tensor:
     """Read the values of a chunk by its scores (B, H, C, C), and the memory before it (B, H, d, d'): (B, H, C, d')."""
-    return scores @ value + kept(query @ memory, enter)
+    return scores @ value + weighted(query @ memory, state_weights)
 
 
-def write(key: Tensor, value: Tensor, memory: Tensor, pair: Tensor, enter: Tensor | None) -> Tensor:
+def write_chunk(key: Tensor, value: Tensor, memory: Tensor, weights: Tensor, state_weights: Tensor | None) -> Tensor:
     """Add a chunk's writes k v^T to the memory (B, H, d, d')."""
-    return kept(memory, enter if enter is None else enter[..., -1:, :]) + (key * pair[..., -1, :, None]).mT @ value
+    left = None if state_weights is None else state_weights[..., -1:, :]
+    return weighted(memory, left) + (key * weights[..., -1, :, None]).mT @ value
 
 
-def kept(x: Tensor, enter: Tensor | None) -> Tensor:
-    """Multiply by `enter`, where it is not 1 everywhere."""
-    return x if enter is None else x * enter
+def weighted(x: Tensor, state_weights: Tensor | None) -> Tensor:
+    """Multiply by `state_weights`, where it is not 1 everywhere."""
+    return x if state_weights is None else x * state_weights
 
 
 def read_one(query: Tensor, memory: Tensor) -> Tensor:

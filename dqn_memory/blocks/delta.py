@@ -126,9 +126,11 @@ def _part(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, *rest: Any) -
     that there is one right-hand side instead of two.
     """
     *decay, (memory,), reset = rest
-    pair, enter = chunks.decaying(decay[0], reset) if decay else chunks.lasting(query.shape[2], reset, query)
-    known = chunks.kept(key @ memory, enter)
-    system = key @ key.mT * pair * rate[..., None]  # whose diagonal counts as 1, and is not read
+    weights, state_weights = (
+        chunks.decay_weights(decay[0], reset) if decay else chunks.constant_weights(query.shape[2], reset, query)
+    )
+    known = chunks.weighted(key @ memory, state_weights)
+    system = key @ key.mT * weights * rate[..., None]  # whose diagonal counts as 1, and is not read
     written = torch.linalg.solve_triangular(system, rate[..., None] * (value - known), upper=False, unitriangular=True)
-    y = chunks.read(query, query @ key.mT * pair, written, memory, enter)
-    return y, (chunks.write(key, written, memory, pair, enter),)
+    y = chunks.read_chunk(query, query @ key.mT * weights, written, memory, state_weights)
+    return y, (chunks.write_chunk(key, written, memory, weights, state_weights),)

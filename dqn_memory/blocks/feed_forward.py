@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, select, zeroed
-from dqn_memory.blocks.finite import are_finite, check_positions, contained_rows, finite, mark, taint
+from dqn_memory.blocks.finite import add_flags, are_finite, bad_flags, check_positions, contained_rows, finite
 from dqn_memory.blocks.kernels.operator import NUMBA, call
 
 
@@ -96,8 +96,8 @@ class FrameStack(Memory):
             after = zeroed(after, (episode[:, x.shape[1] :] != episode[:, -1:])[..., None])
         y = self.tail(self.linear(stack.flatten(2)))
         if not known:
-            spoilt = taint(inputs, 2).unfold(1, frames, 1)  # (B, T, n)
-            y = mark(y, (spoilt if same is None else spoilt.masked_fill(~same, 0)).sum(-1))
+            spoilt = bad_flags(inputs, 2).unfold(1, frames, 1)  # (B, T, n)
+            y = add_flags(y, (spoilt if same is None else spoilt.masked_fill(~same, 0)).sum(-1))
         return y, (after,)
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
@@ -113,6 +113,6 @@ class Gelu(nn.Module):
         if x.device.type == "cpu" and NUMBA:
             from dqn_memory.blocks.kernels import cpu_gelu  # at first use: it loads numba
 
-            if cpu_gelu.is_faster(x):
+            if cpu_gelu.gelu_is_faster(x):
                 return call(cpu_gelu.cpu_gelu, x)
         return F.gelu(x, approximate="tanh")

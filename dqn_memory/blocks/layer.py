@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.attention import Attention, StreamedAttention
 from dqn_memory.blocks.block import Block, Device, State, lookup, select
-from dqn_memory.blocks.finite import contained, contained_at, contained_window, unpadded
+from dqn_memory.blocks.finite import clear_padding, contained, contained_at, contained_window
 from dqn_memory.blocks.gates import GATES
 from dqn_memory.blocks.memory import build
 from dqn_memory.blocks.priors import PriorConfig
@@ -77,13 +77,13 @@ class Sublayer(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Apply to x (B, T, D)."""
-        return self.leave(x, self.block(self.enter(x), lengths))
+        return self.join(x, self.block(self.block_input(x), lengths))
 
-    def enter(self, x: Tensor) -> Tensor:
+    def block_input(self, x: Tensor) -> Tensor:
         """Compute what the block reads of the stream x (..., D)."""
         return x if self.post else self.norm(x)
 
-    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+    def join(self, x: Tensor, y: Tensor) -> Tensor:
         """Join the stream x and what the block gave, both (..., D)."""
         joined = self.gate(x, F.relu(y) if self.rectify else y)
         return self.norm(joined) if self.post else joined
@@ -128,7 +128,7 @@ class EncoderLayer(Block):
         for part in parts[:last]:
             x = part(x, lengths)
         mixing = parts[last]
-        x = mixing.leave(select(x, index), mixing.block.at(mixing.enter(x), lengths, index))
+        x = mixing.join(select(x, index), mixing.block.at(mixing.block_input(x), lengths, index))
         for part in parts[last + 1 :]:
             x = part(x[:, None])[:, 0]
         return x
@@ -144,9 +144,9 @@ class EncoderLayer(Block):
         """As `Block`; what comes before the sublayer that reads ahead is the same in every sequence."""
         if not self.supports_prefixes:
             raise TypeError("positions are mixed after a sublayer that reads ahead; encode each sequence by itself")
-        x = unpadded(x, lengths, self.degree)
+        x = clear_padding(x, lengths, self.degree)
         for part in self._parts():
-            x = part.leave(x, part.block.at_every_prefix(part.enter(x), lengths))
+            x = part.join(x, part.block.at_every_prefix(part.block_input(x), lengths))
         return x
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
@@ -177,8 +177,8 @@ class EncoderLayer(Block):
     ) -> tuple[Tensor, State]:
         after: list[Tensor] = []
         for part, before in zip(self._stateful(), self._split(state), strict=True):
-            y, own = getattr(part.block, form)(part.enter(x), before, reset)
-            x = part.leave(x, y)
+            y, own = getattr(part.block, form)(part.block_input(x), before, reset)
+            x = part.join(x, y)
             after.extend(own)
         return x, tuple(after)
 

@@ -63,10 +63,10 @@ class LinearAttention(Memory):
 
 def _part(query: Tensor, key: Tensor, value: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
     """Read and write one chunk (B, H, C, ...)."""
-    pair, enter = chunks.lasting(query.shape[2], reset, query)
-    scores = query @ key.mT * pair  # (B, H, C, C)
-    y = _normalised(chunks.read(query, scores, value, state[0], enter))
-    return y, (chunks.write(key, value, state[0], pair, enter),)
+    weights, state_weights = chunks.constant_weights(query.shape[2], reset, query)
+    scores = query @ key.mT * weights  # (B, H, C, C)
+    y = _normalised(chunks.read_chunk(query, scores, value, state[0], state_weights))
+    return y, (chunks.write_chunk(key, value, state[0], weights, state_weights),)
 
 
 def _normalised(sums: Tensor) -> Tensor:

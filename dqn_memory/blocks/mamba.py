@@ -88,14 +88,14 @@ class Mamba(Memory):
         entered, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, E)
         inputs = torch.cat([before[..., 1:].to(entered.dtype), entered[..., None]], -1)  # (B, E, W)
         u = F.silu(F.conv1d(inputs, self.conv1d.weight, self.conv1d.bias, groups=self.inner)[..., 0])
-        low, enter, leave = self.x_proj(u).split([self.rank, self.states, self.states], dim=-1)
+        low, write, read = self.x_proj(u).split([self.rank, self.states, self.states], dim=-1)
         delta, decay = F.linear(low, self.dt_proj.weight), self._decay()
         with without_autocast(x):
             kind = decay.dtype
             step = F.softplus(delta.to(kind) + self.dt_proj.bias.to(kind))[..., None]  # (B, E, 1)
             driven = u.to(kind)
-            held = torch.exp(step * decay) * held.to(kind) + step * driven[..., None] * enter.to(kind)[:, None]
-            y = (held @ leave.to(kind)[..., None])[..., 0] + self.D.to(kind) * driven
+            held = torch.exp(step * decay) * held.to(kind) + step * driven[..., None] * write.to(kind)[:, None]
+            y = (held @ read.to(kind)[..., None])[..., 0] + self.D.to(kind) * driven
             y = (y * F.silu(gate.to(kind))).to(u.dtype)
         return self.dropout(self.out_proj(y)), (inputs, held)
 
@@ -114,9 +114,9 @@ class Mamba(Memory):
 
     def _scan(self, u: Tensor, gate: Tensor, initial: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
         """Run the selective state space over convolved inputs u (B, T, E); return y (B, T, E) and the last state."""
-        low, enter, leave = self.x_proj(u).split([self.rank, self.states, self.states], dim=-1)
+        low, write, read = self.x_proj(u).split([self.rank, self.states, self.states], dim=-1)
         delta = F.linear(low, self.dt_proj.weight)  # (B, T, E); its bias joins in float32
         return selective_scan(
-            u, delta, self._decay(), enter, leave, skip=self.D, gate=gate, delta_bias=self.dt_proj.bias,
+            u, delta, self._decay(), write, read, skip=self.D, gate=gate, delta_bias=self.dt_proj.bias,
             initial=initial, keep=keep, core=self.core,
         )  # fmt: skip

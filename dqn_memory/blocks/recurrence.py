@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, fresh
-from dqn_memory.blocks.finite import cast, contained_window, unpadded
+from dqn_memory.blocks.finite import cast, clear_padding, contained_window
 from dqn_memory.blocks.kernels import recurrent
 from dqn_memory.blocks.kernels.operator import call, transformed
 
@@ -99,7 +99,7 @@ class Bidirectional(Block):
 
     def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """As `Block`: the forward direction serves all ends at once, the backward one takes one step at each."""
-        x = unpadded(x, lengths)
+        x = clear_padding(x, lengths)
         past = run(self.ahead, x)  # (B, T, D / 2)
         newest = run(self.behind, x.flatten(0, 1).unsqueeze(1))  # (B T, 1, D / 2)
         return self.tail(torch.cat((past, newest.view_as(past)), dim=-1))  # (B, T, D)

@@ -145,12 +145,12 @@ def _part(
 ) -> tuple[Tensor, State]:
     """Read and write one chunk (B, H, C, ...): the log weights of all writes to each position, less its m."""
     memory, before = state
-    pair, last = chunks.log_decaying(forget, reset)
+    pair, last = chunks.log_decay_weights(forget, reset)
     pair, last = pair + enter[..., None, :], last + before[..., None, None]
     level = torch.maximum(last, pair.amax(-1, keepdim=True)).clamp(min=0)  # (B, H, C, 1)
     pair, last = (pair - level).exp(), (last - level).exp()
-    y = _normalised(chunks.read(query, query @ key.mT * pair, value, memory, last), level)
-    return y, (chunks.write(key, value, memory, pair, last), level[..., -1, 0])
+    y = _normalised(chunks.read_chunk(query, query @ key.mT * pair, value, memory, last), level)
+    return y, (chunks.write_chunk(key, value, memory, pair, last), level[..., -1, 0])
 
 
 def _normalised(sums: Tensor, level: Tensor) -> Tensor:

@@ -1,129 +1,74 @@
-"""What every training script shares: the state of a run, its course, and how it is started, stopped and resumed.
+"""The life cycle of a run, which every training script shares: start, resume, iterate, log, evaluate, save, stop.
 
 A script holds its algorithm alone: a subclass of `Trainer` whose `__init__` makes networks and optimisers and whose
 `iterate` acts, stores and learns.
 """
 
 import shlex
-import signal
 import sys
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from dqn_memory.evaluation import SUCCESS, SUCCESS_TOLD, Evaluation, EvaluationOptions, LoadedPolicy, Score
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.checkpoint import Checkpoint, check_actions, check_form, foreign_state
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
+from dqn_memory.runs.interrupts import Interrupts
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
 from dqn_memory.runs.modules import load_modules, load_named, modules_of, remember
+from dqn_memory.runs.optimizers import restore_optimizer
 from dqn_memory.runs.progress import Progress, due
 from dqn_memory.runs.resume import check_unfinished, reopened, resumes
-from dqn_memory.runs.score import SUCCESS, SUCCESS_TOLD, Evaluation, EvaluationOptions, Policy, Score
 from dqn_memory.runs.seeding import Streams, dropout_state, restore_dropout
 from dqn_memory.runs.settings import Settings, parse
+from dqn_memory.runs.stateful import load_parts, save_parts
 from dqn_memory.runs.toml import to_toml
 from envs.files import portable_name
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import GymnasiumFleet, ReplayedFleet
-from envs.seeding import restore_generator
 from envs.terminal import say
 
 C = TypeVar("C", bound=Any)
-HUGE = 1e300  # what no setting of an optimiser comes near
-AFTER_STOP = 1 << 31  # of a seed a CPU's generator reads 32 bits
-
-
-@dataclass(frozen=True)
-class LoadedPolicy:
-    """What a checkpoint's agent acts with, in the environment it was trained in."""
-
-    config: Any
-    env_kwargs: dict[str, Any]
-    step: int
-    """Environment steps of its training."""
-    device: torch.device
-    start: Callable[[int], Policy]
-    """Makes the policy of N episodes, which remembers nothing yet."""
-    ways: Mapping[str, Callable[[int], Policy]] = field(default_factory=dict)
-    """The same by how actions are chosen, "sampled" and "greedy"; empty where there is one way."""
-
-
-class Interrupts:
-    """Hold Ctrl-C and SIGTERM back until what a checkpoint holds is consistent; a second one stops at once.
-
-    with Interrupts() as interrupts:
-        while not interrupts.asked:
-            step()
-
-    Only a process's main thread can do this.
-    """
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            found = {number: signal.getsignal(number) for number in self.SIGNALS}
-            self._before = {number: old for number, old in found.items() if old is not signal.SIG_IGN}
-            for number in self._before:
-                signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, old in self._before.items():
-            signal.signal(number, old)
-
-    def _note(self, number: int, frame: object) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        say("stopping after a checkpoint; once more stops at once", file=sys.stderr)
+AFTER_STOP = 1 << 31  # seed offset of the evaluation after an early stop; a CPU's generator reads 32 bits of a seed
 
 
 class Trainer(ABC, Generic[C]):
-    """One run of one algorithm: all of its state, and its course from the command line to the last evaluation.
+    """One run of one algorithm, from the command line to the last evaluation.
 
     Attributes:
         fleet: N environments, stepped at once.
-        updates: of the networks, so far.
-        solved: an evaluation reached the goal that the config sets.
+        updates: how many updates the networks have had.
+        solved: whether an evaluation reached the goal that the config sets.
     """
 
     kind: ClassVar[str]
-    """Its name in checkpoints' headers, in studies and among the entry points."""
+    """Name of this kind of run in checkpoints, in studies and among the entry points."""
     config_class: ClassVar[type[Any]]
     shown: ClassVar[Mapping[str, str]]
-    """Words of the progress line, and the scalar that each stands for."""
-    attention_report: ClassVar[Any] = None
-    """Reads what a study's report shows of a run's attention, (run, seed) -> analysis.attention.Maps or None."""
+    """Words of the progress line, and the metric that each stands for."""
     evaluation_flags: ClassVar[tuple[str, ...]]
     """Options of `evaluate` that not every kind of run has."""
-    # What a checkpoint holds besides networks, optimisers, counters and replay, by the names of attributes:
-    stateful: tuple[str, ...]
-    """Parts that have a state_dict of their own."""
-    generators: ClassVar[tuple[str, ...]]
-    """Random generators."""
-    tensors: ClassVar[tuple[str, ...]]
-    """Tensors that one iteration hands to the next."""
+    attention_report: ClassVar[Any] = None
+    """Reads the attention that a study's report shows of a run, (run, seed) -> analysis.attention.Maps or None."""
+    state_names: tuple[str, ...]
+    """Attributes that a checkpoint holds besides networks, optimisers, environments, counters and replay: tensors,
+    random generators, and objects with a `state_dict` of their own."""
 
     optimizers: Sequence[torch.optim.Optimizer]
     backend: Choice | None = None
-    """What its Mamba runs on, where it has one."""
+    """The backend of the run's Mamba layers; None where it has none."""
     replay: Any = None
-    """What was stored to learn from; None where each step is learned from once."""
+    """The replay that updates draw from; None where each step is learned from once."""
 
     def __init__(self, config: C) -> None:
         config.check()
@@ -143,30 +88,30 @@ class Trainer(ABC, Generic[C]):
     # ---- the algorithm: what a subclass provides -----------------------------------------------------------------
     @abstractmethod
     def begin(self) -> None:
-        """Start episodes in all environments, with nothing remembered."""
+        """Start episodes in all environments from fresh states of the agent."""
 
     @abstractmethod
     def iterate(self) -> None:
-        """Take one step in every environment, then this iteration's updates."""
+        """Act in every environment, then update the networks."""
 
     @abstractmethod
     def networks(self) -> Mapping[str, nn.Module]:
-        """All networks that a checkpoint holds, by name."""
+        """Give all networks that a checkpoint holds, by name."""
 
     @abstractmethod
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
-        """Play episodes without learning, more of them at the end of a run.
+        """Play episodes without learning; the `final` evaluation plays more of them.
 
         With `reset_memory` the agent forgets everything before each step.
         """
 
     def reached_goal(self, score: Score) -> bool:
-        """Whether an evaluation is good enough to end the run: here, its mean return as `--stop-at-return` asks."""
+        """Tell whether a score ends the run: its mean return reaches `--stop-at-return`."""
         goal = self.config.evaluation.stop_at_return
         return goal is not None and float(score.returns.mean()) >= goal
 
     def summary(self, score: Score) -> str:
-        """Say what the script prints of the last evaluation."""
+        """Write the line that the script prints of the last evaluation."""
         success = f", success {score.success.mean():.3f}" if score.env_reports_success else ""
         length = f"length {score.lengths.mean():.1f} on {score.episodes} episodes"
         return f"return {score.returns.mean():.2f}{success}, {length}"
@@ -174,89 +119,82 @@ class Trainer(ABC, Generic[C]):
     @classmethod
     @abstractmethod
     def variant(cls, config: C) -> str:
-        """Name the folder between environment and seed, such as by the architecture."""
+        """Name the folder between environment and seed, for example by the architecture."""
 
     @classmethod
     @abstractmethod
     def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
-        """How well the agent of a run's latest checkpoint does."""
+        """Evaluate the agent of a run's latest checkpoint."""
 
     @classmethod
     @abstractmethod
     def load_policy(cls, run: Path, device: torch.device, seed: int) -> LoadedPolicy:
-        """Read the policy of a run's latest checkpoint; `seed` is of whatever it draws."""
+        """Read the policy of a run's latest checkpoint; `seed` is of all that it draws."""
 
     @classmethod
     def resolve(cls, config: C) -> C:
-        """Complete a fresh run's config with all that has to be computed for it."""
+        """Complete the config of a fresh run with computed values."""
         return config
 
     @property
     def preparing(self) -> dict[str, int]:
-        """Name the phases before all of the training, in their order, and the step at which each ends."""
+        """Name the phases before training in their order, with the step at which each ends."""
         return {}
 
     def scalars(self) -> dict[str, float]:
-        """Give what a log line says; sums since the last line are cleared."""
+        """Give the metrics of a log line, and clear the sums since the last line."""
         return self.stats.scalars() | {"charts/updates": float(self.updates)}
 
     # ---- state ---------------------------------------------------------------------------------------------------
     @property
     def steps_per_iteration(self) -> int:
-        """Environment steps of one iteration."""
+        """Count the environment steps of one iteration."""
         return self.fleet.num_envs
 
     @property
     def steps(self) -> int:
-        """Environment steps taken."""
+        """Count the environment steps so far."""
         return self.iterations * self.steps_per_iteration
 
     def evaluation_seed(self, final: bool) -> int:
-        """Seed of the evaluation at this step, from the run's own stream of evaluations.
+        """Give the seed of the evaluation at this step.
 
-        Where an evaluation ended the run, the final one plays other episodes: it must not inherit its luck.
+        If an evaluation ended the run, the final one plays other episodes, so that early stopping does not bias it.
         """
         return self.streams.evaluation + self.steps + (AFTER_STOP if final and self.solved else 0)
 
     def weights(self) -> dict[str, Tensor]:
-        """All parameters and buffers, by network and name."""
+        """Give all parameters and buffers, by network and name."""
         networks = self.networks().items()
         return {f"{part}.{name}": value for part, network in networks for name, value in network.state_dict().items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything else that the future of the run depends on, but the replay."""
+        """Give all else that the future of the run depends on, except the replay."""
         return {
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            **{name: getattr(self, name).state_dict() for name in ("fleet", "stats", *self.stateful)},
-            **{name: getattr(self, name).get_state() for name in self.generators},
-            **{name: getattr(self, name) for name in self.tensors},
+            **save_parts(self, ("fleet", "stats", *self.state_names)),
             **dropout_state(self.device),
             "solved": self.solved, "iterations": self.iterations, "updates": self.updates,
         }  # fmt: skip
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue where the checkpoint was made; a UserError where its networks are of another form."""
+        """Continue where the checkpoint was made; a UserError says that its networks have another form."""
         for part, network in self.networks().items():
             checkpoint.fill(network, part)
         state, self.clock.saved = checkpoint.trainer, checkpoint.header
-        device_bound = ("optimizers", *dropout_state(self.device))  # these are of another form on another device
+        device_bound = ("optimizers", *dropout_state(self.device))  # their form differs between devices
         check_form(state, {name: own for name, own in self.state_dict().items() if name not in device_bound})
         check_actions(state, self.fleet.num_actions)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             restore_optimizer(optimizer, saved)
-        for name in ("fleet", "stats", *self.stateful):
-            getattr(self, name).load_state_dict(state[name])
-        for name in self.generators:
-            restore_generator(getattr(self, name), state[name])
+        load_parts(self, {name: state[name] for name in ("fleet", "stats", *self.state_names)}, self.device)
         restore_dropout(state, self.device)
-        for name in self.tensors:
-            setattr(self, name, state[name].to(self.device))
         for name in ("solved", "iterations", "updates"):
             setattr(self, name, state[name])
         if self.replay is None:
             return
         if checkpoint.replay is None:
-            self.begin()  # an episode whose beginning is lost cannot be learned from, so all start anew
+            self.begin()  # episodes start anew: the replay has lost the beginnings of the running ones
         else:
             self.replay.restore(checkpoint.replay.start, checkpoint.replay.data)
 
@@ -298,7 +236,7 @@ class Trainer(ABC, Generic[C]):
         return trainer, run
 
     def announce(self) -> None:
-        """Say what a reader should know before a fresh run."""
+        """Print what a user should know before a fresh run."""
         backend.log_backend(self.backend, self.device)
         if isinstance(self.fleet, GymnasiumFleet) and self.fleet.ignores_seed():
             say(
@@ -308,7 +246,7 @@ class Trainer(ABC, Generic[C]):
             )
         compute = self.config.compute
         if compute.engine == "eager":
-            with suppress(UserError):  # no GPU here, or what runs cannot be captured
+            with suppress(UserError):  # there is no GPU, or a graph cannot capture this run
                 replace(self.config, compute=replace(compute, engine="cudagraph")).check()
                 say("--engine cudagraph is usually faster on a GPU")
 
@@ -317,7 +255,7 @@ class Trainer(ABC, Generic[C]):
         """Make the config of a fresh run from flags and presets."""
         config = parse(cls.config_class, argv)
         load_named(argv)
-        if hasattr(config, "base"):  # what was chosen brings other defaults with it
+        if hasattr(config, "base"):  # a choice in the config changes defaults of other fields
             config = parse(cls.config_class, argv, base=config.base())
         config = replace(config, plugin=tuple(dict.fromkeys(config.plugin)))  # a preset and a flag may name one twice
         load_modules(config, "the config")
@@ -325,7 +263,7 @@ class Trainer(ABC, Generic[C]):
 
     @classmethod
     def folder(cls, config: C) -> Path:
-        """Where a fresh run goes."""
+        """Give the folder of a fresh run."""
         env, variant = portable_name(config.environment.env), portable_name(cls.variant(config))
         return Path(config.output.run or f"runs/{env}/{variant}/seed_{config.seed}")
 
@@ -371,7 +309,7 @@ class Trainer(ABC, Generic[C]):
                 phase, end = self.phase
                 progress.update(self.steps, phase, end, **self.shown_scalars(scalars))
         if interrupts.asked:
-            if self.config.output.max_repeated_actions == 0:  # what cannot be repeated, a resume must not have to
+            if self.config.output.max_repeated_actions == 0:  # a resume must not repeat any actions
                 self.shorten_log()
             self.save(run)
             raise KeyboardInterrupt
@@ -379,7 +317,7 @@ class Trainer(ABC, Generic[C]):
 
     @property
     def phase(self) -> tuple[str, int]:
-        """Name what the run does now for its progress line, and the step at which that ends."""
+        """Name the phase of the run for its progress line, and the step at which it ends."""
         total: int = self.config.total_steps
         for name, end in self.preparing.items():
             if self.steps < end:
@@ -388,18 +326,18 @@ class Trainer(ABC, Generic[C]):
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is anything left to learn."""
+        """Tell whether training goes on."""
         return self.steps < self.config.total_steps and not self.solved
 
     def record(self, run: Run) -> dict[str, float]:
-        """Log, evaluate and save as far as due; gives what was logged."""
+        """Log, evaluate and save if due, and give the logged metrics."""
         config = self.config
         scalars: dict[str, float] = {}
         if self._due(config.output.log_every):
             scalars = self.scalars()
             scalars["charts/SPS"] = (self.steps - self.began_at) / self.clock.seconds
             run.log(self.steps, scalars | self.clock.scalars())
-        first = getattr(config.evaluation, "evaluate_from", 0)  # not every trainer's config puts evaluations off
+        first = getattr(config.evaluation, "evaluate_from", 0)  # the configs of some trainers lack it
         if self.updates and self.steps >= first and self._due(config.evaluation.evaluate_every):
             self.stats.check_finite()
             score = self.evaluate()
@@ -413,23 +351,23 @@ class Trainer(ABC, Generic[C]):
 
     def finish(self, run: Run) -> Score:
         """Save, and play the final episodes."""
-        if self.steps > self.began_at:  # else the newest column of the replay is saved already, uncut
+        if self.steps > self.began_at:  # otherwise the checkpoint already holds the newest steps of the replay
             self.shorten_log()
         self.save(run)  # the final evaluation may take minutes
         score = self.evaluate(final=True)
-        final = named("final", score) | {SUCCESS_TOLD: float(score.env_reports_success)}
+        final = score.scalars("final") | {SUCCESS_TOLD: float(score.env_reports_success)}
         if self.config.evaluation.memory_ablation:
-            final |= named("memory_ablation", self.evaluate(final=True, reset_memory=True))
+            final |= self.evaluate(final=True, reset_memory=True).scalars("memory_ablation")
         run.log(self.steps, final | self.final_scalars() | self.clock.scalars())
         self.save(run)
         return score
 
     def final_scalars(self) -> dict[str, float]:
-        """Measure what else the log says of the final agent."""
+        """Give further metrics of the final agent."""
         return {}
 
     def save(self, run: Run) -> None:
-        """One checkpoint; it becomes valid all at once."""
+        """Write a checkpoint, which becomes valid at its last write."""
         self.stats.check_finite()
         replay = self.replay if self.config.output.checkpoint_replay == "full" else None
         header = {name: str(seconds) for name, seconds in self.clock.scalars().items()}
@@ -437,9 +375,9 @@ class Trainer(ABC, Generic[C]):
         run.save(self.steps, self.weights(), self.state_dict(), replay, header)
 
     def shorten_log(self) -> None:
-        """Begin new episodes where a resume would repeat too many actions of a foreign environment."""
-        most = self.config.output.max_repeated_actions
-        if most is not None and isinstance(self.fleet, ReplayedFleet) and len(self.fleet.log) > most:
+        """Begin new episodes if a resume would have to repeat too many actions."""
+        limit = self.config.output.max_repeated_actions
+        if limit is not None and isinstance(self.fleet, ReplayedFleet) and len(self.fleet.log) > limit:
             say(f"step {self.steps}: new episodes, as a resume would repeat {len(self.fleet.log)} actions")
             if self.replay is not None:
                 self.replay.cut()
@@ -450,59 +388,10 @@ class Trainer(ABC, Generic[C]):
         return due(self.steps, every, self.steps_per_iteration)
 
     def shown_scalars(self, scalars: Mapping[str, float]) -> dict[str, float]:
-        """Choose what the progress line shows, by the words that it shows them under."""
-        told = self.fleet.reports_success
-        shown = dict(self.shown) | {"evaluated": "eval/success_rate" if told else "eval/episodic_return"}
-        if not told and SUCCESS in shown:
+        """Choose the metrics of the progress line, by the words that stand for them."""
+        has_success = self.fleet.reports_success
+        shown = dict(self.shown) | {"evaluated": "eval/success_rate" if has_success else "eval/episodic_return"}
+        if not has_success and SUCCESS in shown:
             del shown[SUCCESS]
             shown["return"] = "charts/episodic_return"
         return {word: scalars[name] for word, name in shown.items() if name in scalars}
-
-
-def named(kind: str, score: Score) -> dict[str, float]:
-    """Give a score's scalars under the name of their kind, such as `final`."""
-    return {f"{kind}/{name.split('/')[1]}": value for name, value in score.scalars().items()}
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, final_fraction: float, progress: float) -> None:
-    """Set learning rates after the fraction `progress` of a run.
-
-    They fall on a straight line from `first_lr`, which every parameter group has, to `final_fraction` of it.
-    """
-    for group in optimizer.param_groups:
-        value = group["first_lr"] * (1 + (final_fraction - 1) * min(progress, 1.0))
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(value)
-        else:
-            group["lr"] = value
-
-
-def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load a `state_dict` that was read onto a CPU, perhaps written on another device.
-
-    Whether a graph can capture the steps, and whether learning rates are tensors, where the graph looks, stay its own.
-    """
-    groups = []
-    for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
-        for name in ("lr", "first_lr"):
-            if name in own and not isinstance(saved.get(name), float | Tensor):
-                raise TypeError(f"the optimizer's {name} is no number")
-        others = {name: value for name, value in own.items() if name not in ("lr", "first_lr", "params", "capturable")}
-        saved = others | saved  # another version of torch may have had fewer
-        for name, value in others.items():
-            number = isinstance(value, int | float)
-            if number and not (isinstance(saved[name], int | float) and abs(saved[name]) < HUGE):
-                raise TypeError(f"the optimizer's {name} is no number")
-            check_form(saved[name], None if number else value, f"the optimizer's {name}.")
-        lr = torch.tensor(float(saved["lr"])) if isinstance(own["lr"], Tensor) else float(saved["lr"])
-        groups.append(saved | {"lr": lr} | {name: own[name] for name in ("capturable",) if name in own})
-    optimizer.load_state_dict(state | {"param_groups": groups})
-    names = {name for held in optimizer.state.values() for name in held}
-    for parameter, held in optimizer.state.items():
-        for name in names:
-            value = held.get(name)
-            if not isinstance(value, Tensor) or value.shape != (() if name == "step" else parameter.shape):
-                raise TypeError(f"the optimizer's {name} does not fit its parameter")
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"] = group["lr"].to(group["params"][0].device)

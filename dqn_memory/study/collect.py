@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory.agent import KINDS_OF_NETWORKS, Interface
+from dqn_memory.evaluation import KINDS_OF_NETWORKS, SUCCESS_TOLD
+from dqn_memory.interface import Interface
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.metrics import METRICS
 from dqn_memory.runs.modules import load_modules
-from dqn_memory.runs.score import SUCCESS_TOLD
 from dqn_memory.runs.toml import from_toml
 from dqn_memory.size import count, on_meta
 from dqn_memory.study.archive import CONFIG, ROWS, RunRecord, Source, compact

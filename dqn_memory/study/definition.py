@@ -303,7 +303,7 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     What only the machine that a run will get can say (has it a GPU?) is left to the trainer there, unless all runs
     are on a CPU.
     """
-    from dqn_memory.rollout_trainer import RolloutConfig  # here, as it loads torch
+    from dqn_memory.rollouts import RolloutConfig  # here, as it loads torch
 
     known, resources = trainer_class(definition.kind).config_class, definition.resources
     tables = [definition.base, *(value.settings for value in chosen.values())]

@@ -16,7 +16,7 @@ from dqn_memory.analysis.episodes import Episode
 from dqn_memory.analysis.video import LAST_MS, LONGEST_MS, MARGIN, NAMES, PAGES, ROW, STEP_MS, Looks, save_video
 from dqn_memory.runs.errors import UserError
 from world_models.unizero import plots as unizero_plots
-from world_models.unizero.analysis import attention_maps
+from world_models.unizero.analysis import window_attention
 
 RNG = np.random.default_rng(0)
 
@@ -222,8 +222,6 @@ def apart(found):
     return not any(one.overlaps(other) for place, one in enumerate(found) for other in found[:place])
 
 
-
-
 def test_bars_are_means_and_the_start_is_dashed():
     runs = 5 + RNG.random((3, 2, 4))
     (panel,) = plots.plot_learned_values({"mu": runs}, {"mu": 6.0}, "Learned").axes
@@ -256,18 +254,8 @@ def test_a_trajectory_has_four_rows_and_frames_the_actions_taken():
     assert len(rows(())) == 3
 
 
-def test_a_link_marks_its_cell_and_shows_its_two_frames():
-    maps = attention_maps(model(), simplex(1, 4)[0], actions(1, 4)[0])
-    figure = unizero_plots.link(maps[1, 0], 7, 2, frames(4), "Title", ["a", "b", "c", "d"], first_step=10)
-    film, panel, key, query = panels(figure)
-    assert len(film.images) == 4 and panel.patches[0].get_xy() == (11.0, 13.5)
-    assert key.images[0].get_array()[0, 0, 0] == 1 and query.images[0].get_array()[0, 0, 0] == 3
-    assert key.get_title() == "key: what was seen at step 11"
-    assert query.get_title() == "query: the action at step 13 (d)"
-
-
 def test_all_maps_are_drawn_and_only_an_unseen_future_is_grey():
-    maps = attention_maps(model(), simplex(1, 5)[0], actions(1, 5)[0])
+    maps = window_attention(model(), simplex(1, 5)[0], actions(1, 5)[0])
     maps = np.concatenate((maps, maps, maps[:, :1]), 1)  # five heads: one row is not full
     shown = [axes for axes in plots.plot_token_maps(maps, "Title", 3).axes if axes.get_visible() and axes.images]
     assert [axes.get_title() for axes in shown] == [f"layer {i}, head {j}" for i in range(2) for j in range(5)]

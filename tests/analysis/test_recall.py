@@ -6,12 +6,12 @@ import torch
 from delayed import delayed, episode
 from helpers import network
 
-from dqn_memory.acting import EvalSetup, StateActor, WindowActor, acting_cost
-from dqn_memory.agent import load_network
+from dqn_memory.actors import StateActor, WindowActor
 from dqn_memory.analysis.episodes import beginning, play_in, q_values, remembered_steps, windows
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import Recall, RecallConfig, gradients, occlusions, recall, substitutes
 from dqn_memory.blocks import PriorConfig
+from dqn_memory.evaluation import EvalSetup, acting_cost, load_network
 from dqn_memory.network import ARCHITECTURES
 
 EPISODES = [episode(length, seed) for seed, length in enumerate((9, 4, 12))]
@@ -46,13 +46,13 @@ def test_networks_that_remember_use_all_they_have_seen_and_others_the_newest(arc
 
 def given(net, length=5, ends=(0, 2, 4)):
     one = episode(length)
-    return windows(net, one.observation, one.previous_action, torch.tensor(ends), 6, "prefix")
+    return windows(net, one.observation, one.previous_action, torch.tensor(ends), 6)
 
 
 def test_the_gradient_is_the_norm_of_the_whole_jacobian():
     net = network("adrqn", action_embedding=3).eval()
     decisions = given(net)
-    found = gradients(net, decisions, "prefix")
+    found = gradients(net, decisions)
     for row, length in enumerate(decisions.lengths.tolist()):
         seen, previous = decisions.observation[row, None], decisions.previous_action[row, None]
 
@@ -69,7 +69,7 @@ def test_the_gradient_is_the_norm_of_the_whole_jacobian():
 def test_occlusion_is_the_change_of_q_when_one_observation_is_another():
     net = network("dgfqn", seed=2).eval()
     one, neutral = episode(5), drawn(0, NEUTRAL, rows=1)
-    changes, flips = occlusions(net, given(net, ends=(4,)), lambda rows: neutral, "prefix")
+    changes, flips = occlusions(net, given(net, ends=(4,)), lambda rows: neutral)
     with torch.no_grad():
         before = net(one.observation[None], one.previous_action[None])[0, -1]
         for age in range(5):
@@ -102,13 +102,12 @@ def test_every_episode_counts_the_same_whatever_its_length(monkeypatch):
     assert all(low is None and high is None for _, low, high in curve)  # of one episode
 
 
-@pytest.mark.parametrize("acting", ["prefix", "padded"])
 @pytest.mark.parametrize("architecture", ["dgfqn", "dbgfqn", "drqn", "dtqn_attention"])
-def test_windows_are_what_an_actor_sees(architecture, acting):
+def test_windows_are_what_an_actor_sees(architecture):
     net, one = network(architecture).eval(), episode(9)
     ends = torch.arange(9)
-    found = q_values(net, windows(net, one.observation, one.previous_action, ends, 6, acting), acting)
-    actor = WindowActor(net, 1, torch.device("cpu"), padded=acting == "padded")
+    found = q_values(net, windows(net, one.observation, one.previous_action, ends, 6))
+    actor = WindowActor(net, 1, torch.device("cpu"))
     for t in range(9):
         actor.observe(one.observation[t : t + 1], one.previous_action[t : t + 1], torch.tensor([t == 0]))
         torch.testing.assert_close(found[t], actor.q_values()[0], rtol=0, atol=1e-12)
@@ -121,18 +120,18 @@ def test_a_carried_state_remembers_the_whole_episode():
     for t in range(9):
         actor.observe(one.observation[t : t + 1], one.previous_action[t : t + 1], torch.tensor([t == 0]))
     size = remembered_steps(net, 9, "episode")
-    whole = windows(net, one.observation, one.previous_action, torch.tensor([8]), size, "prefix")
-    torch.testing.assert_close(q_values(net, whole, "prefix"), actor.q_values(), rtol=0, atol=1e-12)
+    whole = windows(net, one.observation, one.previous_action, torch.tensor([8]), size)
+    torch.testing.assert_close(q_values(net, whole), actor.q_values(), rtol=0, atol=1e-12)
     assert len(recall(net, [one], RecallConfig(), 0, state="episode").decisions) == 9
     assert remembered_steps(net, 9, "window") == 6 and remembered_steps(net, 4, "window") == 4
 
 
 def test_many_windows_are_computed_in_parts(monkeypatch):
     net, one = network("dgfqn").eval(), episode(12)
-    many = windows(net, one.observation, one.previous_action, torch.arange(12), 6, "prefix")
-    whole = q_values(net, many, "prefix")
+    many = windows(net, one.observation, one.previous_action, torch.arange(12), 6)
+    whole = q_values(net, many)
     monkeypatch.setattr("dqn_memory.analysis.episodes.TOKENS", 13)
-    torch.testing.assert_close(q_values(net, many, "prefix"), whole, rtol=0, atol=1e-12)
+    torch.testing.assert_close(q_values(net, many), whole, rtol=0, atol=1e-12)
 
 
 def test_the_words_tell_how_far_back_half_of_it_lies(monkeypatch):
@@ -179,17 +178,16 @@ CAUSAL = [name for name in ARCHITECTURES if not name.startswith("db")]
 BIDIRECTIONAL = [name for name in ARCHITECTURES if name.startswith("db")]
 
 
-def gaps(net, length=15, acting="prefix", seed=0):
+def gaps(net, length=15, seed=0):
     one = episode(length, seed)
-    return discrepancy(net, one.observation, one.previous_action, acting)
+    return discrepancy(net, one.observation, one.previous_action)
 
 
-@pytest.mark.parametrize("acting", ["prefix", "padded"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("architecture", CAUSAL)
-def test_a_causal_network_has_exactly_none(architecture, dtype, acting):
+def test_a_causal_network_has_exactly_none(architecture, dtype):
     changes = {"action_embedding": 3} if architecture == "adrqn" else {}
-    each = gaps(network(architecture, **changes).to(dtype).eval(), acting=acting)
+    each = gaps(network(architecture, **changes).to(dtype).eval())
     assert (each.inside == each.alone).all() and (each.gap == 0).all() and not each.flips.any()
     summary = Hindsight.of([each])
     assert (summary.gap, summary.largest, summary.flips) == (0.0, 0.0, 0.0) and summary.spread > 0

@@ -16,7 +16,7 @@ DATA = FOLDER.parent / "data" / "mamba"
 SCANS = sorted(path.stem for path in DATA.glob("scan_*.npz"))
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
 OVER_TIME = ("u", "delta", "B", "C", "z")
-NAMES = {"u": "u", "delta": "delta", "A": "decay", "B": "enter", "C": "leave", "D": "skip", "z": "gate"}
+NAMES = {"u": "u", "delta": "delta", "A": "decay", "B": "write", "C": "read", "D": "skip", "z": "gate"}
 
 
 def load(name):

@@ -12,10 +12,12 @@ import pytest
 import torch
 from scans import TOLERANCE, machine_code, off, on_threads, run_alone
 
-from dqn_memory.blocks.kernels import cpu_linear_scan, linear_scan
-from dqn_memory.blocks.kernels.linear_scan import Reference
+from dqn_memory.blocks.kernels import linear_scan
+from dqn_memory.blocks.kernels.cpu_linear_scan import cpu_gradients, cpu_states
 from dqn_memory.size import gigaflop
 
+TORCH, SIMD = (linear_scan.torch_states, linear_scan.torch_gradients), (cpu_states, cpu_gradients)
+FASTEST = (linear_scan.states, linear_scan.gradients)
 SHAPES = ((3, 7, 11), (2, 1, 8), (1, 9, 2), (5, 4, 70))  # (B, T, F)
 CASES = list(itertools.product(SHAPES, *[(False, True)] * 3))  # complex, constant decay, resets
 
@@ -55,8 +57,8 @@ def expected(case):
 
 def found(form, case, dtype):
     decay, drive, initial, keep = (x if x is None else x.detach() for x in drawn(*case, dtype))
-    states = form.forward(decay, drive, initial, keep)
-    return [states, *form.backward(weights(states), states, decay, initial, keep)]
+    states = form[0](decay, drive, initial, keep)
+    return [states, *form[1](weights(states), states, decay, initial, keep)]
 
 
 def errors(form, case, dtype):
@@ -66,8 +68,8 @@ def errors(form, case, dtype):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize(("form", "dtype"), [
-    (Reference, torch.float64), (Reference, torch.float32), (cpu_linear_scan, torch.float32),
-    (linear_scan, torch.float64), (linear_scan, torch.float32),
+    (TORCH, torch.float64), (TORCH, torch.float32), (SIMD, torch.float32), (FASTEST, torch.float64),
+    (FASTEST, torch.float32),
 ])  # fmt: skip
 def test_states_and_gradients(form, dtype, case):
     assert max(errors(form, case, dtype)) <= TOLERANCE[dtype]
@@ -81,13 +83,13 @@ def test_a_mask_of_ones_gives_the_same_bits_as_none(pairs):
 
 
 def test_threads_change_no_number():
-    first, *others = on_threads(lambda: found(cpu_linear_scan, ((19, 7, 11), True, True, True), torch.float32))
+    first, *others = on_threads(lambda: found(SIMD, ((19, 7, 11), True, True, True), torch.float32))
     torch.testing.assert_close(others, [first] * 2, atol=0, rtol=0)
 
 
 def test_without_numba_torch_computes(monkeypatch):
     monkeypatch.setattr(linear_scan, "NUMBA", False)
-    assert linear_scan._form(torch.zeros(1)) is Reference
+    assert linear_scan._kernel(torch.zeros(1)) == TORCH
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -111,17 +113,18 @@ def test_triton(what, tmp_path):
 
 def interpreted():
     """Every error over its tolerance."""
-    from dqn_memory.blocks.kernels import triton_linear_scan as form
+    from dqn_memory.blocks.kernels.triton_linear_scan import triton_gradients, triton_states
 
+    form = (triton_states, triton_gradients)
     return [max(errors(form, case, dtype)) / allowed for dtype, allowed in TOLERANCE.items() for case in CASES]
 
 
 def binaries():
-    from dqn_memory.blocks.kernels.triton_linear_scan import BLOCK, backward_kernel, forward_kernel
+    from dqn_memory.blocks.kernels.triton_linear_scan import BLOCK, linear_scan_back_kernel, linear_scan_kernel
 
     sizes = []
     for kernel, number, flags in itertools.product(
-        (forward_kernel, backward_kernel), ("fp32", "fp64"), itertools.product((False, True), repeat=3)
+        (linear_scan_kernel, linear_scan_back_kernel), ("fp32", "fp64"), itertools.product((False, True), repeat=3)
     ):
         fixed = dict(zip(("VARIES", "PAIRS", "RESETS"), flags, strict=True)) | {"BLOCK": BLOCK}
         sizes.append(machine_code(kernel, number, fixed, ("time", "width")))

@@ -112,12 +112,12 @@ def test_a_backend_with_other_numbers_or_with_none_is_refused(wrong, monkeypatch
 # --- resets
 
 
-def one_by_one(u, delta, decay, enter, leave, initial, keep):
+def one_by_one(u, delta, decay, write, read, initial, keep):
     """The torch scan over one position at a time, from zero in the rows where `keep` (B, T) is 0."""
     state, outputs = initial, []
     for t in range(u.shape[1]):
         state = torch.where(keep[:, t, None, None] > 0, state, 0)
-        now, step, into, out = (x[:, t : t + 1] for x in (u, delta, enter, leave))
+        now, step, into, out = (x[:, t : t + 1] for x in (u, delta, write, read))
         y, state = scan_torch(now, step, decay, into, out, state)
         outputs.append(y)
     return torch.cat(outputs, 1), state

@@ -43,12 +43,12 @@ def numbers_on(device):
 
 def binaries():
     """One position is compiled as a constant, as a launch does it."""
-    from dqn_memory.blocks.kernels.triton import BLOCK, backward_kernel, forward_kernel
+    from dqn_memory.blocks.kernels.triton import BLOCK, scan_back_kernel, scan_kernel
 
     sizes, found = {"STATES": 16, "PADDED": 16, "BLOCK": BLOCK, "RESETS": True}, {}
     for name, kernel, constants in (
-        ("forward", forward_kernel, {"RECORD": False}), ("record", forward_kernel, {"RECORD": True}),
-        ("backward", backward_kernel, {}),
+        ("forward", scan_kernel, {"RECORD": False}), ("record", scan_kernel, {"RECORD": True}),
+        ("backward", scan_back_kernel, {}),
     ):  # fmt: skip
         for number, architecture, time in (("fp32", 80, 1), ("fp32", 80, 64), ("fp32", 90, 64), ("fp64", 90, 64)):
             fixed = sizes | constants | ({"time": 1} if time == 1 else {})

@@ -14,9 +14,10 @@ from run_folders import told
 from trained import CAR, CARDS, MEMORY, trained
 
 import dqn_memory
-from dqn_memory.agent import Agent, load_network
+from dqn_memory.agent import Agent
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.config import TrainConfig
+from dqn_memory.evaluation import load_network
 from dqn_memory.runs.folder import Run
 
 RUNS = {
@@ -24,7 +25,6 @@ RUNS = {
     "bidirectional": f"--architecture dbgfqn --env {CAR}",
     "carried": "--architecture adrqn --action-embedding 4 --acting-state episode",
     "actions": "--architecture adrqn --action-embedding 4",
-    "padded": f"--acting padded --no-lengths --env {CAR}",
 }
 
 

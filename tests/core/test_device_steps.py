@@ -18,11 +18,8 @@ from dqn_memory.blocks import PRIORS
 from dqn_memory.network import ARCHITECTURES
 from dqn_memory.train import make_optimizer, make_update, sample
 from world_models.glam.sequences import SEQUENCES
-from world_models.unizero.acting import Planner
-from world_models.unizero.config import SearchConfig
-from world_models.unizero.search import draw, play
+from world_models.unizero.train import make_adamw as unizero_optimizer
 from world_models.unizero.train import make_learn, make_target
-from world_models.unizero.train import make_optimizer as unizero_optimizer
 
 NOWHERE = torch.device("meta")
 
@@ -80,20 +77,6 @@ def test_an_update_of_unizero(prior, kind):
     config = unizero_models.LEARNER
     learn = make_learn("eager", model, make_target(model), still(unizero_optimizer(model, config)), config)
     assert stays(learn(moved(unizero_models.stored(spec))))
-
-
-@pytest.mark.parametrize(
-    ("prior", "root"), [("causal", "puct"), ("causal", "gumbel"), ("local", "puct"), ("gaussian_adaptive", "puct")]
-)
-def test_acting_of_unizero(prior, root):
-    model = unizero_models.model(prior, unizero_models.VECTOR, noise=0.1, layers=2).to(NOWHERE)
-    planner = Planner(model, 3, SearchConfig(3, root, backend="torch"))
-    numbers = moved(draw(planner.config, 3, unizero_models.ACTIONS, torch.Generator()))
-    observation = torch.zeros(3, 4, dtype=torch.float64, device=NOWHERE)
-    for _ in range(2):
-        found, latent = planner.plan(observation, numbers)
-        planner.remember(latent, found.action, torch.zeros(3, dtype=torch.bool, device=NOWHERE))
-    assert play(found, numbers, planner.config, 0.25).device == NOWHERE
 
 
 @pytest.mark.parametrize(("sequence", "imagination"), [

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dqn_memory.acting import ExplorationConfig, Explorer
+from dqn_memory.exploration import ExplorationConfig, Explorer
 
 WORLDS, ACTIONS, GREEDY = 400, 5, 5  # the greedy action is none of the random ones
 
@@ -63,11 +63,6 @@ def test_a_lead_is_a_uniform_number_of_random_steps_at_the_start_of_an_episode()
 def test_a_lead_ends_on_time_also_where_actions_are_held():
     random = explore(constant(0.0, random_start_steps=3, sticky_exponent=2.0), 10, length=10) != GREEDY
     assert random.sum(0).max() == 3 and (torch.bincount(random.sum(0)) > 60).all()
-
-
-def test_a_share_of_the_worlds_begins_at_random():
-    random = explore(constant(0.0, random_start_steps=6, random_start_share=0.25), 10, length=10) != GREEDY
-    assert not random[:, 100:].any() and 0.7 < random[0, :100].float().mean() < 1
 
 
 @pytest.mark.parametrize(("schedule", "step", "share"), [

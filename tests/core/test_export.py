@@ -11,11 +11,12 @@ import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from run_folders import told
 
-from dqn_memory.acting import NetworkPolicy, make_actor
-from dqn_memory.agent import Agent, Interface
+from dqn_memory.actors import NetworkPolicy, make_actor
+from dqn_memory.agent import Agent
 from dqn_memory.config import TrainConfig
+from dqn_memory.evaluation import LoadedPolicy
+from dqn_memory.interface import Interface
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, observation_spec
-from dqn_memory.runs.trainer import LoadedPolicy
 from envs.spaces import encoder
 
 pytest.importorskip("onnxruntime")
@@ -41,9 +42,9 @@ LONG = {
 } | {f"{row}-{kind}": space for kind, space in OTHERS.items() for row in ("gru-episode", "dtqn1-window")}
 
 
-def agent(name, space, bag=0, **changes):
+def agent(name, space, **changes):
     architecture, state, *_ = name.split("-")
-    network = NetworkConfig(architecture, width=32, heads=2, context=4, initialisation="torch", bag=bag)
+    network = NetworkConfig(architecture, width=32, heads=2, context=4, initialisation="torch")
     config = TrainConfig(network=network, acting_state=state, **changes)
     encoded, encode = encoder(space)
     with torch.random.fork_rng():
@@ -51,7 +52,7 @@ def agent(name, space, bag=0, **changes):
         built = network.build(observation_spec(encoded), ACTIONS).eval()
 
     def start(rows):
-        return NetworkPolicy(make_actor(built, rows, CPU, config.acting, state), rows)
+        return NetworkPolicy(make_actor(built, rows, CPU, state), rows)
 
     interface = Interface(space, encode, encoded, ACTIONS, lambda action: action)
     return Agent(LoadedPolicy(config, {}, 0, CPU, start), interface)
@@ -156,10 +157,6 @@ def test_what_plans_or_draws_is_not_exported(tmp_path):
     actor = agent("dqn-episode", REAL)
     actor._loaded = LoadedPolicy(actor.config, {}, 0, CPU, lambda rows: object())
     assert "only agents of one network" in refusal(actor, tmp_path / "a")
-
-
-def test_what_keeps_a_bag_is_not_exported(tmp_path):
-    assert "--bag 3 cannot be exported" in refusal(agent("dtqn1-window", REAL, bag=3), tmp_path / "a")
 
 
 def test_an_episode_goes_on_after_an_export(tmp_path):

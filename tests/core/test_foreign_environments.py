@@ -10,17 +10,17 @@ from gymnasium.wrappers import TimeLimit
 from gymnasium.wrappers.vector import DictInfoToList
 from run_folders import told
 
-from dqn_memory import acting, agent
+from dqn_memory import agent, evaluation
 from dqn_memory.analysis import episodes
 from dqn_memory.api import Agent, evaluate, load_run, train
 from dqn_memory.network import ObservationSpec
 from dqn_memory.replay import Replay
 from envs.machine import memory
-from world_models import settings
+from world_models import evaluation as world_evaluation
 from world_models.glam import replay as glam
-from world_models.glam.config import ReplayConfig as GlamReplay
+from world_models.glam.config import GlamReplayConfig as GlamReplay
 from world_models.unizero import replay as unizero
-from world_models.unizero.config import ReplayConfig as UniZeroReplay
+from world_models.unizero.config import UniZeroReplayConfig as UniZeroReplay
 
 TINY = {
     "track": ["none"], "threads": 1, "total_steps": 64, "num_envs": 4, "rollout_steps": 8, "width": 8,
@@ -73,22 +73,22 @@ def registered():
 def endless(tmp_path_factory, registered):
     """A run in an environment whose episodes nothing ends."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(acting, "LONGEST", MOST)
+        patch.setattr(evaluation, "LONGEST", MOST)
         run, score = train("ppo", env="Mine/Endless-v0", run=str(tmp_path_factory.mktemp("run") / "a"), **TINY)
     assert score.lengths.tolist() == [MOST] * 4
     return run
 
 
 def test_evaluations_of_episodes_that_never_end_are_bounded(endless, monkeypatch):
-    for module in (acting, agent, episodes, settings):
+    for module in (evaluation, agent, episodes, world_evaluation):
         monkeypatch.setattr(module, "LONGEST", MOST)
     assert evaluate(endless, episodes=3).score.lengths.tolist() == [MOST] * 3
     player = Agent.load(endless)
     assert player.play(Endless(), 2).lengths.tolist() == [MOST] * 2
-    network, config, _ = agent.load_network(endless)
+    network, config, _ = evaluation.load_network(endless)
     setup = config.eval_setup(torch.device("cpu"))
     assert [len(each) for each in episodes.play_in(setup, network, seed=0, episodes=2)] == [MOST] * 2
-    fleet = settings.EvalSetup("Mine/Endless-v0", {}, None, torch.device("cpu")).fleet(2, 0)
+    fleet = world_evaluation.EvalEnvironments("Mine/Endless-v0", {}, None, torch.device("cpu")).fleet(2, 0)
     fleet.reset()
     cut = [fleet.step(torch.zeros(2, dtype=torch.int64)).truncated.all() for _ in range(MOST)]
     assert cut == [False] * (MOST - 1) + [True]
@@ -134,8 +134,8 @@ def test_a_replay_that_never_fits_is_one_sentence_from_python(tmp_path):
 
 @pytest.mark.parametrize("made", [
     lambda count: Replay(ObservationSpec("image", (64, 64, 3), 0, torch.uint8), 2, 4, count, torch.device("cpu")),
-    lambda count: glam.Replay(GlamReplay(capacity=count), 64, 4, torch.device("cpu"), 8),
-    lambda count: unizero.Replay(
+    lambda count: glam.FrameReplay(GlamReplay(capacity=count), 64, 4, torch.device("cpu"), 8),
+    lambda count: unizero.SequenceReplay(
         UniZeroReplay(capacity=count), ObservationSpec("continuous", (3_000,)), 2, 4, torch.device("cpu"), 5, 5
     ),
 ])  # fmt: skip

@@ -151,7 +151,7 @@ def test_training_reaches_all_but_what_the_table_says(preset, architecture, monk
     assert all(torch.equal(found[name], mask) for name, mask in known.items())
 
 
-UNTRAINED, SHORT = "backward recurrence keeps its first values", "only every 10,000 of 12,438 updates"
+UNTRAINED, SHORT = "backward recurrence of the last layer keeps", "only every 10,000 of 12,438 updates"
 
 
 @pytest.mark.parametrize(("flags", "said"), [

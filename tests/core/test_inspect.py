@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 from delayed import episode
-from helpers import NUM_ACTIONS, TOKENS, attended, network
+from helpers import attended, network
 from PIL import Image
 from run_folders import refused
 from test_agent import Three
 from trained import contents, trained
 
-from dqn_memory.agent import load_network
 from dqn_memory.analysis import attention
 from dqn_memory.analysis.attention import carried_states, episode_attention, sensitivity, window_attention
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.blocks.attention import StreamedAttention
+from dqn_memory.evaluation import load_network
 from dqn_memory.inspect import InspectArgs, inspect_network, main
 
 ARCHITECTURES = ("dtqn4", "dgfqn", "dbgfqn", "gtrxl", "drqn", "adrqn", "dqn", "dtqn_attention")
@@ -46,22 +46,17 @@ def test_maps_are_those_of_the_forward_pass(architecture):
         assert (drawn.triu(1) == 0).all()
 
 
-@pytest.mark.parametrize("acting", ["prefix", "padded"])
 @pytest.mark.parametrize("kind", ["causal", "adaptive_gate"])
 @pytest.mark.parametrize("architecture", ["dgfqn", "gtrxl", "dbgfqn"])
-def test_an_episode_is_what_each_decision_attended_to(architecture, kind, acting):
+def test_an_episode_is_what_each_decision_attended_to(architecture, kind):
     """Row t of an episode of 9 steps is the newest row of the window of 6 that acting has at step t."""
     net = make(architecture, prior=PriorConfig(kind=kind, span=4.0))
     observation, previous = window(9)
-    found = episode_attention(net, observation, previous, acting)
+    found = episode_attention(net, observation, previous)
     assert [maps.shape for maps in found.values()] == [(2, 9, 9)] * 2
     for t in range(9):
         first = max(0, t - 5)
-        padded = (observation[first : t + 1], previous[first : t + 1])
-        if acting == "padded" and t < 5:
-            behind = torch.full((5 - t, 2), TOKENS.vocabulary - 1), torch.full((5 - t,), NUM_ACTIONS)
-            padded = tuple(torch.cat(each) for each in zip(padded, behind, strict=True))
-        for layer, maps in window_attention(net, *padded).items():
+        for layer, maps in window_attention(net, observation[first : t + 1], previous[first : t + 1]).items():
             expected = torch.zeros(2, 9, dtype=torch.float64)
             expected[:, first : t + 1] = maps[:, t - first, : t + 1 - first]
             torch.testing.assert_close(found[layer][:, t], expected, rtol=0, atol=1e-12)

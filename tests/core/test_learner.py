@@ -8,16 +8,16 @@ from helpers import filled_replay, network
 from run_folders import told
 
 import dqn_memory.train as losses
-from dqn_memory.acting import WindowActor
+from dqn_memory.actors import WindowActor
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import trimmed_length
+from dqn_memory.network_trainer import average_parameters, averaging
 from dqn_memory.runs.common import set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.trainer import restore_optimizer, set_learning_rate
-from dqn_memory.train import make_optimizer, make_update, sample, td_loss, update
-from dqn_memory.trainer import average_parameters, averaging
+from dqn_memory.runs.optimizers import restore_optimizer, set_learning_rate
+from dqn_memory.train import make_optimizer, make_update, sample, td_loss
 
 CONFIG = LearnerConfig(batch_size=16, gamma=0.9)
 K = 6
@@ -180,11 +180,11 @@ def test_an_update_lowers_the_loss_on_its_batch(architecture):
     net, target = pair(architecture, **({"action_embedding": 2} if architecture == "adrqn" else {}))
     config = replace(CONFIG, learning_rate=5e-3)
     ends = config.contexts_per_window(net)
-    optimizer = make_optimizer(net, config)
+    update = make_update("eager", net, target, make_optimizer(net, config), config)
     batch = batches(config, ends)
-    first = float(update(net, target, optimizer, batch, config)["losses/td_loss"])
+    first = float(update(batch)["losses/td_loss"])
     for _ in range(80):
-        metrics = update(net, target, optimizer, batch, config)
+        metrics = update(batch)
     assert float(metrics["losses/td_loss"]) < 0.7 * first
     assert all(torch.isfinite(value) for value in metrics.values())
 
@@ -197,7 +197,7 @@ def test_priors_have_their_own_rate_and_regulariser():
         optimizer = make_optimizer(net, config)
         assert [group["lr"] for group in optimizer.param_groups] == [CONFIG.learning_rate, rate]
     before = net.memory_scalars()
-    metrics = update(net, target, optimizer, batches(config), config)
+    metrics = make_update("eager", net, target, optimizer, config)(batches(config))
     assert float(metrics["losses/regularisation"]) == pytest.approx(0.025 * 3.5 * 2 * 2, rel=1e-6)
     moved = [abs(before[name] - value) for name, value in net.memory_scalars().items()]
     assert len(moved) == 4 and min(moved) > 0.03
@@ -261,8 +261,6 @@ def test_padding_that_is_trained_has_nothing_to_expect():
     goal = losses.n_step_target(windows, value, config)
     padding = torch.arange(K) >= windows.lengths.unsqueeze(1)
     assert padding.any() and not goal[padding].any() and goal[~padding].ne(0).any()
-    with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(losses.n_step_target(windows, value, config), goal)
 
 
 @pytest.mark.parametrize("on_cuda", [True, False])

@@ -1,17 +1,17 @@
 """Rollouts and what is learned from them: returns by hand, carried states, bootstraps, and runs that must learn."""
 
-from dataclasses import fields, replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from trained import CAR, MEMORY, in_place_of_a_graph, rollout_flags
 
-from dqn_memory import rollout_trainer
+from dqn_memory import ppo, rollouts
+from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network import NetworkConfig, ObservationSpec, observation_spec
-from dqn_memory.ppo import PPOLearnerConfig, PPOTrainer, ppo_loss
-from dqn_memory.pqn import PQNLearnerConfig, PQNTrainer, q_lambda, td_loss
-from dqn_memory.rollouts import Collector, Novelty, Predictor, Rollout, lambda_returns
+from dqn_memory.ppo import ActorCritic, PPOLearnerConfig, PPOTrainer, ppo_loss
+from dqn_memory.pqn import PQNTrainer, QValues, q_loss
+from dqn_memory.rollouts import CapturedIteration, Collector, Predictor, Rollout, gae, q_lambda
 from dqn_memory.runs.metrics import read_metrics
 from envs.fleet import make_fleet
 
@@ -26,81 +26,35 @@ def rollout(reward, terminated, truncated, **more):
     """One environment's rollout that holds what returns depend on."""
     ended = rows(terminated, dtype=torch.bool)
     known = {"reward": rows(reward), "terminated": ended, "done": ended | rows(truncated, dtype=torch.bool)} | more
-    return Rollout(**{each.name: known.get(each.name) for each in fields(Rollout)})
+    return Rollout(**{name: known.get(name) for name in Rollout._fields})
 
 
 def test_returns_through_ends_of_every_kind_by_hand():
     """Five steps: the second terminates, the fourth is cut off, the fifth goes on after the rollout."""
-    steps = rollout([1, 2, 3, 4, 5], [0, 1, 0, 0, 0], [0, 0, 0, 1, 0])
-    value, following = rows([10, 20, 30, 40, 50]), rows([0, 0, 0, 44, 55])
+    value, bootstrap = rows([10, 20, 30, 40, 50]), rows([0, 0, 0, 44, 55])
+    outputs = ActorCritic(None, value)
+    steps = rollout([1, 2, 3, 4, 5], [0, 1, 0, 0, 0], [0, 0, 0, 1, 0], outputs=outputs, bootstrap=bootstrap)
     last = 5 + GAMMA * 55
     cut_off = 4 + GAMMA * 44
     third = 3 + GAMMA * (0.75 * 40 + 0.25 * cut_off)
     second = 2.0
     first = 1 + GAMMA * (0.75 * 20 + 0.25 * second)
-    found = lambda_returns(steps, value, following, GAMMA, DECAY)
+    advantage, found = gae(steps, GAMMA, DECAY)
     assert found.tolist() == [pytest.approx([first, second, third, cut_off, last])]
-    advantage = found - value  # as GAE: a sum of temporal differences, discounted by gamma lambda
+    # a sum of temporal differences, discounted by gamma lambda
     differences = [1 + GAMMA * 20 - 10, 2 - 20, 3 + GAMMA * 40 - 30, 4 + GAMMA * 44 - 40, 5 + GAMMA * 55 - 50]
     assert advantage[0, 0] == pytest.approx(differences[0] + GAMMA * DECAY * differences[1])
     assert advantage[0, 2] == pytest.approx(differences[2] + GAMMA * DECAY * differences[3])
 
 
-def four_steps(*action):
-    """Q of two actions, whose greedy ones are 0, 1, 0, 1."""
-    following = torch.full((1, 4, 2), 6.0, dtype=torch.float64)
-    return rollout(
-        [1, 1, 1, 1], [0] * 4, [0] * 4,
-        outputs=rows([[1, 0], [0, 2], [3, 0], [0, 4]]), action=rows(action, dtype=torch.int64), following=following,
-    )  # fmt: skip
-
-
-def test_targets_of_pqn_stop_at_actions_that_were_not_greedy():
-    """The third step's action is not the greedy one, so Watkins's return of the second ends there."""
+def test_targets_of_pqn_mix_the_best_values_by_hand():
     fourth = 1 + GAMMA * 6
     third = 1 + GAMMA * (0.75 * 4 + 0.25 * fourth)
-    whole, cut = 1 + GAMMA * (0.75 * 3 + 0.25 * third), 1 + GAMMA * 3
-    for kind, second in (("none", whole), ("watkins", cut)):
-        first = 1 + GAMMA * (0.75 * 2 + 0.25 * second)
-        steps = four_steps(0, 1, 1, 1)
-        found = q_lambda(steps, steps.outputs, PQNLearnerConfig(gamma=GAMMA, trace_decay=DECAY, cut=kind))
-        assert found.tolist() == [pytest.approx([first, second, third, fourth])]
-
-
-def test_advantage_learning_lowers_what_was_not_greedy_by_its_gap():
-    steps = four_steps(0, 1, 1, 0)
-    plain, gap = (q_lambda(steps, steps.outputs, PQNLearnerConfig(action_gap=alpha)) for alpha in (0, 0.5))
-    assert (plain - gap).tolist() == [pytest.approx([0, 0, 0.5 * 3, 0.5 * 4])]
-
-
-@pytest.mark.parametrize("kind", ["discrete", "continuous"])
-def test_novelty_is_what_its_episode_has_not_shown(kind):
-    """Three rows: back to the first observation, on to another and back, and the same one after a reset."""
-    spec = ObservationSpec(kind, (2,), 9 if kind == "discrete" else 0)
-    novelty = Novelty(spec, 3, torch.device("cpu"))
-    a, b, c = (torch.tensor(pair, dtype=torch.float32) for pair in ([0, 1], [1, 0], [8, -8]))
-    assert len({int(novelty.hashes(each[None])) for each in (a, b, c)}) == 3
-    fresh, goes_on = torch.ones(3, dtype=torch.bool), torch.zeros(3, dtype=torch.bool)
-    assert novelty.first_sight(torch.stack((a, a, a)), torch.stack((a, b, b)), fresh).tolist() == [False, True, True]
-    resets = torch.tensor([False, False, True])
-    found = novelty.first_sight(torch.stack((a, b, a)), torch.stack((c, a, b)), resets)
-    assert found.tolist() == [True, False, True]
-    assert not novelty.first_sight(torch.stack((c, a, b)), torch.stack((a, b, a)), goes_on).any()
-
-
-def test_novelty_earns_its_reward_on_top_of_the_scaled_one():
-    plain, paid = collector(8), collector(8)
-    paid.novelty = Novelty(observation_spec(paid.fleet.observation_space), 4, torch.device("cpu"))
-    before, steps = (collect(each, bonus=0.5) for each in (plain, paid))
-    gain = steps.reward - before.reward
-    assert set(gain.unique().tolist()) == {0.0, 0.5}
-    for row in range(4):
-        seen = []
-        for t in range(7):
-            seen = [] if steps.reset[row, t] else seen
-            seen.append(steps.observation[row, t].tolist())
-            if not steps.done[row, t]:
-                assert (gain[row, t] > 0) == (steps.observation[row, t + 1].tolist() not in seen)
+    second = 1 + GAMMA * (0.75 * 3 + 0.25 * third)
+    first = 1 + GAMMA * (0.75 * 2 + 0.25 * second)
+    steps = rollout([1, 1, 1, 1], [0] * 4, [0] * 4, bootstrap=rows([6] * 4))
+    found = q_lambda(steps, rows([[1, 0], [0, 2], [3, 0], [0, 4]]), GAMMA, DECAY)
+    assert found.tolist() == [pytest.approx([first, second, third, fourth])]
 
 
 @pytest.mark.parametrize("env", [MEMORY, CAR])
@@ -108,7 +62,7 @@ def test_predictions_are_of_the_next_observation_in_the_same_episode(env):
     """A head that knows the answer has no error, whatever stands across an episode's end."""
     each = collector(8, env)
     steps = collect(each)
-    steps = replace(steps, terminated=steps.done)
+    steps = steps._replace(terminated=steps.done)
     spec = observation_spec(each.fleet.observation_space)
     predictor = Predictor(spec, 16, each.fleet.num_actions, 1.0).double()
     after = torch.cat((steps.observation[:, 1:], steps.observation[:, :1]), 1).flatten(2)
@@ -128,32 +82,34 @@ def collector(length, env=MEMORY, critic=False, scale=None):
     config = NetworkConfig("gru", width=16, action_embedding=4, initialisation="torch")
     network = config.build(observation_spec(fleet.observation_space), fleet.num_actions).double()
     value = torch.nn.Linear(16, 1).double()
-    read = (lambda x: torch.cat((network.read(x), value(x)), -1)) if critic else network.read
-    return Collector(fleet, network, read, length, scale)
+    own = Explorer(ExplorationConfig(epsilon_start=0, epsilon_end=0), 4, fleet.num_actions, torch.Generator())
+    each = Collector(fleet, network, own, length, scale)
+    each.read = lambda x: QValues(network.read(x))
+    if critic:
+        each.read = lambda x: ActorCritic(network.read(x), value(x).squeeze(-1))
+    return each
 
 
 def act(outputs):
-    return (outputs[:, 0].abs() * 1e4).long() % 3  # as good as random, and the same again
+    return (outputs[0][:, 0].abs() * 1e4).long() % 3  # as good as random, and the same again
 
 
-def collect(each, count=lambda step: None, bonus=0.0):
-    """One rollout, as trainers collect it."""
-    before, columns = each.state, []
-    for t in range(each.length):
-        with torch.no_grad():
-            x, state = each.network.encode_step(*each.inputs)
-            outputs = each.read(x)
-        last = t + 1 == each.length
-        action, random = act(outputs), torch.zeros(len(outputs), dtype=torch.bool)
-        columns.append(each.take(outputs, state, action, random, last, count, bonus))
-    return Rollout.of(before, columns)
+def collect(each):
+    return each.collect(each.read, act, torch.zeros(each.length))[0]
+
+
+def steps_of(each):
+    """The steps that the collector's environments take from now on."""
+    seen, step = [], each.fleet.step
+    each.fleet.step = lambda action: seen.append(step(action)) or seen[-1]
+    return seen
 
 
 def collected(each, times=1):
     parts = [collect(each) for _ in range(times)]
-    return {name: torch.cat([getattr(part, name) for part in parts], 1) for name in (
-        "observation", "previous_action", "reset", "action", "reward", "terminated", "done", "outputs"
-    )}  # fmt: skip
+    names = "observation", "previous_action", "reset", "action", "reward", "terminated", "done"
+    found = {name: torch.cat([getattr(part, name) for part in parts], 1) for name in names}
+    return found | {"q": torch.cat([part.outputs.q for part in parts], 1)}
 
 
 def test_a_rollout_in_one_piece_equals_two_with_the_carried_state():
@@ -163,9 +119,9 @@ def test_a_rollout_in_one_piece_equals_two_with_the_carried_state():
 
 
 def test_rewards_are_scaled_by_the_spread_of_the_returns_of_episodes_so_far():
-    seen = []
     plain, each = collected(collector(24, scale=1.0)), collector(24)
-    scaled, returns = collect(each, seen.append).reward, []
+    seen, returns = steps_of(each), []
+    scaled = collect(each).reward
     for t, step in enumerate(seen):
         returns += step.episode_return[step.done].tolist()
         spread = torch.tensor(returns).std(correction=0) if len(returns) >= 4 else 0  # four environments
@@ -181,7 +137,7 @@ def test_equal_returns_scale_nothing(returned):
     done = torch.ones(4, dtype=torch.bool)
     for _ in range(60):
         step = SimpleNamespace(reward=torch.full((4,), -0.1), done=done, episode_return=ends)
-        assert torch.equal(each._scaled(step), step.reward)
+        assert torch.equal(each.scaled_reward(step), step.reward)
 
 
 @pytest.mark.parametrize("critic", [False, True])
@@ -191,7 +147,7 @@ def test_updates_compute_what_acting_computed(critic):
     collect(each)
     steps = collect(each)
     x, _ = each.network.encode_sequence(*steps.inputs)
-    torch.testing.assert_close(each.read(x), steps.outputs, rtol=0, atol=1e-12)
+    torch.testing.assert_close(tuple(each.read(x)), tuple(steps.outputs), rtol=0, atol=1e-12)
     assert steps.reset[:, 1:].any() and torch.equal(steps.reset[:, 1:], steps.done[:, :-1])
     actions = torch.where(steps.done[:, :-1], each.fleet.num_actions, steps.action[:, :-1])  # none where one begins
     assert torch.equal(steps.previous_action[:, 1:], actions)
@@ -220,10 +176,11 @@ def test_no_action_of_the_episode_before_reaches_the_next_one(architecture):
 
 
 def test_what_is_cut_off_is_valued_by_its_final_observation_in_its_own_episode():
-    each, seen = collector(8, CAR), []
-    steps = collect(each, seen.append)
+    each = collector(8, CAR)
+    seen = steps_of(each)
+    steps = collect(each)
     cut = torch.stack([step.truncated for step in seen], 1)
-    expected = torch.zeros_like(steps.outputs)
+    expected = torch.zeros_like(steps.bootstrap)
     for row in range(4):
         for t in range(8):
             ends = cut[row, t] or (t == 7 and not steps.terminated[row, t])
@@ -233,22 +190,23 @@ def test_what_is_cut_off_is_valued_by_its_final_observation_in_its_own_episode()
                 observation = torch.cat((steps.observation[row, None, start : t + 1], last), 1)
                 action = steps.action[row, None, t : t + 1]
                 previous = torch.cat((steps.previous_action[row, None, start : t + 1], action), 1)
-                expected[row, t] = each.network.sequence(observation, previous)[0][0, -1]
+                expected[row, t] = each.network.sequence(observation, previous)[0][0, -1].max()
     assert cut.any() and not cut.all()
-    torch.testing.assert_close(steps.following, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(steps.bootstrap, expected, rtol=0, atol=1e-12)
 
 
 def test_losses_are_known_at_the_values_that_acted():
     """PQN's error of its own Q is 0, and PPO's ratio is 1."""
     each = collector(8)
     steps = collect(each)
-    chosen = steps.outputs.gather(2, steps.action.unsqueeze(2)).squeeze(2)
-    assert td_loss(steps.outputs, steps.action, chosen)[0] < 1e-20
-    assert float(td_loss(steps.outputs, steps.action, chosen + 1)[0]) == pytest.approx(0.5)
+    q = steps.outputs.q
+    chosen = q.gather(2, steps.action.unsqueeze(2)).squeeze(2)
+    assert q_loss(q, steps.action, chosen)[0] < 1e-20
+    assert float(q_loss(q, steps.action, chosen + 1)[0]) == pytest.approx(0.5)
     each = collector(8, critic=True)
     steps = collect(each)
     advantage, config = torch.randn(4, 8, dtype=torch.float64), PPOLearnerConfig(value_weight=1)
-    loss, metrics = ppo_loss(steps.outputs, steps, (steps.outputs[..., -1] + 2, advantage), config, 0)
+    loss, metrics = ppo_loss(steps.outputs, steps, advantage, steps.outputs.value + 2, config, 0)
     assert float(loss) == pytest.approx(4) and float(metrics["losses/policy"]) == pytest.approx(0, abs=1e-12)
 
 
@@ -256,44 +214,52 @@ def test_ppo_earns_nothing_beyond_its_clip():
     """Where the probability of an action has moved far in the direction of its advantage, there is no gradient."""
     each = collector(8, critic=True)
     steps = collect(each)
-    changed = torch.randn(steps.outputs.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    moved = replace(steps, outputs=steps.outputs + 0.5 * changed)
+    outputs = steps.outputs
+    changed = torch.randn(outputs.logits.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    before = outputs._replace(logits=outputs.logits + 0.5 * changed)
     advantage, config = torch.randn(4, 8, dtype=torch.float64), PPOLearnerConfig(value_weight=0)
     taken = steps.action.unsqueeze(2)
-    new, old = (part.outputs[..., :-1].softmax(2).gather(2, taken).squeeze(2) for part in (steps, moved))
+    new, old = (part.logits.softmax(2).gather(2, taken).squeeze(2) for part in (outputs, before))
     ratio = new / old
     assert ((ratio < 0.8) | (ratio > 1.2)).any()
     for random in (steps.random, torch.arange(32).view(4, 8) % 3 == 0):  # no action, and every third, not its own
         own = ~random
         scaled = (advantage[own] - advantage[own].mean()) / advantage[own].std(correction=0)
         gains = [min(r * a, min(max(r, 0.8), 1.2) * a) for r, a in zip(ratio[own], scaled, strict=True)]
-        loss, metrics = ppo_loss(steps.outputs, replace(moved, random=random), (advantage, advantage), config, 0)
+        acted = steps._replace(outputs=before, random=random)
+        loss, metrics = ppo_loss(outputs, acted, advantage, advantage, config, 0)
         assert float(loss) == pytest.approx(-float(sum(gains)) / len(gains))
-        entropy = torch.distributions.Categorical(logits=steps.outputs[..., :-1]).entropy()
+        entropy = torch.distributions.Categorical(logits=outputs.logits).entropy()
         assert float(metrics["losses/entropy"]) == pytest.approx(float(entropy[own].mean()))
 
 
 def test_a_random_action_that_was_next_to_impossible_harms_no_gradient():
     each = collector(8, critic=True)
     steps = collect(each)
-    before, random = steps.outputs.clone(), torch.zeros(4, 8, dtype=torch.bool)
+    before, random = steps.outputs.logits.clone(), torch.zeros(4, 8, dtype=torch.bool)
     before[1, 2, steps.action[1, 2]] = -2_000.0
     random[1, 2] = True
-    outputs = steps.outputs.detach().requires_grad_()
+    acted = steps._replace(outputs=steps.outputs._replace(logits=before), random=random)
+    outputs = ActorCritic(*(part.detach().requires_grad_() for part in steps.outputs))
     config, advantage = PPOLearnerConfig(), torch.randn(4, 8, dtype=torch.float64)
-    ppo_loss(outputs, replace(steps, outputs=before, random=random), (advantage, advantage), config, 0.1)[0].backward()
-    assert outputs.grad.isfinite().all()
+    ppo_loss(outputs, acted, advantage, advantage, config, 0.1)[0].backward()
+    assert outputs.logits.grad.isfinite().all() and outputs.value.grad.isfinite().all()
 
 
-def test_the_weight_of_entropy_falls_with_the_learning_rate(tmp_path):
-    flags = rollout_flags(tmp_path, "--env", MEMORY, "--entropy-weight", "0.5")
+def test_the_weight_of_entropy_falls_with_the_learning_rate(tmp_path, monkeypatch):
+    """At the beginning and after half of 512 steps, at which the learning rate has fallen by half of 0.8."""
+    weights = []
+
+    def noted(*given):
+        weights.append(given[-1])
+        return ppo_loss(*given)
+
+    monkeypatch.setattr(ppo, "ppo_loss", noted)
+    flags = rollout_flags(tmp_path, "--env", MEMORY, "--entropy-weight", "0.5", "--final-lr-fraction", "0.2")
     trainer = PPOTrainer(PPOTrainer.configure(flags))
-    steps = collect(collector(8, critic=True))
-    loss, found = {}, {}
-    for share in (1.0, 0.25):
-        trainer.optimizer.param_groups[0]["lr"] = share * trainer.config.learner.learning_rate
-        loss[share], found = trainer.loss(steps.outputs, steps, steps.reward, torch.ones(4, 8))
-    assert float(loss[0.25] - loss[1.0]) == pytest.approx(0.75 * 0.5 * float(found["losses/entropy"]), abs=1e-4)
+    for trainer.iterations, expected in ((0, 0.5), (4, 0.3)):
+        trainer.iterate()
+        assert weights[-1] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", [PQNTrainer, PPOTrainer])
@@ -302,24 +268,35 @@ def test_the_weight_of_entropy_falls_with_the_learning_rate(tmp_path):
 ])  # fmt: skip
 def test_a_captured_iteration_equals_an_eager_one(tmp_path, monkeypatch, kind, device):
     """All that it changes it takes in and gives out, so that a graph can stand for it."""
-    flags = f"--env {MEMORY} --time-limit 6 --prediction-weight 1 --novelty-weight 0.1 --device {device}".split()
+    flags = f"--env {MEMORY} --time-limit 6 --prediction-weight 1 --device {device}".split()
     flags += ["--sticky-exponent", "2"] if kind is PQNTrainer else []
     eager, captured = (kind(kind.configure(rollout_flags(tmp_path, *flags))) for _ in range(2))
+    if device == "cpu":
+        monkeypatch.setattr(rollouts, "Captured", in_place_of_a_graph(captured))
     for each in (eager, captured):
         each.begin()
-    graph = replace(captured.config, compute=replace(captured.config.compute, engine="cudagraph"))
-    monkeypatch.setattr(captured, "config", graph)
-    if device == "cpu":
-        monkeypatch.setattr(rollout_trainer, "Captured", in_place_of_a_graph(captured))
-    captured.capture()
+    modules = captured.networks().values()
+    captured.learn_once = CapturedIteration(captured.learn, captured.collector, modules, captured.optimizer)
     for _ in range(2):
         eager.iterate()
         captured.iterate()
-    assert captured.captured is not None and captured.updates == eager.updates
+    assert captured.updates == eager.updates == 2 * eager.config.learner.epochs * 2
     for name, value in eager.weights().items():
         torch.testing.assert_close(captured.weights()[name], value, rtol=0, atol=0 if device == "cpu" else 1e-5)
-    torch.testing.assert_close(captured.carried(), eager.carried())
+    for left, right in ((captured.collector, eager.collector), (captured.explorer, eager.explorer)):
+        torch.testing.assert_close(left.state_dict(), right.state_dict())
+    torch.testing.assert_close(vars(captured.fleet.state), vars(eager.fleet.state))
     assert captured.scalars() == pytest.approx(eager.scalars())
+
+
+@pytest.mark.parametrize("kind", [PQNTrainer, PPOTrainer])
+def test_the_engine_says_whether_an_iteration_is_captured(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("dqn_memory.runs.common.ComputeConfig.check", lambda self: None)  # there may be no GPU
+    monkeypatch.setattr(rollouts, "Captured", lambda *_, **__: None)
+    engines = {"eager": False, "cudagraph": True}
+    for engine, graph in engines.items():
+        trainer = kind(kind.configure(rollout_flags(tmp_path, "--env", MEMORY, "--engine", engine)))
+        assert isinstance(trainer.learn_once, CapturedIteration) is graph
 
 
 @pytest.mark.long
@@ -339,18 +316,26 @@ def test_targets_of_pqn_are_those_of_the_average(tmp_path):
     trainer = PQNTrainer(PQNTrainer.configure(rollout_flags(tmp_path, "--env", MEMORY)))
     trainer.iterate()  # now the two differ
     assert trainer.updates == 4  # two epochs of two minibatches
-    steps, both = collect(trainer.collector), (trainer.network, trainer.evaluated)
-    own, averaged = (q_lambda(steps, each.sequence(*steps.inputs)[0], trainer.config.learner) for each in both)
-    assert torch.equal(trainer.targets(steps)[0], averaged) and not torch.allclose(own, averaged)
+    steps, _ = trainer.collector.collect(trainer.read, trainer.choose, torch.zeros(16))
+    learner, both = trainer.config.learner, (trainer.network, trainer.evaluated)
+    own, averaged = (
+        q_lambda(steps, each.sequence(*steps.inputs)[0], learner.gamma, learner.trace_decay) for each in both
+    )
+    assert torch.equal(trainer.targets(steps), averaged) and not torch.allclose(own, averaged)
 
 
 def test_an_iteration_takes_from_schedules_what_is_due_at_its_steps_and_updates(tmp_path):
     """Four environments, 16 steps, 2 x 2 updates; of 512 steps in all."""
-    more = "--epsilon-steps 1000 --novelty-weight 1 --novelty-steps 256 --final-lr-fraction 0 --learning-rate 1"
+    more = "--epsilon-steps 1000 --final-lr-fraction 0 --learning-rate 0.001"
     trainer = PQNTrainer(PQNTrainer.configure(rollout_flags(tmp_path, "--env", MEMORY, *more.split())))
-    for trainer.iterations, trainer.updates, novelty in ((3, 12, 0.25), (5, 20, 0.0)):
-        found, step = trainer.schedule(), 64 * trainer.iterations
+    schedules, learn = [], trainer.learn
+    trainer.learn_once = lambda schedule: schedules.append(schedule) or learn(schedule)
+    for trainer.iterations, trainer.updates in ((3, 12), (5, 20)):
+        step, updates = trainer.steps, trainer.updates
+        trainer.iterate()
+        found = schedules[-1]
         assert found.epsilon.tolist() == pytest.approx([1 - 0.9 * (step + 4 * t) / 1000 for t in range(16)])
-        decay = [(1 + n) / (10 + n) for n in range(trainer.updates + 1, trainer.updates + 5)]
-        assert found.decay.tolist() == pytest.approx(decay) and float(found.novelty) == pytest.approx(novelty)
-        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(1 - step / 512)
+        decay = [(1 + n) / (10 + n) for n in range(updates + 1, updates + 5)]
+        assert found.decay.tolist() == pytest.approx(decay) and trainer.updates == updates + 4
+        assert found.order.sort().values.tolist() == [[0, 1, 2, 3]] * 2
+        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(0.001 * (1 - step / 512))

@@ -10,10 +10,9 @@ import torch
 from run_folders import printed
 from trained import CAR, CARDS, trained
 
-from dqn_memory.agent import load_network
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main
-from dqn_memory.runs.score import Score, lines
+from dqn_memory.evaluation import Score, lines, load_network
 from envs.baselines.__main__ import main as baselines
 from envs.baselines.known import read
 from envs.checker import check_registered

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from world_models.glam.acting import Player
-from world_models.glam.imagination import Noise, WindowMemory, choose, encode_context, imagine, make_memory
+from world_models.glam.imagination import Noise, WindowMemory, encode_context, imagine, make_memory, sample_action
 from world_models.glam.sequences import SEQUENCES
 
 ROWS, K, HORIZON = 3, 5, 6
@@ -82,7 +82,7 @@ def test_what_a_trajectory_says_is_what_the_heads_say(form, start):
     assert torch.equal(begin.sample, seen[:, :K]) and (begin.newest is None) == (start == "prior")
     assert torch.equal(imagined.sample[0], seen[:, -1] if start == "posterior" else guessed)
     assert torch.equal(imagined.sample[1:], model.sample(model.prior_head(imagined.h[1:]), noise.latent[1:]))
-    assert torch.equal(imagined.action, choose(agent.policy(imagined.features()[:-1]), noise.action))
+    assert torch.equal(imagined.action, sample_action(agent.policy(imagined.features()[:-1]), noise.action))
     assert torch.equal(imagined.reward, model.reward(imagined.h[1:]))
     assert torch.equal(imagined.terminated, model.termination(imagined.h[1:]) > 0)
     assert imagined.action.shape == imagined.reward.shape == imagined.terminated.shape == (HORIZON, ROWS)
@@ -104,7 +104,7 @@ def test_actions_are_drawn_from_the_policy():
     logits = torch.tensor([0.5, -1.0, 2.0])
     noise = torch.rand(40_000, 3, generator=torch.Generator().manual_seed(0))
     noise[0] = 0.0  # the smallest uniform there is
-    counts = torch.bincount(choose(logits.expand(40_000, 3), noise), minlength=3) / 40_000
+    counts = torch.bincount(sample_action(logits.expand(40_000, 3), noise), minlength=3) / 40_000
     torch.testing.assert_close(counts, F.softmax(logits, -1), atol=0.01, rtol=0)
 
 
@@ -180,7 +180,7 @@ def test_the_policy_sees_the_newest_frame_or_a_guess_and_the_memory_before_it(fo
     if greedy and not blind:
         assert torch.equal(actions, policy(shown).argmax(-1))
     elif not blind:
-        assert torch.equal(actions, torch.stack([choose(policy(shown[t]), drawn[t][2]) for t in range(T)]))
+        assert torch.equal(actions, torch.stack([sample_action(policy(shown[t]), drawn[t][2]) for t in range(T)]))
 
 
 def test_who_has_seen_nothing_acts_at_random_when_blind():

@@ -17,13 +17,14 @@ from dqn_memory.blocks.kernels.select import set_scan
 from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import parse
+from world_models.evaluation import EvalEnvironments
 from world_models.glam import foresight, plots
-from world_models.glam.acting import Player, PolicyScore, build, evaluate, load
-from world_models.glam.config import TrainConfig
+from world_models.glam.acting import GlamAgent, Player, PolicyScore, build_glam, chosen_ways
+from world_models.glam.config import GlamConfig
 from world_models.glam.foresight import (
     MEASURES,
-    Episode,
     EpisodeRollout,
+    LivedEpisode,
     compare_memories,
     context_before,
     imagine_episode,
@@ -31,7 +32,6 @@ from world_models.glam.foresight import (
     starts,
 )
 from world_models.glam.inspect import main
-from world_models.settings import EvalSetup
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(run):
-    return load(run, torch.device("cpu"))
+    return GlamAgent.load(run, torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_errors_are_measured_against_the_simplest_guesses():
 
 
 def test_dreams_begin_where_the_context_is_full_and_do_not_overlap():
-    lived = Episode(*[torch.zeros(20)] * 4, episode_return=0.0, done=True)
+    lived = LivedEpisode(*[torch.zeros(20)] * 4, episode_return=0.0, done=True)
     assert list(starts(lived, 6, 4)) == [6, 10, 14] and list(starts(lived, 18, 4)) == [16]
     assert list(starts(lived, 6, 20)) == [0] and not starts(lived, 6, 21)
 
@@ -142,7 +142,7 @@ def test_an_episode_that_is_too_short_is_not_compared(found, lived):
 def test_means_are_over_all_rollouts(found, monkeypatch):
     names = [*(f"{form}/{name}" for form in foresight.KINDS for name in MEASURES), "apart"]
     monkeypatch.setattr(foresight, "_errors", lambda _, __, begins, *___: dict.fromkeys(names, np.full(4, len(begins))))
-    episodes = [Episode(*[torch.zeros(steps)] * 4, episode_return=0.0, done=True) for steps in (20, 8)]
+    episodes = [LivedEpisode(*[torch.zeros(steps)] * 4, episode_return=0.0, done=True) for steps in (20, 8)]
     counts = [len(starts(each, found.config.model.context, 4)) for each in episodes]
     said = compare_memories(found, episodes, 4, 0)
     assert counts[0] > counts[1] and said["rollouts"] == sum(counts)
@@ -205,28 +205,28 @@ SHORT = ("--num-eval-envs", "2", "--episodes-per-env", "2")
 
 def played(config, rows=3, quota=2, seed=5):
     device = torch.device("cpu")
-    model, agent = build(config, 3, 0, device)
-    return evaluate(model, agent, EvalSetup.of(config, device), config, rows, quota, seed)
+    agent, environments = GlamAgent(*build_glam(config, 3, 0, device), config, 0), EvalEnvironments.of(config, device)
+    return agent.scores(environments, chosen_ways(config.evaluation.policy), rows, quota, seed)
 
 
 def tiny(**changes):
-    config = parse(TrainConfig, TINY.split())
+    config = parse(GlamConfig, TINY.split())
     return replace(config, evaluation=replace(config.evaluation, **changes))
 
 
 def test_every_world_plays_its_quota_by_the_seed_and_sampling_is_not_greedy():
     whole = tiny(max_episode_steps=None)
     first, again, other = (played(whole, seed=seed) for seed in (5, 5, 6))
-    assert isinstance(first, PolicyScore) and first.episodes == first.greedy.episodes == 6
-    assert (first.lengths == 6).all() and set(first.returns) <= {-2.0, 0.0, 2.0}
-    assert (first.success == (first.returns == 2)).all()
-    assert first.scalars() == again.scalars()
-    assert not np.array_equal(first.returns, other.returns) or not np.array_equal(
-        first.greedy.returns, other.greedy.returns
-    )
-    assert first.scalars()["eval/greedy_episodic_return"] == first.greedy.returns.mean()
+    sampled, greedy = first["sampled"], first["greedy"]
+    assert list(first) == ["sampled", "greedy"] and sampled.episodes == greedy.episodes == 6
+    assert (sampled.lengths == 6).all() and set(sampled.returns) <= {-2.0, 0.0, 2.0}
+    assert (sampled.success == (sampled.returns == 2)).all()
+    assert sampled.scalars() == again["sampled"].scalars() and greedy.scalars() == again["greedy"].scalars()
+    assert any(not np.array_equal(first[way].returns, other[way].returns) for way in first)
+    both = PolicyScore(**vars(sampled), greedy=greedy).scalars()
+    assert both["eval/greedy_episodic_return"] == greedy.returns.mean()
     alone = played(tiny(policy="greedy", max_episode_steps=None))
-    assert alone.greedy is None and np.array_equal(alone.returns, first.greedy.returns)
+    assert list(alone) == ["greedy"] and np.array_equal(alone["greedy"].returns, greedy.returns)
 
 
 def test_every_episode_of_an_evaluation_opens(monkeypatch):

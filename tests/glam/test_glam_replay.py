@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dqn_memory.runs.errors import UserError
-from world_models.glam.config import ReplayConfig
-from world_models.glam.replay import Replay
+from world_models.glam.config import GlamReplayConfig
+from world_models.glam.replay import FrameReplay
 
 T, N, SCREEN = 4, 3, 8
 CPU = torch.device("cpu")
@@ -26,7 +26,7 @@ def column(step):
 
 
 def filled(columns, capacity=1000, longest=T, recent=0):
-    replay = Replay(ReplayConfig(capacity * N, recent), SCREEN, N, CPU, longest)
+    replay = FrameReplay(GlamReplayConfig(capacity * N, recent), SCREEN, N, CPU, longest)
     for step in range(columns):
         replay.add(**column(step))
     return replay
@@ -82,6 +82,6 @@ def test_the_newest_windows_are_in_every_draw():
 
 def test_misuse_is_one_clear_sentence():
     with pytest.raises(UserError, match="--capacity 11 is too small: 3 environments with windows of 4 steps need at"):
-        Replay(ReplayConfig(11), SCREEN, N, CPU, T)
+        FrameReplay(GlamReplayConfig(11), SCREEN, N, CPU, T)
     with pytest.raises(ValueError, match="no window of 4 steps"):
         filled(T - 1).draw(2, T, torch.Generator())

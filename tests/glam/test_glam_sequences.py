@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dqn_memory.blocks.mamba import Mamba
-from world_models.glam.config import FORMS
+from world_models.glam.config import FORMS, GlamModelConfig
 from world_models.glam.layers import MambaLayer, last_of_window, mix
 from world_models.glam.sequences import SequenceModel
 
@@ -80,8 +80,9 @@ def test_the_released_core_in_training_on_prefixes_step_by_step_and_on_windows(d
 
 @pytest.mark.parametrize(("name", "layers"), EVERY)
 @pytest.mark.parametrize("preset", ["paper", "code"])
-def test_any_mixture_of_prefill_and_steps_equals_the_sequence(preset, name, layers):
-    core, given = form(name, layers, preset, attention_window=5), inputs()  # the memory is shorter than the sequence
+def test_any_mixture_of_prefill_and_steps_equals_the_sequence(monkeypatch, preset, name, layers):
+    monkeypatch.setattr(GlamModelConfig, "attention_window", 5)  # shorter than the sequence
+    core, given = form(name, layers, preset), inputs()
     whole = core(*given)[0].h
     same(stepped(core, *given)[0], whole)
     for cut in (1, 2, 3, 4, 9):

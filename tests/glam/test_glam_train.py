@@ -13,7 +13,14 @@ from dqn_memory.runs import cuda_graph
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.settings import parse, read_config
 from dqn_memory.study.definition import read_definition
-from world_models.glam.config import FORMS, CollectionConfig, LearnerConfig, ModelConfig, TrainConfig
+from world_models.glam.config import (
+    FORMS,
+    ActorCriticConfig,
+    GlamCollectionConfig,
+    GlamConfig,
+    GlamLearnerConfig,
+    GlamModelConfig,
+)
 from world_models.glam.learner import adam, update
 from world_models.glam.train import GlamTrainer, main
 
@@ -33,7 +40,7 @@ def test_every_sequence_module_trains(tmp_path, form, memory, capsys):
 
 
 def test_warm_up_is_random_and_learns_nothing(tmp_path):
-    training = GlamTrainer(read_config(TrainConfig, "glam/catch"))
+    training = GlamTrainer(read_config(GlamConfig, "glam/catch"))
     before = training.weights()["model.prior_head.linear.weight"].clone()
     for _ in range(30):
         training.iterate()
@@ -45,7 +52,7 @@ def test_warm_up_is_random_and_learns_nothing(tmp_path):
 
 
 def test_what_is_stored_is_what_was_played():
-    training = GlamTrainer(parse(TrainConfig, [*TINY.split(), "--num-envs", "3"]))
+    training = GlamTrainer(parse(GlamConfig, [*TINY.split(), "--num-envs", "3"]))
     for _ in range(14):
         training.iterate()
     cells = {name: values[:14] for name, values in training.replay.cells.items()}
@@ -57,7 +64,7 @@ def test_what_is_stored_is_what_was_played():
 
 
 def test_a_time_limit_opens_an_episode_and_terminates_none():
-    training = GlamTrainer(parse(TrainConfig, [*TINY.split(), "--num-envs", "3", "--time-limit", "4"]))
+    training = GlamTrainer(parse(GlamConfig, [*TINY.split(), "--num-envs", "3", "--time-limit", "4"]))
     for _ in range(10):
         training.iterate()
     cells = training.replay.cells
@@ -66,7 +73,7 @@ def test_a_time_limit_opens_an_episode_and_terminates_none():
 
 def test_both_step_sizes_fall_on_a_straight_line():
     falling = "--total-steps 80 --learner-final-lr-fraction 0.5 --agent-final-lr-fraction 0"
-    training = GlamTrainer(parse(TrainConfig, [*TINY.split(), *falling.split()]))
+    training = GlamTrainer(parse(GlamConfig, [*TINY.split(), *falling.split()]))
     for _ in range(20):
         training.iterate()
     model, agent = (optimizer.param_groups[0]["lr"] for optimizer in training.optimizers)
@@ -74,7 +81,7 @@ def test_both_step_sizes_fall_on_a_straight_line():
 
 
 def test_both_ratios_hold_from_their_own_start_on():
-    config = CollectionConfig(learning_starts=80, agent_starts=120, model_replay_ratio=0.3, agent_replay_ratio=1.0)
+    config = GlamCollectionConfig(learning_starts=80, agent_starts=120, model_replay_ratio=0.3, agent_replay_ratio=1.0)
     due = [config.updates("model", iteration, iteration, 4) for iteration in range(1, 101)]
     assert due[:19] == [0] * 19 and sum(due) == config.updates("model", 1, 100, 4) == int(400 * 0.3) - int(76 * 0.3)
     assert [config.updates("agent", iteration, iteration, 4) for iteration in (20, 29, 30, 31)] == [0, 0, 4, 4]
@@ -83,7 +90,7 @@ def test_both_ratios_hold_from_their_own_start_on():
 
 
 def test_every_keyword_of_a_game_is_said():
-    config = read_config(TrainConfig, "glam/paper")
+    config = read_config(GlamConfig, "glam/paper")
     wanted = {"frame_skip": 4, "sticky": 0.25, "noops": 0, "most_frames": 108_000, "size": 64, "grayscale": False}
     assert config.env_kwargs() == config.env_kwargs(training=False) == wanted
     short = replace(config, evaluation=replace(config.evaluation, max_episode_steps=50))
@@ -92,11 +99,11 @@ def test_every_keyword_of_a_game_is_said():
 
 def test_the_presets_have_the_paper_s_numbers():
     for name in ("paper", "code", "fast"):
-        config = read_config(TrainConfig, f"glam/{name}")
+        config = read_config(GlamConfig, f"glam/{name}")
         config.check()
         sizes = config.learner.batch_size, config.imagination.num_rollouts, config.collection.learning_starts
         assert sizes == (32, 1024, 1024)
-    code = read_config(TrainConfig, "glam/code")
+    code = read_config(GlamConfig, "glam/code")
     assert (code.horizon.kind, code.horizon.maximum, code.replay.recent_windows) == ("smooth", 48, 5)
     assert (code.imagination.start_from, code.agent.returns) == ("prior", "released")
     assert code.collection.act_before_observing is True
@@ -105,7 +112,7 @@ def test_the_presets_have_the_paper_s_numbers():
 def test_table_2_has_every_form_at_its_depth():
     rows = read_definition("glam_table2").axes["architecture"]
     depths = {row.settings["sequence"]: row.settings.get("local_layers", 1) for row in rows}
-    assert depths == dict.fromkeys(FORMS, 1) | {"lmamba": ModelConfig().attention_layers}
+    assert depths == dict.fromkeys(FORMS, 1) | {"lmamba": GlamModelConfig().attention_layers}
 
 
 @pytest.mark.long
@@ -117,9 +124,10 @@ def test_the_agent_waits_for_windows_longer_than_the_model_s(tmp_path):
     assert any("losses/total" in line for line in alone) and not any("losses/agent" in line for line in alone)
 
 
-def test_a_broken_loss_names_the_flag_of_its_step_size(tmp_path, capsys):
-    for part in ("learner", "agent"):
-        broken = flags(tmp_path / part, f"--{part}-learning-rate", "1e30", f"--{part}-max-grad-norm", "1e30")
+def test_a_broken_loss_names_the_flag_of_its_step_size(tmp_path, capsys, monkeypatch):
+    for part, config in (("learner", GlamLearnerConfig), ("agent", ActorCriticConfig)):
+        monkeypatch.setattr(config, "max_grad_norm", 1e30)
+        broken = flags(tmp_path / part, f"--{part}-learning-rate", "1e30")
         with pytest.raises(SystemExit):
             main(broken)
         assert f"try a smaller --{part}-learning-rate in" in capsys.readouterr().err
@@ -142,9 +150,11 @@ def test_an_update_moves_what_it_should_and_nothing_else():
     assert not moved(now, model) and not model.training and moved(actor, agent)
 
 
-def test_the_gradient_is_clipped_and_frozen_weights_stay():
+def test_the_gradient_is_clipped_and_frozen_weights_stay(monkeypatch):
     model = glam_models.model("code").float()
-    config = LearnerConfig(learning_rate=1e-3, max_grad_norm=1e-9, epsilon=1.0)
+    monkeypatch.setattr(GlamLearnerConfig, "max_grad_norm", 1e-9)
+    monkeypatch.setattr(GlamLearnerConfig, "epsilon", 1.0)
+    config = GlamLearnerConfig(learning_rate=1e-3)
     optimizer = adam(model, config)
     before = {name: p.clone() for name, p in model.named_parameters()}
     update(model, optimizer, config, *glam_models.model_batch())

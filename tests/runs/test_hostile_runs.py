@@ -20,7 +20,7 @@ from dqn_memory.api import load_run
 from dqn_memory.runs import checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
-from dqn_memory.runs.trainer import restore_optimizer
+from dqn_memory.runs.optimizers import restore_optimizer
 from dqn_memory.study import report
 from envs.files import sha256
 

@@ -23,9 +23,10 @@ import unizero_models
 from run_folders import assert_same_run, metrics, printed, refused, told
 from trained import CAR, CARDS, MEMORY, rollout_flags, training_flags
 
-from dqn_memory.agent import Agent, load_network
+from dqn_memory.agent import Agent
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main as evaluate
+from dqn_memory.evaluation import load_network
 from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
@@ -65,20 +66,19 @@ KINDS = {
             "--env CartPole-v1 --architecture drqn --acting-state episode",
             "--env CartPole-v1 --architecture dgfqn --n-step 3 --checkpoint-every 100 --max-repeated-actions 150",
             f"--env {CAR} --config paper --prepopulate 100 --dropout 0.2",
-            f"--env {MEMORY} --context 4 --bag 4 --checkpoint-every 100",
         ),
         "width = 16",
         ("--stop-at-success 0.0", 400),
     ),
     "pqn": Kind(
         resumed=(
-            f"--env {MEMORY} --evaluate-every 256 --novelty-weight 0.1 --prediction-weight 1",
+            f"--env {MEMORY} --evaluate-every 256 --prediction-weight 1",
             f"--env {CARDS} --architecture mlstm --ema-decay 0",
             "--env CartPole-v1 --architecture gtrxl_memory --checkpoint-every 256 --max-repeated-actions 150",
         ),
         **ROLLOUTS,
     ),
-    "ppo": Kind(resumed=(f"--env {MEMORY} --evaluate-every 256", f"--env {CARDS} --novelty-weight 1"), **ROLLOUTS),
+    "ppo": Kind(resumed=(f"--env {MEMORY} --evaluate-every 256", f"--env {CARDS}"), **ROLLOUTS),
     "unizero": Kind(
         unizero_models.flags,
         (100, 200),

@@ -14,9 +14,9 @@ from reported import EVERY, HALLWAY, HEADINGS, MEMORY, STEPS, TWO, make_study, r
 from run_folders import told
 from trained import CARDS, contents, trained
 
+from dqn_memory.evaluation import SUCCESS_TOLD
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.modules import remember
-from dqn_memory.runs.score import SUCCESS_TOLD
 from dqn_memory.size import count
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import FinishedRun, meaning, scale_of

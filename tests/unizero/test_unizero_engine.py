@@ -14,11 +14,12 @@ from torch._inductor.compile_fx import compile_fx
 from dqn_memory.runs.common import set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.settings import parse
+from world_models.settings import WorldModelComputeConfig
 from world_models.unizero import train
 from world_models.unizero.acting import Planner
-from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
-from world_models.unizero.search import Functions, draw, make_functions
-from world_models.unizero.train import make_learn, make_optimizer, make_target
+from world_models.unizero.config import SearchConfig, UniZeroConfig
+from world_models.unizero.search import Functions, draw_numbers, make_functions
+from world_models.unizero.train import make_adamw, make_learn, make_target
 
 ROWS, SIMULATIONS = 3, 6
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -35,7 +36,7 @@ def updates(engine, kind="gaussian_adaptive", spec=unizero_models.VECTOR, device
     """
     model = unizero_models.model(kind, spec, noise=0.1, layers=layers).to(device)
     target = make_target(model)
-    optimizer = make_optimizer(model, unizero_models.LEARNER, capturable=device == "cuda")
+    optimizer = make_adamw(model, unizero_models.LEARNER, capturable=device == "cuda")
     learn = make_learn(engine, model, target, optimizer, unizero_models.LEARNER, **options)
     metrics = [learn(moved(unizero_models.stored(spec, seed=seed), device)) for seed in range(count)]
     return moved((*metrics, dict(model.state_dict()), dict(target.state_dict())), "cpu")
@@ -45,14 +46,14 @@ def assert_same(ours, theirs, tolerance=1e-6):
     torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
-def searches(engine, kind="gaussian", device="cpu", steps=3, walker="auto", layers=2, **options):
+def searches(engine, kind="gaussian", device="cpu", steps=3, layers=2, **options):
     """Visits, values and latents of three steps of three worlds, one of which begins a new episode."""
     model = unizero_models.model(kind, noise=1.0, layers=layers).to(device)
-    config = SearchConfig(simulations=SIMULATIONS, backend=walker)
+    config = SearchConfig(simulations=SIMULATIONS)
     planner = Planner(model, ROWS, config, functions=make_functions(engine, model, **options))
     draws, results = torch.Generator().manual_seed(0), []
     for step in range(steps):
-        numbers = moved(draw(config, ROWS, unizero_models.ACTIONS, draws), device)
+        numbers = moved(draw_numbers(config, ROWS, unizero_models.ACTIONS, draws), device)
         observation = torch.randn(ROWS, 4, generator=draws, dtype=torch.float64).to(device)
         found, latent = planner.plan(observation, numbers)
         planner.remember(latent, found.action, torch.tensor([step == 1, False, False], device=device))
@@ -128,7 +129,7 @@ def test_compiling_takes_each_shape_once():
         planner = Planner(model, rows, config, functions=functions)
         draws = torch.Generator().manual_seed(0)
         for _ in range(6):
-            found, latent = planner.plan(torch.ones(rows, 4), draw(config, rows, unizero_models.ACTIONS, draws))
+            found, latent = planner.plan(torch.ones(rows, 4), draw_numbers(config, rows, unizero_models.ACTIONS, draws))
             planner.remember(latent, found.action, torch.zeros(rows, dtype=torch.bool))
     assert len(compiled) == 2 * 3  # encode, root, outcome
 
@@ -150,8 +151,8 @@ def test_acting_learning_reanalysis_and_evaluation_all_run_under_the_engine(monk
 
     monkeypatch.setattr(train, "make_functions", functions)
     monkeypatch.setattr(train, "make_learn", learning)
-    config = parse(TrainConfig, ["--config", "unizero/smoke", "--reanalyse-fraction", "1"])
-    compute = ComputeConfig(device="cpu", threads=torch.get_num_threads(), engine="compile")
+    config = parse(UniZeroConfig, ["--config", "unizero/smoke", "--reanalyse-fraction", "1"])
+    compute = WorldModelComputeConfig(device="cpu", threads=torch.get_num_threads(), engine="compile")
     run = train.UniZeroTrainer(replace(config, compute=compute))
     while run.updates < 2:
         run.iterate()
@@ -166,7 +167,7 @@ def test_acting_learning_reanalysis_and_evaluation_all_run_under_the_engine(monk
 def test_tf32_is_set_and_unset():
     try:
         for tf32, expected in ((True, "high"), (False, "highest")):
-            ComputeConfig(device="cpu", tf32=tf32).start()
+            WorldModelComputeConfig(device="cpu", tf32=tf32).start()
             assert torch.get_float32_matmul_precision() == expected
             assert torch.backends.cudnn.allow_tf32 == tf32  # of convolutions and recurrent layers
     finally:
@@ -185,10 +186,9 @@ def test_captured_updates_equal_eager_ones(kind, spec, count):
 
 @CUDA
 @pytest.mark.parametrize("kind", ["causal", "gaussian", "adaptive_gate"])
-@pytest.mark.parametrize("walker", ["torch", "compiled"])
-def test_captured_searches_equal_eager_ones(kind, walker):
+def test_captured_searches_equal_eager_ones(kind):
     """In float64, where nothing but an error moves a decision."""
-    eager, captured = (searches(engine, kind, "cuda", 5, walker=walker) for engine in ("eager", "cudagraph"))
+    eager, captured = (searches(engine, kind, "cuda", 5) for engine in ("eager", "cudagraph"))
     assert_same(captured, eager, 1e-12)
     assert_same(eager, searches("eager", kind, "cpu", 5), 1e-9)
 
@@ -197,7 +197,7 @@ def test_captured_searches_equal_eager_ones(kind, walker):
 def test_captured_dropout_draws_anew_in_every_update():
     model = unizero_models.model("causal", dropout=0.3).cuda()
     still = replace(unizero_models.LEARNER, learning_rate=1e-12, target_update_rate=1e-12)
-    optimizer = make_optimizer(model, still, capturable=True)
+    optimizer = make_adamw(model, still, capturable=True)
     learn = make_learn("cudagraph", model, make_target(model), optimizer, still)
     torch.cuda.manual_seed(0)
     totals = {

@@ -1,7 +1,6 @@
 """What the script says of a world model is what the model does: maps, errors, learned values; pictures hold them."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import gymnasium
@@ -19,14 +18,14 @@ from dqn_memory.blocks import PRIORS
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.seeding import Streams
 from envs.gymnasium_fleet import GymnasiumFleet
-from world_models.settings import EvalSetup
-from world_models.unizero.acting import evaluate, load_model
-from world_models.unizero.analysis import attention_maps, play, returns_to_go, strongest_link
+from world_models.evaluation import EvalEnvironments
+from world_models.unizero.acting import UniZeroAgent
+from world_models.unizero.analysis import play_trajectory, returns_to_go, window_attention
 from world_models.unizero.inspect import main
 from world_models.unizero.train import UniZeroTrainer
 from world_models.unizero.train import main as train_model
 
-PICTURES = ["trajectory.png", "learned.png", "priors.png", "attention.png", "link.png"]
+PICTURES = ["trajectory.png", "learned.png", "priors.png", "attention.png"]
 
 
 def made(folder, *more, steps=160):
@@ -72,8 +71,9 @@ def test_the_script_writes_all_pictures_and_changes_nothing_else(memory, capsys)
 def test_predictions_are_those_of_the_direct_forward_pass(memory):
     """The world replayed and every window of tokens read as a sequence: no planner, search or expansion in it."""
     _, steps = inspected(memory, "--seed", "3", "--no-frames")
-    net, config, _ = load_model(memory)
-    fleet = EvalSetup.of(config, torch.device("cpu")).fleet(1, Streams.spawn(3).worlds)
+    agent = UniZeroAgent.load(memory, torch.device("cpu"))
+    net, config = agent.model, agent.config
+    fleet = EvalEnvironments.of(config, torch.device("cpu")).fleet(1, Streams.spawn(3).worlds)
     seen, rewards = [fleet.reset()], []
     for action in steps["action"]:
         step = fleet.step(torch.tensor([action]))
@@ -128,13 +128,14 @@ def test_values_are_judged_only_where_the_episode_ends_for_good(cart):
 
 
 def test_the_episode_is_an_evaluations_own_and_a_clipped_reward_is_shown_clipped(memory):
-    net, config, _ = load_model(memory)
-    setup = EvalSetup.of(config, torch.device("cpu"))
-    score = evaluate(net, setup, config.search, 1, 1, 7)
-    plain = play(net, setup, config, 7, 100, pictures=False)
+    agent = UniZeroAgent.load(memory, torch.device("cpu"))
+    net, config = agent.model, agent.config
+    setup = EvalEnvironments.of(config, torch.device("cpu"))
+    (score,) = agent.scores(setup, ("",), 1, 1, 7).values()
+    plain = play_trajectory(net, setup, config, 7, 100, pictures=False)
     assert len(plain) == score.lengths[0] and plain.episode_return[-1] == pytest.approx(score.returns[0])
     signs = replace(config, collection=replace(config.collection, clip_rewards=True))
-    clipped = play(net, setup, signs, 7, 100, pictures=False)
+    clipped = play_trajectory(net, setup, signs, 7, 100, pictures=False)
     np.testing.assert_array_equal(clipped.reward, np.sign(plain.reward))
     assert (clipped.episode_return == plain.episode_return).all() and set(np.unique(plain.reward)) != {-1.0}
 
@@ -143,7 +144,7 @@ def test_the_episode_is_an_evaluations_own_and_a_clipped_reward_is_shown_clipped
 def test_maps_are_those_of_the_forward_pass_and_rows_sum_to_one(prior):
     net, latent, action = model(prior), simplex(1, 5)[0], actions(1, 5)[0]
     blocks, inputs = attended(net, latent[None], action[None])
-    maps = attention_maps(net, latent, action)
+    maps = window_attention(net, latent, action)
     assert maps.shape == (2, 2, 10, 10)
     for block, x, drawn in zip(blocks, inputs, maps, strict=True):
         np.testing.assert_allclose(drawn, block.weights(x)[0].numpy(), rtol=0, atol=1e-14)
@@ -151,23 +152,8 @@ def test_maps_are_those_of_the_forward_pass_and_rows_sum_to_one(prior):
     assert (np.triu(maps, 1) == 0).all() == net.causal
 
 
-def test_the_strongest_link_is_measured_against_an_even_share():
-    maps = np.tile(np.eye(8), (2, 3, 1, 1))  # every token sees itself alone
-    assert strongest_link(maps, causal=True) is None
-    maps[0, 1, 2] = [0.9, 0.1, 0, 0, 0, 0, 0, 0]  # 2.7 even shares of the 3 visible keys
-    maps[1, 2, 7] = [0, 0, 0.5, 0, 0.1, 0, 0.4, 0]  # 4 even shares of 8
-    found = strongest_link(maps, causal=True)
-    assert (found.layer, found.head, found.query, found.key) == (1, 2, 7, 2)
-    assert found.weight == 0.5 and found.lift == pytest.approx(4)
-    assert strongest_link(maps, causal=True, layer=0).lift == pytest.approx(2.7)
-    assert strongest_link(maps, causal=False, layer=0).lift == pytest.approx(7.2)  # all 8 keys are visible
-    assert strongest_link(maps, causal=True, layer=0, head=0) is None
-    maps[1, 2, 7] = [0, 0, 0, 0, 0, 0, 1, 0]  # the same step's latent links no two frames
-    assert strongest_link(maps, causal=True).layer == 0
-
-
 @pytest.mark.long
-def test_learned_values_are_the_checkpoints_and_start_where_the_config_says(memory, tmp_path):
+def test_learned_values_are_the_checkpoints_and_start_where_the_config_says(memory):
     facts, _ = inspected(memory, "--no-frames")
     weights = Run.open(memory).load(with_replay=False).part("model")
     assert facts["start"] == pytest.approx({"mu": 4.0, "sigma": 1.0, "span": 4.0}, rel=1e-6)
@@ -175,9 +161,6 @@ def test_learned_values_are_the_checkpoints_and_start_where_the_config_says(memo
         for name in ("mu", "sigma", "span"):
             raw = weights[f"dynamics.stack.layers.{layer}.attention.prior.raw.{name}"]
             assert facts["learned"][name][0][layer] == pytest.approx(raw.double().exp().log1p().tolist(), rel=1e-5)
-    other = shutil.copytree(memory, tmp_path / "other")
-    both, _ = inspected(memory, "--no-frames", "--also", str(other))
-    assert np.shape(both["learned"]["mu"]) == (2, 2, 2) and both["learned"]["mu"][0] == facts["learned"]["mu"][0]
 
 
 @pytest.mark.long
@@ -195,15 +178,13 @@ def test_a_prior_starts_where_the_paper_starts_it_unless_told_otherwise(tmp_path
     assert span("--config", str(tmp_path / "mine.toml"))[3] == 10
 
 
-def test_wrong_input_is_one_sentence_and_writes_nothing(memory, cart, capsys):
+def test_wrong_input_is_one_sentence_and_writes_nothing(memory, capsys):
     before = contents(memory)
-    refusals = dict.fromkeys(("--max-episode-steps 0", "--columns 0", "--simulations 0"), "must be at least 1")
+    refusals = dict.fromkeys(("--max-episode-steps 0", "--simulations 0"), "must be at least 1")
     refusals |= {
         "--threads 0": "between 1 and 1024",
         "--seed -1": "must be at least 0", f"--seed {2**63}": "and below",
-        "--device abacus": "abacus", f"--also {cart}": "another model",
-        "--last-step 999": "--last-step 999 is not within 0 ..", "--layer 2": "--layer 2 is not within 0 .. 1",
-        "--head -1": "--head -1 is not within 0 .. 1",
+        "--device abacus": "abacus",
     }  # fmt: skip
     for flag, words in refusals.items():
         assert words in refused(capsys, [str(memory), "--no-frames", *flag.split()], main)
@@ -227,12 +208,11 @@ def test_worlds_without_pictures_need_a_flag(cart, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("dynamics", ["recurrent", pytest.param("gru", marks=pytest.mark.long)])
-def test_dynamics_without_attention_have_one_picture(tmp_path, capsys, dynamics):
+def test_dynamics_without_attention_have_one_picture(tmp_path, dynamics):
     run = made(tmp_path / "run", "--dynamics", dynamics, steps=100)
     facts, _ = inspected(run, "--max-episode-steps", "4")
-    assert facts["pictures"] == ["trajectory.png"] and facts["link"] is None
+    assert facts["pictures"] == ["trajectory.png"]
     assert facts["learned"] == facts["start"] == {}
-    assert "have no attention" in refused(capsys, [str(run), "--layer", "0"], main)
 
 
 @pytest.mark.long
@@ -240,5 +220,5 @@ def test_pong_is_drawn(tmp_path):
     more = ("--env", "ALE/Pong-v5", "--num-envs", "2", "--max-episode-steps", "6", "--prior", "local")
     run = made(tmp_path / "run", *more, "--learning-starts", "40", "--batch-size", "4", steps=48)
     facts, steps = inspected(run)
-    assert facts["pictures"] == ["trajectory.png", "priors.png", "attention.png", "link.png"]
+    assert facts["pictures"] == ["trajectory.png", "priors.png", "attention.png"]
     assert len(steps["prior"][0]) == 6 and facts["episode"]["steps"] == 6

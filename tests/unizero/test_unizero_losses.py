@@ -14,33 +14,33 @@ from unizero_models import ACTIONS, IMAGE, VECTOR, config, model, simplex, store
 
 from dqn_memory.blocks import PriorConfig
 from world_models.distributions import value_code
-from world_models.unizero.config import LearnerConfig, LossConfig
-from world_models.unizero.networks import Predictions, build
+from world_models.unizero.config import UniZeroLearnerConfig
+from world_models.unizero.networks import UniZeroPredictions, build_unizero
 from world_models.unizero.replay import Sequences
 from world_models.unizero.train import (
-    Batch,
+    UniZeroBatch,
     bootstrap_values,
-    losses,
+    make_adamw,
     make_batch,
-    make_optimizer,
     make_target,
     n_step_targets,
     target_latents,
     target_values,
-    update,
+    unizero_losses,
+    update_unizero,
 )
 
 
 def fresh(prior="causal", spec=VECTOR, **changes):
     torch.manual_seed(0)
-    return build(config(prior, **changes), spec, ACTIONS)
+    return build_unizero(config(prior, **changes), spec, ACTIONS)
 
 
 def updated(net, steps=1, data=None, **settings):
     """The target after some updates on one batch, and what was logged of each."""
-    target, chosen = make_target(net), LearnerConfig(**settings)
-    optimizer, data = make_optimizer(net, chosen), data or batch(net)
-    return target, [update(net, target, optimizer, data, chosen) for _ in range(steps)]
+    target, chosen = make_target(net), UniZeroLearnerConfig(**settings)
+    optimizer, data = make_adamw(net, chosen), data or batch(net)
+    return target, [update_unizero(net, target, optimizer, data, chosen) for _ in range(steps)]
 
 
 def batch(net, lengths=(5, 5, 5, 5)):
@@ -56,7 +56,7 @@ def test_losses_by_hand():
     double = lambda *p: torch.tensor([p], dtype=torch.float64)  # noqa: E731
     logs = lambda *p: double(*p).log()  # noqa: E731
     ones = logs(1, 1, 1)
-    said = Predictions(
+    said = UniZeroPredictions(
         reward=torch.stack((logs(0.2, 0.5, 0.3), logs(0.1, 0.8, 0.1), ones), 1),
         next_latent=torch.full((1, 3, 16), 1 / 8, dtype=torch.float64),
         policy=torch.stack((logs(0.5, 0.25, 0.25), logs(0.9, 0.05, 0.05), ones), 1),
@@ -65,7 +65,7 @@ def test_losses_by_hand():
     net = lambda latent, action, lengths: said if lengths.tolist() == [2] else None  # noqa: E731
     net.code, net.encode = value_code(1), lambda observation: observation
     h = lambda x: math.copysign(math.sqrt(abs(x) + 1) - 1, x) + 0.001 * x  # noqa: E731
-    data = Batch(
+    data = UniZeroBatch(
         observation=torch.zeros(1, 3, 4), action=torch.zeros(1, 3, dtype=torch.int64),
         reward=double(0.0, -1.0, 9.0), value=double(1.5, 50.0, 9.0),
         policy=double([0.6, 0.4, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]), mask=torch.tensor([[True, True, False]]),
@@ -85,7 +85,7 @@ def test_losses_by_hand():
         "entropy": -(0.5 * math.log(0.5) + 0.5 * math.log(0.25) + 0.9 * math.log(0.9) + 0.1 * math.log(0.05)) / 2,
     }
     want["total"] = 10 * want["latent"] + want["reward"] + 0.5 * want["value"] + want["policy"] - 1e-4 * want["entropy"]
-    total, metrics = losses(net, data, target, LossConfig())
+    total, metrics = unizero_losses(net, data, target)
     assert total.item() == pytest.approx(want["total"], rel=1e-12)
     assert {name: value.item() for name, value in metrics.items()} == pytest.approx(
         {f"losses/{name}": value for name, value in want.items()}, rel=1e-12
@@ -106,7 +106,7 @@ def test_padding_teaches_nothing(prior):
     grads = []
     for this, latents in ((data, target), (other, torch.where(hidden[..., None], 1e3, target))):
         net.zero_grad()
-        total, metrics = losses(net, this, latents, LossConfig())
+        total, metrics = unizero_losses(net, this, latents)
         assert all(value.isfinite() for value in metrics.values())
         total.backward()
         grads.append([total.detach(), *(p.grad for p in net.parameters() if p.grad is not None)])
@@ -117,7 +117,7 @@ def test_the_gradient_reaches_the_encoder_and_not_the_target():
     net = model()
     data = batch(net)
     target = make_target(net)
-    total, _ = losses(net, data, target_latents(target, data.observation), LossConfig())
+    total, _ = unizero_losses(net, data, target_latents(target, data.observation))
     total.backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.encoder.parameters())
     assert all(p.grad is None for p in target.parameters())
@@ -125,7 +125,7 @@ def test_the_gradient_reaches_the_encoder_and_not_the_target():
 
 def test_decay_is_for_matrices_alone():
     net = model("gaussian_adaptive", spec=IMAGE, dropout=0.1)
-    optimizer = make_optimizer(net, LearnerConfig())
+    optimizer = make_adamw(net, UniZeroLearnerConfig())
     decayed, plain = (group["params"] for group in optimizer.param_groups)
     assert {p.ndim for p in decayed} == {2, 4} and {p.ndim for p in plain} == {1}
     assert len(decayed) + len(plain) == len(list(net.parameters()))
@@ -134,7 +134,7 @@ def test_decay_is_for_matrices_alone():
     assert optimizer.defaults["eps"] == 1e-8
     raw = {id(p) for attention in net.attentions() for p in attention.prior.parameters()}
     assert len(raw) == 6 and raw <= {id(p) for p in plain}
-    groups = make_optimizer(net, LearnerConfig(prior_learning_rate=0.1)).param_groups
+    groups = make_adamw(net, UniZeroLearnerConfig(prior_learning_rate=0.1)).param_groups
     assert {id(p) for p in groups[2]["params"]} == raw and groups[2]["lr"] == 0.1
     assert sum(len(group["params"]) for group in groups) == len(list(net.parameters()))
 
@@ -161,10 +161,10 @@ def test_a_fixed_batch_is_learned(dynamics, prior):
 def test_the_target_is_a_moving_average():
     net = fresh()
     want = [p.detach().clone() for p in net.parameters()]
-    target, chosen = make_target(net), LearnerConfig(learning_rate=1e-2, target_update_rate=0.05)
-    optimizer, data = make_optimizer(net, chosen), batch(net)
+    target, chosen = make_target(net), UniZeroLearnerConfig(learning_rate=1e-2, target_update_rate=0.05)
+    optimizer, data = make_adamw(net, chosen), batch(net)
     for _ in range(4):
-        update(net, target, optimizer, data, chosen)
+        update_unizero(net, target, optimizer, data, chosen)
         want = [0.95 * old + 0.05 * new.detach() for old, new in zip(want, net.parameters(), strict=True)]
     torch.testing.assert_close([p.detach() for p in target.parameters()], want)
     assert any(not torch.equal(a, b) for a, b in zip(target.parameters(), net.parameters(), strict=True))
@@ -173,8 +173,8 @@ def test_the_target_is_a_moving_average():
 def test_the_clip_bounds_a_step_of_gradient_descent():
     net = model()
     before = [p.detach().clone() for p in net.parameters()]
-    descent, chosen = torch.optim.SGD(net.parameters(), lr=1.0), LearnerConfig(max_grad_norm=0.25)
-    assert update(net, make_target(net), descent, batch(net), chosen)["grad/norm"] > 0.25
+    descent, chosen = torch.optim.SGD(net.parameters(), lr=1.0), UniZeroLearnerConfig(max_grad_norm=0.25)
+    assert update_unizero(net, make_target(net), descent, batch(net), chosen)["grad/norm"] > 0.25
     moved = torch.cat([(a - b).flatten() for a, b in zip(net.parameters(), before, strict=True)])
     assert moved.norm().item() == pytest.approx(0.25, rel=1e-4)
 
@@ -206,8 +206,8 @@ def test_batch_normalisation_modes():
     values = target_values(target, data.observation, data.action)
     assert torch.equal(running(target), kept) and not target.training
     torch.testing.assert_close(values[:1], target_values(target, data.observation[:1], data.action[:1]))
-    settings = LearnerConfig()
-    update(net, target, make_optimizer(net, settings), data, settings)
+    settings = UniZeroLearnerConfig()
+    update_unizero(net, target, make_adamw(net, settings), data, settings)
     assert net.training and not torch.equal(running(net), running(target))  # parameters follow, buffers do not
     assert not torch.equal(running(net), online)
 

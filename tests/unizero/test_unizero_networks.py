@@ -15,9 +15,9 @@ from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from world_models.distributions import simnorm
-from world_models.unizero.config import EncoderConfig, ModelConfig
+from world_models.unizero.config import EncoderConfig, UniZeroModelConfig
 from world_models.unizero.encoders import ENCODERS
-from world_models.unizero.networks import Window, build
+from world_models.unizero.networks import History, build_unizero
 
 GRADIENTS = Path(__file__).parents[1] / "data" / "attention" / "attention_grads.npz"
 FORMS = [*unizero_models.FORMS, pytest.param("causal", {"layers": 1, "context": 4}, id="one-layer")]
@@ -146,21 +146,11 @@ def test_the_equations():
     torch.testing.assert_close(said.next_latent, simnorm(net.heads["latent"](features[:, 1::2])), **CLOSE)
 
 
-def test_rotary_replaces_the_table_and_knows_distances_only():
-    net = model(rotary=True)
-    assert not [name for name, _ in net.named_parameters() if "positions" in name]
-    x = simplex(1, 6)
-    attention = net.attentions()[0]
-    maps = attention.weights(torch.cat((simplex(1, 2, seed=3), x), 1))[..., 2:, 2:]
-    later = maps / maps.sum(-1, keepdim=True)
-    torch.testing.assert_close(later, attention.weights(x), **CLOSE)
-
-
 @pytest.mark.parametrize("dynamics", ["transformer", "recurrent", "gru"])
 def test_at_first_nothing_is_known(dynamics):
-    net = build(config(dynamics=dynamics), VECTOR, ACTIONS).eval()
+    net = build_unizero(config(dynamics=dynamics), VECTOR, ACTIONS).eval()
     window, z, a = windows(3), simplex(4).float(), actions(4)
-    window = Window(window.latent.float(), window.action, window.count)
+    window = History(window.latent.float(), window.action, window.count)
     policy, value = net.root(window, z)
     step = net.expand(window, z, a)
     for zeros in (policy, value, step.policy, step.value, step.reward):
@@ -171,14 +161,14 @@ def test_at_first_nothing_is_known(dynamics):
 
 def test_first_values():
     torch.manual_seed(0)
-    net = build(config(width=64, layers=1), IMAGE, ACTIONS)
+    net = build_unizero(config(width=64, layers=1), IMAGE, ACTIONS)
     hidden = net.heads["value"][0]
     assert hidden.weight.std().item() == pytest.approx(0.02, rel=0.1) and not hidden.bias.any()
     assert net.dynamics.embedding.weight.std().item() == pytest.approx(0.02, rel=0.2)
     assert net.dynamics.positions.table.std().item() == pytest.approx(0.02, rel=0.2)
     wide = net.encoder.convolutions[4].inner[0]  # from 4 channels to 8: fan out is 8 x 9
     assert wide.weight.std().item() == pytest.approx((2 / (8 * 9)) ** 0.5, rel=0.15)
-    own = build(config(width=64, initialisation="torch"), VECTOR, ACTIONS)
+    own = build_unizero(config(width=64, initialisation="torch"), VECTOR, ACTIONS)
     assert own.heads["value"][0].weight.std().item() == pytest.approx(64**-0.5 / 3**0.5, rel=0.1)
     assert not own.heads["value"][-1].weight.any()
 
@@ -238,7 +228,7 @@ def test_tokens_of_different_components_are_different():
 
 def test_images_of_another_size_are_refused():
     with pytest.raises(UserError, match="84 x 84 cannot be encoded; resize them to 64 x 64"):
-        build(config(), ObservationSpec("image", (84, 84, 1)), ACTIONS)
+        build_unizero(config(), ObservationSpec("image", (84, 84, 1)), ACTIONS)
 
 
 # settings: first values of priors, their bounds and regularisers, what is refused
@@ -264,45 +254,30 @@ def test_recorded_regularisers(kind, key):
     ("gaussian_adaptive_gate", {"mu": 6.0, "sigma": 1.0, "span": 10.0}),
 ])  # fmt: skip
 def test_priors_start_where_the_paper_starts_them(kind, values):
-    net = build(ModelConfig(width=16, heads=2, horizon=10).with_prior(kind), VECTOR, ACTIONS)
+    net = build_unizero(UniZeroModelConfig(width=16, heads=2, horizon=10).with_prior(kind), VECTOR, ACTIONS)
     heads = itertools.product(("0.0", "0.1", "1.0", "1.1"), values.items())
     want = {f"memory/{head}.{name}": value for head, (name, value) in heads}
     assert net.memory_scalars() == pytest.approx(want, rel=1e-6)
     assert net.attentions()[0].prior.cap == 20  # tokens: twice the horizon
 
 
-def test_span_diversity_by_hand():
-    net = model("gaussian", span_diversity=0.3)
-    for attention, centres in zip(net.attentions(), [[2.0, 3.0], [1.0, 5.0]], strict=True):
-        with torch.no_grad():
-            attention.prior.raw["mu"].copy_(torch.tensor(centres, dtype=torch.float64).expm1().log())
-            attention.prior.raw["sigma"].copy_(torch.tensor([1.0, 9.0], dtype=torch.float64).expm1().log())
-    e = lambda x: torch.exp(torch.tensor(-0.5 * x * x, dtype=torch.float64)).item()  # noqa: E731
-    assert net.regularisation().item() == pytest.approx(0.3 * (e(1) + e(4) + 2 * e(8)), rel=1e-9)
-
-
 @pytest.mark.parametrize(("changes", "words"), [
     ({"width": 20}, "--width 20 must be a multiple of 8"),
     ({"context": 7}, "--context 7 must be an even number"),
-    ({"gate": "gruu"}, "did you mean 'gru'"),
     ({"prior": PriorConfig(kind="gaussian", mu=10.0)}, "--mu 10.0 of the gaussian prior does not fit: it must be"),
     ({"prior": PriorConfig(kind="adaptive", span=11.0)}, "--span 11.0 of the adaptive prior does not fit"),
     ({"prior": PriorConfig(kind="gaussian", sigma=-1.0)}, "prior sigma is -1.0"),
-    ({"width": 24, "heads": 8, "rotary": True}, "--rotary needs heads of even width"),
     ({"dynamics": "recurrent", "prior": PriorConfig(kind="local")}, "--prior local changes nothing"),
-    ({"dynamics": "gru", "rotary": True}, "--rotary changes nothing in --dynamics gru"),
-    ({"dynamics": "recurrent", "span_diversity": 0.5}, "--span-diversity 0.5 changes nothing"),
 ])  # fmt: skip
 def test_what_cannot_work_or_is_never_read_is_said_in_one_sentence(changes, words):
     chosen = config(**changes)
     with pytest.raises(UserError, match=words) as caught:
         chosen.check_used()
-        build(chosen, VECTOR, ACTIONS)
+        build_unizero(chosen, VECTOR, ACTIONS)
     assert "\n" not in str(caught.value)
 
 
-def test_gates_of_a_recurrence_and_details_of_a_prior_that_is_not_chosen_are_allowed():
+def test_details_of_a_prior_that_is_not_chosen_are_allowed():
     details = PriorConfig(local_window=3, mu=4.0, regulariser="l1", regulariser_weight=0.025)
-    for dynamics in ("transformer", "gru"):
-        config(dynamics=dynamics, gate="gru", prior=details).check_used()
-    config(dynamics="recurrent", prior=details).check_used()
+    for dynamics in ("transformer", "gru", "recurrent"):
+        config(dynamics=dynamics, prior=details).check_used()

@@ -14,10 +14,10 @@ from run_folders import assert_equal
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.checkpoint import columns_from, next_span
 from dqn_memory.runs.errors import UserError
-from world_models.unizero.config import CollectionConfig, ReplayConfig, SearchConfig
-from world_models.unizero.replay import Replay
-from world_models.unizero.search import SearchNumbers, draw, make_functions, search
-from world_models.unizero.train import search_again, windows
+from world_models.unizero.config import SearchConfig, UniZeroCollectionConfig, UniZeroReplayConfig
+from world_models.unizero.replay import SequenceReplay
+from world_models.unizero.search import SearchNumbers, draw_numbers, make_functions, tree_search
+from world_models.unizero.train import search_again, search_roots
 
 SPEC = ObservationSpec("discrete", (2,), 200, torch.uint8)
 ACTIONS, T, N, W = 3, 4, 3, 2
@@ -33,8 +33,8 @@ def column(cells, final, truncated):
 
 def filled(worlds, capacity=10_000, segment=0, final=True, truncated=False, columns=None, terminal_fraction=0.0):
     """A world for each list of episode lengths."""
-    config = ReplayConfig(capacity * len(worlds), segment, final, terminal_fraction)
-    replay = Replay(config, SPEC, ACTIONS, len(worlds), CPU, T, N, W)
+    config = UniZeroReplayConfig(capacity * len(worlds), final, terminal_fraction)
+    replay = SequenceReplay(config, SPEC, ACTIONS, len(worlds), CPU, T, N, W, segment or 10_000)
     steps = [[(e, t, length) for e, length in enumerate(world) for t in range(length)] for world in worlds]
     for at in range(min(map(len, steps)) if columns is None else columns):
         replay.add(**column([world[at] for world in steps], final, truncated))
@@ -80,7 +80,7 @@ def test_sequences_are_what_happened_and_contexts_the_steps_before(worlds, capac
     assert ("next_observation" in replay.cells) == final
     drawn = replay.draw(min(30, replay.drawable), torch.Generator().manual_seed(seed))
     sequences, contexts = replay.sequences(drawn), replay.contexts(drawn)
-    history, current = windows(contexts, contexts.observation.double())
+    history, current = search_roots(contexts, contexts.observation.double())
     for row, cell in enumerate(drawn.tolist()):
         at, world = divmod(cell, len(worlds))
         check_sequence(sequences, row, steps[world][at:], segment, truncated, final)
@@ -148,7 +148,7 @@ def test_misuse_is_one_clear_sentence():
     with pytest.raises(ValueError, match="no sequence of 7 steps"):
         early.draw(1, torch.Generator())
     with pytest.raises(UserError, match=r"--capacity 19 is too small: 2 environments .* need at least 20"):
-        Replay(ReplayConfig(19), SPEC, ACTIONS, 2, CPU, T, N, W)
+        SequenceReplay(UniZeroReplayConfig(19), SPEC, ACTIONS, 2, CPU, T, N, W)
     with pytest.raises(ValueError, match="a column holds"):
         early.add(**column([(0, 0, 5)], final=False, truncated=False))
 
@@ -192,22 +192,22 @@ def test_a_restored_replay_is_the_same(saves, capacity):
 
 @given(st.integers(1, 200), st.floats(0, 1))
 def test_the_share_searched_anew_is_exact_in_the_long_run(updates, share):
-    due = [CollectionConfig(reanalyse_fraction=share).reanalyses(update) for update in range(updates)]
+    due = [UniZeroCollectionConfig(reanalyse_fraction=share).reanalyses(update) for update in range(updates)]
     assert abs(sum(due) - updates * share) < 1 + 1e-6
-    assert [update for update in range(200) if CollectionConfig().reanalyses(update)] == [49, 99, 149, 199]
+    assert [update for update in range(200) if UniZeroCollectionConfig().reanalyses(update)] == [49, 99, 149, 199]
 
 
 def test_searching_again_finds_what_acting_found():
     """The window of each stored step is rebuilt as the actor had it: pushed step by step, emptied with the episode."""
     model, config = unizero_models.model(), SearchConfig(simulations=6)
     functions, random = make_functions("eager", model), torch.Generator().manual_seed(0)
-    replay = Replay(ReplayConfig(100), unizero_models.VECTOR, ACTIONS, 1, CPU, T, N, 3)
+    replay = SequenceReplay(UniZeroReplayConfig(100), unizero_models.VECTOR, ACTIONS, 1, CPU, T, N, 3)
     for at in range(40):
         frame = torch.randn(1, 4, generator=random)
         cells = column([(0, at % 9, 9)], final=True, truncated=False)
         replay.add(**cells | {"observation": frame, "next_observation": frame})
     drawn = torch.tensor([5, 9, 16, 2])
-    numbers = draw(config, len(drawn) * T, ACTIONS, torch.Generator().manual_seed(1))
+    numbers = draw_numbers(config, len(drawn) * T, ACTIONS, torch.Generator().manual_seed(1))
     contexts = replay.contexts(drawn)
     policy = search_again(functions, replace(contexts, observation=contexts.observation.double()), numbers, config)
     latents = model.encode(replay.cells["observation"][:40, 0].double())
@@ -220,6 +220,6 @@ def test_searching_again_finds_what_acting_found():
     for row, first in enumerate(drawn.tolist()):
         for k in range(T):
             own = SearchNumbers(*(part[[row * T + k]] for part in vars(numbers).values()))
-            alone = search(functions, found[first + k], latents[first + k][None], own, config)
+            alone = tree_search(functions, found[first + k], latents[first + k][None], own, config)
             assert torch.equal(alone.policy[0], policy[row, k])
     assert policy.sum(2).allclose(torch.ones(4, T, dtype=torch.float64))  # (4, T, A)

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_oracle import (
-    BACKENDS,
     DOUBLE,
+    SEARCHES,
     WIDTH,
     Recorded,
     check_against,
@@ -24,14 +24,15 @@ from search_oracle import (
     searched,
     silent,
 )
+from tensor_tree import choose, scores
 from unizero_models import ACTIONS, CLOSE, FORMS, MUZERO, model, simplex, windows
 
 from world_models.unizero import compiled_tree
-from world_models.unizero.config import GumbelConfig, SearchConfig, TreeConfig
+from world_models.unizero.config import SearchConfig, TreeConfig
 from world_models.unizero.gumbel import schedule
-from world_models.unizero.networks import Window
-from world_models.unizero.search import MANY, draw, make_functions, play, probabilities, search
-from world_models.unizero.tree import choose, init_tree, root_children, scores
+from world_models.unizero.networks import History
+from world_models.unizero.search import MANY, choose_actions, draw_numbers, make_functions, probabilities, tree_search
+from world_models.unizero.tree import init_tree, root_children
 
 GOLDEN = np.load(Path(__file__).parents[1] / "data" / "unizero" / "puct.npz")
 
@@ -41,7 +42,7 @@ def golden(key):
 
 
 def drawn(config, rows, actions=ACTIONS, seed=0, evaluation=False):
-    return draw(config, rows, actions, torch.Generator().manual_seed(seed), evaluation)
+    return draw_numbers(config, rows, actions, torch.Generator().manual_seed(seed), evaluation)
 
 
 # recorded scores and trees
@@ -55,24 +56,24 @@ def test_scores_are_the_recorded_ones():
     tree.child[0, 0, :3], tree.visits[0, 1:4] = torch.arange(1, 4), counts[:3]
     tree.reward[0, 1:4], tree.total[0, 1:4] = golden("score_reward")[:3], golden("score_W")[:3]
     tree.low[0], tree.high[0] = golden("score_min"), golden("score_max")
-    found = scores(tree, 1, TreeConfig())[0, 0]
+    found = scores(tree, 1, 0.997)[0, 0]
     assert torch.equal(found.round(decimals=14), golden("score_out").round(decimals=14))
-    runner, found = compiled_tree.Runner(tree, TreeConfig(), torch.zeros(1, 5, 5), 1), np.empty(5)
+    runner, found = compiled_tree.Runner(tree, 0.997, torch.zeros(1, 5, 5), 1), np.empty(5)
     mean = compiled_tree._mean_q(runner.arrays, 0, 0, 0.0, 0.997)
     assert mean == pytest.approx(float(golden("score_parent_mean_q")), abs=1e-15)
     compiled_tree._score(runner.arrays, 0, 0, mean, 0.997, runner.rule, found)
     np.testing.assert_allclose(found, GOLDEN["score_out"], rtol=0, atol=1e-15)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("walk", SEARCHES.values(), ids=SEARCHES)
 @pytest.mark.parametrize("case", ["s16", "s50", "s50_flat"])
 @pytest.mark.parametrize("noise", ["noise", "nonoise"])
-def test_whole_searches_are_the_recorded_ones(case, noise, backend):
+def test_whole_searches_are_the_recorded_ones(case, noise, walk):
     logits, *outputs = (golden(f"{case}/{name}") for name in ("root_logits", "rewards", "values", "logits"))
     simulations, model = len(outputs[0]), Recorded(logits[None], *(output[:, None] for output in outputs))
     vector = golden(f"{case}/noise_vec")[None] if noise == "noise" else None
-    config, numbers = SearchConfig(simulations=simulations, backend=backend), silent(1, simulations, vector)
-    result = searched(model, numbers, config)
+    config, numbers = SearchConfig(simulations=simulations), silent(1, simulations, vector)
+    result = searched(model, numbers, config, walk=walk)
     tree, key = result.tree, f"{case}/{noise}"
     log = torch.stack((tree.parent[0], tree.action[0], tree.depth[0]), 1)[1:]
     exact = {"log": log, "root_visits": result.visits[0], "node_N": tree.visits[0]}
@@ -106,7 +107,7 @@ class Halves:
         return self.start[action] + (50 + most) * oracle.scale(oracle.q(oracle.root.children[action]))
 
     def __call__(self, simulation, oracle):
-        m = min(self.config.gumbel.max_considered_actions, len(self.start))
+        m = min(16, len(self.start))
         if not self.queue:
             if simulation == 0:
                 kept, key = m, lambda action: self.start[action]
@@ -132,20 +133,15 @@ class Halves:
     seed=st.integers(0, 10**6),
     outputs=st.sampled_from([{}, {"coarse": True}, {"coarse": True, "jitter": 1e-9}, {"scale": 1e-3}]),
     discount=st.sampled_from([0.997, 1.0, 0.5]),
-    first_visit=st.sampled_from(["random", "prior"]),
-    considered=st.sampled_from([1, 4, 16]),
     quiet=st.booleans(),
 )
-def test_every_tree_is_the_oracles(
-    root, batch, actions, simulations, seed, outputs, discount, first_visit, considered, quiet
-):
-    tree = TreeConfig(discount=discount, first_visit=first_visit, c2=20.0)
-    config = SearchConfig(simulations, root, tree, GumbelConfig(considered))
+def test_every_tree_is_the_oracles(root, batch, actions, simulations, seed, outputs, discount, quiet):
+    config = SearchConfig(simulations, root, TreeConfig(discount))
     outputs = {} if root == "gumbel" else outputs  # the order of equal actions is nobody's business there
     numbers, grown = drawn(config, batch, actions, seed, quiet), []
-    for backend in BACKENDS:
+    for walk in SEARCHES.values():
         model = random_model(batch, actions, simulations, seed, **outputs)
-        grown.append(searched(model, numbers, replace(config, backend=backend)))
+        grown.append(searched(model, numbers, config, walk=walk))
     for row in range(batch):
         halves = Halves(model, row, numbers, config) if root == "gumbel" else None
         oracle = oracle_of(model, row, numbers, config, halves)
@@ -153,7 +149,7 @@ def test_every_tree_is_the_oracles(
             check_against(oracle, result.tree, row)
             assert result.action[row] == (result.visits[row].argmax() if halves is None else halves.best(oracle))
     assert all(same(grown[0].tree, row, grown[1].tree, row) for row in range(batch))
-    assert root == "puct" or torch.equal(play(grown[0], numbers, config, 1.0), grown[0].action)
+    assert root == "puct" or torch.equal(choose_actions(grown[0], numbers, config, 1.0), grown[0].action)
 
 
 # windows
@@ -165,23 +161,23 @@ def test_every_tree_is_the_oracles(
     pairs=st.integers(1, 4),
     actions=st.sampled_from([1, 2]),  # one action makes a chain, whose windows drop their oldest pairs
     seed=st.integers(0, 999),
-    backend=st.sampled_from(BACKENDS),
+    walk=st.sampled_from(list(SEARCHES.values())),
 )
-def test_every_expansion_sees_its_nodes_own_history(simulations, pairs, actions, seed, backend):
+def test_every_expansion_sees_its_nodes_own_history(simulations, pairs, actions, seed, walk):
     """Latents are names here: -1, -2, ... in the history, the node's number in the tree; padding is not a number."""
     batch = pairs + 1
     generator = torch.Generator().manual_seed(seed)
     count = torch.arange(batch)
     padding = torch.arange(pairs) >= count[:, None]
     names = -(torch.arange(pairs) + 1.0).expand(batch, -1)
-    history = Window(
+    history = History(
         torch.where(padding, torch.nan, names)[..., None].expand(-1, -1, WIDTH).to(DOUBLE),
         torch.where(padding, 10**6, torch.randint(actions, (batch, pairs), generator=generator)),
         count,
     )
-    config = SearchConfig(simulations=simulations, backend=backend, tree=TreeConfig(discount=1.0, c1=0.05))
-    numbers, model = draw(config, batch, actions, generator), random_model(batch, actions, simulations, seed)
-    tree = searched(model, numbers, config, history).tree
+    config = SearchConfig(simulations=simulations, tree=TreeConfig(discount=1.0))
+    numbers, model = draw_numbers(config, batch, actions, generator), random_model(batch, actions, simulations, seed)
+    tree = searched(model, numbers, config, history, walk).tree
     assert torch.equal(tree.taken[:, 0], history.action)  # nothing was written into the root's window
     for row in range(batch):
         oracle = oracle_of(model, row, numbers, config)
@@ -241,29 +237,27 @@ def picked(parts, index):
     return replace(parts, **{name: value[index] for name, value in vars(parts).items()})
 
 
-def batches(dtype, seed, rows=6, query_per="auto"):
+def batches(dtype, seed, rows=6):
     """Trees of all roots in a batch and of six alone or in pairs; a real model, the same numbers each time."""
     functions = make_functions("eager", model("gaussian", seed=seed, noise=1.0).to(dtype))
-    config = SearchConfig(simulations=16, query_per=query_per)
+    config = SearchConfig(simulations=16)
     numbers, latent = drawn(config, rows, seed=seed), simplex(rows, seed=seed + 1).to(dtype)
     history = picked(windows(3, seed=seed), torch.arange(rows) % 4)
     history = replace(history, latent=history.latent.to(dtype))
 
     def run(chosen):
-        return search(functions, picked(history, chosen), latent[chosen], picked(numbers, chosen), config).tree
+        return tree_search(functions, picked(history, chosen), latent[chosen], picked(numbers, chosen), config).tree
 
     whole = run(torch.arange(rows))
     groups = [torch.tensor(group) for group in ([0], [1], [2], [3], [4], [5], [5, 0], [3, 1, 1, 2])]
     return whole, [(group, run(group)) for group in groups]
 
 
-@pytest.mark.parametrize(
-    ("seeds", "rows", "query_per"), [(8, 6, "auto"), (3, MANY // ACTIONS + 8, "auto"), (1, 6, "node")]
-)
-def test_a_roots_tree_is_the_same_in_any_batch(seeds, rows, query_per):
+@pytest.mark.parametrize(("seeds", "rows"), [(8, 6), (3, MANY // ACTIONS + 8)])
+def test_a_roots_tree_is_the_same_in_any_batch(seeds, rows):
     """Also where so many ask that each asks for one action, and where trees wait for one another to ask for nodes."""
     for seed in range(seeds):
-        whole, others = batches(DOUBLE, seed, rows=rows, query_per=query_per)
+        whole, others = batches(DOUBLE, seed, rows=rows)
         assert whole.depth.max() > 2
         for group, tree in others:
             assert all(same(whole, int(row), tree, j) for j, row in enumerate(group))
@@ -320,7 +314,7 @@ def test_draws_are_uniform_and_dirichlet_noise_has_its_mean_and_variance_and_eva
 @settings(deadline=None, max_examples=60)
 def test_an_action_is_played_where_its_share_of_the_unit_holds_the_number(visits, number, temperature):
     numbers = replace(silent(1, 1), action=torch.tensor([number], dtype=DOUBLE))
-    action = int(play(SimpleNamespace(visits=torch.tensor([visits])), numbers, SearchConfig(1), temperature))
+    action = int(choose_actions(SimpleNamespace(visits=torch.tensor([visits])), numbers, SearchConfig(1), temperature))
     assert visits[action] > 0
     if temperature == 0:
         assert action == visits.index(max(visits))
@@ -356,9 +350,9 @@ def both(net, rows, config, seed, evaluation=False):
     numbers = drawn(config, rows, seed=seed, evaluation=evaluation)
     history = picked(windows(net.config.pairs, seed=seed), torch.arange(rows) % (net.config.pairs + 1))
     found = []
-    for asking in ("node", "action"):
-        functions, chosen = counted(make_functions("eager", net)), replace(config, query_per=asking)
-        result = search(functions, history, simplex(rows, seed=seed + 1), numbers, chosen)
+    for by_node in (True, False):
+        functions = counted(make_functions("eager", net))._replace(shares=by_node)
+        result = tree_search(functions, history, simplex(rows, seed=seed + 1), numbers, config)
         found.append((result, functions.outcome.call_count))
     return found
 
@@ -394,19 +388,17 @@ def test_questions_are_the_inner_nodes_of_the_tree_that_has_most():
     assert unlike  # some trees were through before others
 
 
-def test_whom_auto_asks():
-    """It asks for nodes where alternatives share what is before them, and for few branches."""
+def test_a_query_covers_a_node_or_an_action():
+    """A query covers a node where alternatives share what is before them, and branches are few."""
     net = model()
     config = SearchConfig(6)
 
-    def questions(functions, rows, config=config):
+    def questions(functions, rows):
         asked = counted(functions)
-        search(asked, net.window(rows), simplex(rows), drawn(config, rows), config)
+        tree_search(asked, net.window(rows), simplex(rows), drawn(config, rows), config)
         return asked.outcome.call_count
 
     shared = make_functions("eager", net)
     assert questions(shared, 4) < 6
     assert questions(shared, 40) == 6  # 120 branches
-    assert questions(shared, 4, replace(config, query_per="action")) == 6
-    assert questions(shared, 4, replace(config, backend="torch")) == 6
     assert questions(make_functions("eager", model("adaptive_gate")), 4) == 6

@@ -14,7 +14,7 @@ from world_models import benchmark, parameters
 from world_models.benchmark import all_cases, main, parsed
 from world_models.glam.config import FORMS
 from world_models.parameters import glam_parts, part_sizes, table3
-from world_models.unizero.config import ModelConfig as UniZeroModel
+from world_models.unizero.config import UniZeroModelConfig as UniZeroModel
 
 TIMER = Timer(2, warm_up=0)
 RESULTS = Path(__file__).parents[2] / "results"

@@ -1,11 +1,9 @@
-"""From frames to actions to episodes: the acting agent, its evaluation, and agents read back from checkpoints."""
+"""From frames to actions: the acting agent, of a training run or read back from a checkpoint."""
 
-from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -13,21 +11,21 @@ import torch
 from torch import Tensor
 
 from dqn_memory.blocks.kernels.select import Choice
+from dqn_memory.evaluation import EvaluationOptions, Score
 from dqn_memory.runs import backend as backends
 from dqn_memory.runs.checkpoint import check_actions
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, play
-from dqn_memory.runs.seeding import Streams, generator, seeded
-from dqn_memory.runs.trainer import LoadedPolicy
+from dqn_memory.runs.seeding import seeded
 from envs.fleet import Fleet
-from world_models.glam.agent import Agent
-from world_models.glam.config import ComputeConfig, TrainConfig
+from world_models.evaluation import EvalEnvironments, EvaluatedAgent
+from world_models.glam.agent import ActorCritic
+from world_models.glam.config import GlamConfig
 from world_models.glam.encoder import uniforms
-from world_models.glam.imagination import Memory, Policy, choose, make_memory
-from world_models.glam.model import WorldModel
-from world_models.settings import EvalSetup, place
+from world_models.glam.imagination import Memory, Policy, make_memory, sample_action
+from world_models.glam.model import GlamModel
+from world_models.settings import place
 
 
 class Player:
@@ -39,7 +37,7 @@ class Player:
     """
 
     def __init__(
-        self, model: WorldModel, policy: Policy, memory: Memory, rows: int, act_before_observing: bool = False
+        self, model: GlamModel, policy: Policy, memory: Memory, rows: int, act_before_observing: bool = False
     ) -> None:
         self.model, self.policy, self.memory, self.rows = model, policy, memory, rows
         self.act_before_observing = act_before_observing
@@ -71,7 +69,7 @@ class Player:
             logits = torch.where(opens.unsqueeze(1), 0, self.policy(torch.cat((guessed, h), -1)))  # (N, A)
         else:
             logits = self.policy(torch.cat((sample, h), -1))
-        action, self.logits = choose(logits, choice), logits
+        action, self.logits = sample_action(logits, choice), logits
         if greedy:
             action = torch.where(opens & self.act_before_observing, action, logits.argmax(-1))
         self.h, self.state = self.memory.push(sample, action, opens, self.state)
@@ -88,7 +86,7 @@ class Player:
         self.h, self.new, self.state = saved["h"], saved["new"], type(self.state)(**saved["memory"])
 
 
-def make_player(model: WorldModel, agent: Agent, rows: int, act_before_observing: bool) -> Player:
+def make_player(model: GlamModel, agent: ActorCritic, rows: int, act_before_observing: bool) -> Player:
     """Let an agent act in N environments, with the kind of memory that its model imagines with."""
     memory = make_memory(model, model.config.imagination_memory, model.config.acting_context)
     return Player(model, agent.policy, memory, rows, act_before_observing)
@@ -118,50 +116,18 @@ class PolicyScore(Score):
 
     greedy: Score | None = None
 
-    def scalars(self) -> dict[str, float]:
-        """Return the score's scalars; those of the greedy policy are called eval/greedy_..."""
-        greedy = {} if self.greedy is None else self.greedy.scalars()
-        return super().scalars() | {name.replace("/", "/greedy_"): value for name, value in greedy.items()}
-
-
-def evaluate(
-    model: WorldModel, agent: Agent, setup: EvalSetup, config: TrainConfig, num_envs: int, episodes: int, seed: int
-) -> PolicyScore:
-    """Play the first episodes of each of N environments, under the policies that the config names.
-
-    Both policies meet the same initial states. Leaves the model in evaluation mode.
-    """
-    chosen = config.evaluation.policy
-    scores: list[Score] = []
-    for policy in ("sampled", "greedy") if chosen == "both" else (chosen,):
-        streams = Streams.spawn(seed)
-        player = make_player(model, agent, num_envs, config.collection.act_before_observing)
-        with closing(setup.fleet(num_envs, streams.worlds)) as fleet:
-            numbers = generator(streams.exploration, setup.device)
-            tally = play(fleet, DrawnPolicy(player, numbers, policy == "greedy", setup.reset_memory), episodes)
-        scores.append(tally.score(reported=fleet.reports_success))
-    first, *other = scores
-    return PolicyScore(**vars(first), greedy=other[0] if other else None)
+    def scalars(self, kind: str = "eval") -> dict[str, float]:
+        """Give the metrics of the score; those of the greedy policy are called eval/greedy_..."""
+        greedy = {} if self.greedy is None else self.greedy.scalars(kind)
+        return super().scalars(kind) | {name.replace("/", "/greedy_"): value for name, value in greedy.items()}
 
 
 # ---- networks, new and from a checkpoint -----------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Trained:
-    """What a checkpoint holds, in evaluation mode."""
-
-    model: WorldModel
-    agent: Agent
-    config: TrainConfig
-    step: int
-    backend: Choice | None = None
-    """What its Mamba runs on, where it has one."""
-
-
-def build(config: TrainConfig, actions: int, seed: int, device: torch.device) -> tuple[WorldModel, Agent]:
+def build_glam(config: GlamConfig, actions: int, seed: int, device: torch.device) -> tuple[GlamModel, ActorCritic]:
     """Make a model and an agent for A actions, initialised from `seed`."""
     with seeded(seed):
-        model = WorldModel(config.model, actions)
-        agent = Agent(config.agent, config.model.latent + config.model.width, actions)
+        model = GlamModel(config.model, actions)
+        agent = ActorCritic(config.agent, config.model.latent + config.model.width, actions)
     return place(model, device), agent.to(device)
 
 
@@ -176,45 +142,58 @@ def check_frames(fleet: Fleet, env: str, screen: int) -> None:
     )
 
 
-def load(path: Path, device: torch.device) -> Trained:
-    """Load model and agent of a run's latest checkpoint; nothing is written."""
-    checkpoint, config = read_run(path, TrainConfig)
-    model, agent = build(config, checkpoint.trainer["actions"], 0, device)
-    backend = backends.resolve_backend([model], "auto", device)
-    checkpoint.fill(model, "model")
-    checkpoint.fill(agent, "agent")
-    return Trained(model.eval(), agent.eval(), config, checkpoint.step, backend)
+@dataclass(frozen=True)
+class GlamAgent(EvaluatedAgent[GlamConfig]):
+    """Draw actions from the policy, as in training, or take the most probable ones."""
+
+    ways = ("sampled", "greedy")
+    model: GlamModel
+    actor_critic: ActorCritic
+    config: GlamConfig
+    step: int
+    backend: Choice | None = None
+    """The backend of its Mamba, where it has one."""
+
+    @classmethod
+    def load(cls, run: Path, device: torch.device) -> Self:
+        """Load model and actor-critic of a run's latest checkpoint, in evaluation mode."""
+        checkpoint, config = read_run(run, GlamConfig)
+        model, actor_critic = build_glam(config, checkpoint.trainer["actions"], 0, device)
+        backend = backends.resolve_backend([model], "auto", device)
+        checkpoint.fill(model, "model")
+        checkpoint.fill(actor_critic, "agent")
+        return cls(model.eval(), actor_critic.eval(), config, checkpoint.step, backend)
+
+    def policy(
+        self, num_envs: int, random: torch.Generator, forgets: bool = False, way: str = "sampled"
+    ) -> DrawnPolicy:
+        """Make the policy of N episodes."""
+        return DrawnPolicy(self.player(num_envs), random, way == "greedy", forgets)
+
+    def player(self, num_envs: int) -> Player:
+        """Let the agent act in N environments."""
+        return make_player(self.model, self.actor_critic, num_envs, self.config.collection.act_before_observing)
+
+    def check(self, environments: EvalEnvironments) -> None:
+        """Raise UserError for environments with other frames, or with another number of actions."""
+        fleet = environments.fleet(1, 0)
+        check_frames(fleet, environments.env, self.config.model.screen)
+        if fleet.num_actions != self.model.actions:
+            raise UserError(
+                f"--env {environments.env} has {fleet.num_actions} actions, but the agent was trained with "
+                f"{self.model.actions}"
+            )
+
+    def description(self) -> tuple[str, dict[str, Any]]:
+        """Name the sequence module, and the backend of its Mamba."""
+        sequence = self.config.model.sequence
+        return sequence, {"sequence": sequence, **backends.facts(self.backend)}
+
+    def chosen(self, options: EvaluationOptions) -> tuple[Self, tuple[str, ...]]:
+        """Apply `--policy`."""
+        return self, chosen_ways(options.policy or "both")
 
 
-def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:
-    """Read the policy of a run's latest checkpoint; `seed` is of what it draws."""
-    found = load(run, device)
-
-    def start(num_envs: int, greedy: bool = False) -> DrawnPolicy:
-        player = make_player(found.model, found.agent, num_envs, found.config.collection.act_before_observing)
-        return DrawnPolicy(player, generator(Streams.spawn(seed).exploration, device), greedy)
-
-    env_kwargs = found.config.env_kwargs(training=False)
-    ways: dict[str, Callable[[int], DrawnPolicy]] = {"sampled": start, "greedy": partial(start, greedy=True)}
-    return LoadedPolicy(found.config, env_kwargs, found.step, device, start, ways)
-
-
-def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
-    """Play the same environments with drawn actions, as in training, and with the most probable ones."""
-    device = ComputeConfig(options.device, options.threads).start()
-    found = load(run, device)
-    policy = options.policy or "both"
-    config = replace(found.config, evaluation=replace(found.config.evaluation, policy=policy))
-    setup = EvalSetup.of(config, device, options.reset_memory, options.env)
-    fleet = setup.fleet(1, 0)
-    check_frames(fleet, setup.env, config.model.screen)
-    if fleet.num_actions != found.model.actions:
-        raise UserError(
-            f"--env {setup.env} has {fleet.num_actions} actions, but the agent was trained with {found.model.actions}"
-        )
-    num_envs, episodes = options.num_eval_envs or 20, options.episodes_per_env or 5
-    score = evaluate(found.model, found.agent, setup, config, num_envs, episodes, options.seed)
-    scores: dict[str, Score] = {policy: score} if score.greedy is None else {"sampled": score, "greedy": score.greedy}
-    sequence, backend = config.model.sequence, found.backend
-    facts = {"sequence": sequence, **backends.facts(backend)}
-    return Evaluation(found.step, sequence, setup.env, setup.env_kwargs, scores, facts, backend)
+def chosen_ways(policy: str) -> tuple[str, ...]:
+    """List the ways to choose actions that `--policy` names."""
+    return GlamAgent.ways if policy == "both" else (policy,)

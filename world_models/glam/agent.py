@@ -6,25 +6,25 @@ import torch
 from torch import Tensor, nn
 
 from world_models.distributions import cross_entropy, entropy, symlog_code, upcast
-from world_models.glam.config import AgentConfig
+from world_models.glam.config import ActorCriticConfig
 from world_models.glam.encoder import mlp
 from world_models.glam.imagination import Rollouts
 from world_models.glam.learner import Metrics, descend
 
 
-class Agent(nn.Module):
+class ActorCritic(nn.Module):
     """Policy and value of a state: of a sampled latent and the memory of all steps before it, (..., Z + D).
 
     3,020,286 + 513 A parameters at full size, of which the slow critic's 1,050,367 are not trained.
     """
 
-    def __init__(self, config: AgentConfig, features: int, actions: int) -> None:
+    def __init__(self, config: ActorCriticConfig, features: int, actions: int) -> None:
         super().__init__()
         self.config, self.code = config, symlog_code(config.bins)
         self.actor = mlp(features, actions, config.hidden, config.layers)
         self.critic = mlp(features, config.bins, config.hidden, config.layers)
         self.slow_critic = copy.deepcopy(self.critic).requires_grad_(False)
-        self.scale = ReturnScale(config.scale_decay)
+        self.scale = ReturnScale()
 
     def policy(self, features: Tensor) -> Tensor:
         """Compute action logits (..., A), float32 or wider."""
@@ -43,7 +43,7 @@ class Agent(nn.Module):
         return torch.autocast(like.device.type, torch.bfloat16, enabled=self.config.bfloat16)
 
 
-def losses(agent: Agent, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
+def losses(agent: ActorCritic, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
     """Compute policy gradient with baseline, entropy, and two cross-entropies of the critic, means over H x B steps.
 
     - mean(log pi(a) sg((R - V) / max(1, S))) - entropy weight mean(H[pi]) + CE(V, sg(R)) + CE(V, sg(R_slow)), with R
@@ -71,7 +71,7 @@ def losses(agent: Agent, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
     return total, {name: each.detach() for name, each in (parts | extra).items()}
 
 
-def update(agent: Agent, optimizer: torch.optim.Optimizer, rollouts: Rollouts) -> Metrics:
+def update(agent: ActorCritic, optimizer: torch.optim.Optimizer, rollouts: Rollouts) -> Metrics:
     """Take one gradient step of actor and critic and move the slow critic; metrics stay on the device."""
     total, metrics = losses(agent, rollouts)
     norm = descend(total, agent, optimizer, agent.config.max_grad_norm)
@@ -119,9 +119,10 @@ class ReturnScale(nn.Module):
     low: Tensor
     high: Tensor
 
-    def __init__(self, decay: float = 0.99) -> None:
+    decay = 0.99
+
+    def __init__(self) -> None:
         super().__init__()
-        self.decay = decay
         self.register_buffer("low", torch.zeros(()))
         self.register_buffer("high", torch.zeros(()))
 

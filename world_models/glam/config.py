@@ -14,7 +14,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts, flags_of
 from envs.worlds.catch import check as check_catch
 from world_models import settings
-from world_models.settings import check_environment
+from world_models.settings import WorldModelComputeConfig, WorldModelEvaluationConfig, check_environment
 
 CATCH = "Pixel/BlinkingCatch-v0"
 Form = Literal["storm", "lmamba", "double_transformer", "double_mamba", "glam", "glam_no_variation"]
@@ -38,7 +38,7 @@ class CatchConfig:
 
 
 @dataclass(frozen=True)
-class AtariConfig:
+class GlamAtariConfig:
     """How a game is played: colour frames as large as the model's screen, and what the released code does."""
 
     frame_skip: Annotated[int, Bounds(1)] = 4
@@ -53,23 +53,24 @@ class AtariConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """Weights and floors of the losses (the paper's Eq. 8-10, 12 and Table 3)."""
+    """Weights and floors of the losses (the paper's Eq. 8-10, 12 and Table 3).
 
-    reconstruction: Literal["squared", "norm"] = "squared"
-    """`squared` sums squared errors over an image, as released; `norm` is the root of that sum, as Eq. 9 is written
-    (its weight of 1 was tuned with the squares)."""
-    reconstruction_weight: Annotated[float, Bounds(0)] = 1.0
-    """Images."""
+    The paper's Eq. 9 writes the root of an image's squared errors and no minus sign before the terminations'
+    cross-entropy. Here are the sum, as released, for which the weights were tuned, and the sign.
+    """
+
+    removed: ClassVar[dict[str, Any]] = {
+        "reconstruction": "squared", "reconstruction_weight": 1.0, "termination_weight": 1.0, "dynamics_weight": 0.5,
+        "representation_weight": 0.1, "variation_weight": 0.1,
+    }  # fmt: skip
+    reconstruction_weight: ClassVar[float] = 1.0  # squared errors of images
+    termination_weight: ClassVar[float] = 1.0  # binary cross-entropy
+    dynamics_weight: ClassVar[float] = 0.5  # KL of the prior from the stopped posterior
+    representation_weight: ClassVar[float] = 0.1  # KL of the stopped prior from the posterior
+    variation_weight: ClassVar[float] = 0.1  # KL of the differences' prediction from the variation target
+
     reward_weight: Annotated[float, Bounds(0)] = 1.0
-    """Rewards: cross-entropy with their symlog two-hot code."""
-    termination_weight: Annotated[float, Bounds(0)] = 1.0
-    """Terminations: binary cross-entropy (Eq. 9 lacks its minus sign)."""
-    dynamics_weight: Annotated[float, Bounds(0)] = 0.5
-    """KL of the prior from the stopped posterior."""
-    representation_weight: Annotated[float, Bounds(0)] = 0.1
-    """KL of the stopped prior from the posterior."""
-    variation_weight: Annotated[float, Bounds(0)] = 0.1
-    """KL of what the differences predict from the variation target."""
+    """Weight of the rewards' cross-entropy with their symlog two-hot code."""
     free_bits: Annotated[float, Bounds(0)] = 1.0
     """The mean KL of dynamics and of representation has no gradient below this many nats."""
     variation_free_bits: Annotated[float, Bounds(0)] = 1.0
@@ -77,13 +78,18 @@ class LossConfig:
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class GlamModelConfig:
     """A world model. The defaults are the preset `paper` at its published size, but for the prior's head.
 
     Eq. 10's variation target, sg(z_{t+1} - z_t), is a difference of one-hot samples and hence no distribution, so its
     KL cannot be computed. Our named reading is `posterior`: from the differences alone, predict the unimixed, stopped
     posterior of o_{t+1}.
     """
+
+    removed: ClassVar[dict[str, Any]] = {"unimix": 0.01, "local_window": 4, "attention_window": 64}
+    unimix: ClassVar[float] = 0.01  # share of the uniform distribution in every predicted categorical
+    local_window: ClassVar[int] = 4  # frames of a local window, whose last output counts
+    attention_window: ClassVar[int] = 64  # positions that an attention layer sees, the current one included
 
     sequence: Form = "glam"
     """What reads the latents: GLAM or one of the five other rows of the paper's Table 2."""
@@ -95,8 +101,6 @@ class ModelConfig:
     """Categorical variables G of a latent."""
     classes: Annotated[int, Bounds(2)] = 32
     """Classes C of each of them."""
-    unimix: Annotated[float, Bounds(0, below=1)] = 0.01
-    """Share of the uniform distribution in every predicted categorical."""
     width: Annotated[int, Bounds(1)] = 256
     """Width D of the features."""
     state_size: Annotated[int, Bounds(1)] = 16
@@ -105,8 +109,6 @@ class ModelConfig:
     """Mamba layers that read the differences."""
     local_layers: Annotated[int, Bounds(1)] = 1
     """Mamba layers that read the windows."""
-    local_window: Annotated[int, Bounds(1)] = 4
-    """Frames of a local window, whose last output counts."""
     post_norm: bool = True
     """LayerNorm between a mixer and its residual sum, as in Eq. 6 and 7; the released layers have none."""
     chained: bool = True
@@ -117,8 +119,6 @@ class ModelConfig:
     """Its attention heads."""
     dropout: Annotated[float, Bounds(0, below=1)] = 0.1
     """Its dropout."""
-    attention_window: Annotated[int, Bounds(1)] = 64
-    """Positions that one attention layer can see, the current one included."""
     bins: Annotated[int, Bounds(2)] = 255
     """Points of the two-hot code of rewards on symlog [-20, 20]."""
     prior_head: Literal["linear", "mlp"] = "linear"
@@ -176,8 +176,12 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class LearnerConfig:
+class GlamLearnerConfig:
     """How the world model learns. The defaults are the paper's Table 3 and, where it is silent, the code's."""
+
+    removed: ClassVar[dict[str, Any]] = {"epsilon": 1e-8, "max_grad_norm": 1000.0}
+    epsilon: ClassVar[float] = 1e-8  # of Adam
+    max_grad_norm: ClassVar[float] = 1000.0  # global L2 norm
 
     batch_size: Annotated[int, Bounds(1)] = 32
     """Sequences of an update; their length belongs to the model."""
@@ -185,10 +189,6 @@ class LearnerConfig:
     """Adam's learning rate."""
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
     """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
-    epsilon: Annotated[float, Bounds(above=0)] = 1e-8
-    """Adam's epsilon."""
-    max_grad_norm: Annotated[float, Bounds(above=0)] = 1000.0
-    """Largest global L2 norm of the gradient."""
     bfloat16: bool = False
     """Run the networks under bfloat16 autocast; scans, distributions and losses stay float32."""
 
@@ -198,8 +198,16 @@ class LearnerConfig:
 
 
 @dataclass(frozen=True)
-class AgentConfig:
+class ActorCriticConfig:
     """Actor, critic and their update. The defaults are the paper's Table 3 and, where it is silent, the code's."""
+
+    removed: ClassVar[dict[str, Any]] = {
+        "lam": 0.95, "epsilon": 1e-5, "max_grad_norm": 100.0, "slow_decay": 0.98, "scale_decay": 0.99,
+    }  # fmt: skip
+    lam: ClassVar[float] = 0.95  # share of longer returns in the lambda return
+    epsilon: ClassVar[float] = 1e-5  # of Adam
+    max_grad_norm: ClassVar[float] = 100.0  # global L2 norm of actor and critic together
+    slow_decay: ClassVar[float] = 0.98  # share of the slow critic that stays after every update
 
     hidden: Annotated[int, Bounds(1)] = 512
     """Width of the hidden layers of actor and critic."""
@@ -209,22 +217,12 @@ class AgentConfig:
     """Points of the critic's two-hot distribution, on symlog values from -20 to 20."""
     gamma: Annotated[float, Bounds(0, 1)] = 0.985
     """Discount per environment step."""
-    lam: Annotated[float, Bounds(0, 1)] = 0.95
-    """Share of longer returns in the lambda return."""
     entropy_weight: Annotated[float, Bounds(0)] = 3e-4
     """Weight of the policy's entropy, in nats."""
     learning_rate: Annotated[float, Bounds(above=0)] = 3e-5
     """Adam's learning rate."""
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
     """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
-    epsilon: Annotated[float, Bounds(above=0)] = 1e-5
-    """Adam's epsilon."""
-    max_grad_norm: Annotated[float, Bounds(above=0)] = 100.0
-    """Largest global L2 norm of the gradient of actor and critic together."""
-    slow_decay: Annotated[float, Bounds(0, 1)] = 0.98
-    """Share of the slow critic that stays after every update."""
-    scale_decay: Annotated[float, Bounds(0, 1)] = 0.99
-    """Share of the moving percentiles of returns that stays after every update."""
     returns: Literal["textbook", "released"] = "textbook"
     """`textbook` lambda returns, or the `released` ones, which have V_t where V_{t+1} belongs."""
     bfloat16: bool = False
@@ -232,7 +230,7 @@ class AgentConfig:
 
 
 @dataclass(frozen=True)
-class ReplayConfig:
+class GlamReplayConfig:
     """What is kept and which windows are drawn."""
 
     capacity: int = 100_000
@@ -283,7 +281,7 @@ class HorizonConfig:
 
 
 @dataclass(frozen=True)
-class CollectionConfig:
+class GlamCollectionConfig:
     """How experience is made, and how often it is learned from."""
 
     learning_starts: Annotated[int, Bounds(0)] = 1024
@@ -314,7 +312,7 @@ class CollectionConfig:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig(settings.EvaluationConfig):
+class GlamEvaluationConfig(WorldModelEvaluationConfig):
     """Evaluation of the policy."""
 
     policy: Literal["both", "sampled", "greedy"] = "both"
@@ -323,7 +321,7 @@ class EvaluationConfig(settings.EvaluationConfig):
 
 
 @dataclass(frozen=True)
-class ComputeConfig(settings.ComputeConfig):
+class GlamComputeConfig(WorldModelComputeConfig):
     """Where and how tensors are computed."""
 
     engine: Engine = "eager"
@@ -334,7 +332,7 @@ class ComputeConfig(settings.ComputeConfig):
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class GlamConfig:
     """Train a GLAM agent in one environment.
 
     `--resume RUN` continues a stopped run instead (`--resume RUN --help`).
@@ -346,18 +344,18 @@ class TrainConfig:
     )  # fmt: skip
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(env=CATCH, num_envs=1))
-    atari: AtariConfig = field(default_factory=AtariConfig)
+    atari: GlamAtariConfig = field(default_factory=GlamAtariConfig)
     catch: CatchConfig = field(default_factory=CatchConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    model: GlamModelConfig = field(default_factory=GlamModelConfig)
+    learner: GlamLearnerConfig = field(default_factory=GlamLearnerConfig)
     imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
     horizon: HorizonConfig = field(default_factory=HorizonConfig)
-    agent: AgentConfig = field(default_factory=AgentConfig)
-    replay: ReplayConfig = field(default_factory=ReplayConfig)
-    collection: CollectionConfig = field(default_factory=CollectionConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    agent: ActorCriticConfig = field(default_factory=ActorCriticConfig)
+    replay: GlamReplayConfig = field(default_factory=GlamReplayConfig)
+    collection: GlamCollectionConfig = field(default_factory=GlamCollectionConfig)
+    evaluation: GlamEvaluationConfig = field(default_factory=GlamEvaluationConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
-    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    compute: GlamComputeConfig = field(default_factory=GlamComputeConfig)
     seed: Annotated[int, Bounds(0, below=2**63)] = 1
     """Seed of every stream: environments, acting, replay, evaluation, networks, dropout, imagination."""
     total_steps: Annotated[int, Bounds(1)] = 100_000

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from world_models.distributions import unimix, upcast
-from world_models.glam.config import SMALLEST, ModelConfig
+from world_models.glam.config import SMALLEST, GlamModelConfig
 
 COLOURS = 3
 HIDDEN = 2  # hidden layers of a head that is an MLP
 
 
-class Encoder(nn.Module):
+class FrameEncoder(nn.Module):
     """Convolutions of 4 x 4 with stride 2, each with batch normalisation and ReLU, down to 4 x 4."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: GlamModelConfig) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for inside, out in pairwise([COLOURS, *config.maps]):
@@ -34,10 +34,10 @@ class Encoder(nn.Module):
         return self.layers(images).flatten(1).unflatten(0, frames.shape[:-3])
 
 
-class Decoder(nn.Module):
+class FrameDecoder(nn.Module):
     """The way back: a linear map to 4 x 4 and transposed convolutions; no sigmoid."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: GlamModelConfig) -> None:
         super().__init__()
         maps = config.maps[::-1]
         layers: list[nn.Module] = [
@@ -61,7 +61,7 @@ class CategoricalHead(nn.Module):
     A linear map after the hidden layers, of which there are none by default.
     """
 
-    def __init__(self, config: ModelConfig, inputs: int, layers: int = 0) -> None:
+    def __init__(self, config: GlamModelConfig, inputs: int, layers: int = 0) -> None:
         super().__init__()
         self.shape, self.share = (config.categoricals, config.classes), config.unimix
         self.hidden = nn.Sequential(*hidden_layers(inputs, inputs, layers))
@@ -72,7 +72,7 @@ class CategoricalHead(nn.Module):
         return unimix(self.linear(self.hidden(x)).unflatten(-1, self.shape), self.share)
 
 
-def prior_head(config: ModelConfig) -> CategoricalHead:
+def prior_head(config: GlamModelConfig) -> CategoricalHead:
     """Make a head that predicts the next latent from features."""
     return CategoricalHead(config, config.width, HIDDEN if config.prior_head == "mlp" else 0)
 
@@ -101,7 +101,7 @@ def uniforms(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.rand(shape, generator=generator, device=generator.device)
 
 
-def draw(log_probabilities: Tensor, noise: Tensor) -> Tensor:
+def sample_latent(log_probabilities: Tensor, noise: Tensor) -> Tensor:
     """Draw one-hot samples (..., Z) of G categoricals, with the gradient of their probabilities (straight through).
 
     The class is the largest of log p (..., G, C) plus Gumbel noise of uniforms in [0, 1) of the same shape.

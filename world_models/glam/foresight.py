@@ -8,21 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dqn_memory.evaluation import one_episode, play_steps
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.seeding import Streams, generator
 from envs.spaces import Array
 from envs.tables import Table
 from world_models.distributions import upcast
-from world_models.glam.acting import Trained, make_player
+from world_models.evaluation import EvalEnvironments
+from world_models.glam.acting import GlamAgent
 from world_models.glam.config import MemoryKind
 from world_models.glam.imagination import Context, make_memory
 from world_models.glam.learner import kl
-from world_models.glam.model import WorldModel
-from world_models.settings import EvalSetup, training_signal
+from world_models.glam.model import GlamModel
+from world_models.settings import training_signal
 
 
 @dataclass(frozen=True)
-class Episode:
+class LivedEpisode:
     """T steps of one episode on the CPU."""
 
     frames: Tensor  # (T + 1, 3, S, S) uint8, the last one after the last action
@@ -57,37 +59,34 @@ class EpisodeRollout:
         return {name: float(np.square(each).mean()) for name, each in differences.items()}
 
 
-def play_episode(found: Trained, seed: int, max_steps: int, greedy: bool) -> Episode:
+def play_episode(agent: GlamAgent, seed: int, max_steps: int, greedy: bool) -> LivedEpisode:
     """Play the first episode of one environment, or its first `max_steps` steps."""
-    device = next(found.model.parameters()).device
-    streams, setup = Streams.spawn(seed), EvalSetup.of(found.config, device)
+    device = next(agent.model.parameters()).device
+    streams, setup = Streams.spawn(seed), EvalEnvironments.of(agent.config, device)
     fleet, numbers = setup.fleet(1, streams.worlds), generator(streams.exploration, device)
-    player = make_player(found.model, found.agent, 1, found.config.collection.act_before_observing)
-    frame, first = fleet.reset(), torch.ones(1, dtype=torch.bool, device=device)
-    frames, actions, signals = [frame], [], []
-    for _ in range(max_steps):
-        action = player.act(frame, first, numbers, greedy)
-        step = fleet.step(action)
-        frame, first = step.final_observation, step.done
-        frames.append(frame)
-        actions.append(action)
-        signals.append(training_signal(step, found.config.collection))
-        if bool(first):
-            break
-    columns = (frames, actions, *zip(*signals, strict=True))
-    shown, taken, rewards, ends = (torch.cat(tuple(each)).cpu() for each in columns)
-    return Episode(shown, taken, rewards, ends, float(step.episode_return), bool(first))
+    policy, first = agent.policy(1, numbers, way="greedy" if greedy else "sampled"), fleet.reset()
+    played = list(one_episode(play_steps(fleet, policy, first), max_steps))
+    signals = [training_signal(each.step, agent.config.collection) for each in played]
+    reward, terminated = (torch.cat(each).cpu() for each in zip(*signals, strict=True))
+    return LivedEpisode(
+        frames=torch.cat([first, *(each.step.final_observation for each in played)]).cpu(),
+        action=torch.cat([each.action for each in played]).cpu(),
+        reward=reward,
+        terminated=terminated,
+        episode_return=float(played[-1].step.episode_return),
+        done=bool(played[-1].step.done),
+    )
 
 
 @torch.no_grad()
-def imagine_episode(found: Trained, episode: Episode, start: int, horizon: int, seed: int) -> EpisodeRollout:
+def imagine_episode(agent: GlamAgent, episode: LivedEpisode, start: int, horizon: int, seed: int) -> EpisodeRollout:
     """Imagine the `horizon` steps after step `start`, under the real actions, from the model's context up to it."""
     if start + horizon > len(episode):
         last = f"the last start is {len(episode) - horizon}" if horizon <= len(episode) else "imagine fewer"
         raise UserError(
             f"--start {start} with --imagined {horizon} does not fit into an episode of {len(episode)} steps; {last}"
         )
-    model = found.model.eval()
+    model = agent.model.eval()
     numbers = generator(seed, next(model.parameters()).device)
     frames, context = context_before(model, episode, [start], numbers)
     action = slices(episode.action, [start], horizon).to(numbers.device)
@@ -110,7 +109,7 @@ def _pictures(frames: Tensor) -> Array:
 
 
 def context_before(
-    model: WorldModel, episode: Episode, starts: Sequence[int], numbers: torch.Generator
+    model: GlamModel, episode: LivedEpisode, starts: Sequence[int], numbers: torch.Generator
 ) -> tuple[Tensor, Context]:
     """Encode the model's context before B steps, all of which must have as many frames before them.
 
@@ -125,7 +124,7 @@ def context_before(
 
 
 def unroll(
-    model: WorldModel, context: Context, action: Tensor, noise: Tensor, kind: MemoryKind, real: Tensor | None = None
+    model: GlamModel, context: Context, action: Tensor, noise: Tensor, kind: MemoryKind, real: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Imagine H steps under given actions (B, H), with uniforms `noise` (H, B, G, C).
 
@@ -163,7 +162,7 @@ MEASURES = {
 ABOUT = MEASURES | {"apart": "distance of the window's features from the carried ones, over their norm"}
 
 
-def table(forms: dict[str, Any]) -> str:
+def foresight_table(forms: dict[str, Any]) -> str:
     """Write what `compare_memories` found in a few lines for people: 1, 2, 4, ... steps ahead, and the last."""
     columns = {f"{measure} {kind}": forms[kind][measure] for measure in MEASURES for kind in KINDS}
     columns["apart"], horizon = forms["apart"], len(forms["apart"])
@@ -174,13 +173,13 @@ def table(forms: dict[str, Any]) -> str:
 
 
 @torch.no_grad()
-def compare_memories(found: Trained, episodes: Sequence[Episode], horizon: int, seed: int) -> dict[str, Any]:
+def compare_memories(agent: GlamAgent, episodes: Sequence[LivedEpisode], horizon: int, seed: int) -> dict[str, Any]:
     """Imagine `horizon` steps from every such part of the episodes, in both kinds with the same chance.
 
     A part begins where the model's context is full, or, in an episode too short for that, as late as it can. Returns
     the entries of inspect.json: each measure by kind, and the distance of the two, over the steps ahead.
     """
-    model, numbers = found.model.eval(), generator(seed, next(found.model.parameters()).device)
+    model, numbers = agent.model.eval(), generator(seed, next(agent.model.parameters()).device)
     parts = [(episode, starts(episode, model.config.context, horizon)) for episode in episodes]
     errors = [_errors(model, episode, begins, horizon, numbers) for episode, begins in parts if begins]
     counts = [len(begins) for _, begins in parts if begins]
@@ -190,14 +189,14 @@ def compare_memories(found: Trained, episodes: Sequence[Episode], horizon: int, 
     return {"rollouts": sum(counts), "measures": ABOUT, **by_kind, "apart": means["apart"]}
 
 
-def starts(episode: Episode, context: int, horizon: int) -> range:
+def starts(episode: LivedEpisode, context: int, horizon: int) -> range:
     """Return the first imagined steps of an episode's rollouts, none of which overlap."""
     first = min(context, len(episode) - horizon)
     return range(first, len(episode) - horizon + 1, horizon) if first >= 0 else range(0)
 
 
 def _errors(
-    model: WorldModel, episode: Episode, begins: range, horizon: int, numbers: torch.Generator
+    model: GlamModel, episode: LivedEpisode, begins: range, horizon: int, numbers: torch.Generator
 ) -> dict[str, Array]:
     """Compute every measure of both memories and how far these are apart, means (H,) over an episode's B rollouts."""
     context = context_before(model, episode, begins, numbers)[1]

@@ -15,7 +15,7 @@ from torch import Tensor
 from world_models.distributions import upcast
 from world_models.glam.config import MemoryKind
 from world_models.glam.encoder import gumbel, uniforms
-from world_models.glam.model import WorldModel
+from world_models.glam.model import GlamModel
 from world_models.glam.sequences import SequenceModel
 
 Policy = Callable[[Tensor], Tensor]  # features (B, Z + D) -> action logits (B, A)
@@ -23,7 +23,7 @@ StartFrom = Literal["posterior", "prior"]
 
 
 @dataclass(frozen=True)
-class Window:
+class StepWindow:
     """The last K steps of B rows, oldest first."""
 
     sample: Tensor  # (B, K, Z)
@@ -39,14 +39,14 @@ class WindowMemory:
     starts do not look at them, and for those that do not (as released) all differences between them are 0.
     """
 
-    def __init__(self, model: WorldModel, length: int) -> None:
+    def __init__(self, model: GlamModel, length: int) -> None:
         self.model, self.length = model, length
 
     def start(self, rows: int) -> Any:
         """Return the state of B rows that have seen nothing: a window of zeros."""
         like = next(self.model.parameters())
         flags = torch.zeros(rows, self.length, dtype=torch.bool, device=like.device)
-        return Window(like.new_zeros(rows, self.length, self.model.config.latent), flags.long(), flags)
+        return StepWindow(like.new_zeros(rows, self.length, self.model.config.latent), flags.long(), flags)
 
     def prefill(self, sample: Tensor, action: Tensor, first: Tensor) -> tuple[Tensor, Any]:
         """Read steps (B, T, Z), (B, T), (B, T): return the memory h (B, D) and the state after them.
@@ -62,30 +62,30 @@ class WindowMemory:
         `opens` (B,) bool marks the rows that forget everything before it: all rows in the first step after `start`.
         """
         one = opens.unsqueeze(1)  # (B, 1)
-        window = Window(
+        window = StepWindow(
             _appended(torch.where(one.unsqueeze(2), sample.unsqueeze(1), state.sample), sample),
             _appended(torch.where(one, action.unsqueeze(1), state.action), action),
             _appended(state.first, opens),
         )
         return self._read(window), window
 
-    def _filled(self, sample: Tensor, action: Tensor, first: Tensor) -> Window:
+    def _filled(self, sample: Tensor, action: Tensor, first: Tensor) -> StepWindow:
         """Fill fewer than K steps up: copies of the oldest one stand before it, and it opens the episode."""
         missing = self.length - action.shape[1]
         if not missing:
-            return Window(sample, action, first)
+            return StepWindow(sample, action, first)
         opens = torch.cat((torch.ones_like(first[:, :1]), first[:, 1:]), 1)
         oldest = (each[:, :1].repeat_interleave(missing, 1) for each in (sample, action, torch.zeros_like(first)))
-        return Window(*(torch.cat(pair, 1) for pair in zip(oldest, (sample, action, opens), strict=True)))
+        return StepWindow(*(torch.cat(pair, 1) for pair in zip(oldest, (sample, action, opens), strict=True)))
 
-    def _read(self, window: Window) -> Tensor:
+    def _read(self, window: StepWindow) -> Tensor:
         return self.model.sequence(window.sample, window.action, window.first).h[:, -1]
 
 
 Memory = WindowMemory | SequenceModel
 
 
-def make_memory(model: WorldModel, kind: MemoryKind, length: int) -> Memory:
+def make_memory(model: GlamModel, kind: MemoryKind, length: int) -> Memory:
     """Make a memory: a window of K = `length` steps, or the state that the sequence model carries from step to step.
 
     The latter knows everything since the episode, or the context, began.
@@ -117,7 +117,7 @@ class Noise:
     action: Tensor  # (H, B, A)
 
     @classmethod
-    def draw(cls, model: WorldModel, rows: int, horizon: int, generator: torch.Generator) -> Self:
+    def draw(cls, model: GlamModel, rows: int, horizon: int, generator: torch.Generator) -> Self:
         """Draw uniforms on the generator's device."""
         return cls(model.noise((horizon + 1, rows), generator), uniforms((horizon, rows, model.actions), generator))
 
@@ -139,7 +139,7 @@ class Rollouts:
 
 @torch.no_grad()
 def encode_context(
-    model: WorldModel, frames: Tensor, action: Tensor, first: Tensor, noise: Tensor, start_from: StartFrom = "posterior"
+    model: GlamModel, frames: Tensor, action: Tensor, first: Tensor, noise: Tensor, start_from: StartFrom = "posterior"
 ) -> Context:
     """Encode windows of the replay once, and leave the model in evaluation mode.
 
@@ -156,7 +156,7 @@ def encode_context(
 
 
 @torch.no_grad()
-def imagine(model: WorldModel, policy: Policy, context: Context, noise: Noise, kind: MemoryKind = "window") -> Rollouts:
+def imagine(model: GlamModel, policy: Policy, context: Context, noise: Noise, kind: MemoryKind = "window") -> Rollouts:
     """Let the policy act in the model for H steps.
 
     `window` reads exactly the last K steps anew for every step (the paper); `carried` goes on from the recurrent state
@@ -172,7 +172,7 @@ def imagine(model: WorldModel, policy: Policy, context: Context, noise: Noise, k
     h = torch.where(opens.unsqueeze(1), 0, h)
     samples, memories, actions = [sample], [h], []
     for t in range(len(noise.action)):
-        action = choose(policy(torch.cat((sample, h), -1)), noise.action[t])  # (B,)
+        action = sample_action(policy(torch.cat((sample, h), -1)), noise.action[t])  # (B,)
         h, state = memory.push(sample, action, opens, state)
         sample = model.sample(model.prior_head(h), noise.latent[t + 1])
         opens = torch.zeros_like(opens)
@@ -189,6 +189,6 @@ def imagine(model: WorldModel, policy: Policy, context: Context, noise: Noise, k
     )
 
 
-def choose(logits: Tensor, noise: Tensor) -> Tensor:
+def sample_action(logits: Tensor, noise: Tensor) -> Tensor:
     """Draw actions (...) from softmax(logits) with uniforms from [0, 1), both (..., A)."""
     return (upcast(logits) + gumbel(noise)).argmax(-1)

@@ -21,10 +21,10 @@ from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.files import check_inside, make_inside, write_atomic
 from envs.terminal import say
-from world_models.glam.acting import load
-from world_models.glam.config import ComputeConfig
-from world_models.glam.foresight import compare_memories, imagine_episode, play_episode, table
+from world_models.glam.acting import GlamAgent
+from world_models.glam.foresight import compare_memories, foresight_table, imagine_episode, play_episode
 from world_models.glam.plots import rollout_strip, save_animation
+from world_models.settings import WorldModelComputeConfig
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_numbers(args)
     run = args.chosen_run()
     check_inside(run, "inspect")
-    device = ComputeConfig(args.device, args.threads).start()
-    found = load(run, device)
+    device = WorldModelComputeConfig(args.device, args.threads).start()
+    found = GlamAgent.load(run, device)
     backend.log_backend(found.backend, device)
     greedy = args.policy == "greedy"
     episodes = [play_episode(found, args.seed + i, args.max_episode_steps, greedy) for i in range(args.episodes)]
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
     say(f"{run}: {about}, an episode of return {episode.episode_return:.2f}")
     say("\n".join(f"{name}: {value:.3g}" for name, value in error.items()))
-    say(table(forms))
+    say(foresight_table(forms))
     say("\n".join(f"wrote {folder / name}" for name in ("imagined.png", "imagined.gif", "inspect.json")))
 
 

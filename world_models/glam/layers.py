@@ -16,7 +16,7 @@ from dqn_memory.blocks.kernels.scan import selective_scan
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.blocks.positions import rotate
 from world_models.distributions import upcast
-from world_models.glam.config import ModelConfig
+from world_models.glam.config import GlamModelConfig
 
 EPSILON = 1e-6  # of the LayerNorms inside a layer; all others have PyTorch's 1e-5
 FORGETTING = 1e3  # exp(-1000) is 0 in float64
@@ -25,7 +25,7 @@ FORGETTING = 1e3  # exp(-1000) is 0 in float64
 class MambaLayer(nn.Module):
     """x + norm(mixer(norm(x))), Eq. 6 and 7; without the outer norm as released."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: GlamModelConfig) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(config.width, eps=EPSILON)
         self.mixer = Mamba(config.width, states=config.state_size)
@@ -123,7 +123,7 @@ class EpisodeAttention(nn.Module):
     learned positions, which end with its training sequence).
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: GlamModelConfig) -> None:
         super().__init__()
         width = config.width
         self.heads, self.memory, self.dropout = config.heads, config.attention_window, config.dropout
@@ -155,7 +155,7 @@ class EpisodeAttention(nn.Module):
 class TransformerLayer(nn.Module):
     """LayerNorm after each of two residual sums: attention, then a feed-forward of twice the width."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: GlamModelConfig) -> None:
         super().__init__()
         self.attention = EpisodeAttention(config)
         self.feed_forward = FeedForward(config.width, 2, config.dropout)

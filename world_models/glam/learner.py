@@ -5,15 +5,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from world_models.distributions import cross_entropy, masked_mean, symlog_code, upcast
-from world_models.glam.config import AgentConfig, LearnerConfig, ModelConfig
-from world_models.glam.model import Predictions, WorldModel
-from world_models.glam.replay import Batch
+from world_models.glam.config import ActorCriticConfig, GlamLearnerConfig, GlamModelConfig
+from world_models.glam.model import GlamModel, GlamPredictions
+from world_models.glam.replay import FrameBatch
 
 Metrics = dict[str, Tensor]
 
 
 def update(
-    model: WorldModel, optimizer: torch.optim.Optimizer, config: LearnerConfig, batch: Batch, noise: Tensor
+    model: GlamModel, optimizer: torch.optim.Optimizer, config: GlamLearnerConfig, batch: FrameBatch, noise: Tensor
 ) -> Metrics:
     """Take one gradient step, with uniforms `noise` (B, T, G, C); metrics stay on the device.
 
@@ -34,7 +34,7 @@ def descend(total: Tensor, module: nn.Module, optimizer: torch.optim.Optimizer, 
     return norm.detach()
 
 
-def losses(predicted: Predictions, batch: Batch, config: ModelConfig) -> tuple[Tensor, Metrics]:
+def losses(predicted: GlamPredictions, batch: FrameBatch, config: GlamModelConfig) -> tuple[Tensor, Metrics]:
     """Compute the total loss, a scalar, and its parts; all are means over the positions that train."""
     positions, pairs = trained_positions(batch.first, config)
     weights, code = config.loss, symlog_code(config.bins)
@@ -42,7 +42,7 @@ def losses(predicted: Predictions, batch: Batch, config: ModelConfig) -> tuple[T
     ended = batch.terminated.to(logit.dtype)
     posterior, prior = predicted.posterior[:, 1:], predicted.prior[:, :-1]  # h_t predicts the latent of o_{t+1}
     parts = {
-        "reconstruction": reconstruction(predicted.images, predicted.targets, weights.reconstruction).mean(),
+        "reconstruction": reconstruction(predicted.images, predicted.targets).mean(),
         "reward": masked_mean(cross_entropy(predicted.reward, code.encode(batch.reward)), positions),
         "termination": masked_mean(F.binary_cross_entropy_with_logits(logit, ended, reduction="none"), positions),
         "dynamics": floored_kl(posterior.detach(), prior, pairs, weights.free_bits),
@@ -57,7 +57,7 @@ def losses(predicted: Predictions, batch: Batch, config: ModelConfig) -> tuple[T
     return total, metrics | {"losses/total": total.detach()}
 
 
-def trained_positions(first: Tensor, config: ModelConfig) -> tuple[Tensor, Tensor]:
+def trained_positions(first: Tensor, config: GlamModelConfig) -> tuple[Tensor, Tensor]:
     """Find the positions that train the heads (B, T), and those of them that predict the next latent (B, T - 1).
 
     The first `burn_in` positions do not train, unless an episode began at or before them in this sequence. The last
@@ -71,10 +71,9 @@ def trained_positions(first: Tensor, config: ModelConfig) -> tuple[Tensor, Tenso
     return positions, positions[:, :-1] & ~first[:, 1:]
 
 
-def reconstruction(images: Tensor, targets: Tensor, form: str) -> Tensor:
-    """Compute the error of each image, (B, T): the sum of squares, or its root."""
-    squares = (upcast(images) - upcast(targets)).square().flatten(2).sum(-1)
-    return squares if form == "squared" else squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
+def reconstruction(images: Tensor, targets: Tensor) -> Tensor:
+    """Sum the squared errors of each image, (B, T)."""
+    return (upcast(images) - upcast(targets)).square().flatten(2).sum(-1)
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
@@ -92,7 +91,9 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
-def adam(module: nn.Module, config: LearnerConfig | AgentConfig, capturable: bool = False) -> torch.optim.Adam:
+def adam(
+    module: nn.Module, config: GlamLearnerConfig | ActorCriticConfig, capturable: bool = False
+) -> torch.optim.Adam:
     """Make a fused Adam whose learning rate `set_learning_rate` can change; a tensor where a CUDA graph captures it."""
     parameters, rate = trainable(module), config.learning_rate
     lr = torch.tensor(rate, device=parameters[0].device) if capturable else rate

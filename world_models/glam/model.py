@@ -6,14 +6,22 @@ import torch
 from torch import Tensor, nn
 
 from world_models.distributions import symlog_code, unimix
-from world_models.glam.config import ModelConfig
-from world_models.glam.encoder import CategoricalHead, Decoder, Encoder, draw, mlp, prior_head, uniforms
-from world_models.glam.replay import Batch
+from world_models.glam.config import GlamModelConfig
+from world_models.glam.encoder import (
+    CategoricalHead,
+    FrameDecoder,
+    FrameEncoder,
+    mlp,
+    prior_head,
+    sample_latent,
+    uniforms,
+)
+from world_models.glam.replay import FrameBatch
 from world_models.glam.sequences import Features, SequenceModel
 
 
 @dataclass(frozen=True)
-class Predictions:
+class GlamPredictions:
     """Everything that the losses compare; log-probabilities are (B, T, G, C)."""
 
     images: Tensor  # (B, T, 3, S, S) decoded
@@ -26,24 +34,24 @@ class Predictions:
     variation_target: Tensor | None  # (B, T - 1, G, C), stopped
 
 
-class WorldModel(nn.Module):
-    """He et al. (2025); see ModelConfig for the forms and for what paper and released code do differently.
+class GlamModel(nn.Module):
+    """He et al. (2025); see GlamModelConfig for the forms and for what paper and released code do differently.
 
     Symbols: S screen, G categoricals of C classes, Z = G C, D width, R points of the reward's code. Training mode
     normalises batches by their own statistics; act and imagine in evaluation mode. h_t has seen o_<=t and a_<=t.
     """
 
-    def __init__(self, config: ModelConfig, actions: int) -> None:
+    def __init__(self, config: GlamModelConfig, actions: int) -> None:
         super().__init__()
         self.config, self.actions = config, actions
         self.code = symlog_code(config.bins)
-        self.encoder = Encoder(config)
+        self.encoder = FrameEncoder(config)
         self.posterior_head = CategoricalHead(config, config.embedding)
         self.prior_head = prior_head(config)
         self.sequence_model = SequenceModel(config, actions)
         self.reward_head = mlp(config.width, config.bins)
         self.termination_head = mlp(config.width, 1)
-        self.decoder = Decoder(config)
+        self.decoder = FrameDecoder(config)
         self.varies = config.sequence == "glam"  # the one form with a variation loss
         own = self.varies and config.variation_head == "own"
         self.variation_head = prior_head(config) if own else None
@@ -56,7 +64,7 @@ class WorldModel(nn.Module):
         """Encode frames (B, T, 3, S, S) uint8 to unimixed posterior log-probabilities (B, T, G, C)."""
         return self.posterior_head(self.encoder(frames))
 
-    sample = staticmethod(draw)
+    sample = staticmethod(sample_latent)
 
     def noise(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """Draw the uniforms (*shape, G, C) of samples, on the generator's device."""
@@ -74,7 +82,7 @@ class WorldModel(nn.Module):
         """Predict logits (...) of the episode's end."""
         return self.termination_head(h).squeeze(-1)
 
-    def predictions(self, batch: Batch, noise: Tensor) -> Predictions:
+    def predictions(self, batch: FrameBatch, noise: Tensor) -> GlamPredictions:
         """Compute all that the losses compare, in one pass over the batch; `noise` are uniforms (B, T, G, C)."""
         targets = batch.frames.to(next(self.parameters()).dtype) / 255
         embedded = self.encoder(targets)  # (B, T, F)
@@ -82,7 +90,7 @@ class WorldModel(nn.Module):
         sample = self.sample(posterior, noise)
         features = self.sequence(sample, batch.action, batch.first)
         head = self.prior_head if self.variation_head is None else self.variation_head
-        return Predictions(
+        return GlamPredictions(
             images=self.decoder(sample),
             targets=targets,
             posterior=posterior,

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.ring import Ring
-from world_models.glam.config import ReplayConfig
+from world_models.glam.config import GlamReplayConfig
 
 
 @dataclass(frozen=True)
-class Batch:
+class FrameBatch:
     """B sequences of T environment steps: a frame, the action gathered at it, and what followed."""
 
     frames: Tensor  # (B, T, 3, S, S) uint8
@@ -24,14 +24,16 @@ class Batch:
     first: Tensor  # (B, T) bool, True where the frame opens an episode
 
 
-class Replay(Ring):
+class FrameReplay(Ring):
     """A ring of columns x N cells; windows never reach over the index where it is being written.
 
     A window may hold the end of one episode and the beginning of the next; `first` marks the steps whose frame opened
     an episode. This holds for a window's first step too: it is no episode's start by itself.
     """
 
-    def __init__(self, config: ReplayConfig, screen: int, num_envs: int, device: torch.device, longest: int) -> None:
+    def __init__(
+        self, config: GlamReplayConfig, screen: int, num_envs: int, device: torch.device, longest: int
+    ) -> None:
         """Room for frames of `screen` pixels square; `longest` is the longest window that will be drawn."""
         columns = config.capacity // num_envs
         if columns < longest:
@@ -66,12 +68,12 @@ class Replay(Ring):
         newest = torch.arange(high - 1, max(high - 1 - min(self.config.recent_windows, batch), low - 1), -1)
         return torch.cat((torch.randint(low, high, (batch - len(newest),), generator=generator), newest))
 
-    def windows(self, drawn: Tensor, length: int) -> Batch:
+    def windows(self, drawn: Tensor, length: int) -> FrameBatch:
         """Gather the windows (B, T) that begin at the drawn steps."""
         column, env = self._cell(drawn)
         columns = column.unsqueeze(1) + torch.arange(length, device=self.device)  # (B, T)
         gathered = {name: self._at(name, columns, env.unsqueeze(1)) for name in self.cells}
-        return Batch(**gathered | {"action": gathered["action"].long()})
+        return FrameBatch(**gathered | {"action": gathered["action"].long()})
 
     def _starts(self, length: int) -> tuple[int, int]:
         """Return the columns [first, stop) at which a window can begin."""

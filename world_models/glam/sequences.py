@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import State
-from world_models.glam.config import ModelConfig
+from world_models.glam.config import GlamModelConfig
 from world_models.glam.layers import EPSILON, MambaLayer, TransformerLayer
 
 
-class Stack(nn.Module):
+class LayerStack(nn.Module):
     """Layers that read one another; `chained=False` keeps the released loop, which amounts to the last layer alone."""
 
     def __init__(self, layers: Iterable[nn.Module], norm: nn.Module | None = None, chained: bool = True) -> None:
@@ -44,21 +44,21 @@ class Stack(nn.Module):
         return layers if self.chained else layers[-1:]
 
 
-def mamba_stack(config: ModelConfig, chained: bool = True) -> Stack:
+def mamba_stack(config: GlamModelConfig, chained: bool = True) -> LayerStack:
     """Make the Mamba layers that read the whole past."""
-    return Stack((MambaLayer(config) for _ in range(config.global_layers)), chained=chained)
+    return LayerStack((MambaLayer(config) for _ in range(config.global_layers)), chained=chained)
 
 
-def transformer_stack(config: ModelConfig) -> Stack:
+def transformer_stack(config: GlamModelConfig) -> LayerStack:
     """Make STORM's causal Transformer (Zhang et al. 2023): LayerNorm, then the layers."""
     norm = nn.LayerNorm(config.width, eps=EPSILON)
-    return Stack((TransformerLayer(config) for _ in range(config.attention_layers)), norm)
+    return LayerStack((TransformerLayer(config) for _ in range(config.attention_layers)), norm)
 
 
 class Direct(nn.Module):
     """A stack that reads the features themselves, and a linear map of its output."""
 
-    def __init__(self, stack: Stack, project: nn.Module) -> None:
+    def __init__(self, stack: LayerStack, project: nn.Module) -> None:
         super().__init__()
         self.stack, self.project = stack, project
 
@@ -77,7 +77,7 @@ class GlobalMamba(Direct):
     whose difference is the first real one.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: GlamModelConfig) -> None:
         self.width = width = config.width
         stack = mamba_stack(config, config.chained)
         super().__init__(stack, nn.Sequential(nn.Linear(width, width, bias=False), nn.LayerNorm(width), nn.SiLU()))
@@ -100,7 +100,7 @@ class LocalMamba(nn.Module):
     shared by the W windows it lies in; deeper layers see other numbers in every window.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: GlamModelConfig) -> None:
         super().__init__()
         self.window, self.width = config.local_window, config.width
         self.layers = nn.ModuleList(MambaLayer(config) for _ in range(config.local_layers))
@@ -154,7 +154,7 @@ class SequenceState:
 class Stem(nn.Module):
     """The feature encoder f (Eq. 5): samples and one-hot actions to features e, without a last norm."""
 
-    def __init__(self, config: ModelConfig, actions: int) -> None:
+    def __init__(self, config: GlamModelConfig, actions: int) -> None:
         super().__init__()
         self.latent, width = config.latent, config.width
         self.enter = nn.Linear(config.latent + actions, width, bias=False)
@@ -166,13 +166,13 @@ class Stem(nn.Module):
         return self.leave(F.linear(sample, seen) + F.embedding(action, done.mT))
 
 
-def _double(config: ModelConfig, stack: Callable[[ModelConfig], Stack]) -> list[Branch]:
+def _double(config: GlamModelConfig, stack: Callable[[GlamModelConfig], LayerStack]) -> list[Branch]:
     return [Direct(stack(config), nn.Linear(config.width, config.width, bias=False)) for _ in range(2)]
 
 
 # The rows of the paper's Table 2, each the branches of a form. `storm` is "w/o G&L", `lmamba` is "w/o G"; a double
 # form is two identical modules in parallel on the features, "Dbl."; `glam_no_variation` lacks the variation loss only.
-SEQUENCES: dict[str, Callable[[ModelConfig], list[Branch]]] = {
+SEQUENCES: dict[str, Callable[[GlamModelConfig], list[Branch]]] = {
     "storm": lambda config: [Direct(transformer_stack(config), nn.Identity())],
     "lmamba": lambda config: [LocalMamba(config)],
     "double_transformer": lambda config: _double(config, transformer_stack),
@@ -189,7 +189,7 @@ class SequenceModel(nn.Module):
     False.
     """
 
-    def __init__(self, config: ModelConfig, actions: int) -> None:
+    def __init__(self, config: GlamModelConfig, actions: int) -> None:
         super().__init__()
         self.resets = config.reset_at_episode_start
         branches = SEQUENCES[config.sequence](config)  # drawn before the stem, as they always were

@@ -15,30 +15,38 @@ from torch.optim import Optimizer
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.metrics import RunStats
+from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout
-from dqn_memory.runs.trainer import Trainer, set_learning_rate
+from world_models.evaluation import WorldModelTrainer
 from world_models.glam import agent as actor_critic
 from world_models.glam import learner
-from world_models.glam.acting import PolicyScore, build, check_frames, evaluate, evaluate_run, load_policy, make_player
-from world_models.glam.agent import Agent
-from world_models.glam.config import Engine, LearnerConfig, TrainConfig
+from world_models.glam.acting import GlamAgent, PolicyScore, build_glam, check_frames, chosen_ways, make_player
+from world_models.glam.agent import ActorCritic
+from world_models.glam.config import Engine, GlamConfig, GlamLearnerConfig
 from world_models.glam.imagination import Noise, Rollouts, StartFrom, encode_context, imagine
 from world_models.glam.learner import Metrics, adam
-from world_models.glam.model import WorldModel
-from world_models.glam.replay import Batch, Replay
-from world_models.settings import EvalSetup, training_signal
+from world_models.glam.model import GlamModel
+from world_models.glam.replay import FrameBatch, FrameReplay
+from world_models.settings import training_signal
 
 
 class Execution(NamedTuple):
     """The three things that a training run does between two steps of its environments."""
 
-    learn_model: Callable[[Batch, Tensor], Metrics]  # with uniforms (B, T, G, C)
-    imagine: Callable[[Batch, Tensor, Noise], Rollouts]  # from windows of the replay, with uniforms for their latents
+    learn_model: Callable[[FrameBatch, Tensor], Metrics]  # with uniforms (B, T, G, C)
+    imagine: Callable[
+        [FrameBatch, Tensor, Noise], Rollouts
+    ]  # from windows of the replay, with uniforms for their latents
     learn_agent: Callable[[Rollouts], Metrics]
 
 
 def make_execution(
-    engine: Engine, model: WorldModel, agent: Agent, adams: Sequence[Optimizer], config: LearnerConfig, start: StartFrom
+    engine: Engine,
+    model: GlamModel,
+    agent: ActorCritic,
+    adams: Sequence[Optimizer],
+    config: GlamLearnerConfig,
+    start: StartFrom,
 ) -> Execution:
     """Prepare updates and imagination for an engine; `cudagraph` needs CUDA and capturable optimisers.
 
@@ -47,7 +55,7 @@ def make_execution(
     its own, and a schedule never comes back to a horizon.
     """
 
-    def imagine_rollouts(seen: Batch, encoding: Tensor, noise: Noise) -> Rollouts:
+    def imagine_rollouts(seen: FrameBatch, encoding: Tensor, noise: Noise) -> Rollouts:
         with config.autocast(encoding.device):
             context = encode_context(model, seen.frames, seen.action, seen.first, encoding, start)
             return imagine(model, agent.policy, context, noise, model.config.imagination_memory)
@@ -85,26 +93,25 @@ class ModelStats(RunStats):
         self.agent.load_state_dict(state["agent"])
 
 
-class GlamTrainer(Trainer[TrainConfig]):
+class GlamTrainer(WorldModelTrainer[GlamConfig]):
     """One run of GLAM: environments, world model, agent, optimisers, replay and the acting agent's memory."""
 
     kind = "glam"
-    config_class = TrainConfig
+    config_class = GlamConfig
+    agent_class = GlamAgent
     shown: ClassVar[Mapping[str, str]] = {
         "return": "charts/episodic_return", "model": "losses/total", "entropy": "agent/entropy",
     }  # fmt: skip
     evaluation_flags = ("num_eval_envs", "episodes_per_env", "policy")
-    stateful = ("player",)
-    generators = ("acting", "drawing", "dreaming")
-    tensors = ("observation", "first")
+    state_names = ("player", "acting", "drawing", "dreaming", "observation", "first")
     stats: ModelStats
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: GlamConfig) -> None:
         super().__init__(config)
         self.stats = ModelStats(self.device)
         streams, num_envs = self.streams, config.environment.num_envs
         check_frames(self.fleet, config.environment.env, config.model.screen)
-        self.model, self.agent = build(config, self.fleet.num_actions, streams.network, self.device)
+        self.model, self.agent = build_glam(config, self.fleet.num_actions, streams.network, self.device)
         self.backend = resolve_backend([self.model], config.compute.backend, self.device)
         engine, start = config.compute.engine, config.imagination.start_from
         capturable = engine == "cudagraph"
@@ -112,7 +119,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         self.execution = make_execution(engine, self.model, self.agent, self.optimizers, config.learner, start)
         self.context_length = config.imagination.frames(config.model.context)
         self.longest = max(config.model.batch_length, self.context_length)  # window drawn from the replay
-        self.replay = Replay(config.replay, config.model.screen, num_envs, self.device, self.longest)
+        self.replay = FrameReplay(config.replay, config.model.screen, num_envs, self.device, self.longest)
         self.acting = generator(streams.exploration, self.device)
         self.drawing = generator(streams.replay)
         self.dreaming = generator(streams.imagination, self.device)  # latents of both updates, and imagination
@@ -188,13 +195,14 @@ class GlamTrainer(Trainer[TrainConfig]):
     def scalars(self) -> dict[str, float]:
         return super().scalars() | {"charts/horizon": float(self.config.horizon.at(self.steps))}
 
+    def evaluated_agent(self) -> GlamAgent:
+        return GlamAgent(self.model, self.agent, self.config, self.steps, self.backend)
+
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> PolicyScore:
-        """Play episodes with the evaluation stream's own seed for this step, more of them at the end of a run."""
-        config = self.config.evaluation
-        setup = EvalSetup.of(self.config, self.device, reset_memory)
-        episodes = config.final_episodes_per_env if final else config.episodes_per_env
-        seed = self.evaluation_seed(final)
-        return evaluate(self.model, self.agent, setup, self.config, config.num_eval_envs, episodes, seed)
+        """Play episodes in the ways that the config names."""
+        ways = chosen_ways(self.config.evaluation.policy)
+        first, *other = self.evaluation_scores(ways, final, reset_memory).values()
+        return PolicyScore(**vars(first), greedy=other[0] if other else None)
 
     def networks(self) -> dict[str, nn.Module]:
         return {"model": self.model, "agent": self.agent}
@@ -204,11 +212,8 @@ class GlamTrainer(Trainer[TrainConfig]):
         return super().state_dict() | {"actions": self.fleet.num_actions}
 
     @classmethod
-    def variant(cls, config: TrainConfig) -> str:
+    def variant(cls, config: GlamConfig) -> str:
         return f"glam-{config.model.sequence}"
-
-    evaluate_run = staticmethod(evaluate_run)
-    load_policy = staticmethod(load_policy)
 
 
 main = GlamTrainer.main  # starts or resumes a run and trains it to its end

@@ -1,4 +1,4 @@
-"""Looks at a finished run: attention over a window of tokens, learned priors, and an episode with all predictions.
+"""Read a finished run: attention over a window of tokens, learned priors, and an episode with all predictions.
 
 Every prediction is the one that acting makes: from the same window of history, before the step is taken.
 """
@@ -15,25 +15,26 @@ import torch
 from torch import Tensor
 
 from dqn_memory.analysis.attention import Maps
+from dqn_memory.evaluation import PlayedStep, one_episode, play_steps
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import Streams, generator
 from envs.fleet import Fleet
 from envs.spaces import Array
 from world_models.distributions import group_kl
-from world_models.settings import EvalSetup, training_signal
-from world_models.unizero.acting import Planner, load_model
-from world_models.unizero.config import GROUP, CollectionConfig, ModelConfig, TrainConfig
+from world_models.evaluation import EvalEnvironments
+from world_models.settings import training_signal
+from world_models.unizero.acting import SearchPolicy, UniZeroAgent
+from world_models.unizero.config import GROUP, UniZeroCollectionConfig, UniZeroConfig, UniZeroModelConfig
 from world_models.unizero.dynamics import TokenDynamics
 from world_models.unizero.layers import AttentionStack
-from world_models.unizero.networks import WorldModel
-from world_models.unizero.search import SearchNumbers, draw
+from world_models.unizero.networks import UniZeroModel
 
-MOST_STEPS = 200  # after which an episode is cut that nobody asked to be longer
+MAX_STEPS = 200  # default length of an episode
 
 
 # ---- attention and its priors ----------------------------------------------------------------------------------------
 @torch.no_grad()
-def attention_maps(model: WorldModel, latent: Tensor, action: Tensor) -> Array:
+def window_attention(model: UniZeroModel, latent: Tensor, action: Tensor) -> Array:
     """Compute maps (L, H, 2T, 2T) of a window of T <= horizon latents (T, D) and actions (T,); rows are queries.
 
     Tokens are z_0 a_0 z_1 a_1 ..., as in a training sequence. L is 0 where the dynamics have no attention.
@@ -49,50 +50,14 @@ def attention_maps(model: WorldModel, latent: Tensor, action: Tensor) -> Array:
     return torch.stack(maps).double().cpu().numpy()
 
 
-@dataclass(frozen=True)
-class Link:
-    """One query token and one key token of a window z_0 a_0 z_1 a_1 ..., and how much weight one gives the other."""
-
-    layer: int
-    head: int
-    query: int
-    key: int
-    weight: float
-    lift: float  # weight times the number of visible keys: 1 if all keys had the same weight
-
-
-def strongest_link(maps: Array, causal: bool, layer: int | None = None, head: int | None = None) -> Link | None:
-    """Find the link between two different steps with the largest lift, in all maps or those of a layer or head.
-
-    Early queries see few keys and give each much weight, so the weight itself would always choose those. None where no
-    head looks beyond its own step.
-    """
-    layers, heads, tokens, _ = maps.shape
-    for name, number, count in (("layer", layer, layers), ("head", head, heads)):
-        if number is not None and count == 0:
-            raise UserError(f"--{name} {number}: the model's dynamics have no attention")
-        if number is not None and not 0 <= number < count:
-            raise UserError(f"--{name} {number} is not within 0 .. {count - 1}, the {name}s of the model's attention")
-    position = np.arange(tokens)
-    visible = position + 1 if causal else np.full(tokens, tokens)
-    wanted = np.zeros((layers, heads, 1, 1), bool)
-    wanted[slice(None) if layer is None else layer, slice(None) if head is None else head] = True
-    lift = maps * visible[:, None] * (position[:, None] // 2 != position // 2) * wanted  # (L, H, S, S)
-    if not lift.size or lift.max() == 0:
-        return None
-    index = np.unravel_index(lift.argmax(), lift.shape)
-    layer, head, query, key = (int(i) for i in index)
-    return Link(layer, head, query, key, weight=float(maps[index]), lift=float(lift[index]))
-
-
-def learned_values(model: WorldModel) -> dict[str, Array]:
+def learned_prior_values(model: UniZeroModel) -> dict[str, Array]:
     """Give the learned mu, sigma and span of the priors, as far as they have them: (L, H) each, in tokens."""
     layers = [attention.prior.learned() for attention in model.attentions()]
     names = layers[0] if layers else {}
     return {name: torch.stack([layer[name] for layer in layers]).detach().double().cpu().numpy() for name in names}
 
 
-def first_values(config: ModelConfig) -> dict[str, float]:
+def first_prior_values(config: UniZeroModelConfig) -> dict[str, float]:
     """Give the starting values of the same quantities, equal in every head."""
     if config.dynamics != "transformer":
         return {}
@@ -127,8 +92,13 @@ class Trajectory:
         return Trajectory(**{name: value[part] for name, value in vars(self).items()})
 
 
-def play(
-    model: WorldModel, setup: EvalSetup, config: TrainConfig, seed: int, max_steps: int, pictures: bool = True
+def play_trajectory(
+    model: UniZeroModel,
+    setup: EvalEnvironments,
+    config: UniZeroConfig,
+    seed: int,
+    max_steps: int,
+    pictures: bool = True,
 ) -> Trajectory:
     """Play one episode without noise, or its first `max_steps` steps; sets the model's evaluation mode.
 
@@ -137,20 +107,19 @@ def play(
     """
     streams = Streams.spawn(seed)
     fleet = setup.fleet(1, streams.worlds)
-    planner, numbers = Planner(model, 1, config.search), generator(streams.exploration, setup.device)
-    observation, moments, frames = fleet.reset(), list[dict[str, Tensor]](), list[Array]()
-    while len(moments) < max_steps and not (moments and bool(moments[-1]["done"])):
+    policy = SearchPolicy(model, 1, config.search, generator(streams.exploration, setup.device))
+    observation = fleet.reset()
+    frames, moments = [_frame(fleet, setup)] if pictures else [], list[dict[str, Tensor]]()
+    for played in one_episode(play_steps(fleet, policy, observation), max_steps):
+        moments.append(_moment(policy, played, config.collection))
         frames += [_frame(fleet, setup)] if pictures else []
-        drawn = draw(config.search, 1, fleet.num_actions, numbers, evaluation=True)
-        moment, observation = _moment(planner, fleet, config.collection, observation, drawn)
-        moments.append(moment)
     joined = {name: torch.cat([moment[name] for moment in moments]).cpu() for name in moments[0]}
     latent = joined.pop("latent")
     arrays = {name: (x.double() if x.is_floating_point() else x).numpy() for name, x in joined.items()}
-    return Trajectory(latent=latent, frames=tuple(frames), **arrays)
+    return Trajectory(latent=latent, frames=tuple(frames[: len(moments)]), **arrays)
 
 
-def _frame(fleet: Fleet, setup: EvalSetup) -> Array:
+def _frame(fleet: Fleet, setup: EvalEnvironments) -> Array:
     try:
         return fleet.frame(0)
     except (UserError, gymnasium.error.Error) as error:  # Gymnasium's own says which package drawing needs
@@ -159,26 +128,22 @@ def _frame(fleet: Fleet, setup: EvalSetup) -> Array:
 
 
 @torch.no_grad()
-def _moment(
-    planner: Planner, fleet: Fleet, collection: CollectionConfig, observation: Tensor, numbers: SearchNumbers
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Take one step; returns what a trajectory keeps of it, a row each, and the next observation (1, ...)."""
-    model, history = planner.model, planner.window
-    found, latent = planner.plan(observation, numbers)
-    action = found.action
+def _moment(policy: SearchPolicy, played: PlayedStep, collection: UniZeroCollectionConfig) -> dict[str, Tensor]:
+    """Give a trajectory's entries (1, ...) of the newest step; the policy adds that step to its history at the next."""
+    assert policy.last is not None
+    model, history = policy.planner.model, policy.planner.window
+    (latent, action), step = policy.last, played.step
     logits, value = model.root(history, latent)
     expected = model.expand(history, latent, action)
-    step = fleet.step(action)
     seen = model.encode(step.final_observation).double()
-    planner.remember(latent, action, step.done)
     reward, ended = training_signal(step, collection)
     return {
         "latent": latent, "action": action, "reward": reward, "ended": ended, "done": step.done,
         "episode_return": step.episode_return, "predicted_reward": expected.reward, "value": value,
-        "prior": logits.double().softmax(-1), "searched": found.policy,
+        "prior": logits.double().softmax(-1), "searched": played.outputs,
         "latent_error": group_kl(expected.latent.double(), seen, GROUP),
         "latent_change": group_kl(latent.double(), seen, GROUP),
-    }, step.observation  # fmt: skip
+    }  # fmt: skip
 
 
 def returns_to_go(reward: Array, ended: Array, gamma: float) -> Array:
@@ -217,21 +182,22 @@ def errors(trajectory: Trajectory, gamma: float) -> dict[str, Any]:
     }
 
 
-def chosen_window(seen: Trajectory, size: int, last_step: int | None = None) -> slice:
-    """Choose the at most `size` steps up to `last_step` (None: the last one that is paid, or else the last one)."""
+def chosen_window(seen: Trajectory, size: int) -> slice:
+    """Choose at most `size` steps: up to the last reward that is not 0, or else up to the episode's last step."""
     paid = np.flatnonzero(seen.reward)
-    last = last_step if last_step is not None else int(paid[-1]) if len(paid) else len(seen) - 1
-    if not 0 <= last < len(seen):
-        raise UserError(f"--last-step {last} is not within 0 .. {len(seen) - 1}, the steps that were played")
+    last = int(paid[-1]) if len(paid) else len(seen) - 1
     return slice(max(0, last + 1 - size), last + 1)
 
 
 def report_maps(run: Path, seed: int) -> Maps | None:
     """Read what a study's report shows of a run's attention; None where its dynamics has none."""
-    model, config, _ = load_model(run)
-    seen = play(model, EvalSetup.of(config, torch.device("cpu")), config, seed, MOST_STEPS, pictures=False)
+    agent = UniZeroAgent.load(run, torch.device("cpu"))
+    model, config = agent.model, agent.config
+    seen = play_trajectory(
+        model, EvalEnvironments.of(config, torch.device("cpu")), config, seed, MAX_STEPS, pictures=False
+    )
     window = chosen_window(seen, config.model.horizon)
-    maps = attention_maps(model, seen.latent[window], torch.from_numpy(seen.action[window]))
+    maps = window_attention(model, seen.latent[window], torch.from_numpy(seen.action[window]))
     if not len(maps):
         return None
     return Maps(dict(enumerate(maps)), len(seen), total=float(seen.episode_return[-1]), first=window.start)

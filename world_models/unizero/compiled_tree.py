@@ -1,4 +1,4 @@
-"""`tree.select` and `tree.expand` as scalar loops over the same arrays, compiled by numba, for trees on a CPU.
+"""The steps of a simulation as scalar loops over the arrays of `tree.Tree`, compiled by numba.
 
 They follow the rules of the search step by step: walk down by the best score, attach a node, walk up adding returns.
 numba caches the machine code beside this file, so only the first run on a machine waits for the compiler. The cache is
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.blocks.kernels.operator import environment_alone
-from world_models.unizero.config import TreeConfig
-from world_models.unizero.tree import SMALLEST_RANGE, TIE, Tree
+from world_models.unizero.tree import C1, C2, SMALLEST_RANGE, TIE, Tree
 
 environment_alone()
 compiled = numba.njit(cache=True)  # to machine code, without reordering float arithmetic
@@ -29,15 +28,15 @@ class Runner:
 
     A tree waits when it tries an action whose outcome is not known yet; `advance` returns when every tree waits or is
     done. Where K are all A actions, the network is queried once for each node that has children; where K is 1, once for
-    each child. The trees equal those of `tree`. `found` (B, S, K, 2 + A) and the numbers of latents have an entry for
+    each child. Both give the same trees. `found` (B, S, K, 2 + A) and the numbers of latents have an entry for
     each round of queries.
     """
 
-    def __init__(self, tree: Tree, config: TreeConfig, ties: Tensor, alternatives: int) -> None:
+    def __init__(self, tree: Tree, discount: float, ties: Tensor, alternatives: int) -> None:
         batch, nodes, actions = tree.child.shape
         self.arrays = Arrays(**{name: value.numpy() for name, value in tree._asdict().items()})
-        self.discount = config.discount
-        self.rule = (config.c1, config.c2, config.first_visit == "prior", SMALLEST_RANGE, TIE)
+        self.discount = discount
+        self.rule = (C1, C2, SMALLEST_RANGE, TIE)
         self.ties, self.whole, self.rounds = ties.numpy(), alternatives == actions, 0
         self.made = np.zeros(batch, np.int64)  # simulations
         self.round = np.full((batch, nodes, actions), -1)  # in which the outcome of an action was queried
@@ -106,7 +105,7 @@ def _descend(tree, b, discount, rule, numbers, forced):  # type: ignore[no-untyp
             chosen = forced
         else:
             _score(tree, b, node, mean, discount, rule, scores)
-            chosen = _choose(tree, b, scores, rule[4], numbers[depth])
+            chosen = _choose(tree, b, scores, rule[3], numbers[depth])
         following = tree.child[b, node, chosen]
         if following == 0:
             return node, chosen
@@ -143,10 +142,9 @@ def _mean_q(tree, b, node, parent, discount):  # type: ignore[no-untyped-def]
 
 @compiled
 def _score(tree, b, node, mean, discount, rule, scores):  # type: ignore[no-untyped-def]
-    c1, c2, by_prior, smallest_range, _ = rule
+    c1, c2, smallest_range, _ = rule
     count = tree.visits[b, node] - 1
-    root = math.sqrt(max(count, 1) if by_prior else count)
-    weight = (math.log((count + c2 + 1.0) / c2) + c1) * root
+    weight = (math.log((count + c2 + 1.0) / c2) + c1) * math.sqrt(count)
     low, extent = tree.low[b], tree.high[b] - tree.low[b]
     for a in range(len(scores)):
         child = tree.child[b, node, a]

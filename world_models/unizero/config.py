@@ -1,4 +1,4 @@
-"""All settings of a UniZero run: model, learner, search, replay, collection, evaluation; `TrainConfig` holds them.
+"""All settings of a UniZero run: model, learner, search, replay, collection, evaluation; `UniZeroConfig` holds them.
 
 Where "Learning to Focus" and the code released with it disagree, the help of a flag names both values; where neither is
 an error, the paper's is the default. Five differences have no flag:
@@ -17,13 +17,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from dqn_memory.blocks import GATES, PRIORS, PriorConfig
-from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
+from dqn_memory.blocks import PRIORS, PriorConfig
+from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
 from envs.atari import AtariConfig
 from world_models import settings
-from world_models.settings import check_environment
+from world_models.settings import WorldModelComputeConfig, WorldModelEvaluationConfig, check_environment
 
 GROUP = 8  # probabilities of one SimNorm group
 SPAN, SPAN_BESIDE_GAUSSIAN = 6.0, 10.0  # where the paper's spans start
@@ -31,7 +31,9 @@ SPAN, SPAN_BESIDE_GAUSSIAN = 6.0, 10.0  # where the paper's spans start
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """Encodes observations. Images use `channels` and `norm`, all others `hidden` and `token_width`."""
+    """Encodes observations. Images use `channels` and `norm`, all others `hidden`."""
+
+    removed: ClassVar[dict[str, Any]] = {"token_width": 16}
 
     channels: Annotated[int, Bounds(1)] = 32
     """Channels of the first convolutions of an image encoder; later ones have twice as many."""
@@ -43,16 +45,16 @@ class EncoderConfig:
     Everything after the encoder has gelu in both."""
     hidden: Annotated[int, Bounds(1)] = 256
     """Hidden width of the encoder of vectors and tokens."""
-    token_width: Annotated[int, Bounds(1)] = 16
-    """Width of the embedding of one discrete observation component."""
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class UniZeroModelConfig:
     """A world model. The defaults are the published Atari model, in the paper's equations.
 
     Distances of the prior are tokens, two for each environment step.
     """
+
+    removed: ClassVar[dict[str, Any]] = {"gate": "residual", "rotary": False, "span_diversity": 0.0}
 
     dynamics: Literal["transformer", "recurrent", "gru"] = "transformer"
     """`transformer` is UniZero; `recurrent` is MuZero's, whose next state depends on state and action alone and which
@@ -69,10 +71,6 @@ class ModelConfig:
     """Tokens of the search window: values and policies see at most context - 1 tokens, rewards context - 2."""
     dropout: Annotated[float, Bounds(0, below=1)] = 0.1
     """Dropout of tokens, attention weights and sublayer outputs."""
-    gate: str = "residual"
-    """How a sublayer joins the stream: residual or gru."""
-    rotary: bool = False
-    """Rotary positions in place of the learned table."""
     initialisation: Literal["paper", "torch"] = "paper"
     """`paper` draws linear and embedding weights from N(0, 0.02); `torch` keeps their modules' default initialisation,
     with which small models start with more signal. In both, positions are drawn from N(0, 0.02), convolutions by He's
@@ -81,9 +79,6 @@ class ModelConfig:
     """Rewards and values are distributions over the integers -support .. support, after the value transform."""
     prior: PriorConfig = field(default_factory=lambda: PriorConfig(span=SPAN, regulariser_weight=0.025))
     """Temporal prior of the attention."""
-    span_diversity: Annotated[float, Bounds(0)] = 0.0
-    """Weight of a penalty on the similarity of the heads' learned mu, sigma and span within a layer (the thesis names
-    such a coefficient, sets it to 0 and gives no formula; see `WorldModel.likeness` for ours)."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     @property
@@ -91,15 +86,14 @@ class ModelConfig:
         """Steps W of history before the current one that a search window can hold."""
         return (self.context - 2) // 2
 
-    def with_prior(self, kind: str) -> ModelConfig:
+    def with_prior(self, kind: str) -> UniZeroModelConfig:
         """Exchange the prior; its span starts at the paper's value."""
         span = SPAN_BESIDE_GAUSSIAN if kind.startswith("gaussian_adaptive") else SPAN
         return replace(self, prior=replace(self.prior, kind=kind, span=span))
 
     def check(self) -> None:
         """Raise UserError for a combination that cannot be built."""
-        for what, name, table in (("gate", self.gate, GATES), ("prior", self.prior.kind, PRIORS)):
-            check_known(what, name, table)
+        check_known("prior", self.prior.kind, PRIORS)
         check_numbers(self)
         if self.width % GROUP:
             raise UserError(f"--width {self.width} must be a multiple of {GROUP}, the size of a SimNorm group")
@@ -114,8 +108,6 @@ class ModelConfig:
             return
         if self.width % self.heads:
             raise UserError(f"--heads {self.heads} does not divide --width {self.width}; choose a divisor of it")
-        if self.rotary and self.width // self.heads % 2:
-            raise UserError(f"--rotary needs heads of even width, but --width / --heads is {self.width // self.heads}")
         prior, tokens = self.prior, 2 * self.horizon
         require(prior.regulariser_weight >= 0, f"--regulariser-weight {prior.regulariser_weight} must not be negative")
         used: dict[str, float] = {"local-window": prior.local_window} if prior.kind == "local" else {}
@@ -129,42 +121,28 @@ class ModelConfig:
                 )
 
     def check_used(self) -> None:
-        """Raise UserError for an option that these dynamics never read.
+        """Raise UserError for a prior beside dynamics that have no attention.
 
-        Details of a prior are exempt: presets set them for whatever prior is chosen.
+        Details of a prior are exempt: presets set them for all priors.
         """
-        if self.dynamics == "transformer":
-            return
-        unused = {
-            f"--prior {self.prior.kind}": self.prior.kind != PriorConfig.kind,
-            "--rotary": self.rotary,
-            f"--span-diversity {self.span_diversity}": self.span_diversity > 0,
-            f"--gate {self.gate}": self.dynamics == "recurrent" and self.gate != ModelConfig.gate,
-        }
-        for option in (name for name, given in unused.items() if given):
-            why = f"{option} changes nothing in --dynamics {self.dynamics}, which has no such part"
-            raise UserError(f"{why}; leave it out, or use --dynamics transformer")
+        if self.dynamics != "transformer" and self.prior.kind != PriorConfig.kind:
+            raise UserError(
+                f"--prior {self.prior.kind} changes nothing in --dynamics {self.dynamics}, which has no attention; "
+                "leave it out, or use --dynamics transformer"
+            )
 
 
 @dataclass(frozen=True)
-class LossConfig:
-    """Weights of the losses, as in the paper's Table 4; each loss is a mean over the real steps."""
-
-    latent_weight: Annotated[float, Bounds(0)] = 10.0
-    """Next latent: group KL from the target encoder's."""
-    reward_weight: Annotated[float, Bounds(0)] = 1.0
-    """Reward: cross-entropy with its two-hot code."""
-    policy_weight: Annotated[float, Bounds(0)] = 1.0
-    """Policy: cross-entropy with the visit shares."""
-    value_weight: Annotated[float, Bounds(0)] = 0.5
-    """Value: cross-entropy with the two-hot code of the n-step target."""
-    entropy_weight: Annotated[float, Bounds(0)] = 1e-4
-    """Entropy of the policy, which is subtracted."""
-
-
-@dataclass(frozen=True)
-class LearnerConfig:
+class UniZeroLearnerConfig:
     """The optimiser, the target network and the value targets."""
+
+    removed: ClassVar[dict[str, Any]] = {
+        "betas": [0.9, 0.95], "weight_decay": 1e-4, "target_update_every": 0,
+        "loss": {
+            "latent_weight": 10.0, "reward_weight": 1.0, "policy_weight": 1.0, "value_weight": 0.5,
+            "entropy_weight": 1e-4,
+        },
+    }  # fmt: skip
 
     batch_size: Annotated[int, Bounds(1)] = 64
     """Sequences per update."""
@@ -177,38 +155,22 @@ class LearnerConfig:
     prior_learning_rate: Annotated[float, Bounds(0)] | None = None
     """Step size of learned attention priors (None: as all other parameters, with which 25,000 updates can move a
     prior by 2.5 tokens at most)."""
-    betas: tuple[Annotated[float, Bounds(0, below=1)], Annotated[float, Bounds(0, below=1)]] = (0.9, 0.95)
-    """AdamW's moments."""
-    weight_decay: Annotated[float, Bounds(0)] = 1e-4
-    """Decay of tensors with two dimensions or more; biases, norms and priors have none."""
     max_grad_norm: Annotated[float, Bounds(above=0)] = 5.0
     """Largest global L2 norm of the gradient (5 in the paper, which is the default; 20 in the released code)."""
-    target_update_rate: Annotated[float, Bounds(0, 1)] = 0.05
-    """Fraction by which the target's parameters move towards the model's after every update (0: they do not)."""
-    target_update_every: Annotated[int, Bounds(0)] = 0
-    """Updates between whole copies of the model's parameters into the target (0: none). The paper's table has 100
-    beside the moving average of 0.05, the released code never copies. The default is the moving average alone, which
-    both have. `--target-update-rate 0 --target-update-every 100` copies only."""
+    target_update_rate: Annotated[float, Bounds(above=0, most=1)] = 0.05
+    """Fraction by which the target's parameters move towards the model's after every update."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Autocast precision of the forward passes."""
-    loss: LossConfig = field(default_factory=LossConfig)
-
-    def check(self) -> None:
-        """Raise UserError for a value that cannot work."""
-        if self.target_update_rate == self.target_update_every == 0:
-            raise UserError(
-                "--target-update-rate 0 and --target-update-every 0 never change the target; give one of them"
-            )
 
 
 @dataclass(frozen=True)
-class ReplayConfig:
+class UniZeroReplayConfig:
     """What is kept and which sequences are drawn."""
+
+    removed: ClassVar[dict[str, Any]] = {"segment_length": 400}
 
     capacity: int = 1_000_000
     """Environment steps kept; rounded down to whole columns of all environments."""
-    segment_length: Annotated[int, Bounds(0)] = 400
-    """Steps after which a sequence is cut, counted from the episode's start (0: only at its end)."""
     final_observations: bool = True
     """Keep a second observation per step, the true next one, which is needed at a time limit only: with it the value of
     the final observation ends a target there; without it 0 does, as in the released code, at half the memory."""
@@ -218,64 +180,35 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class TreeConfig:
-    """How a tree weighs exploration (Schrittwieser et al. 2020, appendix B; LightZero's constants)."""
+    """How a search counts returns."""
+
+    removed: ClassVar[dict[str, Any]] = {"c1": 1.25, "c2": 19652.0, "first_visit": "random"}
 
     discount: Annotated[float, Bounds(above=0, most=1)] = 0.997
-    """Discount per environment step."""
-    c1: Annotated[float, Bounds(0)] = 1.25
-    """Weight of the prior in pUCT."""
-    c2: Annotated[float, Bounds(above=0)] = 19652.0
-    """Visits at which that weight starts to grow."""
-    first_visit: Literal["random", "prior"] = "random"
-    """The first child taken below a node: `random`, as in the reference, where the prior's factor sqrt(N) is still 0
-    and all children tie; or the one the `prior` likes best."""
-
-
-@dataclass(frozen=True)
-class GumbelConfig:
-    """The constants of Danihelka et al., section 3.4 (used for root = gumbel only)."""
-
-    max_considered_actions: Annotated[int, Bounds(1)] = 16
-    """Largest number m of actions that are tried at the root."""
-    visit_offset: Annotated[float, Bounds(0)] = 50.0
-    """c_visit of sigma(q) = (c_visit + largest number of visits) c_scale q."""
-    value_scale: Annotated[float, Bounds(0)] = 1.0
-    """c_scale of the same; q is normalised to 0 .. 1 by the range of the tree."""
+    """Discount per environment step; it must equal --gamma."""
 
 
 @dataclass(frozen=True)
 class SearchConfig:
     """A search. The defaults are UniZero's for Atari."""
 
+    removed: ClassVar[dict[str, Any]] = {
+        "backend": ..., "query_per": ..., "dirichlet_fraction": 0.25, "dirichlet_alpha": 0.3,
+        "gumbel": {"max_considered_actions": 16, "visit_offset": 50.0, "value_scale": 1.0},
+    }  # fmt: skip
+
     simulations: Annotated[int, Bounds(1)] = 50
     """Expansions per root."""
     root: Literal["puct", "gumbel"] = "puct"
-    """How the root's actions are tried: by pUCT as everywhere in the tree, or by sequential halving of Gumbel-perturbed
-    actions (Danihelka et al. 2022), which improves the policy at 16 simulations and fewer."""
+    """How the root's actions are tried: by pUCT, or by sequential halving, which suits 16 simulations and fewer."""
     tree: TreeConfig = field(default_factory=TreeConfig)
-    gumbel: GumbelConfig = field(default_factory=GumbelConfig)
-    dirichlet_fraction: Annotated[float, Bounds(0, 1)] = 0.25
-    """Share of Dirichlet noise in the root's prior (pUCT only; none in evaluation)."""
-    dirichlet_alpha: Annotated[float, Bounds(above=0)] = 0.3
-    """Concentration of that noise."""
-    backend: Literal["auto", "torch", "compiled"] = "auto"
-    """What walks the tree: `torch` operations on the model's device, some hundred small ones per simulation; `compiled`
-    loops on the CPU, with two small copies per simulation if the model is on another device. `auto` is compiled on a
-    CPU and for few roots, else torch. The trees are the same."""
-    query_per: Literal["auto", "node", "action"] = "auto"
-    """What one query of the model covers: all actions of a `node`, whose results are kept, or the one `action` that is
-    tried. Trees differ by rounding alone. `auto` is node where trees are compiled, the dynamics read the shared history
-    once for all actions, and actions times roots are few (96 on a CPU); else action."""
-
-    def check(self) -> None:
-        """Raise UserError for a value that cannot be searched with."""
-        if self.backend == "torch" and self.query_per == "node":
-            raise UserError("--query-per node needs trees that are walked on the CPU: --backend compiled or auto")
 
 
 @dataclass(frozen=True)
-class CollectionConfig:
+class UniZeroCollectionConfig:
     """How experience is collected, and how often the model learns from it."""
+
+    removed: ClassVar[dict[str, Any]] = {"update_every": 1}
 
     temperature: Annotated[float, Bounds(0)] = 0.25
     """Actions are drawn with probability visits^(1/temperature); 0 takes the most visited one. It changes
@@ -296,8 +229,6 @@ class CollectionConfig:
     """Environment steps before the first update."""
     replay_ratio: Annotated[float, Bounds(0, 1e4)] = 0.25
     """Updates per environment step."""
-    update_every: Annotated[int, Bounds(1)] = 1
-    """Iterations of --num-envs environment steps between groups of updates; --replay-ratio stays the same."""
     reanalyse_fraction: Annotated[float, Bounds(0, 1)] = 0.02
     """Fraction of the updates whose policy targets all come from new searches (0.02: every 50th update). The paper's
     table has a "buffer reanalyze frequency" of 1/50 without saying what it counts; this reading is the default. The
@@ -305,9 +236,9 @@ class CollectionConfig:
 
     def updates_due(self, iteration: int, num_envs: int) -> int:
         """Count the updates after iteration `iteration` = 1, 2, ...; over a run their ratio to steps is exact."""
-        if iteration * num_envs < self.learning_starts or iteration % self.update_every:
+        if iteration * num_envs < self.learning_starts:
             return 0
-        owed, done = (int(i * num_envs * self.replay_ratio) for i in (iteration, iteration - self.update_every))
+        owed, done = (int(i * num_envs * self.replay_ratio) for i in (iteration, iteration - 1))
         return owed - done
 
     def reanalyses(self, update: int) -> bool:
@@ -320,7 +251,7 @@ class CollectionConfig:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig(settings.EvaluationConfig):
+class UniZeroEvaluationConfig(WorldModelEvaluationConfig):
     """Evaluation without noise. The paper evaluates every 10,000 steps, the released code every 5,000 to 20,000."""
 
     evaluate_from: Annotated[int, Bounds(0)] = 20_000
@@ -329,15 +260,7 @@ class EvaluationConfig(settings.EvaluationConfig):
 
 
 @dataclass(frozen=True)
-class ComputeConfig(settings.ComputeConfig):
-    """Where and how tensors are computed."""
-
-    engine: Engine = "eager"
-    """How queries of searches and updates are executed; all three compute the same function."""
-
-
-@dataclass(frozen=True)
-class TrainConfig:
+class UniZeroConfig:
     """Train a UniZero agent. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
 
     trainer: ClassVar[str] = "unizero"
@@ -347,14 +270,14 @@ class TrainConfig:
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=8))
     atari: AtariConfig = field(default_factory=lambda: AtariConfig(sticky=0.25))
-    model: ModelConfig = field(default_factory=ModelConfig)
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    model: UniZeroModelConfig = field(default_factory=UniZeroModelConfig)
+    learner: UniZeroLearnerConfig = field(default_factory=UniZeroLearnerConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
-    replay: ReplayConfig = field(default_factory=ReplayConfig)
-    collection: CollectionConfig = field(default_factory=CollectionConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    replay: UniZeroReplayConfig = field(default_factory=UniZeroReplayConfig)
+    collection: UniZeroCollectionConfig = field(default_factory=UniZeroCollectionConfig)
+    evaluation: UniZeroEvaluationConfig = field(default_factory=UniZeroEvaluationConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
-    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    compute: WorldModelComputeConfig = field(default_factory=WorldModelComputeConfig)
     seed: Annotated[int, Bounds(0, below=2**63)] = 1
     """Seed of every random stream: environments, search, replay, evaluation, network, dropout."""
     total_steps: Annotated[int, Bounds(1)] = 100_000
@@ -364,9 +287,9 @@ class TrainConfig:
     """Modules imported first, which register blocks or environments of their own. One that a --config names is
     imported only where this flag names it too."""
 
-    def base(self) -> TrainConfig:
+    def base(self) -> UniZeroConfig:
         """Give the defaults under this config's prior, whose span starts at the paper's value."""
-        defaults = TrainConfig()
+        defaults = UniZeroConfig()
         return replace(defaults, model=defaults.model.with_prior(self.model.prior.kind))
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
@@ -376,7 +299,7 @@ class TrainConfig:
     def check(self) -> None:
         """Raise UserError for a combination of parts that cannot work together."""
         check_numbers(self)
-        check_parts(self, "atari", "model", "learner", "search", "output", "compute")
+        check_parts(self, "atari", "model", "output", "compute")
         check_goal(self)
         check_environment(self.environment)
         self.model.check_used()
@@ -391,6 +314,6 @@ class TrainConfig:
             raise UserError(
                 f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the model: that begins "
                 f"after {collection.learning_starts} steps (--learning-starts) and sequences of {window} steps "
-                f"(--horizon, --n-step), with --replay-ratio {collection.replay_ratio:g} updates a step every "
-                f"{collection.update_every} iterations; lower those or raise --total-steps"
+                f"(--horizon, --n-step), with --replay-ratio {collection.replay_ratio:g} updates a step; "
+                "lower those or raise --total-steps"
             )

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks import POSITIONS
-from world_models.unizero.config import ModelConfig
-from world_models.unizero.layers import AttentionStack, FeedForwardStack, RecurrentStack, Stack
+from world_models.unizero.config import UniZeroModelConfig
+from world_models.unizero.layers import AttentionStack, FeedForwardStack, RecurrentStack, TokenStack
 
 Predict = Callable[[Tensor], Tensor]
 Features = tuple[Tensor, Tensor]  # at the latents and at the actions of T steps, each (B, T, D)
@@ -22,7 +22,7 @@ Imagined = tuple[Tensor, Tensor, Tensor]  # features at K actions, predicted lat
 
 
 @dataclass(frozen=True)
-class Window:
+class History:
     """What a search node remembers, in B rows: the last W pairs of latent and action before the current latent.
 
     It is left-aligned: entries at or after `count` are padding, whatever they hold.
@@ -32,7 +32,7 @@ class Window:
     action: Tensor  # (B, W) int64
     count: Tensor  # (B,) int64, 0 .. W
 
-    def push(self, latent: Tensor, action: Tensor) -> Window:
+    def push(self, latent: Tensor, action: Tensor) -> History:
         """Append the pair of latent (B, D) and action (B,); a full row drops its oldest pair."""
         pairs = self.action.shape[1]
         index = torch.arange(pairs, device=action.device)
@@ -41,7 +41,7 @@ class Window:
         latents = torch.cat((self.latent, latent[:, None].to(self.latent.dtype)), 1)  # (B, W+1, D)
         actions = torch.cat((self.action, action[:, None]), 1)
         columns = source[:, :, None].expand(-1, -1, latents.shape[-1])
-        return Window(latents.gather(1, columns), actions.gather(1, source), (self.count + 1).clamp(max=pairs))
+        return History(latents.gather(1, columns), actions.gather(1, source), (self.count + 1).clamp(max=pairs))
 
     def clean(self) -> tuple[Tensor, Tensor]:
         """Give latents (B, W, D) and actions (B, W) with zeros in the padding, so that it cannot matter."""
@@ -67,23 +67,24 @@ class Dynamics(nn.Module, ABC):
         return self(latent, action, predict, lengths)[0]
 
     @abstractmethod
-    def root(self, window: Window, latent: Tensor) -> Tensor:
+    def root(self, window: History, latent: Tensor) -> Tensor:
         """Compute the features (B, D) at the current latent (B, D) after its history."""
 
     @abstractmethod
-    def imagine(self, window: Window, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
+    def imagine(self, window: History, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
         """Predict from K actions (B, K), alternatives at one latent (B, D); what lies before them is read once."""
 
 
 class TokenDynamics(Dynamics):
     """Two tokens a step, z_0 a_0 z_1 a_1 ..., read by a stack; positions count from the first token of the window."""
 
-    def __init__(self, config: ModelConfig, num_actions: int, stack: Stack) -> None:
+    def __init__(self, config: UniZeroModelConfig, num_actions: int, stack: TokenStack) -> None:
         super().__init__()
         self.causal = stack.causal
-        absolute = isinstance(stack, AttentionStack) and not config.rotary
         self.embedding = nn.Embedding(num_actions, config.width)
-        self.positions = POSITIONS["learned" if absolute else "none"](2 * config.horizon, config.width)
+        self.positions = POSITIONS["learned" if isinstance(stack, AttentionStack) else "none"](
+            2 * config.horizon, config.width
+        )
         self.dropout = nn.Dropout(config.dropout)
         self.stack = stack
 
@@ -93,13 +94,13 @@ class TokenDynamics(Dynamics):
         features = self.stack(self.embed(self.tokens(latent, action)), real).unflatten(1, (-1, 2))  # (B, T, 2, D)
         return features[:, :, 0], features[:, :, 1]
 
-    def root(self, window: Window, latent: Tensor) -> Tensor:
+    def root(self, window: History, latent: Tensor) -> Tensor:
         """Read at most 2 W + 1 tokens."""
         trunk = self.embed(self.tokens(*window.clean()))  # (B, 2W, D)
         after = 2 * window.count
         return self.stack.read(trunk, self._embed_at(latent[:, None], after), after)[0][:, 0]
 
-    def imagine(self, window: Window, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
+    def imagine(self, window: History, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
         """Read at most 2 W tokens before the prediction and 2 W + 1 with it; the oldest pair is dropped first."""
         pushed = window.push(latent, action[:, 0])  # any of the actions will do: its token is cut off
         trunk = self.embed(self.tokens(*pushed.clean()))[:, :-1]  # (B, 2W-1, D)
@@ -132,7 +133,7 @@ class MarkovDynamics(Dynamics):
     observations.
     """
 
-    def __init__(self, config: ModelConfig, num_actions: int) -> None:
+    def __init__(self, config: UniZeroModelConfig, num_actions: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(num_actions, config.width)
         self.stack = FeedForwardStack(config)
@@ -152,10 +153,10 @@ class MarkovDynamics(Dynamics):
         """Normalise each latent by itself, as at a root."""
         return self._at_latent(latent)
 
-    def root(self, window: Window, latent: Tensor) -> Tensor:
+    def root(self, window: History, latent: Tensor) -> Tensor:
         return self._at_latent(latent)
 
-    def imagine(self, window: Window, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
+    def imagine(self, window: History, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
         at_action = self._at_action(latent[:, None], action)
         following = predict(at_action)
         return at_action, following, self._at_latent(following)
@@ -167,7 +168,7 @@ class MarkovDynamics(Dynamics):
         return self.stack(latent.to(self.embedding.weight.dtype) + self.embedding(action))
 
 
-DYNAMICS: dict[str, Callable[[ModelConfig, int], Dynamics]] = {
+DYNAMICS: dict[str, Callable[[UniZeroModelConfig, int], Dynamics]] = {
     "transformer": lambda config, num_actions: TokenDynamics(config, num_actions, AttentionStack(config)),
     "gru": lambda config, num_actions: TokenDynamics(config, num_actions, RecurrentStack(config)),
     "recurrent": MarkovDynamics,

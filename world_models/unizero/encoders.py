@@ -17,6 +17,7 @@ from world_models.distributions import simnorm
 from world_models.unizero.config import GROUP, EncoderConfig
 
 SIDE = 64  # pixels of an image
+TOKEN_WIDTH = 16  # of the embedding of one discrete observation component
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky_relu": nn.LeakyReLU, "gelu": Gelu}
 
 
@@ -42,7 +43,7 @@ class ResidualBlock(nn.Module):
         return self.activation(self.shortcut(x) + self.inner(x))  # (B, C', H/s, W/s)
 
 
-class Encoder(nn.Module, ABC):
+class LatentEncoder(nn.Module, ABC):
     """Base class: encodes observations with any leading dimensions in one pass into latents (..., D) after SimNorm."""
 
     def __init__(self, spec: ObservationSpec) -> None:
@@ -59,7 +60,7 @@ class Encoder(nn.Module, ABC):
         """Encode observations (N, ...) to (N, D), before SimNorm."""
 
 
-class ImageEncoder(Encoder):
+class ImageEncoder(LatentEncoder):
     """Encodes images (64, 64, C) or (C, 64, 64), scaled by their bounds: 3,461,152 parameters as published."""
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
@@ -89,7 +90,7 @@ class ImageEncoder(Encoder):
         return self.linear(self.convolutions(frames).flatten(1))
 
 
-class VectorEncoder(Encoder):
+class VectorEncoder(LatentEncoder):
     """Encodes real vectors by `perceptron`."""
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
@@ -100,7 +101,7 @@ class VectorEncoder(Encoder):
         return self.layers(observation.to(next(self.parameters()).dtype))
 
 
-class TokenEncoder(Encoder):
+class TokenEncoder(LatentEncoder):
     """Encodes discrete components: each has its own rows of one embedding table, whose output a `perceptron` reads."""
 
     offset: Tensor
@@ -108,9 +109,9 @@ class TokenEncoder(Encoder):
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
         super().__init__(spec)
         components = spec.shape[0]
-        self.table = nn.Embedding(components * spec.vocabulary, config.token_width)
+        self.table = nn.Embedding(components * spec.vocabulary, TOKEN_WIDTH)
         self.register_buffer("offset", torch.arange(components) * spec.vocabulary, persistent=False)
-        self.layers = perceptron(components * config.token_width, width, config)
+        self.layers = perceptron(components * TOKEN_WIDTH, width, config)
 
     def features(self, observation: Tensor) -> Tensor:
         return self.layers(self.table(observation.long() + self.offset).flatten(1))
@@ -124,7 +125,7 @@ def perceptron(inputs: int, outputs: int, config: EncoderConfig) -> nn.Sequentia
     )
 
 
-ENCODERS: dict[str, Callable[[ObservationSpec, int, EncoderConfig], Encoder]] = {  # by kind of observation
+ENCODERS: dict[str, Callable[[ObservationSpec, int, EncoderConfig], LatentEncoder]] = {  # by kind of observation
     "image": ImageEncoder,
     "continuous": VectorEncoder,
     "discrete": TokenEncoder,

@@ -9,6 +9,11 @@ from torch import Tensor
 from world_models.unizero.config import SearchConfig
 from world_models.unizero.tree import Tree, normalise, root_children
 
+# The constants of Danihelka et al., section 3.4: actions m that the root tries at most, and c_visit of
+# sigma(q) = (c_visit + largest number of visits) q, with q normalised to 0 .. 1 by the range of the tree.
+MAX_CONSIDERED_ACTIONS = 16
+VISIT_OFFSET = 50.0
+
 
 def schedule(considered: int, simulations: int) -> list[list[int]]:
     """Plan sequential halving of m actions by n simulations: each phase tries each action n / (log2 m * m_i) times.
@@ -31,11 +36,10 @@ class Halving:
     """Sequential halving at B roots of a search: logits (B, A), and Gumbel numbers g (B, A) unless it has no noise."""
 
     def __init__(self, tree: Tree, logits: Tensor, noise: Tensor | None, config: SearchConfig) -> None:
-        self.tree, self.config = tree, config.gumbel
-        self.discount = config.tree.discount
+        self.tree, self.discount = tree, config.tree.discount
         self.logits = logits.double()
         self.start = self.logits if noise is None else self.logits + noise.double()  # g + logits, (B, A)
-        considered = min(config.gumbel.max_considered_actions, logits.shape[1])
+        considered = min(MAX_CONSIDERED_ACTIONS, logits.shape[1])
         self.phases = iter(schedule(considered, config.simulations))
         self.standing = torch.arange(logits.shape[1], device=logits.device).expand_as(self.start)  # (B, m_i)
 
@@ -75,4 +79,4 @@ class Halving:
 
     def _sigma(self, q: Tensor, visits: Tensor) -> Tensor:
         most, tree = visits.amax(1, keepdim=True), self.tree
-        return (self.config.visit_offset + most) * self.config.value_scale * normalise(q, tree.low, tree.high)
+        return (VISIT_OFFSET + most) * normalise(q, tree.low, tree.high)

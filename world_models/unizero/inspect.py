@@ -1,62 +1,55 @@
-"""Look into a UniZero checkpoint, what it has learned and predicts: `python -m world_models.unizero.inspect RUN`.
+"""Look into a UniZero checkpoint, at its attention and its predictions: `python -m world_models.unizero.inspect RUN`.
 
-Plays an episode without noise and writes into RUN/inspect: learned mu, sigma and span of each layer and head beside
-their start ("Learning to Focus", Figure 5), attention maps over the tokens of one window (its thesis, Figures 5, 8-10),
-the steps up to there in four rows (true and predicted reward, frames, policy before and after the search; Figures
-11-12), and one head's map with the frames of its strongest link (Figure 6). Prediction errors over all steps are
-printed, and stand with each step's numbers in trajectory.json.
+Plays an episode without noise and writes into RUN/inspect:
+
+- learned.png: learned mu, sigma and span of each layer and head beside their start ("Learning to Focus", Figure 5)
+- priors.png, attention.png: attention priors by distance, and attention maps over the tokens of one window
+- trajectory.png: reward, frames, and policy before and after the search, step by step (the thesis, Figures 11-12)
+- inspect.json, trajectory.json: the prediction errors over all steps, which are printed too, and each step's numbers
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 import tyro
 from matplotlib.figure import Figure
 
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import prior_tables
-from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import RunArgument
-from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
+from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.files import check_inside, make_inside, write_atomic
 from envs.registry import WORLDS, make_world
 from envs.spaces import Array
 from envs.terminal import say
-from world_models.settings import EvalSetup
+from world_models.evaluation import EvalEnvironments
+from world_models.settings import WorldModelComputeConfig
 from world_models.unizero import analysis
 from world_models.unizero import plots as model_plots
-from world_models.unizero.acting import load_model, with_simulations
-from world_models.unizero.analysis import Link, Trajectory
-from world_models.unizero.config import ComputeConfig, TrainConfig
-from world_models.unizero.networks import WorldModel
+from world_models.unizero.acting import UniZeroAgent
+from world_models.unizero.analysis import Trajectory
+from world_models.unizero.config import UniZeroConfig
+from world_models.unizero.networks import UniZeroModel
+
+COLUMNS = 10  # steps in the picture of the trajectory
 
 
 @dataclass(frozen=True)
 class Args(RunArgument):
-    """Draw what a run's latest checkpoint has learned, attends to and predicts, and measure its predictions.
+    """Draw the attention and the predictions of a run's latest checkpoint, and measure its predictions.
 
     What it wrote into RUN/inspect before is replaced.
     """
 
-    also: Repeatable = ()
-    """Further runs of the same model, such as other seeds: bars of learned values are then means over all of them."""
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of the environment and of the search's ties."""
-    max_episode_steps: Annotated[int, Bounds(1)] = analysis.MOST_STEPS
+    max_episode_steps: Annotated[int, Bounds(1)] = analysis.MAX_STEPS
     """Steps after which the episode is cut."""
-    last_step: int | None = None
-    """Step at which the drawn window ends (None: the last one whose reward is not 0, or else the last one)."""
-    columns: Annotated[int, Bounds(1)] = 10
-    """Steps in the picture of the trajectory; maps show as many as a training sequence has."""
-    layer: int | None = None
-    """Layer of the map that is linked to its frames, counted from 0 (None: where the strongest link is)."""
-    head: int | None = None
-    """Head of that map, counted from 0 (None: where the strongest link is)."""
     simulations: Annotated[int, Bounds(1)] | None = None
     """Expansions of each search (None: as in training)."""
     frames: bool = True
@@ -68,55 +61,43 @@ class Args(RunArgument):
 
 
 @dataclass(frozen=True)
-class Findings:
+class InspectedRun:
     """Everything that is drawn and written about one checkpoint."""
 
-    model: WorldModel
-    config: TrainConfig
+    model: UniZeroModel
+    config: UniZeroConfig
     step: int  # the checkpoint's
     seen: Trajectory
     errors: dict[str, Any]
-    values: dict[str, Array]  # (R, L, H) learned, by name
+    values: dict[str, Array]  # (1, L, H) learned, by name
     window: slice  # steps whose attention is drawn
     maps: Array  # (L, H, 2T, 2T) of these
     shown: slice  # steps in the picture of the trajectory
-    link: Link | None
     names: list[str]  # words for the actions
 
 
-def investigate(run: Path, args: Args) -> Findings:
+def investigate(run: Path, args: Args) -> InspectedRun:
     """Load, play and measure; nothing is written. Raises UserError for what cannot be done."""
-    device = ComputeConfig(args.device, args.threads).start()
-    model, config, step = load_model(run, device)
-    values = pooled(run, model, config, args.also)
-    setup, searched = EvalSetup.of(config, device), with_simulations(config, args.simulations)
+    device = WorldModelComputeConfig(args.device, args.threads).start()
+    agent = UniZeroAgent.load(run, device)
+    model, config, step = agent.model, agent.config, agent.step
+    setup, searched = EvalEnvironments.of(config, device), agent.with_simulations(args.simulations).config
     ours = setup.env.removeprefix("envs:") in WORLDS
     names = make_world(setup.env, **setup.env_kwargs).action_names if ours else ()
     if args.frames and not ours and not setup.env.startswith("ALE/"):  # pictures must be asked for
         setup = replace(setup, env_kwargs=setup.env_kwargs | {"render_mode": "rgb_array"})
-    seen = analysis.play(model, setup, searched, args.seed, args.max_episode_steps, args.frames)
-    window = analysis.chosen_window(seen, config.model.horizon, args.last_step)
-    maps = analysis.attention_maps(model, seen.latent[window], torch.from_numpy(seen.action[window]))
-    return Findings(
+    seen = analysis.play_trajectory(model, setup, searched, args.seed, args.max_episode_steps, args.frames)
+    window = analysis.chosen_window(seen, config.model.horizon)
+    maps = analysis.window_attention(model, seen.latent[window], torch.from_numpy(seen.action[window]))
+    return InspectedRun(
         model=model, config=config, step=step, seen=seen, errors=analysis.errors(seen, config.learner.gamma),
-        values=values, window=window, maps=maps, shown=slice(max(0, window.stop - args.columns), window.stop),
-        link=analysis.strongest_link(maps, model.causal, args.layer, args.head),
+        values={name: values[None] for name, values in analysis.learned_prior_values(model).items()},
+        window=window, maps=maps, shown=slice(max(0, window.stop - COLUMNS), window.stop),
         names=[*names, *(f"action {number}" for number in range(len(names), model.num_actions))],
     )  # fmt: skip
 
 
-def pooled(run: Path, model: WorldModel, config: TrainConfig, also: Sequence[str]) -> dict[str, Array]:
-    """Stack learned values (R, L, H) of a run and of further ones; raise UserError where one has another model."""
-    found = [analysis.learned_values(model)]
-    for other in also:
-        their_model, theirs, _ = load_model(other)
-        if theirs.model != config.model:
-            raise UserError(f"--also {other} is a run of another model than {run}: its values cannot be averaged")
-        found.append(analysis.learned_values(their_model))
-    return {name: np.stack([each[name] for each in found]) for name in found[0]}
-
-
-def draw(folder: Path, found: Findings) -> list[Path]:
+def draw_pictures(folder: Path, found: InspectedRun) -> list[Path]:
     """Draw all pictures; returns the files written."""
     figures, seen, first, model = dict[str, Figure](), found.seen, found.window.start, found.config.model
     form = f"{model.prior.kind} prior" if model.dynamics == "transformer" else f"{model.dynamics} dynamics"
@@ -126,10 +107,8 @@ def draw(folder: Path, found: Findings) -> list[Path]:
     steps = seen[found.shown]
     figures["trajectory.png"] = model_plots.trajectory(steps, title, found.names, caption, found.shown.start)
     if found.values:
-        runs = len(next(iter(found.values.values())))
-        over = f"\nmean and standard deviation of {runs} runs" if runs > 1 else ""
-        title = f"Learned attention priors\n{about}{over}"
-        figures["learned.png"] = plots.plot_learned_values(found.values, analysis.first_values(model), title)
+        title = f"Learned attention priors\n{about}"
+        figures["learned.png"] = plots.plot_learned_values(found.values, analysis.first_prior_values(model), title)
     priors = {layer: attention.prior for layer, attention in enumerate(found.model.attentions())}
     tables, meaning = prior_tables(priors, 2 * model.horizon)
     if tables:
@@ -138,16 +117,6 @@ def draw(folder: Path, found: Findings) -> list[Path]:
     if len(found.maps):
         title = f"Attention over steps {first} to {found.window.stop - 1}\n{about}"
         figures["attention.png"] = plots.plot_token_maps(found.maps, title, first)
-    if (link := found.link) is not None and seen.frames:
-        title = (
-            f"Strongest link of layer {link.layer}, head {link.head}: weight {link.weight:.2f}, {link.lift:.1f} times "
-            f"an even share, {abs(link.query - link.key)} tokens apart\n{about}"
-        )
-        words = [found.names[action] for action in seen.action[found.window]]
-        maps, frames = found.maps[link.layer, link.head], seen.frames[found.window]
-        figures["link.png"] = model_plots.link(maps, link.query, link.key, frames, title, words, first)
-    else:
-        (folder / "link.png").unlink(missing_ok=True)  # an earlier call's
     return [plots.save(figure, folder / name) for name, figure in figures.items()]
 
 
@@ -170,7 +139,7 @@ def error_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def facts(found: Findings, seed: int, pictures: list[str]) -> dict[str, Any]:
+def report_facts(found: InspectedRun, seed: int, pictures: list[str]) -> dict[str, Any]:
     """Give the content of inspect.json."""
     model, seen = found.config.model, found.seen
     return {
@@ -179,14 +148,13 @@ def facts(found: Findings, seed: int, pictures: list[str]) -> dict[str, Any]:
         "episode": {"steps": len(seen), "done": bool(seen.done[-1]), "return": float(seen.episode_return[-1])},
         "window": {"first_step": found.window.start, "last_step": found.window.stop - 1},
         "errors": found.errors,
-        "start": analysis.first_values(model),
+        "start": analysis.first_prior_values(model),
         "learned": {name: values.tolist() for name, values in found.values.items()},
-        "link": None if found.link is None else asdict(found.link),
         "pictures": pictures,
     }  # fmt: skip
 
 
-def steps(found: Findings) -> dict[str, Any]:
+def steps(found: InspectedRun) -> dict[str, Any]:
     """Give the content of trajectory.json: the errors, and the numbers of every step."""
     seen, gamma = found.seen, found.config.learner.gamma
     names = ("action", "reward", "predicted_reward", "value", "prior", "searched", "latent_error", "latent_change")
@@ -205,8 +173,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_inside(run, "inspect")
     found = investigate(run, args)
     folder = make_inside(run, "inspect")
-    written = draw(folder, found)
-    report = facts(found, args.seed, [path.name for path in written])
+    written = draw_pictures(folder, found)
+    report = report_facts(found, args.seed, [path.name for path in written])
     for name, content in (("trajectory.json", steps(found)), ("inspect.json", report)):
         write_atomic(folder / name, json.dumps(content, indent=1).encode())
         written.append(folder / name)

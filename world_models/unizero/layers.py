@@ -20,13 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks import GATES, Attention, Block
+from dqn_memory.blocks import Attention, Block
 from dqn_memory.blocks.attention import KeysValues
 from dqn_memory.blocks.block import select
 from dqn_memory.blocks.feed_forward import FeedForward, Gelu
-from dqn_memory.blocks.positions import rotate
 from dqn_memory.blocks.recurrence import Recurrence
-from world_models.unizero.config import ModelConfig
+from world_models.unizero.config import UniZeroModelConfig
 
 # ---- a trunk of tokens and the branches after it ---------------------------------------------------------------------
 # A search evaluates all actions of a node at once. What lies before the action is the same for all, so it is read once:
@@ -36,7 +35,7 @@ from world_models.unizero.config import ModelConfig
 TRUNK, PADDING = -1, -2
 
 
-class Columns(NamedTuple):
+class TokenColumns(NamedTuple):
     """Where the tokens of each row stand: T columns, S of the trunk and K of each round so far."""
 
     position: Tensor  # (B, T) int64: in the sequence; padding has the positions that follow
@@ -44,16 +43,16 @@ class Columns(NamedTuple):
     length: int  # of the longest sequence: all positions lie below
 
     @classmethod
-    def trunk(cls, length: int, real: Tensor) -> Columns:
+    def trunk(cls, length: int, real: Tensor) -> TokenColumns:
         """Place S tokens at 0 .. S-1, of which the first `real` (B,) are no padding."""
         position = torch.arange(length, device=real.device).expand(len(real), -1)
         return cls(position, torch.where(position < real[:, None], TRUNK, PADDING), length)
 
-    def grow(self, index: Tensor, branches: int) -> Columns:
+    def grow(self, index: Tensor, branches: int) -> TokenColumns:
         """Add a token to each branch, at position `index` (B,)."""
         new = torch.arange(branches, device=index.device).expand(len(index), -1)
         position = torch.cat((self.position, index[:, None].expand_as(new)), 1)
-        return Columns(position, torch.cat((self.branch, new), 1), self.length + 1)
+        return TokenColumns(position, torch.cat((self.branch, new), 1), self.length + 1)
 
     def reach(self, queries: int) -> Reach:
         """Tell what the newest Q columns see: the trunk before them, and their own branch up to themselves."""
@@ -77,7 +76,7 @@ class Reach(NamedTuple):
         return Reach(position, distance, hidden, self.length)
 
 
-def attend(
+def attend_branches(
     attention: Attention, x: Tensor, memory: KeysValues | None, reach: Reach, queries: int
 ) -> tuple[Tensor, KeysValues]:
     """Compute the outputs (B, Q, D) of the last Q of the new columns x (B, N, D), and keys and values of all T columns.
@@ -86,8 +85,6 @@ def attend(
     """
     packed = attention.project_in(x).unflatten(-1, (3, attention.heads, -1)).permute(2, 0, 3, 1, 4)
     query, key, value = packed.unbind()  # (B, H, N, hd)
-    if attention.rotary:
-        query, key = (rotate(part, reach.position[:, None]) for part in (query, key))
     if memory is not None:
         key, value = torch.cat((memory[0], key), 2), torch.cat((memory[1], value), 2)
     with torch.autocast(x.device.type, enabled=False):
@@ -106,22 +103,21 @@ def attend(
 
 # ---- layers and stacks -----------------------------------------------------------------------------------------------
 class Layer(nn.Module):
-    """Pre-LN layer: x = gate(x, Mix(LN x)), then x = gate(x, FeedForward(LN x)).
+    """Pre-LN layer: x = x + Mix(LN x), then x = x + FeedForward(LN x).
 
     `mixer` is the block that mixes tokens, under its name in a checkpoint.
     """
 
-    def __init__(self, config: ModelConfig, **mixer: Block) -> None:
+    def __init__(self, config: UniZeroModelConfig, **mixer: Block) -> None:
         super().__init__()
         for name, block in mixer.items():
             self.add_module(name, block)
         self.feed_forward = FeedForward(config.width, 4, config.dropout, Gelu())
         self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in range(2))
-        self.gates = nn.ModuleList(GATES[config.gate](config.width) for _ in range(2))
 
     def _leave(self, x: Tensor, y: Tensor) -> Tensor:
-        x = self.gates[0](x, y)
-        return self.gates[1](x, self.feed_forward(self.norms[1](x)))
+        x = x + y
+        return x + self.feed_forward(self.norms[1](x))
 
 
 class AttentionLayer(Layer):
@@ -129,9 +125,9 @@ class AttentionLayer(Layer):
 
     attention: Attention
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: UniZeroModelConfig) -> None:
         prior = config.prior.build(config.heads, 2 * config.horizon)
-        super().__init__(config, attention=Attention(config.width, config.heads, prior, config.dropout, config.rotary))
+        super().__init__(config, attention=Attention(config.width, config.heads, prior, config.dropout))
         self.dropout = nn.Dropout(config.dropout)  # of the attention's output; the feed-forward block has its own
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -144,7 +140,7 @@ class AttentionLayer(Layer):
 
     def branch(self, x: Tensor, memory: KeysValues | None, reach: Reach, queries: int) -> tuple[Tensor, KeysValues]:
         """Compute the last Q of the new columns x (B, N, D), (B, Q, D), and keys and values: see `attend`."""
-        y, memory = attend(self.attention, self.norms[0](x), memory, reach, queries)
+        y, memory = attend_branches(self.attention, self.norms[0](x), memory, reach, queries)
         return self._leave(x[:, -queries:], self.dropout(y)), memory
 
 
@@ -153,7 +149,7 @@ class RecurrentLayer(Layer):
 
     memory: Recurrence
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: UniZeroModelConfig) -> None:
         super().__init__(config, memory=Recurrence("gru", config.width, config.dropout))
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -166,7 +162,7 @@ class RecurrentLayer(Layer):
         return self._leave(x[:, None], y[:, None])[:, 0], state
 
 
-class Stack(nn.Module, ABC):
+class TokenStack(nn.Module, ABC):
     """Layers and a last LayerNorm."""
 
     causal = True
@@ -192,10 +188,10 @@ class Stack(nn.Module, ABC):
         """Compute the outputs one token further in each branch."""
 
 
-class AttentionStack(Stack):
+class AttentionStack(TokenStack):
     """Transformer layers; the prior decides whether they are causal."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: UniZeroModelConfig) -> None:
         super().__init__((AttentionLayer(config) for _ in range(config.layers)), config.width)
         self.causal = all(layer.attention.causal for layer in self.attention_layers())
 
@@ -208,7 +204,7 @@ class AttentionStack(Stack):
         if not self.causal:
             tokens = trunk.repeat_interleave(branches, 0)  # (B K, S, D)
             return self._reread(tokens, new, index)
-        columns = Columns.trunk(trunk.shape[1], index).grow(index, branches)
+        columns = TokenColumns.trunk(trunk.shape[1], index).grow(index, branches)
         x, reach, memories = torch.cat((trunk, new), 1), columns.reach(trunk.shape[1] + branches), []
         for layer in self.attention_layers():
             queries = branches if layer is self.layers[-1] else x.shape[1]
@@ -242,10 +238,10 @@ class AttentionStack(Stack):
         return self.norm(last.last(x, end + 1)).view_as(new), (tokens, index, None)
 
 
-class RecurrentStack(Stack):
+class RecurrentStack(TokenStack):
     """Recurrent layers, in the place of the transformer."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: UniZeroModelConfig) -> None:
         super().__init__((RecurrentLayer(config) for _ in range(config.layers)), config.width)
 
     def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
@@ -273,7 +269,7 @@ class RecurrentStack(Stack):
 class FeedForwardStack(nn.Module):
     """Residual position-wise layers and a last LayerNorm: MuZero's dynamics, which have no memory."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: UniZeroModelConfig) -> None:
         super().__init__()
         blocks: list[Block] = [FeedForward(config.width, 4, config.dropout, Gelu()) for _ in range(config.layers)]
         self.blocks = nn.ModuleList(blocks)

@@ -14,15 +14,15 @@ from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from envs.packages import in_own_code
 from world_models.distributions import simnorm, value_code
-from world_models.unizero.config import GROUP, ModelConfig
-from world_models.unizero.dynamics import DYNAMICS, Window
+from world_models.unizero.config import GROUP, UniZeroModelConfig
+from world_models.unizero.dynamics import DYNAMICS, History
 from world_models.unizero.encoders import ENCODERS
 
-__all__ = ["Expansion", "Predictions", "Window", "WorldModel", "build"]
+__all__ = ["Expansion", "History", "UniZeroModel", "UniZeroPredictions", "build_unizero"]
 
 
 @dataclass(frozen=True)
-class Predictions:
+class UniZeroPredictions:
     """The heads' outputs for a training sequence; R = 2 support + 1."""
 
     reward: Tensor  # (B, T, R) logits, at the actions
@@ -41,15 +41,15 @@ class Expansion:
     value: Tensor  # (B,)
 
 
-class WorldModel(nn.Module):
-    """UniZero (Pu et al. 2024) with temporal priors; see ModelConfig for the forms.
+class UniZeroModel(nn.Module):
+    """UniZero (Pu et al. 2024) with temporal priors; see UniZeroModelConfig for the forms.
 
     Symbols: D latent width, A actions, W = `config.pairs` steps of history in a search window. `root` and
     `expand` compute their window anew at each call, so a row's result depends on that row alone (in eval mode;
     batch normalisation in training mode is the exception, and only `encode` has it).
     """
 
-    def __init__(self, config: ModelConfig, spec: ObservationSpec, num_actions: int) -> None:
+    def __init__(self, config: UniZeroModelConfig, spec: ObservationSpec, num_actions: int) -> None:
         super().__init__()
         self.config, self.spec, self.num_actions = config, spec, num_actions
         self.code = value_code(config.support)
@@ -64,10 +64,10 @@ class WorldModel(nn.Module):
         """Encode observations (B, ..., observation) as SimNorm'd latents (B, ..., D)."""
         return self.encoder(observation)
 
-    def forward(self, latent: Tensor, action: Tensor, lengths: Tensor | None = None) -> Predictions:
+    def forward(self, latent: Tensor, action: Tensor, lengths: Tensor | None = None) -> UniZeroPredictions:
         """Predict for T <= horizon steps of latents (B, T, D) and actions (B, T), of which `lengths` (B,) are real."""
         at_latent, at_action = self.dynamics(latent, action, self.predict, lengths)
-        return Predictions(
+        return UniZeroPredictions(
             reward=self.heads["reward"](at_action),
             next_latent=self.predict(at_action),
             policy=self.heads["policy"](at_latent),
@@ -78,12 +78,12 @@ class WorldModel(nn.Module):
         """Estimate values (B, T) of observed latents (B, T, D), each with the steps before it; T <= horizon."""
         return self.code.decode(self.heads["value"](self.dynamics.observe(latent, action, self.predict, lengths)))
 
-    def root(self, history: Window, latent: Tensor) -> tuple[Tensor, Tensor]:
+    def root(self, history: History, latent: Tensor) -> tuple[Tensor, Tensor]:
         """Evaluate the current latent (B, D) with its history: policy logits (B, A) and value (B,)."""
         at_latent = self.dynamics.root(history, latent)
         return self.heads["policy"](at_latent), self.code.decode(self.heads["value"](at_latent))
 
-    def expand(self, history: Window, latent: Tensor, action: Tensor) -> Expansion:
+    def expand(self, history: History, latent: Tensor, action: Tensor) -> Expansion:
         """Predict the outcome of action (B,) at a node with latent (B, D) and the history before it.
 
         With K alternative actions (B, K) everything is (B, K, ...).
@@ -96,12 +96,12 @@ class WorldModel(nn.Module):
         reward, value = self.code.decode(logits)
         return Expansion(reward, following, self.heads["policy"](at_latent), value)
 
-    def window(self, batch: int) -> Window:
+    def window(self, batch: int) -> History:
         """Make an empty history of B rows."""
         like, pairs = next(self.parameters()), self.config.pairs
         dtype = torch.promote_types(like.dtype, torch.float32)
         action = torch.zeros(batch, pairs, dtype=torch.int64, device=like.device)
-        return Window(like.new_zeros(batch, pairs, self.config.width, dtype=dtype), action, action.new_zeros(batch))
+        return History(like.new_zeros(batch, pairs, self.config.width, dtype=dtype), action, action.new_zeros(batch))
 
     def predict(self, at_action: Tensor) -> Tensor:
         """Predict next latents (..., D) from features at actions (..., D)."""
@@ -112,26 +112,12 @@ class WorldModel(nn.Module):
         return [module for module in self.dynamics.modules() if isinstance(module, Attention)]
 
     def regularisation(self) -> Tensor:
-        """Compute the penalty on the spans of all layers and on the heads' likeness; a scalar."""
-        total, prior = next(self.parameters()).new_zeros(()), self.config.prior
+        """Compute the penalty on the spans of all layers; a scalar."""
+        prior = self.config.prior
         spans = [attention.prior.span() for attention in self.attentions() if "span" in attention.prior.learns]
         if spans and prior.regulariser != "none":
-            total = total + prior.regulariser_weight * PENALTIES[prior.regulariser](torch.stack(spans))
-        return total + self.config.span_diversity * self.likeness() if self.config.span_diversity else total
-
-    def likeness(self) -> Tensor:
-        """Average exp(-(a - b)^2 / 2) over pairs of heads of a layer, for each learned quantity; the sum of all.
-
-        A term is 1 where all heads are equal and 0 where they are many tokens apart. Its gradient is zero at equal
-        starting values: it keeps heads apart after the task has separated them.
-        """
-        values = [value for attention in self.attentions() for value in attention.prior.learned().values()]
-        total = next(self.parameters()).new_zeros(())
-        for value in values:
-            heads = len(value)
-            alike = torch.exp(-0.5 * (value[:, None] - value).square()).sum() - heads
-            total = total + alike / max(heads * (heads - 1), 1)
-        return total
+            return prior.regulariser_weight * PENALTIES[prior.regulariser](torch.stack(spans))
+        return next(self.parameters()).new_zeros(())
 
     @torch.no_grad()
     def project(self) -> None:
@@ -167,11 +153,11 @@ def _head(width: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, width), Gelu(), nn.Linear(width, outputs))
 
 
-def build(config: ModelConfig, spec: ObservationSpec, num_actions: int) -> WorldModel:
+def build_unizero(config: UniZeroModelConfig, spec: ObservationSpec, num_actions: int) -> UniZeroModel:
     """Build the model for one environment, drawn from the global generator: the caller forks and seeds it."""
     config.check()
     try:
-        return WorldModel(config, spec, num_actions)
+        return UniZeroModel(config, spec, num_actions)
     except ValueError as error:  # the blocks know nothing of command lines; their sentence serves as it is
         if in_own_code(error):
             raise

@@ -1,7 +1,4 @@
-"""Pictures of UniZero: an episode with what the model predicted, and one link of an attention map.
-
-A window of T steps has the 2T tokens z_0 a_0 z_1 a_1 ...: a latent and an action for each step.
-"""
+"""The picture of an episode with the predictions of UniZero's model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +7,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.patches import ConnectionPatch, Rectangle
+from matplotlib.patches import Rectangle
 
-from dqn_memory.analysis.plots import GREY, INK, MAP, MARK, hide_frame, map_panel, new_figure, styled
+from dqn_memory.analysis.plots import GREY, INK, MAP, MARK, hide_frame, new_figure, styled
 from envs.spaces import Array
 from world_models.unizero.analysis import Trajectory
 
@@ -22,9 +19,9 @@ MANY = 8  # from so many actions on, probabilities are colours without numbers
 
 @styled
 def trajectory(shown: Trajectory, title: str, names: Sequence[str], caption: str = "", first_step: int = 0) -> Figure:
-    """Four rows: true and predicted reward, frames, prior and searched policy (thesis, Figures 11-12).
+    """Draw four rows: true and predicted reward, frames, prior and searched policy (thesis, Figures 11-12).
 
-    A frame marks the action that was taken, `names` are words for the actions; without pictures there are three rows.
+    A frame marks the action that was taken. `names` are words for the actions. Without pictures there are three rows.
     """
     frames, (steps, actions) = shown.frames, shown.prior.shape
     figure_width = max(SIDE * steps, 5.6)
@@ -59,20 +56,20 @@ def _rewards(panel: Axes, reward: Array, predicted: Array, first_step: int, capt
     panel.legend(loc="upper right", ncols=2, borderaxespad=0.1)
 
 
-def _film(panel: Axes, frames: Sequence[Array], first_step: int, share: float, marked: Sequence[int] = ()) -> None:
-    """Pictures centred on whole numbers, as wide as this share of the room between them; some are marked."""
+def _film(panel: Axes, frames: Sequence[Array], first_step: int, share: float) -> None:
+    """Draw pictures centred on whole numbers, as wide as this share of the room between them."""
     for index, frame in enumerate(frames):
         middle, half = first_step + index, 0.48 * share
         panel.imshow(frame, extent=(middle - half, middle + half, 0, 1), aspect="auto", interpolation="nearest")
-        edge: Any = {"edgecolor": MARK, "linewidth": 2} if index in marked else {"edgecolor": GREY, "linewidth": 0.6}
-        panel.add_patch(Rectangle((middle - half, 0), 2 * half, 1, fill=False, clip_on=False, **edge))
+        edge: Any = {"fill": False, "clip_on": False, "edgecolor": GREY, "linewidth": 0.6}
+        panel.add_patch(Rectangle((middle - half, 0), 2 * half, 1, **edge))
     panel.set(xlim=(first_step - 0.5, first_step + len(frames) - 0.5), ylim=(0, 1), yticks=[])
     panel.tick_params(length=0)
     hide_frame(panel, ticks=True)
 
 
 def _policy(panel: Axes, policy: Array, action: Array, names: Sequence[str], first_step: int) -> AxesImage:
-    """Probabilities (T, A), an action a row."""
+    """Draw probabilities (T, A), an action a row."""
     steps, actions = policy.shape
     extent = (first_step - 0.5, first_step + steps - 0.5, actions - 0.5, -0.5)
     image = panel.imshow(policy.T, cmap=MAP, vmin=0, vmax=1, extent=extent, aspect="auto", interpolation="nearest")
@@ -87,40 +84,3 @@ def _policy(panel: Axes, policy: Array, action: Array, names: Sequence[str], fir
             where: Any = {"ha": "center", "va": "center", "fontsize": 7.5, "color": colour}
             panel.text(first_step + index, number, f"{value:.2f}", **where)
     return image
-
-
-@styled
-def link(
-    weights: Array, query: int, key: int, frames: Sequence[Array], title: str,
-    actions: Sequence[str], first_step: int = 0,
-) -> Figure:  # fmt: skip
-    """One head's map (2T, 2T) and the pictures at its strongest link (thesis, Figure 6).
-
-    `query` and `key` are token numbers, `frames` T pictures, `actions` what was done at each step, in words. The
-    window's pictures stand along the map's keys; the two that the link joins stand beside it.
-    """
-    steps, ratio = len(frames), frames[0].shape[0] / frames[0].shape[1]
-    slot = 6.0 / steps  # inches along the map
-    tall = min(slot * ratio, 1.2)
-    figure = new_figure(10.4, tall + 6.4, title)
-    grid = figure.add_gridspec(3, 2, width_ratios=[1.75, 1], height_ratios=[tall, 2.3, 2.3])
-    film, panel = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1:, 0])
-    _film(film, frames, first_step, tall / ratio / slot, (key // 2, query // 2))
-    film.set_xticks([])
-    image = map_panel(panel, weights, first_step)
-    panel.set_aspect("auto")
-    panel.set(xlabel="key: step of the episode (latent, then action)", ylabel="query: step of the episode")
-    figure.colorbar(image, ax=panel, location="bottom", label="attention weight", aspect=40, shrink=0.7)
-    corner = (first_step + key / 2, first_step + query / 2)
-    panel.add_patch(Rectangle(corner, 0.5, 0.5, fill=False, edgecolor=MARK, linewidth=2.2))
-    for row, role, token in ((1, "key", key), (2, "query", query)):
-        other, step = figure.add_subplot(grid[row, 1]), token // 2
-        seen = f"what was seen at step {first_step + step}"
-        words = f"the action at step {first_step + step} ({actions[step]})" if token % 2 else seen
-        other.imshow(frames[step], interpolation="nearest")
-        other.set(title=f"{role}: {words}", xticks=[], yticks=[])
-        other.spines[:].set(visible=True, edgecolor=MARK, linewidth=1.6)
-        ends: Any = {"coordsA": panel.transData, "coordsB": other.transAxes}
-        line: Any = {"color": MARK, "linewidth": 1.2, "arrowstyle": "-|>", "mutation_scale": 12}
-        figure.add_artist(ConnectionPatch((corner[0] + 0.5, corner[1] + 0.25), (0, 0.5), **ends, **line))
-    return figure

@@ -1,7 +1,7 @@
 """Replay on the training device: a ring of columns, each one step of N parallel environments.
 
 An environment's episodes lie in it without gaps, so a sequence is one gather over consecutive columns. The published
-buffer stores segments of 400 steps, with the first steps of the next one copied after it. Here `segment_length` cuts a
+buffer stores segments of 400 steps, with the first steps of the next one copied after it. Here the segment's end cuts a
 sequence's mask instead, and the steps that would be copied lie in the following columns anyway.
 """
 
@@ -13,7 +13,9 @@ from torch import Tensor
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.ring import Ring
-from world_models.unizero.config import ReplayConfig
+from world_models.unizero.config import UniZeroReplayConfig
+
+SEGMENT_LENGTH = 400  # steps of the published buffer's segments, counted from the episode's start
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Contexts:
     count: Tensor  # (B, T) int64, 0 .. W: how many of the W steps before each one are of its episode
 
 
-class Replay(Ring):
+class SequenceReplay(Ring):
     """A ring of columns x N cells.
 
     A sequence of T = `horizon` steps can be drawn once the n = `lookahead` steps after it are stored, which its value
@@ -51,8 +53,8 @@ class Replay(Ring):
     """
 
     def __init__(
-        self, config: ReplayConfig, spec: ObservationSpec, num_actions: int, num_envs: int, device: torch.device,
-        horizon: int, lookahead: int, history: int = 0,
+        self, config: UniZeroReplayConfig, spec: ObservationSpec, num_actions: int, num_envs: int, device: torch.device,
+        horizon: int, lookahead: int, history: int = 0, segment_length: int = SEGMENT_LENGTH,
     ) -> None:  # fmt: skip
         self.reach = horizon + lookahead
         columns = config.capacity // num_envs
@@ -63,7 +65,7 @@ class Replay(Ring):
             )
         super().__init__(columns, num_envs, device)
         self.config, self.spec, self.num_actions = config, spec, num_actions
-        self.horizon, self.history = horizon, history
+        self.horizon, self.history, self.segment_length = horizon, history, segment_length
         final = {"next_observation": (spec.dtype, spec.shape)} if config.final_observations else {}
         self.allocate(
             observation=(spec.dtype, spec.shape),
@@ -104,8 +106,7 @@ class Replay(Ring):
         newest = self.written - 1
         column = newest - (newest - slot) % self.num_columns
         time = self.cells["time"].cpu()[slot, env]
-        segment = self.config.segment_length
-        back = time % segment if segment else time  # the mask hides what lies behind the segment of a sequence's first
+        back = time % self.segment_length  # the mask hides what lies behind the segment of a sequence's first
         start = column - back.clamp(max=self.horizon - 1)
         first, stop = self._drawable_columns()
         known = (column >= 0) & (start >= first) & (start < stop)
@@ -133,9 +134,8 @@ class Replay(Ring):
         left = real.sum(1)
         cut = (done & ~self._at("terminated", columns, envs) & real).any(1) & self.config.final_observations
         policy = self._at("policy", columns[:, : self.horizon], envs)
-        inside = mask = real[:, : self.horizon]
-        if segment := self.config.segment_length:
-            mask = inside & (offset[: self.horizon] < segment - self._at("time", columns[:, :1], envs).long() % segment)
+        inside, begins = real[:, : self.horizon], self._at("time", columns[:, :1], envs).long()  # (B, T), (B, 1)
+        mask = inside & (offset[: self.horizon] < self.segment_length - begins % self.segment_length)
         return Sequences(
             observation=self._observations(columns, env, left, cut),
             action=torch.where(real, self._at("action", columns, envs), 0).long(),

@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dqn_memory.runs.common import Engine
-from dqn_memory.runs.cuda_graph import Captured, mapped
-from world_models.unizero import compiled_tree, tree
-from world_models.unizero.config import SearchConfig, TreeConfig
+from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.errors import require
+from world_models.unizero.config import SearchConfig
 from world_models.unizero.gumbel import Halving
-from world_models.unizero.networks import Window, WorldModel
+from world_models.unizero.networks import History, UniZeroModel
 from world_models.unizero.tree import Tree, init_tree, read_order, root_children
 
-MANY = 96  # actions times roots from which on a CPU gains hardly anything by querying whole nodes
-FEW = 64  # roots up to which a CPU walks all trees before an accelerator has launched the tensor operations
+MANY = 96  # actions times roots; above that a CPU gains hardly anything by querying all actions of a node at once
+DIRICHLET_FRACTION, DIRICHLET_ALPHA = 0.25, 0.3  # share of noise in the root's prior, and the noise's concentration
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class SearchResult:
     latent: Tensor  # (B, W + S + 1, D): of the history, the root and the nodes
 
 
-def draw(
+def draw_numbers(
     config: SearchConfig, batch: int, actions: int, generator: torch.Generator, evaluation: bool = False
 ) -> SearchNumbers:
     """Draw all random numbers of one search, on the generator's device."""
@@ -63,35 +64,97 @@ def draw(
         return SearchNumbers(ties, None, action)
     if config.root == "gumbel":
         return SearchNumbers(ties, -(-uniform(actions).clamp(min=tiny).log()).log(), action)
-    alpha = torch.full((batch, actions), config.dirichlet_alpha, dtype=torch.float64, device=device)
+    alpha = torch.full((batch, actions), DIRICHLET_ALPHA, dtype=torch.float64, device=device)
     gamma = torch._standard_gamma(alpha, generator=generator).clamp(min=tiny)
     return SearchNumbers(ties, gamma / gamma.sum(1, keepdim=True), action)
 
 
 @torch.no_grad()
-def search(
-    functions: Functions, history: Window, latent: Tensor, numbers: SearchNumbers, config: SearchConfig
+def tree_search(
+    functions: Functions, history: History, latent: Tensor, numbers: SearchNumbers, config: SearchConfig
 ) -> SearchResult:
     """Search from the latents (B, D) of B current observations, each with its own history.
 
-    Shapes are static, and the torch backend copies nothing to the host.
+    The model is queried on its device; the trees are walked on the CPU.
     """
     logits, predicted = functions.root(history, latent)
-    on_host = _on_host(config, latent)
-    device = torch.device("cpu") if on_host else latent.device  # of the trees
+    tree, halving = plant(logits, history, numbers, config)
+    actions = logits.shape[1]
+    many = logits.device.type == "cpu" and logits.numel() > MANY
+    alternatives = actions if functions.shares and not many else 1
+    latents = grow(functions, tree, numbers.ties.cpu(), halving, history.latent, latent, config, alternatives)
+    return harvest(tree, latents, predicted, halving, config.tree.discount)
+
+
+def plant(
+    logits: Tensor, history: History, numbers: SearchNumbers, config: SearchConfig
+) -> tuple[Tree, Halving | None]:
+    """Make trees of the roots alone, on the CPU, and the halving of Gumbel roots."""
     prior = logits.double().softmax(-1)
     if numbers.noise is not None and config.root == "puct":
-        prior = (1.0 - config.dirichlet_fraction) * prior + config.dirichlet_fraction * numbers.noise
-    grown = init_tree(prior.to(device), config.simulations, history.action.to(device), history.count.to(device))
-    numbers = mapped(lambda each: each.to(device), numbers)
-    halving = None if config.root == "puct" else Halving(grown, logits.to(device), numbers.noise, config)
-    work = Simulations(grown, config.tree, numbers.ties, halving, history.latent, latent)
-    if on_host:
-        whole = _queries_nodes(config, functions, prior)
-        latents = work.on_host(functions, logits.shape[1] if whole else 1)
+        prior = (1.0 - DIRICHLET_FRACTION) * prior + DIRICHLET_FRACTION * numbers.noise
+    tree = init_tree(prior.cpu(), config.simulations, history.action.cpu(), history.count.cpu())
+    if config.root == "puct":
+        return tree, None
+    noise = None if numbers.noise is None else numbers.noise.cpu()
+    return tree, Halving(tree, logits.cpu(), noise, config)
+
+
+def forced_actions(ties: Tensor, halving: Halving | None) -> Iterator[tuple[int, Tensor]]:
+    """Yield the number of a simulation and the root's actions (B, n) from it on, -1 where the tree chooses.
+
+    `ties` are (B, S, S). Ask for the next actions when these n simulations are done.
+    """
+    batch, size, _ = ties.shape
+    begin, free = 0, torch.full((batch, size), -1)
+    while begin < size:
+        forced = free if halving is None else halving.phase(begin)
+        yield begin, forced
+        begin += forced.shape[1]
+
+
+def grow(
+    functions: Functions, tree: Tree, ties: Tensor, halving: Halving | None, history: Tensor, latent: Tensor,
+    config: SearchConfig, alternatives: int,
+) -> Tensor:  # fmt: skip
+    """Run all S simulations, which add S nodes to each of B trees.
+
+    A query of the model covers one action (`alternatives` 1), or all A actions of a node. Both give the same trees. At
+    least half of the nodes of a tree are leaves, so queries by node are fewer. The actions of a query share the tokens
+    before them, so that it costs little more than one action.
+
+    Takes the latents before the root, `history` (B, W, D), and the root's `latent` (B, D). Returns the latents of
+    history, root and nodes (B, W + 1 + S, D).
+    """
+    from world_models.unizero.compiled_tree import Runner  # needs numba
+
+    size, pairs = ties.shape[1], history.shape[1]
+    runner = Runner(tree, config.tree.discount, ties, alternatives)
+    latents = allocate(history, latent, size * alternatives)
+    free = pairs + 1  # index after the last latent so far
+    every = torch.arange(alternatives, device=latents.device).repeat(len(latents), 1)
+    for begin, forced in forced_actions(ties, halving):
+        while (order := runner.advance(begin, forced)) is not None:
+            query = order.to(latents.device)
+            found, new = functions.outcome(latents, query, every if runner.whole else query[:, -1])
+            latents[:, free : free + alternatives] = new.view(len(new), alternatives, -1)
+            runner.record(found.cpu())
+            free += alternatives
+    return torch.cat((latents[:, :pairs], _take(latents, runner.number.to(latents.device) + pairs)), 1)
+
+
+def harvest(tree: Tree, latents: Tensor, predicted: Tensor, halving: Halving | None, discount: float) -> SearchResult:
+    """Read the result of a search from its trees."""
+    visits, _ = root_children(tree, discount)
+    if halving is None:
+        policy, action = visits / visits.sum(1, keepdim=True).double(), visits.argmax(1)
     else:
-        latents = work.on_device(functions)
-    return _result(grown, latents, predicted, halving, config.tree.discount)
+        policy, action = halving.improved(predicted.cpu().double()), halving.best()
+    return SearchResult(
+        visits=visits.to(latents.device), policy=policy.to(latents.device),
+        value=tree.value[:, 0].to(latents.device), action=action.to(latents.device),
+        predicted=predicted, tree=tree, latent=latents,
+    )  # fmt: skip
 
 
 def probabilities(visits: Tensor, temperature: float) -> Tensor:
@@ -103,7 +166,7 @@ def probabilities(visits: Tensor, temperature: float) -> Tensor:
     return power / power.sum(1, keepdim=True)
 
 
-def play(result: SearchResult, numbers: SearchNumbers, config: SearchConfig, temperature: float) -> Tensor:
+def choose_actions(result: SearchResult, numbers: SearchNumbers, config: SearchConfig, temperature: float) -> Tensor:
     """Choose actions (B,): sampled by visits at a temperature, the best one at temperature 0 (evaluation).
 
     A Gumbel root has sampled already: its action is the winner of the halving.
@@ -115,45 +178,21 @@ def play(result: SearchResult, numbers: SearchNumbers, config: SearchConfig, tem
     return (reached <= number).sum(1)
 
 
-def _on_host(config: SearchConfig, latent: Tensor) -> bool:
-    """Decide whether compiled loops on the CPU walk the trees of roots (B, D)."""
-    few = latent.device.type == "cpu" or len(latent) <= FEW or config.query_per == "node"
-    return config.backend == "compiled" or (config.backend == "auto" and few)
-
-
-def _queries_nodes(config: SearchConfig, functions: Functions, prior: Tensor) -> bool:
-    """Decide whether one query covers all actions of a node; prior (B, A)."""
-    few = prior.device.type != "cpu" or prior.numel() <= MANY
-    return config.query_per == "node" or (config.query_per == "auto" and functions.shares and few)
-
-
-def _result(grown: Tree, latents: Tensor, predicted: Tensor, halving: Halving | None, discount: float) -> SearchResult:
-    visits, _ = root_children(grown, discount)
-    if halving is None:
-        policy, action = visits / visits.sum(1, keepdim=True).double(), visits.argmax(1)
-    else:
-        policy, action = halving.improved(predicted.to(visits.device).double()), halving.best()
-    return SearchResult(
-        visits=visits.to(latents.device), policy=policy.to(latents.device),
-        value=grown.value[:, 0].to(latents.device), action=action.to(latents.device),
-        predicted=predicted, tree=grown, latent=latents,
-    )  # fmt: skip
-
-
 class Functions(NamedTuple):
     """What planning asks of a model in evaluation mode, as functions of tensors."""
 
     encode: Callable[[Tensor], Tensor]  # observations (B, ...) -> latents (B, D)
-    root: Callable[[Window, Tensor], tuple[Tensor, Tensor]]  # histories, latents -> logits (B, A) and values (B,)
+    root: Callable[[History, Tensor], tuple[Tensor, Tensor]]  # histories, latents -> logits (B, A) and values (B,)
     outcome: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # latents, order, action: see `outcome`
     shares: bool  # whether one query of K actions (B, K) reads their common history only once
 
 
-def make_functions(engine: Engine, model: WorldModel, backend: str = "inductor") -> Functions:
+def make_functions(engine: Engine, model: UniZeroModel, backend: str = "inductor") -> Functions:
     """Execute a model's functions eagerly, compiled or as captured CUDA graphs; they follow its weights.
 
-    The loop over simulations and the choices inside trees stay where `SearchConfig.backend` puts them.
+    The loop over simulations and the choices inside trees are never part of a graph: numba walks the trees on the CPU.
     """
+    require(find_spec("numba"), "UniZero's search needs numba, which is missing: pip install 'dqn-memory[fast]'")
 
     def ask(latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         return outcome(model, latents, order, action)
@@ -163,7 +202,7 @@ def make_functions(engine: Engine, model: WorldModel, backend: str = "inductor")
     return Functions(wrap(model.encode), wrap(model.root), wrap(ask), model.causal)
 
 
-def outcome(model: WorldModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+def outcome(model: UniZeroModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Answer an order (B, 2 W + 3), see `read_order`, whose windows are indices into `latents` (B, W + 1 + N, D).
 
     Returns reward, value and policy of the action (B,) as (B, 2 + A) float64, and the new latent (B, D); of K
@@ -173,72 +212,12 @@ def outcome(model: WorldModel, latents: Tensor, order: Tensor, action: Tensor) -
     pairs = window.action.shape[1]
     before = _take(latents, window.latent.squeeze(-1))
     here = _take(latents, node.unsqueeze(1) + pairs).squeeze(1)
-    new = model.expand(Window(before, window.action, window.count), here, action)
+    new = model.expand(History(before, window.action, window.count), here, action)
     scalars = torch.stack((new.reward, new.value), -1).double()
     return torch.cat((scalars, new.policy.double().softmax(-1)), -1), new.latent.to(latents.dtype)
 
 
-class Simulations(NamedTuple):
-    """All simulations of a search: S new nodes for each of B trees.
-
-    The model is queried for every tried action, or on the host once for all actions of each node that is visited. Both
-    build the same trees. At least half of the nodes of a tree are leaves, so queries by node are fewer; trees then also
-    advance on their own, so there are as many queries as the tree with most inner nodes has. The actions of a query
-    share what lies before them, so it costs little more than one action.
-    """
-
-    tree: Tree  # on the device where it is walked
-    config: TreeConfig
-    ties: Tensor  # (B, S, S), beside the tree
-    halving: Halving | None
-    history: Tensor  # (B, W, D) latents before the root
-    latent: Tensor  # (B, D)
-
-    def phases(self) -> Iterator[tuple[int, Tensor]]:
-        """Yield the number of a simulation and the root's actions (B, n) from it on, -1 where the tree chooses.
-
-        Ask for the next ones when these n simulations are done.
-        """
-        batch, size, _ = self.ties.shape
-        begin, free = 0, torch.full((batch, size), -1, device=self.ties.device)
-        while begin < size:
-            forced = free if self.halving is None else self.halving.phase(begin)
-            yield begin, forced
-            begin += forced.shape[1]
-
-    def on_device(self, functions: Functions) -> Tensor:
-        """Grow trees of tensors, one query a simulation; returns latents (B, W + 1 + S, D) of history, root and nodes.
-
-        Nothing is copied to the host, and all shapes are static.
-        """
-        latents = _allocate(self.history, self.latent, self.ties.shape[1])
-        first = latents.shape[1] - self.ties.shape[1]  # index of the first node's latent
-        for begin, forced in self.phases():
-            for simulation in range(begin, begin + forced.shape[1]):
-                held, numbers = forced[:, simulation - begin], self.ties[:, simulation]
-                order = tree.select(self.tree, simulation, numbers, held, self.config)
-                found, latents[:, first + simulation] = functions.outcome(latents, order, order[:, -1])
-                tree.expand(self.tree, simulation, order, found, self.config)
-        return latents
-
-    def on_host(self, functions: Functions, alternatives: int) -> Tensor:
-        """Grow trees on the CPU; a query covers one action or all of a node. Returns the same latents."""
-        size, pairs = self.ties.shape[1], self.history.shape[1]
-        runner = compiled_tree.Runner(self.tree, self.config, self.ties, alternatives)
-        latents = _allocate(self.history, self.latent, size * alternatives)
-        free = pairs + 1  # index after the last latent so far
-        every = torch.arange(alternatives, device=latents.device).repeat(len(latents), 1)
-        for begin, forced in self.phases():
-            while (order := runner.advance(begin, forced)) is not None:
-                query = order.to(latents.device)
-                found, new = functions.outcome(latents, query, every if runner.whole else query[:, -1])
-                latents[:, free : free + alternatives] = new.view(len(new), alternatives, -1)
-                runner.record(found.cpu())
-                free += alternatives
-        return torch.cat((latents[:, :pairs], _take(latents, runner.number.to(latents.device) + pairs)), 1)
-
-
-def _allocate(history: Tensor, latent: Tensor, more: int) -> Tensor:
+def allocate(history: Tensor, latent: Tensor, more: int) -> Tensor:
     """Join the history's latents (B, W, D), the root's (B, D) and zeros for the nodes to come."""
     dtype = torch.promote_types(history.dtype, latent.dtype)
     empty = latent.new_zeros(latent.shape[0], more, latent.shape[1])

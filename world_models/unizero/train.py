@@ -17,64 +17,71 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from dqn_memory.evaluation import Score
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured, mapped
 from dqn_memory.runs.metrics import RunStats
-from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import generator, seed_dropout, seeded
-from dqn_memory.runs.trainer import Trainer
 from world_models.distributions import cross_entropy, entropy, group_kl, masked_mean
-from world_models.settings import EvalSetup, place, training_signal
-from world_models.unizero.acting import Planner, evaluate, evaluate_run, load_policy
+from world_models.evaluation import WorldModelTrainer
+from world_models.settings import place, training_signal
+from world_models.unizero.acting import Planner, UniZeroAgent
 from world_models.unizero.analysis import report_maps
-from world_models.unizero.config import GROUP, LearnerConfig, LossConfig, SearchConfig, TrainConfig
-from world_models.unizero.networks import Window, WorldModel, build
-from world_models.unizero.phases import ACTING, BETWEEN, EVALUATION, LEARNING, SEARCH, Stopwatch
-from world_models.unizero.replay import Contexts, Replay, Sequences
-from world_models.unizero.search import Functions, SearchNumbers, draw, make_functions, play, search
+from world_models.unizero.config import GROUP, SearchConfig, UniZeroConfig, UniZeroLearnerConfig
+from world_models.unizero.networks import History, UniZeroModel, build_unizero
+from world_models.unizero.replay import Contexts, SequenceReplay, Sequences
+from world_models.unizero.search import (
+    Functions,
+    SearchNumbers,
+    choose_actions,
+    draw_numbers,
+    make_functions,
+    tree_search,
+)
 
 Metrics = dict[str, Tensor]
+LOSS_WEIGHTS = {"latent": 10.0, "reward": 1.0, "policy": 1.0, "value": 0.5, "entropy": -1e-4}  # the paper's Table 4
+BETAS, WEIGHT_DECAY = (0.9, 0.95), 1e-4  # of AdamW; tensors of less than two dimensions do not decay
 # (observations (B, T, ...), the actions (B, T) that followed, lengths (B,)) -> values (B, T)
 ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Batch(Sequences):
+class UniZeroBatch(Sequences):
     """Sequences without the steps after them, and what they teach of values."""
 
     value: Tensor  # (B, T) n-step targets, on the scale of returns
 
 
-Loss = Callable[[WorldModel, Batch, Tensor, LossConfig], tuple[Tensor, Metrics]]
+Loss = Callable[[UniZeroModel, UniZeroBatch, Tensor], tuple[Tensor, Metrics]]
 
 
-class UniZeroTrainer(Trainer[TrainConfig]):
+class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
     """UniZero: environments, model, target, optimiser, replay, search histories, streams, counters."""
 
     kind = "unizero"
-    config_class = TrainConfig
+    config_class = UniZeroConfig
+    agent_class = UniZeroAgent
     shown: ClassVar[Mapping[str, str]] = {"return": "charts/episodic_return", "loss": "losses/total"}
     evaluation_flags = ("num_eval_envs", "episodes_per_env", "simulations")
-    stateful = ("planner",)
-    generators = ("numbers", "drawing")
-    tensors = ("observation", "time")
+    state_names = ("planner", "numbers", "drawing", "observation", "time")
     attention_report = staticmethod(report_maps)
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: UniZeroConfig) -> None:
         super().__init__(config)
-        self.stats, self.stopwatch = RunStats(self.device, "losses/total"), Stopwatch(self.device)
+        self.stats = RunStats(self.device, "losses/total")
         streams, rows = self.streams, config.environment.num_envs
         self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
         with seeded(streams.network):
-            self.model = place(build(config.model, self.spec, self.num_actions), self.device)
+            self.model = place(build_unizero(config.model, self.spec, self.num_actions), self.device)
         self.target = make_target(self.model)
         engine = config.compute.engine
-        self.optimizer = make_optimizer(self.model, config.learner, capturable=engine == "cudagraph")
+        self.optimizer = make_adamw(self.model, config.learner, capturable=engine == "cudagraph")
         self.optimizers = [self.optimizer]
         self.functions = make_functions(engine, self.model)
         self.learn = make_learn(engine, self.model, self.target, self.optimizer, config.learner)
-        self.replay = Replay(
+        self.replay = SequenceReplay(
             config.replay, self.spec, self.num_actions, rows, self.device,
             horizon=config.model.horizon, lookahead=config.learner.n_step, history=config.model.pairs,
         )  # fmt: skip
@@ -93,9 +100,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
 
     def iterate(self) -> None:
         # plan and act
-        self.stopwatch.begin(SEARCH)
         action, policy, latent = self._random() if self.steps < self.config.collection.prepopulate else self.plan()
-        self.stopwatch.begin(ACTING)
         step = self.fleet.step(action)
 
         # store
@@ -113,18 +118,16 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         self.stats.count_episodes(step)
 
         # learn
-        self.stopwatch.begin(LEARNING)
         if self.replay.drawable:
             for _ in range(self.config.collection.updates_due(self.iterations, self.config.environment.num_envs)):
                 self._learn()
-        self.stopwatch.begin(BETWEEN)
 
     def plan(self) -> tuple[Tensor, Tensor, Tensor]:
         """Search for actions (N,); returns them with the search's policy (N, A) and the latents (N, D)."""
         search, rows = self.config.search, self.config.environment.num_envs
-        numbers = draw(search, rows, self.num_actions, self.numbers)
+        numbers = draw_numbers(search, rows, self.num_actions, self.numbers)
         found, latent = self.planner.plan(self.observation, numbers)
-        return play(found, numbers, search, self.config.collection.temperature), found.policy, latent
+        return choose_actions(found, numbers, search, self.config.collection.temperature), found.policy, latent
 
     def _random(self) -> tuple[Tensor, Tensor, Tensor]:
         """Draw actions uniformly, without a search; returns the same as `plan`."""
@@ -136,9 +139,6 @@ class UniZeroTrainer(Trainer[TrainConfig]):
     def _learn(self) -> None:
         metrics = self.learn(self.sequences(self.config.collection.reanalyses(self.updates)))
         self.updates += 1
-        copy_every = self.config.learner.target_update_every
-        if copy_every and self.updates % copy_every == 0:
-            move_target(self.model, self.target, 1.0)
         self.stats.count_update(metrics, self.steps)
 
     def sequences(self, reanalyse: bool) -> Sequences:
@@ -148,7 +148,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         if not reanalyse:
             return sequences
         contexts, search = self.replay.contexts(drawn), self.config.search
-        numbers = draw(search, contexts.count.numel(), self.num_actions, self.drawing)
+        numbers = draw_numbers(search, contexts.count.numel(), self.num_actions, self.drawing)
         self.model.eval()
         there = mapped(lambda each: each.to(self.device), numbers)
         policy = search_again(self.functions, contexts, there, search)  # (B, T, A)
@@ -160,32 +160,29 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         return {"prefill": max(self.config.collection.learning_starts, self.config.collection.prepopulate)}
 
     def scalars(self) -> dict[str, float]:
-        """Give what a log line says and clear its sums; `phases.Stopwatch` says what the times mean."""
-        return super().scalars() | self.model.memory_scalars() | self.stopwatch.scalars()
+        """Give the scalars of a log line, and clear their sums."""
+        return super().scalars() | self.model.memory_scalars()
+
+    def evaluated_agent(self) -> UniZeroAgent:
+        return UniZeroAgent(self.model, self.config, self.steps, self.functions)
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
-        """Play episodes without noise, with the evaluation stream's own seed for this step."""
-        config, setup = self.config.evaluation, EvalSetup.of(self.config, self.device, reset_memory)
-        quota = config.final_episodes_per_env if final else config.episodes_per_env
-        self.stopwatch.begin(EVALUATION)
-        search, rows, seed = self.config.search, config.num_eval_envs, self.evaluation_seed(final)
-        score = evaluate(self.model, setup, search, rows, quota, seed, self.functions)
-        self.stopwatch.begin(BETWEEN)
+        """Play episodes without noise."""
+        training = self.model.training
+        (score,) = self.evaluation_scores(("",), final, reset_memory).values()
+        self.model.train(training)
         return score
 
-    def networks(self) -> dict[str, WorldModel]:
+    def networks(self) -> dict[str, UniZeroModel]:
         return {"model": self.model, "target": self.target}
 
     @classmethod
-    def variant(cls, config: TrainConfig) -> str:
+    def variant(cls, config: UniZeroConfig) -> str:
         return f"unizero-{config.model.dynamics}-{config.model.prior.kind}"
-
-    evaluate_run = staticmethod(evaluate_run)
-    load_policy = staticmethod(load_policy)
 
 
 # ---- searching stored steps again ------------------------------------------------------------------------------------
-def windows(contexts: Contexts, latent: Tensor) -> tuple[Window, Tensor]:
+def search_roots(contexts: Contexts, latent: Tensor) -> tuple[History, Tensor]:
     """Turn latents (B, W + T, D) into the roots of a search at every step: B x T histories and current latents."""
     batch, steps = contexts.count.shape
     pairs = latent.shape[1] - steps
@@ -194,14 +191,14 @@ def windows(contexts: Contexts, latent: Tensor) -> tuple[Window, Tensor]:
     # entries after `count` are padding; the clamp only keeps them inside the tensor
     index = (first.unsqueeze(1) + torch.arange(pairs, device=count.device)).clamp(max=pairs + steps - 1)  # (B T, W)
     rows = torch.arange(batch, device=count.device).repeat_interleave(steps).unsqueeze(1)
-    return Window(latent[rows, index], contexts.action[rows, index], count), latent[:, pairs:].flatten(0, 1)
+    return History(latent[rows, index], contexts.action[rows, index], count), latent[:, pairs:].flatten(0, 1)
 
 
 @torch.no_grad()
 def search_again(functions: Functions, contexts: Contexts, numbers: SearchNumbers, config: SearchConfig) -> Tensor:
     """Search B x T roots at once for new policy targets (B, T, A); `numbers` has a row for each."""
-    history, latent = windows(contexts, functions.encode(contexts.observation))
-    return search(functions, history, latent, numbers, config).policy.unflatten(0, contexts.count.shape)
+    history, latent = search_roots(contexts, functions.encode(contexts.observation))
+    return tree_search(functions, history, latent, numbers, config).policy.unflatten(0, contexts.count.shape)
 
 
 # ---- value targets ---------------------------------------------------------------------------------------------------
@@ -209,13 +206,13 @@ def search_again(functions: Functions, contexts: Contexts, numbers: SearchNumber
 # begin n' = min(n, max(1, left)) steps after the sequence does.
 
 
-def make_batch(sequences: Sequences, values: ValueFunction, gamma: float, n: int) -> Batch:
+def make_batch(sequences: Sequences, values: ValueFunction, gamma: float, n: int) -> UniZeroBatch:
     """Cut stored sequences to T steps and add their value targets."""
     steps = sequences.mask.shape[1]
     bootstrap = bootstrap_values(sequences, n, values).to(torch.promote_types(sequences.reward.dtype, torch.float32))
     value = n_step_targets(sequences.reward, bootstrap, sequences.left, sequences.truncated, gamma, n)
     own = {name: getattr(sequences, name)[:, :steps] for name in ("observation", "action", "reward")}
-    return Batch(**vars(sequences) | own, value=value)
+    return UniZeroBatch(**vars(sequences) | own, value=value)
 
 
 def bootstrap_values(sequences: Sequences, n: int, values: ValueFunction) -> Tensor:
@@ -265,7 +262,7 @@ def n_step_targets(reward: Tensor, bootstrap: Tensor, left: Tensor, truncated: T
 # ---- losses: four, each a mean over real steps (Pu et al. 2024; Table 4 of "Learning to Focus") ----------------------
 
 
-def losses(model: WorldModel, batch: Batch, target_latent: Tensor, config: LossConfig) -> tuple[Tensor, Metrics]:
+def unizero_losses(model: UniZeroModel, batch: UniZeroBatch, target_latent: Tensor) -> tuple[Tensor, Metrics]:
     """Compute the total loss, a scalar, and its parts.
 
     The model is teacher forced: it reads the encoded observations, not its own predictions, and the gradient reaches
@@ -281,13 +278,9 @@ def losses(model: WorldModel, batch: Batch, target_latent: Tensor, config: LossC
         "policy": masked_mean(cross_entropy(predicted.policy, batch.policy), real),
         "entropy": masked_mean(entropy(predicted.policy), real),
     }
-    total = (
-        config.latent_weight * parts["latent"]
-        + config.reward_weight * parts["reward"]
-        + config.value_weight * parts["value"]
-        + config.policy_weight * parts["policy"]
-        - config.entropy_weight * parts["entropy"]
-    )
+    total = parts["latent"].new_zeros(())
+    for name, weight in LOSS_WEIGHTS.items():
+        total = total + weight * parts[name]
     metrics = {f"losses/{name}": part.detach() for name, part in parts.items()}
     return total, metrics | {"losses/total": total.detach()}
 
@@ -295,9 +288,9 @@ def losses(model: WorldModel, batch: Batch, target_latent: Tensor, config: LossC
 # ---- the update ------------------------------------------------------------------------------------------------------
 
 
-def update(
-    model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, batch: Batch,
-    config: LearnerConfig, loss: Loss = losses,
+def update_unizero(
+    model: UniZeroModel, target: UniZeroModel, optimizer: torch.optim.Optimizer, batch: UniZeroBatch,
+    config: UniZeroLearnerConfig, loss: Loss = unizero_losses,
 ) -> Metrics:  # fmt: skip
     """Take one gradient step on `model` and move `target` towards it; the metrics stay on the device.
 
@@ -306,7 +299,7 @@ def update(
     model.train()
     with _autocast(batch.action, config):
         target_latent = target_latents(target, batch.observation)
-        total, metrics = loss(model, batch, target_latent, config.loss)
+        total, metrics = loss(model, batch, target_latent)
     penalty = model.regularisation()
     optimizer.zero_grad(set_to_none=True)
     (total + penalty).backward()
@@ -318,47 +311,45 @@ def update(
 
 
 def make_learn(
-    engine: Engine, model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, config: LearnerConfig,
-    backend: str = "inductor",
+    engine: Engine, model: UniZeroModel, target: UniZeroModel, optimizer: torch.optim.Optimizer,
+    config: UniZeroLearnerConfig, backend: str = "inductor",
 ) -> Callable[[Sequences], Metrics]:  # fmt: skip
     """Make the update on sequences from the replay, whose bootstrap values the target network supplies first.
 
     All engines compute the same; `cudagraph` needs a capturable optimiser.
     """
-    loss = torch.compile(losses, dynamic=False, backend=backend) if engine == "compile" else losses
+    loss = torch.compile(unizero_losses, dynamic=False, backend=backend) if engine == "compile" else unizero_losses
 
     def learn(sequences: Sequences) -> Metrics:
         with _autocast(sequences.action, config):
             batch = make_batch(sequences, partial(target_values, target), config.gamma, config.n_step)
-        return update(model, target, optimizer, batch, config, loss)
+        return update_unizero(model, target, optimizer, batch, config, loss)
 
     return Captured(learn, (model, target), (optimizer,)) if engine == "cudagraph" else learn
 
 
-def _autocast(like: Tensor, config: LearnerConfig) -> torch.autocast:
+def _autocast(like: Tensor, config: UniZeroLearnerConfig) -> torch.autocast:
     return torch.autocast(like.device.type, torch.bfloat16, enabled=config.precision == "bfloat16")
 
 
-def make_optimizer(model: WorldModel, config: LearnerConfig, capturable: bool = False) -> torch.optim.AdamW:
+def make_adamw(model: UniZeroModel, config: UniZeroLearnerConfig, capturable: bool = False) -> torch.optim.AdamW:
     """Make AdamW. Tensors of two dimensions or more decay; priors with a learning rate of their own are a group."""
     priors = {id(p) for attention in model.attentions() for p in attention.prior.parameters()}
     apart = priors if config.prior_learning_rate is not None else set()
     own, others = ([p for p in model.parameters() if (id(p) in apart) == inside] for inside in (True, False))
     groups = [
-        {"params": [p for p in others if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in others if p.ndim >= 2], "weight_decay": WEIGHT_DECAY},
         {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
     ]
     if own:
         groups.append({"params": own, "weight_decay": 0.0, "lr": config.prior_learning_rate})
-    return torch.optim.AdamW(
-        groups, lr=config.learning_rate, betas=config.betas, eps=1e-8, fused=True, capturable=capturable
-    )
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=BETAS, eps=1e-8, fused=True, capturable=capturable)
 
 
 # ---- the target network ----------------------------------------------------------------------------------------------
 
 
-def make_target(model: WorldModel) -> WorldModel:
+def make_target(model: UniZeroModel) -> UniZeroModel:
     """Copy the model, buffers included, without gradients."""
     return copy.deepcopy(model).requires_grad_(False)
 
@@ -370,7 +361,7 @@ def move_target(model: nn.Module, target: nn.Module, rate: float) -> None:
 
 
 @torch.no_grad()
-def target_latents(target: WorldModel, observation: Tensor) -> Tensor:
+def target_latents(target: UniZeroModel, observation: Tensor) -> Tensor:
     """Encode (B, T, D) what the predicted next latents are compared with, in training mode.
 
     Batch normalisation then uses the statistics of this batch, as the online encoder does. The target's running
@@ -381,7 +372,7 @@ def target_latents(target: WorldModel, observation: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def target_values(target: WorldModel, observation: Tensor, action: Tensor, lengths: Tensor | None = None) -> Tensor:
+def target_values(target: UniZeroModel, observation: Tensor, action: Tensor, lengths: Tensor | None = None) -> Tensor:
     """Estimate values (B, S) of S observations on the scale of returns, in evaluation mode.
 
     One teacher-forced pass over S <= horizon steps, so the k-th value has k earlier steps as its context.

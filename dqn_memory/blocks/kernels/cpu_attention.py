@@ -26,7 +26,7 @@ LOWEST = -1e30  # a score that no softmax sees
 LOG2_E = math.log2(math.e)
 
 
-def is_faster(packed: Tensor, heads: int) -> bool:
+def attention_is_faster(packed: Tensor, heads: int) -> bool:
     """Whether packed queries, keys and values (B, T, 3D) are faster here than in the fused kernel."""
     batch, length, width = packed.shape
     units = width // (3 * heads)
@@ -45,7 +45,7 @@ def cpu_attention(packed: Tensor, heads: int) -> Tensor:
     return call(attend, packed, heads)[0]
 
 
-def forward(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def attention_forward(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     """Attention (B, T, D), and log2 of each softmax's denominator, (B, H, T), for the backward pass."""
     packed, (out, norms) = packed.detach().contiguous(), _outputs(packed, heads)
     batch, time, width = out.shape
@@ -54,7 +54,7 @@ def forward(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     return out, norms
 
 
-def backward(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
+def attention_backward(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
     """Gradient of the packed projection, (B, T, 3D)."""
     packed, grad, change = packed.detach().contiguous(), grad.contiguous(), _change(grad, packed, out, norms)
     batch, heads, time = norms.shape
@@ -88,7 +88,9 @@ def _again(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Any:
     return through(lambda packed: _reference(packed, norms.shape[1]))(grad, packed)
 
 
-attend = operator("cpu_attention", forward, backward, (_outputs, _change), _reference, _saved, again=_again)
+attend = operator(
+    "cpu_attention", attention_forward, attention_backward, (_outputs, _change), _reference, _saved, again=_again
+)
 
 
 @v.compiled

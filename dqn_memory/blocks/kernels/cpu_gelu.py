@@ -20,12 +20,12 @@ LOG2_E = math.log2(math.e)
 EDGE = 10.0
 
 
-def is_faster(x: Tensor) -> bool:
+def gelu_is_faster(x: Tensor) -> bool:
     """Whether numbers x are faster here than in torch."""
     return x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() >= FEWEST and x.numel() % v.COUNT == 0
 
 
-def forward(x: Tensor) -> Tensor:
+def gelu_forward(x: Tensor) -> Tensor:
     """GELU of float32 numbers, a multiple of eight of them."""
     x = x.detach().contiguous()
     y = torch.empty_like(x)
@@ -33,7 +33,7 @@ def forward(x: Tensor) -> Tensor:
     return y
 
 
-def backward(grad: Tensor, x: Tensor) -> Tensor:
+def gelu_backward(grad: Tensor, x: Tensor) -> Tensor:
     """Gradient of x."""
     x, grad = x.detach().contiguous(), grad.contiguous()
     change = torch.empty_like(x)
@@ -49,7 +49,7 @@ def _reference(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-cpu_gelu = operator("cpu_gelu", forward, backward, (_empty, lambda grad, x: _empty(x)), _reference)
+cpu_gelu = operator("cpu_gelu", gelu_forward, gelu_backward, (_empty, lambda grad, x: _empty(x)), _reference)
 
 
 @v.compiled

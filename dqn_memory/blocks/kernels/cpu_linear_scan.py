@@ -13,7 +13,7 @@ from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.simd import COUNT
 
 
-def forward(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
+def cpu_states(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
     """As `linear_scan`."""
     pairs, varies = drive.dim() == 4, decay.dim() == drive.dim()
     inputs = [_filled(x, pairs) for x in (decay, drive, initial)]
@@ -23,10 +23,10 @@ def forward(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) 
     return _cut(states, drive, pairs)
 
 
-def backward(
+def cpu_gradients(
     grad: Tensor, states: Tensor, decay: Tensor, initial: Tensor, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `linear_scan.backward`; the gradient of a constant decay is a sum over rows, each added up by itself."""
+    """As `linear_scan.gradients`; the gradient of a constant decay is a sum over rows, each added up by itself."""
     pairs, varies = grad.dim() == 4, decay.dim() == grad.dim()
     inputs = [_filled(x, pairs) for x in (grad, states, decay, initial)]
     to_drive, to_initial = torch.empty_like(inputs[0]), torch.empty_like(inputs[3])

@@ -23,19 +23,19 @@ def fits(weight: Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.shape[1] % COUNT == 0
 
 
-def rnn_forward(hidden: Tensor, weight: Tensor, initial: Tensor, keep: Tensor | None) -> None:
+def rnn_loop(hidden: Tensor, weight: Tensor, initial: Tensor, keep: Tensor | None) -> None:
     """Turn `hidden`, which is W_in x + b (T, B, H), into the states."""
     _run(_rnn_forward, hidden, _packed(weight), initial, keep)
 
 
-def rnn_backward(grad: Tensor, hidden: Tensor, weight: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+def rnn_loop_backward(grad: Tensor, hidden: Tensor, weight: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
     """Compute the gradients of W_in x + b (T, B, H) and of the initial state."""
     change, total = torch.empty_like(hidden), torch.zeros_like(hidden[0])
     _run(_rnn_backward, hidden, _packed(weight.mT), keep, grad, change, total)
     return change, total
 
 
-def gru_forward(
+def gru_loop(
     gates: Tensor, hidden: Tensor, recurrent: Tensor, weight: Tensor, initial: Tensor, keep: Tensor | None
 ) -> None:
     """Turn `gates`, W_in x + b (T, B, 3 H), and `recurrent`, all b_n, into what `recurrent.gru_forward` gives."""
@@ -43,7 +43,7 @@ def gru_forward(
     _run(_gru_forward, hidden, _packed(both), _packed(candidate), initial, keep, gates, recurrent)
 
 
-def gru_backward(
+def gru_loop_backward(
     grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, weight: Tensor, initial: Tensor,
     keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -54,14 +54,14 @@ def gru_backward(
     return outputs
 
 
-def lstm_forward(
+def lstm_loop(
     gates: Tensor, hidden: Tensor, cells: Tensor, weight: Tensor, initial: Tensor, cell: Tensor, keep: Tensor | None
 ) -> None:
     """Turn `gates`, W_in x + b (T, B, 4 H), into the gates, and write hidden and cells (T, B, H)."""
     _run(_lstm_forward, hidden, _packed(weight), initial, cell, keep, gates, cells)
 
 
-def lstm_backward(
+def lstm_loop_backward(
     grad: Tensor, grad_last: Tensor, cells: Tensor, gates: Tensor, weight: Tensor, cell: Tensor, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients of W_in x + b (T, B, 4 H), of the initial state and of the initial cell."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dqn_memory.blocks.kernels import simd as v
-from dqn_memory.blocks.kernels.scan import Gradients, operator
+from dqn_memory.blocks.kernels.scan import Gradients, scan_operator
 from dqn_memory.blocks.kernels.simd import COUNT
 
 LOG2_E = math.log2(math.e)
@@ -23,39 +23,39 @@ ROWS = 16  # that add up their gradient of the decay one after the other, howeve
 FORGOTTEN = 2.0**v.SMALLEST  # what stands for exp(-infinity); taken away again, which changes no number above 1e-31
 
 
-def forward(
-    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor, keep: Tensor | None = None
+def cpu_scan_forward(
+    u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor, initial: Tensor, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Compute outputs y (B, T, E) and the last state (B, E, N); raise ValueError where the numbers are not float32."""
     if u.dtype != torch.float32:
         raise ValueError(f"the simd backend of mamba computes in float32 alone, not in {u.dtype}; use torch")
     (batch, time, channels), states = u.shape, decay.shape[1]
     inputs = [v.filled(u), v.filled(delta), _exponent(decay)]
-    inputs += [x.detach().contiguous() for x in (enter, leave, initial)]
+    inputs += [x.detach().contiguous() for x in (write, read, initial)]
     y, last = torch.empty_like(inputs[0]), torch.empty_like(inputs[5])
     sizes = (time, channels, y.shape[2], states)
     v.run_in_threads(_forward, batch, states * COUNT, sizes, (*inputs, y, last, v.plain(keep)))
     return y[..., :channels].contiguous(), last
 
 
-def backward(
-    grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor,
+def cpu_scan_backward(
+    grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor,
     initial: Tensor, keep: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
     """Gradients of all six inputs from those of y (B, T, E) and of the last state (B, E, N)."""
     (batch, time, channels), states = u.shape, decay.shape[1]
     inputs = [v.filled(grad), v.filled(u), v.filled(delta), _exponent(decay)]
-    inputs += [x.detach().contiguous() for x in (enter, leave, initial, grad_last)]
+    inputs += [x.detach().contiguous() for x in (write, read, initial, grad_last)]
     padded, groups = inputs[0].shape[2], -(-batch // ROWS)
     to_u, to_delta, to_initial = torch.empty_like(inputs[1]), torch.empty_like(inputs[2]), torch.empty_like(inputs[6])
     to_decay = u.new_zeros(groups, padded // COUNT, states, COUNT)
-    to_enter, to_leave = (u.new_empty(batch, time, states) for _ in range(2))
-    outputs = (to_u, to_delta, to_decay, to_enter, to_leave, to_initial)
+    to_write, to_read = (u.new_empty(batch, time, states) for _ in range(2))
+    outputs = (to_u, to_delta, to_decay, to_write, to_read, to_initial)
     sizes, scratch = (batch, time, channels, padded, states), (4 * time + 2) * states * COUNT
     v.run_in_threads(_backward, groups, scratch, sizes, (*inputs, *outputs, v.plain(keep)))
     whole = to_decay.sum(0).transpose(1, 2).flatten(0, 1)[:channels]
     to_u, to_delta = (x[..., :channels].contiguous() for x in (to_u, to_delta))
-    return to_u, to_delta, whole, to_enter, to_leave, to_initial
+    return to_u, to_delta, whole, to_write, to_read, to_initial
 
 
 def _exponent(decay: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def _scatter(block, here, states, target, start):
 def _forward(first, last, state, sizes, addresses):
     """Rows `first` .. `last` - 1; `state` is scratch for N x 8 numbers."""
     time, channels, padded, states = sizes
-    u, delta, decay, enter, leave, initial, y, final, keep = addresses
+    u, delta, decay, write, read, initial, y, final, keep = addresses
     for row in range(first, last):
         for block in range(0, padded, COUNT):
             own, here = (row * channels + block) * states, min(COUNT, channels - block)
@@ -112,9 +112,9 @@ def _forward(first, last, state, sizes, addresses):
                         v.store(state, at_state, v.constant(0.0))
                 for n in range(states):
                     kept = _power(step * v.load(decay, block * states + n * COUNT))
-                    now = v.multiply_add(kept, v.load(state, n * COUNT), push * v.broadcast(enter, at + n))
+                    now = v.multiply_add(kept, v.load(state, n * COUNT), push * v.broadcast(write, at + n))
                     v.store(state, n * COUNT, now)
-                    total = v.multiply_add(now, v.broadcast(leave, at + n), total)
+                    total = v.multiply_add(now, v.broadcast(read, at + n), total)
                 v.store(y, index, total)
             _scatter(state, here, states, final, own)
 
@@ -147,7 +147,7 @@ def _backward(first, last, held, sizes, addresses):
 def _record(row, block, sizes, addresses, held, kept):
     """States h_0 .. h_{T-1} after h_{-1}, and factors keep_t exp(dt_t A), of a block of channels."""
     _, time, _, padded, states = sizes
-    u, delta, decay, enter, keep = addresses[1], addresses[2], addresses[3], addresses[4], addresses[14]
+    u, delta, decay, write, keep = addresses[1], addresses[2], addresses[3], addresses[4], addresses[14]
     plane = states * COUNT
     for t in range(time):
         index, at = (row * time + t) * padded + block, (row * time + t) * states
@@ -160,14 +160,14 @@ def _record(row, block, sizes, addresses, held, kept):
             if begins:
                 factor, past = v.constant(0.0), v.constant(0.0)
             v.store(kept, here, factor)
-            v.store(held, here + plane, v.multiply_add(factor, past, push * v.broadcast(enter, at + n)))
+            v.store(held, here + plane, v.multiply_add(factor, past, push * v.broadcast(write, at + n)))
 
 
 @v.compiled
 def _walk_back(row, block, sizes, addresses, scratch):
     """With g the gradient of h_t, a_t its factor: the exponent receives g a_t h_{t-1} and h_{t-1} receives g a_t."""
     _, time, _, padded, states = sizes
-    grad, u, delta, decay, enter, leave, _, _, to_u, to_delta, to_decay, _, _, _, keep = addresses
+    grad, u, delta, decay, write, read, _, _, to_u, to_delta, to_decay, _, _, _, keep = addresses
     held, kept, into, out, change = scratch
     plane, own, nothing = states * COUNT, (row // ROWS * padded + block) * states, v.constant(0.0)
     for back in range(time):
@@ -179,10 +179,10 @@ def _walk_back(row, block, sizes, addresses, scratch):
         for n in range(states):
             element = n * COUNT
             here = t * plane + element
-            total = v.multiply_add(given, v.broadcast(leave, at + n), v.load(change, element))
+            total = v.multiply_add(given, v.broadcast(read, at + n), v.load(change, element))
             v.store(out, here, v.multiply_add(given, v.load(held, here + plane), v.load(out, here)))
             v.store(into, here, v.multiply_add(total, push, v.load(into, here)))
-            to_push = v.multiply_add(total, v.broadcast(enter, at + n), to_push)
+            to_push = v.multiply_add(total, v.broadcast(write, at + n), to_push)
             total = total * v.load(kept, here)
             work = total * v.load(held, here)
             if begins:
@@ -203,4 +203,4 @@ def _sum(source, at):
     return total
 
 
-scan_simd = operator("cpu_scan", forward, backward, "scan_simd")
+scan_simd = scan_operator("cpu_scan", cpu_scan_forward, cpu_scan_backward, "scan_simd")

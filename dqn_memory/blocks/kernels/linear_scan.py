@@ -12,6 +12,7 @@ shortest way: an associative scan has fewer steps, but moves all (B, T, F) numbe
 both. cpu_linear_scan.py is the same pass without a call a position, triton_linear_scan.py one kernel for all of time.
 """
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -49,70 +50,67 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
     return torch.stack((real * x - imaginary * y, real * y + imaginary * x), -1)
 
 
-def forward(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
-    """Compute the states by the fastest form that there is here."""
-    return _form(drive).forward(*(x.contiguous() for x in (decay, drive, initial)), keep)
+def states(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
+    """Compute the states with the fastest kernel for this device."""
+    run, _ = _kernel(drive)
+    return run(*(x.contiguous() for x in (decay, drive, initial)), keep)
 
 
-def backward(
+def gradients(
     grad: Tensor, states: Tensor, decay: Tensor, initial: Tensor, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients of decay, drive and initial from that of the states."""
-    inputs = (x.contiguous() for x in (grad, states, decay, initial))
-    return _form(grad).backward(*inputs, keep)
+    _, run = _kernel(grad)
+    return run(*(x.contiguous() for x in (grad, states, decay, initial)), keep)
 
 
-def _form(x: Tensor) -> Any:
-    """Import a form when it is first needed: they load numba or triton."""
+def _kernel(x: Tensor) -> tuple[Callable[..., Tensor], Callable[..., tuple[Tensor, Tensor, Tensor]]]:
+    """Choose the functions of states and of gradients; numba and triton are imported at first use."""
     if x.device.type == "cpu" and x.dtype == torch.float32 and NUMBA:
-        from dqn_memory.blocks.kernels import cpu_linear_scan
+        from dqn_memory.blocks.kernels.cpu_linear_scan import cpu_gradients, cpu_states
 
-        return cpu_linear_scan
+        return cpu_states, cpu_gradients
     if x.device.type == "cuda" and TRITON:
-        from dqn_memory.blocks.kernels import triton_linear_scan
+        from dqn_memory.blocks.kernels.triton_linear_scan import triton_gradients, triton_states
 
-        return triton_linear_scan
-    return Reference
+        return triton_states, triton_gradients
+    return torch_states, torch_gradients
 
 
-class Reference:
-    """The recurrence in torch; numbers of two parts are one complex number each."""
+def torch_states(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
+    """Compute `states` in torch; numbers of two parts are one complex number each."""
+    states = drive.transpose(0, 1).clone(memory_format=torch.contiguous_format)  # (T, B, F)
+    pairs = drive.dim() == 4
+    factors, flat, before = _numbers(pairs, decay, states, initial)
+    masks = _masks(keep, drive.shape[1])
+    steps = factors.unbind(1) if decay.dim() == drive.dim() else [factors] * len(states)
+    for state, step, mask in zip(flat.unbind(0), steps, masks, strict=True):
+        before = state.addcmul_(step, before if mask is None else before.masked_fill(mask, 0))
+    return states.transpose(0, 1).contiguous()
 
-    @staticmethod
-    def forward(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
-        """As `linear_scan`."""
-        states = drive.transpose(0, 1).clone(memory_format=torch.contiguous_format)  # (T, B, F)
-        pairs = drive.dim() == 4
-        factors, flat, before = _numbers(pairs, decay, states, initial)
-        masks = _masks(keep, drive.shape[1])
-        steps = factors.unbind(1) if decay.dim() == drive.dim() else [factors] * len(states)
-        for state, step, mask in zip(flat.unbind(0), steps, masks, strict=True):
-            before = state.addcmul_(step, before if mask is None else before.masked_fill(mask, 0))
-        return states.transpose(0, 1).contiguous()
 
-    @staticmethod
-    def backward(
-        grad: Tensor, states: Tensor, decay: Tensor, initial: Tensor, keep: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """As `backward`."""
-        pairs, varies, time = grad.dim() == 4, decay.dim() == grad.dim(), grad.shape[1]
-        to_drive, to_decay, carried = grad.clone(), torch.zeros_like(decay), torch.zeros_like(initial)
-        factors, changes, to_factors, total, flat, before = _numbers(
-            pairs, decay, to_drive, to_decay, carried, states, initial
-        )
-        masks = list(_masks(keep, time))
-        for t in range(time - 1, -1, -1):
-            mask, past = masks[t], before if t == 0 else flat[:, t - 1]
-            change = changes[:, t].add_(total)
-            product = change * (past if mask is None else past.masked_fill(mask, 0)).conj()
-            if varies:
-                to_factors[:, t] = product
-            else:
-                to_factors += product.sum(0)
-            total.copy_(change * (factors[:, t] if varies else factors).conj())
-            if mask is not None:
-                total.masked_fill_(mask, 0)
-        return to_decay, to_drive, carried
+def torch_gradients(
+    grad: Tensor, states: Tensor, decay: Tensor, initial: Tensor, keep: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute `gradients` in torch."""
+    pairs, varies, time = grad.dim() == 4, decay.dim() == grad.dim(), grad.shape[1]
+    to_drive, to_decay, carried = grad.clone(), torch.zeros_like(decay), torch.zeros_like(initial)
+    factors, changes, to_factors, total, flat, before = _numbers(
+        pairs, decay, to_drive, to_decay, carried, states, initial
+    )
+    masks = list(_masks(keep, time))
+    for t in range(time - 1, -1, -1):
+        mask, past = masks[t], before if t == 0 else flat[:, t - 1]
+        change = changes[:, t].add_(total)
+        product = change * (past if mask is None else past.masked_fill(mask, 0)).conj()
+        if varies:
+            to_factors[:, t] = product
+        else:
+            to_factors += product.sum(0)
+        total.copy_(change * (factors[:, t] if varies else factors).conj())
+        if mask is not None:
+            total.masked_fill_(mask, 0)
+    return to_decay, to_drive, carried
 
 
 def _numbers(pairs: bool, *tensors: Tensor) -> list[Tensor]:
@@ -147,7 +145,7 @@ def _reference(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | Non
 
 
 def _again(grad: Tensor, states: Tensor, decay: Tensor, initial: Tensor, keep: Tensor | None) -> tuple[Tensor, ...]:
-    """As `backward`, in operators of torch that it can differentiate; `drive` is not kept, and not needed."""
+    """Compute `gradients` in operators of torch that it can differentiate; `drive` is not kept, and not needed."""
     pairs, varies, changes, total = grad.dim() == 4, decay.dim() == grad.dim(), [], torch.zeros_like(initial)
     before = torch.cat((initial[:, None], states[:, :-1]), 1)
     factor, mask = _conjugate(decay, pairs), None if keep is None else _broadcast(keep == 0, grad)
@@ -171,6 +169,6 @@ def _conjugate(x: Tensor, pairs: bool) -> Tensor:
 
 
 _scan = operator(
-    "linear_scan", forward, backward, (_states, _gradients), _reference,
+    "linear_scan", states, gradients, (_states, _gradients), _reference,
     lambda inputs, outputs: (outputs[0], inputs[0], inputs[2], inputs[3]), again=_again,
 )  # fmt: skip

@@ -20,26 +20,26 @@ from dqn_memory.blocks.kernels.scan import scan_torch
 
 
 def scan_mamba_ssm(
-    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor | None,
+    u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor, initial: Tensor | None,
     keep: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As `scan.Scan`; ValueError for anything but float32."""
     if decay.dtype != torch.float32:
         raise ValueError(f"the mamba_ssm backend computes in float32 alone, not in {decay.dtype}; use torch or triton")
     if keep is not None or transformed():
-        return scan_torch(u, delta, decay, enter, leave, initial, keep)
-    time_last = [x.mT.contiguous() for x in (u, delta, enter, leave)]  # (B, E, T), (B, N, T)
+        return scan_torch(u, delta, decay, write, read, initial, keep)
+    time_last = [x.mT.contiguous() for x in (u, delta, write, read)]  # (B, E, T), (B, N, T)
     y, last = selective_scan_fn(*time_last[:2], decay, *time_last[2:], return_last_state=True)
-    y, last = Once.apply(y.mT), Once.apply(LastState.apply(last.detach(), u, delta, decay, enter))
-    return (y, last) if initial is None else _add_past(y, last, delta, decay, leave, initial)
+    y, last = Once.apply(y.mT), Once.apply(LastState.apply(last.detach(), u, delta, decay, write))
+    return (y, last) if initial is None else _add_past(y, last, delta, decay, read, initial)
 
 
 def _add_past(
-    y: Tensor, last: Tensor, delta: Tensor, decay: Tensor, leave: Tensor, initial: Tensor
+    y: Tensor, last: Tensor, delta: Tensor, decay: Tensor, read: Tensor, initial: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Add what is left of an initial state to what the inputs give from zero; the recurrence is linear."""
     left = torch.exp(delta.cumsum(1).unsqueeze(3) * decay) * initial.unsqueeze(1)  # (B, T, E, N)
-    return y + (left @ leave.unsqueeze(3)).squeeze(3), last + left[:, -1]
+    return y + (left @ read.unsqueeze(3)).squeeze(3), last + left[:, -1]
 
 
 class Once(torch.autograd.Function):
@@ -70,6 +70,6 @@ class LastState(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs = [x.detach().requires_grad_() for x in ctx.saved_tensors]
         with torch.enable_grad():
-            u, delta, decay, enter = inputs
-            _, last = scan_torch(u, delta, decay, enter, torch.zeros_like(enter), None)
+            u, delta, decay, write = inputs
+            _, last = scan_torch(u, delta, decay, write, torch.zeros_like(write), None)
         return None, *torch.autograd.grad(last, inputs, grad)

@@ -110,7 +110,7 @@ def rnn_forward(
     """Compute h_t = tanh(W_in x_t + b + W h_{t-1}), (T, B, H)."""
     hidden = F.linear(x, weight_in, bias)
     if fast := _fast(weight):
-        fast.rnn_forward(hidden, weight, initial, keep)
+        fast.rnn_loop(hidden, weight, initial, keep)
         return hidden
     state, across = initial, weight.mT
     for t, value in enumerate(hidden.unbind(0)):
@@ -124,7 +124,7 @@ def rnn_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of x, weight_in, weight, bias and initial from that of hidden (T, B, H)."""
     if fast := _fast(weight):
-        change, total = fast.rnn_backward(grad, hidden, weight, keep)
+        change, total = fast.rnn_loop_backward(grad, hidden, weight, keep)
     else:
         change, total = 1 - hidden.square(), torch.zeros_like(initial)
         for t in range(len(hidden) - 1, -1, -1):
@@ -178,7 +178,7 @@ def gru_forward(
     hidden, recurrent = (gates.new_empty(*x.shape[:2], width) for _ in range(2))
     if fast := _fast(weight):
         recurrent.copy_(inner)
-        fast.gru_forward(gates, hidden, recurrent, weight, initial, keep)
+        fast.gru_loop(gates, hidden, recurrent, weight, initial, keep)
         return hidden, gates, recurrent
     state, across = initial, weight.mT
     outer, inside = across[:, : 2 * width].contiguous(), across[:, 2 * width :].contiguous()
@@ -199,7 +199,7 @@ def gru_backward(
     """Compute the gradients of x, weight_in, weight, bias, inner and initial from that of hidden (T, B, H)."""
     width, before = initial.shape[1], previous(hidden, initial, keep)
     if fast := _fast(weight):
-        change, candidates, total = fast.gru_backward(grad, hidden, gates, recurrent, weight, initial, keep)
+        change, candidates, total = fast.gru_loop_backward(grad, hidden, gates, recurrent, weight, initial, keep)
     else:
         change, candidates, total = _gru_steps_back(grad, before, gates, recurrent, weight, keep)
     to_weight, to_inner = _inside(change, before), change[:, :, 2 * width :].sum((0, 1))
@@ -277,7 +277,7 @@ def lstm_forward(
     width = initial.shape[1]
     hidden, cells = (gates.new_empty(*x.shape[:2], width) for _ in range(2))
     if fast := _fast(weight):
-        fast.lstm_forward(gates, hidden, cells, weight, initial, cell, keep)
+        fast.lstm_loop(gates, hidden, cells, weight, initial, cell, keep)
         return hidden, cells[-1].clone(), cells, gates
     state, across = initial, weight.mT
     for t, gate in enumerate(gates.unbind(0)):
@@ -300,7 +300,7 @@ def lstm_backward(
     With d and e the gradients of h_t and c_t, e += d o (1 - tanh(c_t)^2); a sigmoid's slope is s (1 - s).
     """
     if fast := _fast(weight):
-        change, total, carried = fast.lstm_backward(grad, grad_last, cells, gates, weight, cell, keep)
+        change, total, carried = fast.lstm_loop_backward(grad, grad_last, cells, gates, weight, cell, keep)
     else:
         change, total, carried = _lstm_steps_back(grad, grad_last, cells, gates, weight, cell, keep)
     to_x, to_weight_in, to_bias = _outside(change, x, weight_in)

@@ -23,11 +23,11 @@ from torch.nn import functional as F
 from dqn_memory.blocks.kernels import operator as operators
 
 Scan = Callable[..., tuple[Tensor, Tensor]]
-"""(u, delta, decay, enter, leave, initial, keep=None) -> (y, last): u, delta, y (B, T, E), decay (E, N), enter, leave
+"""(u, delta, decay, write, read, initial, keep=None) -> (y, last): u, delta, y (B, T, E), decay (E, N), write, read
 (B, T, N), states (B, E, N), keep (B, T), all of one dtype; no initial state means zeros. `keep` is 0 where a position
 begins an episode and 1 elsewhere; none means 1.
 
-    h_t = keep_t exp(delta_t decay) h_{t-1} + (delta_t u_t) enter_t        y_t = leave_t . h_t        last = h_T
+    h_t = keep_t exp(delta_t decay) h_{t-1} + (delta_t u_t) write_t        y_t = read_t . h_t        last = h_T
 """
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -35,17 +35,17 @@ Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Ten
 """(gradient of y, gradient of last, the seven inputs) -> gradients of the first six, nothing else kept in between."""
 
 
-def operator(name: str, forward: Forward, backward: Backward, known_as: str) -> Scan:
+def scan_operator(name: str, forward: Forward, backward: Backward, known_as: str) -> Scan:
     """Make the scan `known_as` that `forward` and `backward` compute, as operators `name` and `name`_backward."""
     run = operators.operator(name, forward, backward, (_outputs, _gradients), _reference, differentiable=2)
 
     # A plain function, because a module that holds it is copied with `copy.deepcopy`.
     def scan(
-        u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor | None,
+        u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor, initial: Tensor | None,
         keep: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         start = u.new_zeros(len(u), *decay.shape) if initial is None else initial
-        return operators.call(run, u, delta, decay, enter, leave, start, keep)
+        return operators.call(run, u, delta, decay, write, read, start, keep)
 
     # Known by the name that modules give it, so that a network may be pickled.
     scan.__module__, scan.__qualname__ = forward.__module__, known_as
@@ -53,27 +53,27 @@ def operator(name: str, forward: Forward, backward: Backward, known_as: str) -> 
 
 
 def _outputs(
-    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor, keep: Tensor | None = None
+    u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor, initial: Tensor, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     return u.new_empty(u.shape), initial.new_empty(initial.shape)
 
 
 def _gradients(
-    grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor,
+    grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor,
     initial: Tensor, keep: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
-    return tuple(x.new_empty(x.shape) for x in (u, delta, decay, enter, leave, initial))  # type: ignore[return-value]
+    return tuple(x.new_empty(x.shape) for x in (u, delta, decay, write, read, initial))  # type: ignore[return-value]
 
 
 def _reference(
-    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor, keep: Tensor | None
+    u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor, initial: Tensor, keep: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Compute the scan in operators of torch that it can transform and differentiate twice."""
     state, outputs, pushes = initial, [], delta * u
     for t in range(u.shape[1]):
         state = state if keep is None else state.masked_fill((keep[:, t] == 0)[:, None, None], 0)
-        state = torch.exp(delta[:, t, :, None] * decay) * state + pushes[:, t, :, None] * enter[:, t, None]
-        outputs.append((state * leave[:, t, None]).sum(-1))
+        state = torch.exp(delta[:, t, :, None] * decay) * state + pushes[:, t, :, None] * write[:, t, None]
+        outputs.append((state * read[:, t, None]).sum(-1))
     return torch.stack(outputs, 1), state
 
 
@@ -86,27 +86,27 @@ def _blocks(decay: Tensor, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
     return zip(*(tensor.split(rows) for tensor in tensors), strict=True)
 
 
-def forward(
-    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor, keep: Tensor | None = None
+def torch_scan_forward(
+    u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor, initial: Tensor, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Compute outputs y (B, T, E) and the last state (B, E, N)."""
     across = decay.mT.contiguous()  # (N, E)
     masks = [] if keep is None else [keep]
-    parts = [_forward_block(across, *block) for block in _blocks(decay, u, delta, enter, leave, initial, *masks)]
+    parts = [_forward_block(across, *block) for block in _blocks(decay, u, delta, write, read, initial, *masks)]
     y, last = (torch.cat(part) for part in zip(*parts, strict=True))
     return y, last
 
 
 def _forward_block(
-    decay: Tensor, u: Tensor, delta: Tensor, enter: Tensor, leave: Tensor, initial: Tensor, keep: Tensor | None = None
+    decay: Tensor, u: Tensor, delta: Tensor, write: Tensor, read: Tensor, initial: Tensor, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     rows, time, channels = u.shape
     y = u.new_empty(time, rows, 1, channels)
     state = initial.mT.clone(memory_format=torch.contiguous_format)  # (R, N, E)
     kept = torch.empty_like(state)
     # Every view is made before the loop, where it would cost as much as the arithmetic.
-    steps, pushes, outs = (x.unsqueeze(2).unbind(1) for x in (delta, u * delta, leave))  # (R, 1, E), (R, 1, N)
-    columns = (steps, pushes, enter.unsqueeze(3).unbind(1), outs, y, _columns(keep, time))
+    steps, pushes, outs = (x.unsqueeze(2).unbind(1) for x in (delta, u * delta, read))  # (R, 1, E), (R, 1, N)
+    columns = (steps, pushes, write.unsqueeze(3).unbind(1), outs, y, _columns(keep, time))
     for step, push, into, out, y_t, mask in zip(*columns, strict=True):
         torch.mul(step, decay, out=kept).exp_()
         _clear(state, mask)
@@ -129,31 +129,31 @@ def _clear(state: Tensor, mask: Tensor | None) -> None:
         state.view(mask.dtype).bitwise_and_(mask)
 
 
-def backward(
-    grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor,
+def torch_scan_backward(
+    grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor,
     initial: Tensor, keep: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
     """Gradients of all six inputs from those of y (B, T, E) and of the last state (B, E, N)."""
     across, tape = decay.mT.contiguous(), None
     parts = []
     masks = [] if keep is None else [keep]
-    for block in _blocks(decay, grad, grad_last, u, delta, enter, leave, initial, *masks):
+    for block in _blocks(decay, grad, grad_last, u, delta, write, read, initial, *masks):
         if tape is None:  # the first block is the largest
             tape = u.new_empty(2, u.shape[1] + 1, len(block[0]), *across.shape)
         parts.append(_backward_block(across, tape[:, :, : len(block[0])], *block))
-    to_u, to_delta, to_decay, to_enter, to_leave, to_initial = zip(*parts, strict=True)
+    to_u, to_delta, to_decay, to_write, to_read, to_initial = zip(*parts, strict=True)
     whole = torch.stack(to_decay).sum(0).mT.contiguous()
-    return torch.cat(to_u), torch.cat(to_delta), whole, torch.cat(to_enter), torch.cat(to_leave), torch.cat(to_initial)
+    return torch.cat(to_u), torch.cat(to_delta), whole, torch.cat(to_write), torch.cat(to_read), torch.cat(to_initial)
 
 
 def _record(
-    decay: Tensor, tape: Tensor, u: Tensor, delta: Tensor, enter: Tensor, initial: Tensor, keep: Tensor | None
+    decay: Tensor, tape: Tensor, u: Tensor, delta: Tensor, write: Tensor, initial: Tensor, keep: Tensor | None
 ) -> None:
     """Write the states h_{-1} .. h_{T-1} into tape[0] (T + 1, R, N, E), the factors exp(dt_t A) into tape[1]."""
     states, factors = (part.unbind(0) for part in tape)
     states[0].copy_(initial.mT)
     steps, pushes = (x.unsqueeze(2).unbind(1) for x in (delta, u * delta))  # (R, 1, E)
-    columns = (steps, pushes, enter.unsqueeze(3).unbind(1), _columns(keep, u.shape[1]))
+    columns = (steps, pushes, write.unsqueeze(3).unbind(1), _columns(keep, u.shape[1]))
     for t, (step, push, into, mask) in enumerate(zip(*columns, strict=True)):
         kept = torch.mul(step, decay, out=factors[t]).exp_()
         torch.mul(kept, states[t], out=states[t + 1])
@@ -162,23 +162,23 @@ def _record(
 
 
 def _backward_block(
-    decay: Tensor, tape: Tensor, grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, enter: Tensor,
-    leave: Tensor, initial: Tensor, keep: Tensor | None = None,
+    decay: Tensor, tape: Tensor, grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, write: Tensor,
+    read: Tensor, initial: Tensor, keep: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """With g the gradient of h_t, a_t = exp(dt_t A): the exponent receives g a_t h_{t-1} and h_{t-1} receives g a_t."""
-    _record(decay, tape, u, delta, enter, initial, keep)
+    _record(decay, tape, u, delta, write, initial, keep)
     states, factors = (part.unbind(0) for part in tape)
     total = grad_last.mT.clone(memory_format=torch.contiguous_format)  # (R, N, E), of the state, carried back
     work, to_decay = torch.empty_like(total), torch.zeros_like(total)
     to_driven, to_delta = u.new_empty(2, u.shape[1], len(u), 1, u.shape[2])
-    to_enter, to_leave = u.new_empty(2, u.shape[1], len(u), len(decay), 1)
-    grads, steps, intos = (x.unsqueeze(2).unbind(1) for x in (grad, delta, enter))  # (R, 1, E), (R, 1, N)
-    columns, driven, outs = (x.unsqueeze(3).unbind(1) for x in (grad, u * delta, leave))  # (R, E, 1), (R, N, 1)
+    to_write, to_read = u.new_empty(2, u.shape[1], len(u), len(decay), 1)
+    grads, steps, intos = (x.unsqueeze(2).unbind(1) for x in (grad, delta, write))  # (R, 1, E), (R, 1, N)
+    columns, driven, outs = (x.unsqueeze(3).unbind(1) for x in (grad, u * delta, read))  # (R, E, 1), (R, N, 1)
     masks = list(_columns(keep, u.shape[1]))
     for t in range(u.shape[1] - 1, -1, -1):
         total.addcmul_(grads[t], outs[t])
-        torch.bmm(states[t + 1], columns[t], out=to_leave[t])
-        torch.bmm(total, driven[t], out=to_enter[t])
+        torch.bmm(states[t + 1], columns[t], out=to_read[t])
+        torch.bmm(total, driven[t], out=to_write[t])
         torch.bmm(intos[t], total, out=to_driven[t])
         torch.mul(total.mul_(factors[t]), states[t], out=work)
         _clear(total, masks[t])
@@ -186,20 +186,20 @@ def _backward_block(
         to_decay.addcmul_(work, steps[t])
         torch.sum(work.mul_(decay), 1, keepdim=True, out=to_delta[t])
     to_driven, to_delta = (x.squeeze(2).transpose(0, 1) for x in (to_driven, to_delta))  # (R, T, E)
-    to_enter, to_leave = (x.squeeze(3).transpose(0, 1) for x in (to_enter, to_leave))  # (R, T, N)
+    to_write, to_read = (x.squeeze(3).transpose(0, 1) for x in (to_write, to_read))  # (R, T, N)
     to_delta = torch.addcmul(to_delta, to_driven, u)
-    return to_driven * delta, to_delta, to_decay.sum(0), to_enter, to_leave, total.mT
+    return to_driven * delta, to_delta, to_decay.sum(0), to_write, to_read, total.mT
 
 
-scan_torch = operator("selective_scan", forward, backward, "scan_torch")
+scan_torch = scan_operator("selective_scan", torch_scan_forward, torch_scan_backward, "scan_torch")
 
 
 def selective_scan(
     u: Tensor,
     delta: Tensor,
     decay: Tensor,
-    enter: Tensor,
-    leave: Tensor,
+    write: Tensor,
+    read: Tensor,
     skip: Tensor | None = None,
     gate: Tensor | None = None,
     delta_bias: Tensor | None = None,
@@ -214,8 +214,8 @@ def selective_scan(
         u: input, (B, T, E).
         delta: step size before bias and softplus, (B, T, E).
         decay: A, negative, (E, N).
-        enter: B, (B, T, N).
-        leave: C, (B, T, N).
+        write: B, (B, T, N).
+        read: C, (B, T, N).
         skip: D, (E,), adds D u to the output.
         gate: z, (B, T, E), multiplies the output by silu(z).
         delta_bias: added to the step size, (E,).
@@ -234,7 +234,7 @@ def selective_scan(
         step = F.softplus(step) if softplus else step
         before = None if initial is None else initial.to(dtype)
         masks = [] if keep is None else [keep.to(dtype)]
-        y, last = core(upcast, step, decay.to(dtype), enter.to(dtype), leave.to(dtype), before, *masks)
+        y, last = core(upcast, step, decay.to(dtype), write.to(dtype), read.to(dtype), before, *masks)
         y = y if skip is None else y + skip.to(dtype) * upcast
         y = y if gate is None else y * F.silu(gate.to(dtype))
     return y.to(u.dtype), last

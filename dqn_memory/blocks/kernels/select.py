@@ -88,8 +88,8 @@ def _numbers(scan: Scan, device: torch.device) -> list[Tensor]:
     by_channel, by_state = (batch, time, channels), (batch, time, states)
     draws = torch.Generator().manual_seed(0)
     shapes = (by_channel, by_channel, (channels, states), by_state, by_state, (batch, channels, states))
-    u, delta, decay, enter, leave, initial = (torch.randn(shape, generator=draws) for shape in shapes)
-    inputs = [x.to(device).requires_grad_() for x in (u, delta.abs(), -decay.abs(), enter, leave, initial)]
+    u, delta, decay, write, read, initial = (torch.randn(shape, generator=draws) for shape in shapes)
+    inputs = [x.to(device).requires_grad_() for x in (u, delta.abs(), -decay.abs(), write, read, initial)]
     found: list[Tensor] = []
     for keep in (None, torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], device=device)):  # without and with resets
         y, last = scan(*inputs, keep)

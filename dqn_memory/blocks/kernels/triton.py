@@ -16,19 +16,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.scan import Gradients, operator
+from dqn_memory.blocks.kernels.scan import Gradients, scan_operator
 
 BLOCK = 32  # channels of a program
 
 
-def compiled(function: Callable) -> Any:
+def jit(function: Callable) -> Any:
     """Compile a kernel when it first runs."""
     return triton.jit(function)
 
 
-@compiled
-def forward_kernel(  # type: ignore[no-untyped-def]
-    u, delta, decay, enter, leave, initial, keep, y, last, tape, time, channels,
+@jit
+def scan_kernel(  # type: ignore[no-untyped-def]
+    u, delta, decay, write, read, initial, keep, y, last, tape, time, channels,
     STATES: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, RESETS: tl.constexpr, RECORD: tl.constexpr,
 ):  # fmt: skip
     """Y and the last state; or, where RECORD, the states h_{-1} .. h_{T-1} alone, into tape (B, T + 1, E, N)."""
@@ -42,14 +42,14 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         at_channel, at_state = (row * time + t) * channels + e, (row * time + t) * STATES + n
         step = tl.load(delta + at_channel, here, other=0.0)
         push = step * tl.load(u + at_channel, here, other=0.0)
-        into = tl.load(enter + at_state, real, other=0.0)
+        into = tl.load(write + at_state, real, other=0.0)
         if RECORD:
             tl.store(tape + (row * (time + 1) + t) * channels * STATES + cell, state, both)
         if RESETS:
             state = tl.where(tl.load(keep + row * time + t) != 0, state, 0.0)  # a product with 0 would let NaN pass
         state = tl.exp(step[:, None] * rate) * state + push[:, None] * into[None, :]
         if not RECORD:
-            out = tl.load(leave + at_state, real, other=0.0)
+            out = tl.load(read + at_state, real, other=0.0)
             tl.store(y + at_channel, tl.sum(state * out[None, :], 1), here)
     if RECORD:
         tl.store(tape + (row * (time + 1) + time) * channels * STATES + cell, state, both)
@@ -57,13 +57,13 @@ def forward_kernel(  # type: ignore[no-untyped-def]
         tl.store(last + row * channels * STATES + cell, state, both)
 
 
-@compiled
-def backward_kernel(  # type: ignore[no-untyped-def]
-    grad, grad_last, u, delta, decay, enter, leave, keep, tape, to_u, to_delta, to_decay, to_enter, to_leave,
+@jit
+def scan_back_kernel(  # type: ignore[no-untyped-def]
+    grad, grad_last, u, delta, decay, write, read, keep, tape, to_u, to_delta, to_decay, to_write, to_read,
     to_initial, time, channels, rows,
     STATES: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, RESETS: tl.constexpr,
 ):  # fmt: skip
-    """Back through time; `to_decay` (B, E, N) has a part for each row, `to_enter`, `to_leave` one for each block."""
+    """Back through time; `to_decay` (B, E, N) has a part for each row, `to_write`, `to_read` one for each block."""
     row, e, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, PADDED)
     here, real = e < channels, n < STATES
     both = here[:, None] & real[None, :]
@@ -82,11 +82,11 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         )
         of_y = tl.load(grad + at_channel, here, other=0.0)
         step, value = tl.load(delta + at_channel, here, other=0.0), tl.load(u + at_channel, here, other=0.0)
-        into, out = tl.load(enter + at_state, real, other=0.0), tl.load(leave + at_state, real, other=0.0)
+        into, out = tl.load(write + at_state, real, other=0.0), tl.load(read + at_state, real, other=0.0)
         before = tl.load(tape + (row * (time + 1) + t) * channels * STATES + cell, both, other=0.0)
         total += of_y[:, None] * out[None, :]
-        tl.store(to_leave + index, tl.sum(of_y[:, None] * state, 0), real)
-        tl.store(to_enter + index, tl.sum((step * value)[:, None] * total, 0), real)
+        tl.store(to_read + index, tl.sum(of_y[:, None] * state, 0), real)
+        tl.store(to_write + index, tl.sum((step * value)[:, None] * total, 0), real)
         driven = tl.sum(total * into[None, :], 1)
         total *= tl.exp(step[:, None] * rate)
         exponent = total * before
@@ -114,35 +114,35 @@ def masks(like: Tensor, keep: Tensor | None) -> Tensor:
     return like if keep is None else keep.to(like.dtype).contiguous()
 
 
-def forward(
-    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor, keep: Tensor | None = None
+def triton_scan_forward(
+    u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor, initial: Tensor, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Compute outputs y (B, T, E) and the last state (B, E, N)."""
-    inputs = [x.contiguous() for x in (u, delta, decay, enter, leave, initial)]
+    inputs = [x.contiguous() for x in (u, delta, decay, write, read, initial)]
     grid, constants = _sizes(u, decay, keep)
     y, last = torch.empty_like(inputs[0]), torch.empty_like(inputs[5])
-    forward_kernel[grid](*inputs, masks(u, keep), y, last, last, u.shape[1], u.shape[2], **constants, RECORD=False)
+    scan_kernel[grid](*inputs, masks(u, keep), y, last, last, u.shape[1], u.shape[2], **constants, RECORD=False)
     return y, last
 
 
-def backward(
-    grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor,
+def triton_scan_backward(
+    grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor,
     initial: Tensor, keep: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
     """Gradients of all six inputs; the states are computed anew, not kept since the forward pass."""
-    inputs = [x.contiguous() for x in (u, delta, decay, enter, leave, initial)]
+    inputs = [x.contiguous() for x in (u, delta, decay, write, read, initial)]
     (rows, parts), constants = _sizes(u, decay, keep)
     time, channels = u.shape[1:]
     tape, begins = u.new_empty(rows, time + 1, *decay.shape), masks(u, keep)
-    forward_kernel[rows, parts](*inputs, begins, tape, tape, tape, time, channels, **constants, RECORD=True)
+    scan_kernel[rows, parts](*inputs, begins, tape, tape, tape, time, channels, **constants, RECORD=True)
     to_u, to_delta, to_initial = (torch.empty_like(inputs[index]) for index in (0, 1, 5))
     to_decay = u.new_empty(rows, *decay.shape)
-    to_enter, to_leave = u.new_empty(2, parts, *enter.shape)
-    backward_kernel[rows, parts](
-        grad, grad_last, *inputs[:5], begins, tape, to_u, to_delta, to_decay, to_enter, to_leave, to_initial, time,
+    to_write, to_read = u.new_empty(2, parts, *write.shape)
+    scan_back_kernel[rows, parts](
+        grad, grad_last, *inputs[:5], begins, tape, to_u, to_delta, to_decay, to_write, to_read, to_initial, time,
         channels, rows, **constants,
     )  # fmt: skip
-    return to_u, to_delta, to_decay.sum(0), to_enter.sum(0), to_leave.sum(0), to_initial
+    return to_u, to_delta, to_decay.sum(0), to_write.sum(0), to_read.sum(0), to_initial
 
 
-scan_triton = operator("selective_scan_triton", forward, backward, "scan_triton")
+scan_triton = scan_operator("selective_scan_triton", triton_scan_forward, triton_scan_backward, "scan_triton")

@@ -14,13 +14,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.triton import compiled, masks
+from dqn_memory.blocks.kernels.triton import jit, masks
 
 BLOCK = 64  # numbers of a program
 
 
-@compiled
-def forward_kernel(  # type: ignore[no-untyped-def]
+@jit
+def linear_scan_kernel(  # type: ignore[no-untyped-def]
     decay, drive, initial, keep, states, time, width,
     VARIES: tl.constexpr, PAIRS: tl.constexpr, RESETS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -51,8 +51,8 @@ def forward_kernel(  # type: ignore[no-untyped-def]
             step += width * each
 
 
-@compiled
-def backward_kernel(  # type: ignore[no-untyped-def]
+@jit
+def linear_scan_back_kernel(  # type: ignore[no-untyped-def]
     grad, states, decay, initial, keep, to_decay, to_drive, to_initial, time, width,
     VARIES: tl.constexpr, PAIRS: tl.constexpr, RESETS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -110,22 +110,22 @@ def _sizes(decay: Tensor, drive: Tensor, keep: Tensor | None) -> tuple[tuple[int
     return (len(drive), triton.cdiv(drive.shape[2], BLOCK)), constants | {"BLOCK": BLOCK}
 
 
-def forward(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
+def triton_states(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
     """As `linear_scan`."""
     grid, constants = _sizes(decay, drive, keep)
     states = torch.empty_like(drive)
-    forward_kernel[grid](decay, drive, initial, masks(drive, keep), states, *drive.shape[1:3], **constants)
+    linear_scan_kernel[grid](decay, drive, initial, masks(drive, keep), states, *drive.shape[1:3], **constants)
     return states
 
 
-def backward(
+def triton_gradients(
     grad: Tensor, states: Tensor, decay: Tensor, initial: Tensor, keep: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """As `linear_scan.backward`."""
+    """As `linear_scan.gradients`."""
     grid, constants = _sizes(decay, grad, keep)
     to_drive, to_initial = torch.empty_like(grad), torch.empty_like(initial)
     to_decay = torch.empty_like(grad if constants["VARIES"] else initial)
-    backward_kernel[grid](
+    linear_scan_back_kernel[grid](
         grad, states, decay, initial, masks(grad, keep), to_decay, to_drive, to_initial, *grad.shape[1:3], **constants
     )
     return to_decay if constants["VARIES"] else to_decay.sum(0), to_drive, to_initial

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory.agent import KINDS_OF_NETWORKS, load_network
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import Maps, episode_attention
 from dqn_memory.analysis.episodes import play_in
+from dqn_memory.evaluation import KINDS_OF_NETWORKS, load_network
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import script_of, trainer_class
 from dqn_memory.study.collect import Data, FinishedRun
@@ -201,7 +201,7 @@ def of_q_network(run: Path, seed: int) -> Maps | None:
     episode = play_in(config.eval_setup(next(network.parameters()).device), network, seed)[0]
     shown = slice(STEPS)
     steps = episode.observation[shown], episode.previous_action[shown]
-    maps = episode_attention(network, *steps, config.acting, config.acting_state)
+    maps = episode_attention(network, *steps, config.acting_state)
     layers = {layer: each.double().cpu().numpy() for layer, each in maps.items()}
     total = None if episode.env_reports_success else episode.episode_return
     return Maps(layers, len(episode), episode.success, total) if layers else None

@@ -1,4 +1,4 @@
-"""What the trainers of one network have in common: how it is built, averaged, evaluated and read back."""
+"""The base of `train`, `ppo` and `pqn`, whose agent is one network: how it is built, averaged and evaluated."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.acting import EvalSetup, acting_cost, evaluate
-from dqn_memory.agent import evaluate_run, load_policy
 from dqn_memory.analysis.episodes import beginning
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
+from dqn_memory.evaluation import EvalSetup, Score, acting_cost, evaluate, evaluate_run, load_policy, summary
+from dqn_memory.exploration import Explorer
 from dqn_memory.network import QNetwork, observation_spec
-from dqn_memory.runs.score import Score, summary
 from dqn_memory.runs.seeding import seeded
 from dqn_memory.runs.trainer import Trainer
 from dqn_memory.size import match
@@ -33,6 +32,7 @@ class NetworkTrainer(Trainer[C]):
     evaluation_flags: ClassVar[tuple[str, ...]] = ("episodes", "video", "video_episodes", "overwrite")
     network: QNetwork
     evaluated: QNetwork
+    explorer: Explorer
 
     def build_networks(self, averaged: bool) -> None:
         """Build the online network, and its average, which evaluations play and a checkpoint offers as the agent."""
@@ -50,6 +50,11 @@ class NetworkTrainer(Trainer[C]):
         """List the online network and, where the run averages its weights, their average."""
         named = {"network": self.network}
         return named if self.evaluated is self.network else named | {"average": self.evaluated}
+
+    def scalars(self) -> dict[str, float]:
+        """Give what a log line says, epsilon and learned priors included."""
+        epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}
+        return super().scalars() | epsilon | self.network.memory_scalars()
 
     def moved(self) -> dict[str, float]:
         """Compare the recurrent weights of layers that read both ways with their first values, relative to these.
@@ -75,8 +80,7 @@ class NetworkTrainer(Trainer[C]):
         setup, training = self.config.eval_setup(self.device), self.evaluated.training
         self.evaluated.eval()
         found = acting_cost(self.evaluated, setup) | self.moved()
-        measured = not self.config.network.bag and self.spec.kind != "image"  # pictures would take minutes
-        if self.config.evaluation.memory_ablation and measured:
+        if self.config.evaluation.memory_ablation and self.spec.kind != "image":  # pictures would take minutes
             found["final/recall_distance"] = float(self.recall(setup).distance)
         self.evaluated.train(training)
         return found
@@ -85,7 +89,7 @@ class NetworkTrainer(Trainer[C]):
         """Measure how far back the agent remembers, in the beginnings of a few episodes."""
         config, network, seed = self.config, self.evaluated, self.evaluation_seed(final=True)
         episodes = [beginning(setup, network, seed + number, RECALL_STEPS) for number in range(RECALL_EPISODES)]
-        return recall(network, episodes, RecallConfig(), config.seed, config.acting, config.acting_state)
+        return recall(network, episodes, RecallConfig(), config.seed, config.acting_state)
 
     def reached_goal(self, score: Score) -> bool:
         """Whether the success rate is as high as `--stop-at-success` asks."""
@@ -121,6 +125,12 @@ class NetworkTrainer(Trainer[C]):
 def averaging(decay: float, updates: int) -> float:
     """Compute the average's decay at update number `updates`: less early on, to forget the first weights."""
     return min(decay, (1 + updates) / (10 + updates))
+
+
+@torch.no_grad()
+def copy_parameters(source: nn.Module, target: nn.Module) -> None:
+    """Copy all parameters in place, so that captured graphs keep their addresses."""
+    torch._foreach_copy_(list(target.parameters()), list(source.parameters()))
 
 
 @torch.no_grad()

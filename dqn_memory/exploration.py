@@ -1,0 +1,118 @@
+"""When an action is random: epsilon-greedy exploration with a schedule, sticky random actions and random starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import Bounds
+from dqn_memory.runs.stateful import Stateful
+
+
+@dataclass(frozen=True)
+class ExplorationConfig:
+    """How often and for how long random actions are taken."""
+
+    removed: ClassVar[dict[str, Any]] = {"random_start_share": 1.0}
+    epsilon_start: float = 1.0
+    """Probability of a random action at the first step."""
+    epsilon_end: float = 0.1
+    """Probability of a random action at the end of the schedule."""
+    epsilon_steps: Annotated[int, Bounds(1)] = 200_000
+    """Environment steps from the first to the last value (exponential: its time constant)."""
+    epsilon_schedule: Literal["linear", "exponential"] = "linear"
+    """`exponential` is what the published code computes and calls linear: it nears the end, never reaches it."""
+    epsilon_ladder: Annotated[float, Bounds(0)] = 0.0
+    """Environment i of N explores with epsilon^(1 + epsilon_ladder * i / (N - 1)) (Ape-X, Horgan et al. 2018; 0: all
+    alike)."""
+    sticky_exponent: float = 0.0
+    """Exponent of the zeta law from which a random action's duration is drawn (temporally extended epsilon-greedy,
+    Dabney et al. 2021: 2); 0 holds every random action for one step. An action that is held where an episode ends is
+    held on in the next one."""
+    sticky_max_steps: Annotated[int, Bounds(1)] = 32
+    """Longest time a random action is held, in steps."""
+    random_start_steps: Annotated[int, Bounds(0)] = 0
+    """Training episodes begin with 0 to this many random steps, drawn uniformly. They show states that a policy which
+    ends its episodes early would never visit. What is logged of training episodes has them in it, an evaluation has
+    not."""
+    prepopulate: Annotated[int, Bounds(0)] = 0
+    """Environment steps of uniform random actions before learning and the schedule begin (`train` alone)."""
+
+    def check(self) -> None:
+        """Raise a UserError for values that cannot work."""
+        first, last, sticky = self.epsilon_start, self.epsilon_end, self.sticky_exponent
+        if not 0 <= last <= first <= 1:
+            raise UserError(f"--epsilon-end {last} and --epsilon-start {first} must satisfy 0 <= end <= start <= 1")
+        if 0 != sticky <= 1:
+            raise UserError(
+                f"--sticky-exponent {sticky} must be above 1 (the zeta law's exponent), or 0 to hold nothing"
+            )
+
+    def epsilon(self, step: int) -> float:
+        """Compute epsilon after `step` environment steps, prepopulation not counted."""
+        if self.epsilon_schedule == "exponential":
+            fraction = (1 - 1 / self.epsilon_steps) ** step
+        else:
+            fraction = max(0.0, 1 - step / self.epsilon_steps)
+        return self.epsilon_end + (self.epsilon_start - self.epsilon_end) * fraction
+
+
+class Explorer(Stateful):
+    """Decide in which of N environments to act at random, how, and for how many steps."""
+
+    state_names = ("sticky_action", "sticky_steps", "random_start_steps")
+
+    def __init__(self, config: ExplorationConfig, num_envs: int, num_actions: int, generator: torch.Generator) -> None:
+        self.config, self.num_actions, self.generator = config, num_actions, generator
+        self.device = device = generator.device
+        place_on_ladder = torch.arange(num_envs, device=device) / max(num_envs - 1, 1)  # 0 .. 1
+        self.exponent = 1 + config.epsilon_ladder * place_on_ladder  # (N,)
+        self.sticky_action, self.sticky_steps, self.random_start_steps = (
+            torch.zeros(num_envs, dtype=torch.int64, device=device) for _ in self.state_names
+        )  # the random action, steps that it is still held, steps that are still random at an episode's start; (N,)
+        self.survival, self.mean_duration = _durations(config, device)
+
+    def epsilon(self, step: int) -> float:
+        """Give the schedule's value; 1 during prepopulation."""
+        learning = step - self.config.prepopulate
+        return 1.0 if learning < 0 else self.config.epsilon(learning)
+
+    def choose(self, own: Tensor, epsilon: float | Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Replace some of the agent's own actions (N,) by random ones, and tell which, (N,).
+
+        `first` (N,) says where an episode begins.
+        """
+        longest_start = self.config.random_start_steps
+        u = torch.rand(3 + (longest_start > 0), len(own), generator=self.generator, device=own.device)
+        epsilon = epsilon**self.exponent  # (N,)
+        # begin so rarely that the fraction of random steps is epsilon, however long actions are held
+        probability = epsilon / (epsilon + self.mean_duration * (1 - epsilon)).clamp(min=1e-9)
+        duration = 1 + (u[2].unsqueeze(1) < self.survival).sum(1)  # (N,)
+        if longest_start:
+            drawn = (u[3] * (longest_start + 1)).long()
+            self.random_start_steps = torch.where(first, drawn, self.random_start_steps)
+            starting = self.random_start_steps > 0
+            probability = torch.where(starting, 1.0, probability)
+            duration = torch.where(starting, duration.minimum(self.random_start_steps), duration)
+            self.random_start_steps = (self.random_start_steps - 1).clamp(min=0)
+        begins = (self.sticky_steps == 0) & (u[0] < probability)
+        self.sticky_action = torch.where(begins, (u[1] * self.num_actions).long(), self.sticky_action)
+        self.sticky_steps = torch.where(begins, duration, self.sticky_steps)
+        random = self.sticky_steps > 0
+        self.sticky_steps = (self.sticky_steps - 1).clamp(min=0)
+        return torch.where(random, self.sticky_action, own), random
+
+
+def _durations(config: ExplorationConfig, device: torch.device) -> tuple[Tensor, float]:
+    """Compute P(duration > d) for d = 1 .. longest - 1, and the mean duration."""
+    if config.sticky_exponent == 0:
+        return torch.zeros(1, device=device), 1.0
+    duration = torch.arange(1, config.sticky_max_steps + 1, dtype=torch.float64)
+    chance = duration**-config.sticky_exponent
+    chance = chance / chance.sum()
+    survival = 1 - chance.cumsum(0)[:-1]
+    return survival.float().to(device), float((chance * duration).sum())

@@ -1,0 +1,108 @@
+"""How an environment's own observations and actions become a network's, with checks of observations from outside."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import gymnasium
+import numpy as np
+import torch
+
+from dqn_memory.runs.errors import UserError
+from envs.fleet import make_fleet
+from envs.packages import make_env
+from envs.registry import WORLDS
+from envs.spaces import Array, Decode, Encode, discrete_actions, encoder, integer_ranges
+
+
+@dataclass(frozen=True)
+class Interface:
+    """How an environment's own observations and actions become the network's."""
+
+    raw: gymnasium.Space[Any]  # one observation as the environment gives it; of a Dict, the entry that is seen
+    encode: Encode  # brings it into the flat form that the network reads
+    encoded: gymnasium.Space[Any]  # what training built the network for
+    num_actions: int
+    decode: Decode  # makes the environment's own actions of the network's numbers
+    key: str | None = None  # of the entry that is seen, where the environment gives a dictionary
+
+    @classmethod
+    def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None) -> Self:
+        """Make the interface of an environment made with `kwargs`; a UserError says why there is none."""
+        if env.startswith("ALE/") or env.removeprefix("envs:") in WORLDS:
+            fleet = make_fleet(env, 1, 0, observation_key=key, env_kwargs=kwargs)
+            raw, (_, encode) = fleet.observation_space, encoder(fleet.observation_space)
+            return cls(raw, encode, raw, fleet.num_actions, lambda action: action, key)  # nothing is encoded
+        made = make_env(env, **kwargs)
+        try:
+            encoder(made.observation_space, key)  # says what is wrong with the key
+            raw = made.observation_space
+            raw = raw[str(key)] if isinstance(raw, gymnasium.spaces.Dict) else raw
+            encoded, encode = encoder(raw)
+            return cls(raw, encode, encoded, *discrete_actions(made.action_space), key)
+        finally:
+            made.close()
+
+    @cached_property
+    def sizes(self) -> Array | None:
+        """Give the number of values of each component of an encoded observation; None where it holds real numbers."""
+        ranges = integer_ranges(self.encoded)
+        return None if ranges is None else ranges[0]
+
+    def batch(self, observation: Any) -> tuple[Array, bool]:
+        """Encode observations (N, ...), and tell whether it was a single one, without the axis N.
+
+        Raises:
+            UserError: the observation has another form, or lies outside its space.
+        """
+        if isinstance(observation, dict):
+            if self.key is None or self.key not in observation:
+                wanted = "no dictionary" if self.key is None else f"one with {self.key!r}"
+                names = ", ".join(map(repr, observation))
+                raise UserError(f"the observation is a dictionary of {names}; it must be {wanted}")
+            observation = observation[self.key]
+        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+            raise UserError(
+                "the observation is a pair with a dictionary: reset returns (observation, info); give the first"
+            )
+        given, shape = as_array(observation), self.raw.shape or ()
+        if given is None:
+            raise UserError("the observation is no array: its rows must all have the same shape")
+        if (given.shape != shape and given.shape[1:] != shape) or given.ndim < len(shape) or not given.size:
+            raise UserError(f"the observation has shape {given.shape}; it must be {shape}, or (N, ...) for a batch")
+        self._check_numbers(given)
+        if self.sizes is not None and given.dtype.kind == "f":
+            given = given.astype(np.int64)  # whole numbers, as has been checked
+        single = given.shape == shape
+        rows = given[None] if single else given
+        batch = np.stack([self.encode(row) for row in rows])  # (N, ...)
+        if self.sizes is not None and ((batch < 0) | (batch >= self.sizes)).any():
+            raise UserError(f"the observation holds {given.min()} .. {given.max()}; it must be within {self.raw}")
+        return batch, single
+
+    def _check_numbers(self, given: Array) -> None:
+        """Check that there are only numbers, and only whole ones where they name something."""
+        if given.dtype.kind not in "biuf":
+            raise UserError(f"the observation is of type {given.dtype}; it must hold numbers")
+        if given.dtype.kind != "f":
+            return
+        if given.dtype.itemsize > 4:  # what a float32 cannot hold is infinite to a network
+            with np.errstate(over="ignore"):
+                finite = np.isfinite(given.astype(np.float32)).all()
+        else:
+            finite = np.isfinite(given).all()
+        if not finite:
+            raise UserError("the observation holds NaN, infinity or numbers beyond 1e38; it must hold finite numbers")
+        if self.sizes is not None and (given != np.trunc(given)).any():
+            raise UserError(f"the observation holds fractions; it must hold whole numbers within {self.raw}")
+
+
+def as_array(given: Any) -> Array | None:
+    """Make one array; None where that is impossible, as of ragged lists."""
+    try:
+        if isinstance(given, torch.Tensor):
+            dense = given.detach().to_dense().cpu()
+            return (dense.float() if dense.dtype is torch.bfloat16 else dense).numpy()  # numpy has no bfloat16
+        return np.asarray(given)
+    except (ValueError, TypeError, RuntimeError):  # also of tensors in a list
+        return None

@@ -1,0 +1,81 @@
+"""What a network and a replay must know of an environment's observations, and the embedding for each kind of them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+
+from dqn_memory.blocks.embeddings import ImageEmbedding, PixelBounds, TokenEmbedding, VectorEmbedding, channels_last
+from dqn_memory.runs.errors import UserError, require
+from envs.spaces import image_bounds
+
+MAX_TOKENS = 2**24  # an embedding table holds a vector for each
+CONTINUOUS_PADDING = -5.0  # below every observation of the published environments, as in the published code
+
+
+@dataclass(frozen=True)
+class ObservationSpec:
+    """What a network and a replay must know of one observation."""
+
+    kind: Literal["discrete", "continuous", "image"]
+    shape: tuple[int, ...]
+    vocabulary: int = 0  # number of tokens, the padding token included; 0 unless the kind is discrete
+    dtype: torch.dtype = torch.float32  # as stored in the replay
+    bounds: PixelBounds | None = None  # of an image's values, where they are others than 0 .. 255 (floats: 0 .. 1)
+
+    @property
+    def padding(self) -> float:
+        """Value of the padding after the last observation of a window."""
+        if self.kind == "discrete":
+            return self.vocabulary - 1
+        return CONTINUOUS_PADDING if self.kind == "continuous" else 0
+
+
+def observation_spec(space: gymnasium.Space) -> ObservationSpec:
+    """Describe the observations of a Discrete, MultiDiscrete or Box space.
+
+    Vocabularies follow the published code. Discrete(n) has n + 1 tokens. MultiDiscrete(nvec) has max(nvec) + 2, one of
+    which is never used. The last token is the padding.
+
+    Raises:
+        UserError: the space is of another kind, an image whose sizes do not say which axis holds its channels, an
+            image without pixels, or has more tokens than a table can hold.
+    """
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return _tokens(1, int(space.n) + 1)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return _tokens(int(np.prod(space.shape)), int(space.nvec.max()) + 2)
+    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3:
+        return _image(space)
+    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
+        return ObservationSpec("continuous", tuple(space.shape))
+    raise UserError(
+        f"observation space {space} cannot be embedded; use Discrete, MultiDiscrete, a 1-D Box or an image Box"
+    )
+
+
+def _image(space: gymnasium.spaces.Box) -> ObservationSpec:
+    require(all(space.shape), f"an image of {' x '.join(map(str, space.shape))} holds no pixels")
+    try:
+        channels_last(space.shape)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return ObservationSpec("image", space.shape, 0, torch.tensor(np.zeros(1, space.dtype)).dtype, image_bounds(space))
+
+
+def _tokens(components: int, vocabulary: int) -> ObservationSpec:
+    require(vocabulary <= MAX_TOKENS, f"an observation has {vocabulary} tokens; a network embeds up to {MAX_TOKENS}")
+    dtype = torch.uint8 if vocabulary <= 256 else torch.int32
+    return ObservationSpec("discrete", (components,), vocabulary, dtype)
+
+
+def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 8) -> nn.Module:
+    """Make the embedding for a kind of observation."""
+    if spec.kind == "discrete":
+        return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
+    if spec.kind == "continuous":
+        return VectorEmbedding(spec.shape[0], width)
+    return ImageEmbedding(spec.shape, width, not spec.dtype.is_floating_point, spec.bounds)

@@ -1,0 +1,140 @@
+"""How agents of world models are evaluated: in which environments, by which policies, during a run and afterwards."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+
+from dqn_memory.blocks.kernels.select import Choice
+from dqn_memory.evaluation import Evaluation, EvaluationOptions, LoadedPolicy, Policy, Score, play
+from dqn_memory.runs.seeding import Streams, generator
+from dqn_memory.runs.trainer import Trainer
+from envs.checked import LONGEST
+from envs.fleet import Fleet, make_fleet
+from world_models.settings import WorldModelComputeConfig
+
+C = TypeVar("C", bound=Any)
+
+
+@dataclass(frozen=True)
+class EvalEnvironments:
+    """Where an agent is evaluated, on which device, and whether it keeps its memory."""
+
+    env: str
+    env_kwargs: dict[str, Any]
+    observation_key: str | None
+    device: torch.device
+    reset_memory: bool = False  # before each step: what the agent does without a memory
+    workers: int | None = None  # processes that step the environments
+
+    @classmethod
+    def of(cls, config: Any, device: torch.device, reset_memory: bool = False, env: str | None = None) -> Self:
+        """Take a run's own environment, or another one, with the time limit of evaluations."""
+        if env is not None:
+            config = replace(config, environment=replace(config.environment, env=env, path=None, env_workers=None))
+        environment, kwargs = config.environment, config.env_kwargs(training=False)
+        return cls(environment.env, kwargs, environment.observation_key, device, reset_memory, environment.env_workers)
+
+    def fleet(self, num_envs: int, seed: int) -> Fleet:
+        """Make N environments."""
+        return make_fleet(
+            self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers, LONGEST
+        )
+
+    def play(
+        self, start: Callable[[int, torch.Generator], Policy], num_envs: int, episodes_per_env: int, seed: int
+    ) -> Score:
+        """Play the first episodes of each of N environments; `start` makes the policy of N episodes."""
+        streams = Streams.spawn(seed)
+        policy = start(num_envs, generator(streams.exploration, self.device))
+        with closing(self.fleet(num_envs, streams.worlds)) as fleet:
+            tally = play(fleet, policy, episodes_per_env)
+        return tally.score(reported=fleet.reports_success)
+
+
+class EvaluatedAgent(ABC, Generic[C]):
+    """An agent of a world model that acts without learning: that of a training run, or that of a checkpoint."""
+
+    ways: ClassVar[tuple[str, ...]] = ("",)
+    """How actions can be chosen; the first way is that of training, where there are several."""
+    config: C
+    step: int
+    backend: Choice | None = None
+
+    @classmethod
+    @abstractmethod
+    def load(cls, run: Path, device: torch.device) -> Self:
+        """Load the agent of a run's latest checkpoint; nothing is written."""
+
+    @abstractmethod
+    def policy(self, num_envs: int, random: torch.Generator, forgets: bool = False, way: str = "") -> Policy:
+        """Make the policy of N episodes; with `forgets` it remembers nothing from one step to the next."""
+
+    @abstractmethod
+    def check(self, environments: EvalEnvironments) -> None:
+        """Raise UserError where the agent cannot act in other environments than its own."""
+
+    @abstractmethod
+    def description(self) -> tuple[str, dict[str, Any]]:
+        """Describe the agent in words, and by facts for programs."""
+
+    def chosen(self, options: EvaluationOptions) -> tuple[Self, tuple[str, ...]]:
+        """Apply the options of `evaluate` that only some agents have; returns the ways to choose actions, too."""
+        return self, self.ways
+
+    def scores(
+        self, environments: EvalEnvironments, ways: tuple[str, ...], num_envs: int, episodes: int, seed: int
+    ) -> dict[str, Score]:
+        """Play the same first episodes of each of N environments in every way."""
+        forgets = environments.reset_memory
+        return {
+            way: environments.play(partial(self.policy, forgets=forgets, way=way), num_envs, episodes, seed)
+            for way in ways
+        }
+
+
+class WorldModelTrainer(Trainer[C]):
+    """A run of a world model; a subclass says how its agent acts."""
+
+    agent_class: ClassVar[type[EvaluatedAgent[Any]]]
+
+    @abstractmethod
+    def evaluated_agent(self) -> EvaluatedAgent[C]:
+        """Give the agent as it is now."""
+
+    def evaluation_scores(self, ways: tuple[str, ...], final: bool, reset_memory: bool) -> dict[str, Score]:
+        """Play episodes with the evaluation stream's own seed for this step, more of them at the end of a run."""
+        config, environments = self.config.evaluation, EvalEnvironments.of(self.config, self.device, reset_memory)
+        episodes = config.final_episodes_per_env if final else config.episodes_per_env
+        return self.evaluated_agent().scores(
+            environments, ways, config.num_eval_envs, episodes, self.evaluation_seed(final)
+        )
+
+    @classmethod
+    def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
+        """Evaluate the agent of a run's latest checkpoint."""
+        device = WorldModelComputeConfig(options.device, options.threads).start()
+        agent, ways = cls.agent_class.load(run, device).chosen(options)
+        environments = EvalEnvironments.of(agent.config, device, options.reset_memory, options.env)
+        if options.env is not None:
+            agent.check(environments)
+        num_envs, episodes = options.num_eval_envs or 20, options.episodes_per_env or 5
+        scores = agent.scores(environments, ways, num_envs, episodes, options.seed)
+        words, facts = agent.description()
+        return Evaluation(agent.step, words, environments.env, environments.env_kwargs, scores, facts, agent.backend)
+
+    @classmethod
+    def load_policy(cls, run: Path, device: torch.device, seed: int) -> LoadedPolicy:
+        """Read the policy of a run's latest checkpoint; `seed` is of its random numbers."""
+        agent = cls.agent_class.load(run, device)
+
+        def start(num_envs: int, way: str = cls.agent_class.ways[0]) -> Policy:
+            return agent.policy(num_envs, generator(Streams.spawn(seed).exploration, device), way=way)
+
+        ways: Mapping[str, Callable[[int], Policy]] = {way: partial(start, way=way) for way in agent.ways if way}
+        return LoadedPolicy(agent.config, agent.config.env_kwargs(training=False), agent.step, device, start, ways)
