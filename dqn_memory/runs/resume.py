@@ -71,7 +71,7 @@ def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
         if checkpoint is not None:
             check_unchanged(run.path, config, checkpoint)
             if not checkpoint.trainer:
-                raise UserError(f"{run.path} was made to act, by dqn_memory.ship, and lacks what training goes on from")
+                raise UserError(f"{run.path} holds only what acting needs: {train_anew(run.path)}")
             if flags.total_steps not in (None, config.total_steps) and flags.total_steps < checkpoint.step:
                 few = f"--total-steps {flags.total_steps} is below the {checkpoint.step} steps"
                 raise UserError(f"{few} that {run.path} has taken")

@@ -1,10 +1,9 @@
 """Report what a study shows: `python -m dqn_memory.study.report smoke`, while it runs or after.
 
-Writes report.md, one self-contained report.html and every picture into STUDY/report; of an archive, whose folder stays
-as it is, into runs/reports/NAME. Runs that are unfinished, failed,
-missing or damaged are named and left out. Folders of single runs are reported together as one study. With --archive
-FOLDER the raw numbers are kept there as a few tables, with a report of few pictures; the same command makes the whole
-report from them, and `--all results` that of every archive again.
+The report is written into STUDY/report as report.md, one self-contained report.html and every picture. The report of an
+archive goes into runs/reports/NAME, as its own folder stays as it is. Runs that are unfinished, failed, missing or
+damaged are named and left out. --archive FOLDER keeps the numbers there as a few tables, with a report of few pictures;
+the same command makes the whole report from them. `--all results` makes the report of every archive there again.
 """
 
 import sys
@@ -16,13 +15,12 @@ from typing import Annotated
 
 import tyro
 
-from dqn_memory.runs.errors import UserError, one_line_errors, require
+from dqn_memory.runs.errors import one_line_errors, require
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.settings import Repeatable
 from dqn_memory.study.answers import filled_pages
-from dqn_memory.study.archive import Source, compact, find_study, is_archive, open_source, write_archive
+from dqn_memory.study.archive import compact, find_study, is_archive, open_source, write_archive
 from dqn_memory.study.collect import PREFERRED, Data, collect, kept_record, meaning
-from dqn_memory.study.gather import gather, is_run
 from dqn_memory.study.page import WORDS, Section, check_folder, counted, page_text, write_report
 from dqn_memory.study.papers.atari100k import atari_page
 from dqn_memory.study.papers.tables import Tables
@@ -45,47 +43,40 @@ CLAIMS = "python -m dqn_memory.study.claims --write results"
 class Args:
     """Report what a study has shown so far."""
 
-    study: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """A study's folder, its name where it is in runs/studies, or the TOML file that study.run was given, if without
-    --folder; or an archive. Or folders of finished runs, and archives to which they are added."""
+    study: tyro.conf.Positional[Path | None] = None
+    """A study's folder, its name in runs/studies, or its TOML file; or the folder of an archive."""
     write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Where the report goes (None: the folder `report` in the study's own, or runs/reports/NAME for an archive); an
-    earlier report there is replaced, and nothing else."""
+    """Where the report goes (None: `report` in the study's folder; of an archive runs/reports/NAME)."""
     archive: Path | None = None
-    """Keep the raw numbers of the finished runs here as tables, such as results/studies/smoke, with a report of few
-    pictures; an archive of the same study that is there is replaced."""
-    title: str = ""
-    """Heading of the report, where runs are given (empty: their environments' names)."""
+    """Keep the finished runs here as tables, with a report of few pictures; an older archive is replaced."""
     all: Path | None = None
     """Make the reports of all archives below this folder again, and the pages of all other tables there."""
     published: bool = False
-    """Set the published scores beside ours, for environments and architectures that both have, and print them."""
+    """Set the published scores beside ours, where both exist."""
     returns: bool = False
-    """Read the runs by their returns, also where the environment reports success."""
+    """Read returns, also where the environment reports success."""
     attention: bool = True
-    """Play an episode with one run of each environment and architecture and show what it attends to."""
+    """Play an episode with one run of each environment and architecture and show its attention."""
     plugin: Repeatable = ()
-    """Module that may be imported as runs name it; of runs that you started yourself none need be given."""
+    """Import this module, which the runs name (not needed for runs of your own)."""
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, measure, draw, write; exit code 1 where files of the study are damaged or missing."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.report")
-    require(bool(args.all) != bool(args.study), "give a study, the folders of runs, or --all FOLDER")
+    require((args.all is None) != (args.study is None), "give a study, or --all FOLDER")
     load_plugins(args.plugin)
     if args.all is not None:
         bad = remake_all(args.all)
-    else:
-        source = find(args)
+    elif args.study is not None:
+        source = open_source(find_study(args.study))
         shown = {"attention": args.attention, "published": args.published}
         shown["returns"] = args.returns or source.shown.get("returns", False)
         data = collect(replace(source, shown=shown))
         if args.archive is not None:
             archive(data, args.archive)
             bad = unsound(data) + write(collect(open_source(args.archive)), args.archive, FEW)
-        elif len(args.study) > 1 and args.write is None:
-            raise UserError("runs of several folders need a place for their report: give --write or --archive")
         else:
             own = Path(REPORTS, source.folder.resolve().name) if is_archive(source.folder) else source.folder / "report"
             if args.write is None:
@@ -93,13 +84,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             bad = write(data, args.write or own)
     if bad:
         raise SystemExit(f"error: {len(bad)} of the study's runs or files are damaged or missing, see above")
-
-
-def find(args: Args) -> Source:
-    """Open the study or the archive, or gather the runs, that the command line names."""
-    if len(args.study) == 1 and not is_run(args.study[0]):
-        return open_source(find_study(args.study[0]))
-    return gather(args.study, args.archive.name if args.archive is not None else "runs", args.title)
 
 
 def archive(data: Data, folder: Path) -> None:

@@ -20,15 +20,14 @@ from dqn_memory.agent import Agent
 from dqn_memory.api import load_run
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.kinds import trainer_class
-from dqn_memory.study.archive import checksum, open_source
+from dqn_memory.study.archive import checksum, open_source, read_run
 from dqn_memory.study.collect import collect
 from dqn_memory.study.definition import expand, read_definition
-from dqn_memory.study.gather import gather
 from dqn_memory.study.report import lead
 from dqn_memory.study.run import main as study_run
 from dqn_memory.study.runner import open_runs, take_over
 from dqn_memory.study.sections import scores
-from dqn_memory.study.store import Study
+from dqn_memory.study.store import Study, final_metrics
 from envs.files import sha256
 
 MOST_SECONDS = 60  # of the clock, after which a case hangs
@@ -57,7 +56,7 @@ USES: dict[str, Callable[[str, Path], Any]] = {  # what is done with a run of a 
     "resume": resume,
     "load_run": lambda kind, run: load_run(run),
     "Agent.load": lambda kind, run: Agent.load(run),
-    "report": lambda kind, run: lead(collect(gather([run], "runs"))),
+    "report": lambda kind, run: (final_metrics(run), read_run(run)),
 }
 OF_NETWORKS: dict[str, Callable[[str, Path], Any]] = {
     "evaluate": lambda kind, run: evaluate.main([str(run), "--episodes", "1"]),
