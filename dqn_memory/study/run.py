@@ -153,7 +153,7 @@ def carry_out(
         open_source(find_study(Path(source)))  # one that is none is told before a folder is made
     with held_lock(folder / store.LOCK, f"{folder} is being carried out already", patience=2.0):
         store.check_study_folder(folder, definition, planned)
-        if damage := store.put_aside(folder):
+        if damage := store.move_damaged_state(folder):
             say(f"{damage}: it is made anew from the folders of the runs")
         study = Study.create(folder, definition, planned)
         modules = [module for run in planned for module in modules_of(run.config)]
@@ -237,7 +237,7 @@ def estimate(runs: Sequence[RunState], resources: Resources) -> tuple[float | No
 def overview(study: Study, everything: bool = False) -> str:
     """Show counts, the runs (the running, stopped and failed ones of a large study), and what failed ones said."""
     runs = shown = study.runs()
-    at_work = "study.run is at work" if study.lives else "study.run is not at work"
+    at_work = "study.run is at work" if study.is_running else "study.run is not at work"
     if len(runs) > FEW and not everything:
         shown = [run for run in runs if run.state not in ("finished", "waiting")]
     parts = [f"{study.title}\n{study.folder}\n{counts(runs)}; {at_work}\n", *([_table(study, shown)] if shown else [])]

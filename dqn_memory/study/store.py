@@ -1,9 +1,9 @@
 """The folder of a study: readable while it runs and after a crash.
 
 STUDY/
-  study.toml       the definition, as its author wrote it     configs/<run>.toml   complete config of a run
-  study.sqlite3    which run is where; only `study.run` writes  runs/<run>/          run folder of the trainer
-  locks/           who is at work, released by any death      logs/<run>.log       what the trainer said
+  study.toml    the definition, as its author wrote it      configs/<run>.toml   complete config of a run
+  study.json    state of each run; `study.run` writes it    runs/<run>/          run folder of the trainer
+  locks/        who is at work, released by any death       logs/<run>.log       output of the trainer
 
 study = Study.open(Path("runs/studies/smoke"))
 [run.folder for run in study.runs() if run.state == "finished"]
@@ -12,23 +12,21 @@ study = Study.open(Path("runs/studies/smoke"))
 import itertools
 import json
 import os
-import re
-import sqlite3
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from dqn_memory.runs.errors import UserError, require
+from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.lock import lock_holder
 from dqn_memory.runs.metrics import FINAL, METRICS, RAW, is_count, is_line, is_number
 from dqn_memory.runs.toml import from_toml, to_toml
 from dqn_memory.study.definition import LONGEST_TEXT, Definition, Label, Planned, flat
 from envs.files import (
     MOST_BYTES,
+    MOST_TEXT,
     check_inside,
     disk_errors,
     is_file,
@@ -42,24 +40,14 @@ from envs.files import (
 )
 
 State = Literal["finished", "running", "waiting", "stopped", "failed"]
-FORMAT = "dqn-memory study 1"
-STATE, DEFINITION = "study.sqlite3", "study.toml"
+FORMAT = "dqn-memory study 2"
+STATE, DEFINITION = "study.json", "study.toml"
 LONGEST_LABEL = 1_000  # characters of a value of an axis, which a report draws in reasonable time
 LOCK = Path("locks/study.lock")  # held by the `study.run` that is at work
 HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
 HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
 INDEX = "archive.json"  # tells the archive of a study
-TABLES = """
-create table if not exists study (key text primary key, value text not null);
-create table if not exists runs (
-    name text primary key, position integer not null, listed integer not null, axes text not null,
-    steps integer not null, state text not null, attempts integer not null, seconds real, error text not null
-);
-"""
-DAMAGE = re.compile("not a database|malformed|no such (table|column)")  # what SQLite says of a damaged file
-BESIDE = ("", "-journal", "-wal", "-shm")  # what SQLite opens: the file of a state, and others named after it
 FOLDERS = ("configs", "runs", "logs", "locks")
-SCHEMA = "select count(*) from sqlite_master where type in ('view', 'trigger')"  # which run what their author wrote
 
 
 class DamagedState(UserError):
@@ -126,13 +114,12 @@ class Facts:
 
 def read_facts(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Invert `Facts.plain`; a KeyError where one is missing, a TypeError where one has another type."""
-    found = {field.name: plain[field.name] for field in fields(Facts)} | {"axes": tuple(plain["axes"])}
-    texts = [found[name] for name in ("name", "title", "about", "kind")]
-    if not all(isinstance(text, str) for text in (*texts, *found["axes"])) or not isinstance(found["smoke"], bool):
-        raise TypeError("name, title, about, kind and axes are texts, and smoke is a truth value")
-    if any(len(text) > LONGEST_TEXT for text in texts):
-        raise TypeError(f"a name, title, about or kind has more than {LONGEST_TEXT:,} characters")
-    return found
+    texts = [plain[name] for name in ("name", "title", "about", "kind")]
+    if not isinstance(plain["axes"], list) or not isinstance(plain["smoke"], bool):
+        raise TypeError("axes is a list, and smoke is a truth value")
+    if not all(isinstance(text, str) and len(text) <= LONGEST_TEXT for text in (*texts, *plain["axes"])):
+        raise TypeError(f"name, title, about, kind and each axis are texts of at most {LONGEST_TEXT:,} characters")
+    return {field.name: plain[field.name] for field in fields(Facts)} | {"axes": tuple(plain["axes"])}
 
 
 def checked_run(run: RunState, axes: Sequence[str]) -> RunState:
@@ -162,42 +149,25 @@ class Study(Facts):
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Find a study; raises UserError where there is none or its state is damaged."""
-        path, hint = folder / STATE, ""
         check_inside(folder, *FOLDERS)
-        if (folder / "configs").is_dir():
-            hint = f"; study.run with its definition and --folder {folder} makes it anew from the runs there"
-        if not os.path.lexists(path):
-            raise DamagedState(f"{folder} is no study: it has no {STATE}{hint}")
-        try:
-            with _connected(path) as state:
-                facts = {key: parse_json(value) for key, value in state.execute("select key, value from study")}
-            require(facts.get("format") == FORMAT, f"{path} is foreign: it is not a '{FORMAT}'")
-            return cls(folder=folder, **read_facts(facts))
-        except DamagedState as error:
-            raise DamagedState(f"{path} cannot be used: {error}{hint}") from None
-        except UserError:
-            raise
-        except (LookupError, TypeError, ValueError) as error:
-            raise DamagedState(f"{path} cannot be used: {error}{hint}") from None
+        return cls(folder=folder, **_read_state(folder)["study"])
 
     @classmethod
     def create(cls, folder: Path, definition: Definition, planned: Sequence[Planned]) -> Self:
-        """Make the folder, or list other runs in the one that is there, where what is finished stays."""
+        """Make the folder, or list other runs in the one that is there; finished runs stay."""
         check_inside(folder, *FOLDERS)
         make_inside(folder, "configs")
         facts = {name: getattr(definition, name) for name in ("name", "title", "about", "kind")}
-        facts |= {"smoke": definition.is_cut, "axes": tuple(definition.axes), "format": FORMAT}
-        with _connected(folder / STATE) as state:
-            state.executescript(TABLES)
-            state.execute("update runs set listed = 0")
-            state.executemany(
-                "insert or replace into study values (?, ?)", ((k, json.dumps(v)) for k, v in facts.items())
-            )
-            state.executemany(
-                "insert into runs values (?, ?, 1, ?, ?, 'waiting', 0, null, '') on conflict (name) "
-                "do update set position = excluded.position, listed = 1, axes = excluded.axes",
-                ((run.name, n, json.dumps(run.axes), run.config.total_steps) for n, run in enumerate(planned)),
-            )
+        facts |= {"smoke": definition.is_cut, "axes": tuple(definition.axes)}
+        before = _read_state(folder)["runs"] if os.path.lexists(folder / STATE) else {}
+        runs = {
+            run.name: {"steps": run.config.total_steps, "state": "waiting"}
+            | before.pop(run.name, {})
+            | {"axes": run.axes, "listed": True}
+            for run in planned
+        }
+        others = {name: run | {"listed": False} for name, run in before.items()}
+        _write_state(folder, {"study": facts, "runs": runs | others})
         write_atomic(folder / DEFINITION, definition.text.encode())
         for run in planned:
             if not os.path.lexists(path := folder / "configs" / f"{run.name}.toml"):
@@ -205,63 +175,58 @@ class Study(Facts):
         return cls.open(folder)
 
     @property
-    def lives(self) -> bool:
+    def is_running(self) -> bool:
         """Whether `study.run` is at work now."""
         return lock_holder(self.folder / LOCK) is not None
 
     def runs(self) -> list[RunState]:
         """List all runs of the study in the order of its expansion."""
-        lives = self.lives
-        with _connected(self.folder / STATE) as state:
-            rows = state.execute(
-                "select name, axes, state, steps, attempts, seconds, error from runs where listed order by position"
-            ).fetchall()
+        is_running, found = self.is_running, []
         try:
-            found = [
-                checked_run(
-                    RunState(
-                        name, parse_json(axes), "stopped" if state == "running" and not lives else state,
-                        self.folder / "runs" / str(name), *others,
-                    ),
-                    self.axes,
-                )
-                for name, axes, state, *others in rows
-            ]  # fmt: skip
-        except (TypeError, ValueError) as error:
+            for name, run in _read_state(self.folder)["runs"].items():
+                facts = dict(run)
+                if facts["state"] == "running" and not is_running:
+                    facts["state"] = "stopped"
+                if facts.pop("listed"):
+                    found.append(checked_run(RunState(name, folder=self.folder / "runs" / name, **facts), self.axes))
+        except (LookupError, TypeError, AttributeError) as error:
             raise DamagedState(f"{self.folder / STATE} is damaged: {error}") from None
         check_inside(self.folder, *(f"runs/{run.name}" for run in found))
         return found
 
     def mark(self, name: str, state: State, error: str = "", seconds: float | None = None, begun: bool = False) -> None:
-        """Note where a run is; `begun` counts one more start of its trainer."""
-        with _connected(self.folder / STATE) as connection:
-            connection.execute(
-                "update runs set state = ?, error = ?, seconds = ?, attempts = attempts + ? where name = ?",
-                (state, error, seconds, int(begun), name),
-            )
+        """Note the state of a run; `begun` counts one more start of its trainer."""
+        tree = _read_state(self.folder)
+        run = tree["runs"][name]
+        run |= {"state": state, "error": error, "seconds": seconds, "attempts": run.get("attempts", 0) + begun}
+        _write_state(self.folder, tree)
 
 
-@contextmanager
-def _connected(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open one transaction. Who may not write may still read: then the file is opened as it lies on the disk."""
-    mode = "" if os.access(path.parent, os.W_OK) else "?mode=ro&immutable=1"
-    for file in (path.with_name(f"{path.name}{end}") for end in BESIDE):
-        if os.path.lexists(file) and not is_file(file):
-            raise UserError(f"{file} is not a regular file")
+def _read_state(folder: Path) -> dict[str, Any]:
+    """Read the facts of a study and its runs; DamagedState where study.run can make them anew."""
+    path, hint = folder / STATE, ""
+    if (folder / "configs").is_dir():
+        hint = f"; study.run with its definition and --folder {folder} makes it anew from the runs there"
+    if not os.path.lexists(path):
+        raise DamagedState(f"{folder} is no study: it has no {STATE}{hint}")
+    if not is_file(path):
+        raise UserError(f"{path} is not a regular file")
     try:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}{mode}", timeout=30, uri=True)
-        with closing(connection), connection:
-            if connection.execute(SCHEMA).fetchone() != (0,):
-                raise UserError(f"{path} is foreign: it holds views or triggers, which no study has")
-            yield connection
-    except sqlite3.DatabaseError as error:
-        if DAMAGE.search(str(error)):
-            raise DamagedState(str(error)) from None
-        raise UserError(f"{path} cannot be used: {error}") from None
+        tree = parse_json(read_bytes(path, MOST_TEXT))
+        found = {"study": read_facts(tree["study"]), "runs": dict(tree["runs"]), "format": tree["format"]}
+    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise DamagedState(f"{path} cannot be used: {' '.join(str(error).split()):.400}{hint}") from None
+    if found["format"] != FORMAT:
+        raise UserError(f"{path} is foreign: it is not a '{FORMAT}'")
+    return found
 
 
-def put_aside(folder: Path) -> str:
-    """Take a damaged state out of the way, so that `Study.create` makes it anew; say what was wrong ("": nothing)."""
+def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
+    write_atomic(folder / STATE, json.dumps({"format": FORMAT, **state}, indent=1).encode())
+
+
+def move_damaged_state(folder: Path) -> str:
+    """Rename a damaged study.json, so that `Study.create` makes it anew; return the damage, or an empty text."""
     path = folder / STATE
     try:
         if (folder / "configs").is_dir():

@@ -209,7 +209,7 @@ class StudyTarget:
         draw, study, outside = random.Random(seed), folder / "study", make_outside(folder / "outside")
         shutil.copytree(SMOKE if self.archive else study_folder(), study)
         ours = [path for path in sorted(study.rglob("*")) if "pictures" not in path.parts]
-        new = [study / name for name in ("attention.json", "study.sqlite3-journal", "logs", "locks")]
+        new = [study / name for name in ("attention.json", "logs", "locks")]
         put(draw.choice([*ours, *new]), draw.choice(list(KINDS)), outside)
         planned = expand(read_definition("smoke"))
         uses: list[Callable[[], object]] = [

@@ -3,7 +3,6 @@
 import csv
 import json
 import shutil
-import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -76,7 +75,7 @@ RUN = f"runs/{NAME}"
 FOLDERS = ("configs", "runs", "locks", "logs", "checkpoints", "report", "pictures", NAME)
 READ: dict[Callable[[Path], str], tuple[str, ...]] = {
     carried_out: (
-        "configs", "runs", "locks", "logs", RUN, "study.sqlite3", "study.sqlite3-journal", "study.sqlite3-wal",
+        "configs", "runs", "locks", "logs", RUN, "study.json",
         "locks/study.lock", f"configs/{NAME}.toml",
     ),
     left: (f"{RUN}/checkpoints", f"{RUN}/checkpoints/manifest.json", f"{RUN}/metrics.jsonl"),
@@ -92,7 +91,7 @@ CASES = [(use, name) for use, names in READ.items() for name in names]
 
 def right(name: str, kind: str) -> bool:
     """Whether a thing of this kind belongs there; an endless state is put aside, an endless lock is a lock."""
-    state = name.startswith("study.sqlite3") or name.endswith(".lock")
+    state = name == "study.json" or name.endswith(".lock")
     return (kind == "folder" and name.rpartition("/")[2] in FOLDERS) or (kind == "endless file" and state)
 
 
@@ -285,28 +284,26 @@ def test_other_files_of_another_type_are_one_sentence(tmp_path: Path, name: str,
 
 
 FACTS = ("name", "title", "smoke", "axes", "kind")
-KEPT = ("name", "axes", "steps", "state", "attempts", "seconds")
+RUN_FACTS = ("axes", "steps", "state", "attempts", "seconds", "new")
+WRONG: tuple[Any, ...] = ("../../x", float("inf"), [1], {"a": None}, BIG)
 
 
 def test_a_state_of_another_type_is_one_sentence(made: Path, tmp_path: Path, capsys: Capture) -> None:
-    endless = "with recursive n(key, value) as (select 'a', '1' union all select key, value from n) select * from n"
+    whole = json.loads((made / "study.json").read_text())
+    study, runs = whole["study"], whole["runs"]
+    first = next(iter(runs))
     harms = [
-        *(f"update study set value = '{text}' where key = '{key}'" for key in FACTS for text in ("[1]", "1e999", "{")),
-        *(f"update runs set {key} = {value}" for key in KEPT for value in ("'../../x'", "x'ff'", "9e999", "'[1]'")),
-        f"alter table study rename to other; create view study as {endless}",
-        "delete from study where key = 'axes'",
-    ]  # fmt: skip
+        *({"study": study | {key: value}} for key in FACTS for value in ([1], float("inf"), {})),
+        *({"runs": runs | {first: runs[first] | {key: value}}} for key in RUN_FACTS for value in WRONG),
+        *({"runs": {"../../x": runs[first]}, "study": value} for value in (study, None, [])),
+        {"study": {key: value for key, value in study.items() if key != "axes"}},
+    ]
     taken = []
     for number, harm in enumerate(harms):
         folder = tmp_path / f"study-{number}"
         folder.mkdir()
         shutil.copytree(made / "configs", folder / "configs")
-        shutil.copy(made / "study.sqlite3", folder)
-        with sqlite3.connect(folder / "study.sqlite3") as state:
-            try:
-                state.executescript(harm)
-            except sqlite3.IntegrityError:
-                continue
+        (folder / "study.json").write_text(json.dumps(whole | harm))
         with within(LONG):
             try:
                 main([str(folder), "--status"])

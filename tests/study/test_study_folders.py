@@ -91,7 +91,7 @@ def test_what_is_no_folder_for_a_study_is_left_alone(
     (here / "foreign/configs").mkdir(parents=True)
     for config in (whole.folder / "configs").iterdir():
         (here / "foreign/configs" / config.name).write_text("[learner]\nclip = 0.2\n")
-    shutil.copy(whole.folder / "study.sqlite3", here / "foreign")
+    shutil.copy(whole.folder / "study.json", here / "foreign")
     (here / "photos").mkdir()
     (here / "photos/cat.jpg").write_bytes(b"a cat")
     (here / "file").write_text("x")
@@ -103,9 +103,9 @@ def test_what_is_no_folder_for_a_study_is_left_alone(
     assert {path: data for path, data in contents(here).items() if not path.endswith("study.lock")} == before
 
 
-@pytest.mark.parametrize("left", [None, b"", b"not a database" * 100])
+@pytest.mark.parametrize("left", [None, b"", b"no JSON" * 100])
 def test_a_lost_or_damaged_state_is_made_anew_from_the_runs(whole: Study, capsys: Capture, left: bytes | None) -> None:
-    state = whole.folder / "study.sqlite3"
+    state = whole.folder / "study.json"
     state.unlink()
     if left is not None:
         state.write_bytes(left)
@@ -113,7 +113,7 @@ def test_a_lost_or_damaged_state_is_made_anew_from_the_runs(whole: Study, capsys
     assert re.search(way, told(Study.open, whole.folder))
     said = printed(capsys, main, "smoke", "--folder", whole.folder)
     assert ": it is made anew from the folders of the runs\n" in said and "8 runs: 8 finished" in said
-    aside = whole.folder / "study.sqlite3.damaged-1"
+    aside = whole.folder / "study.json.damaged-1"
     assert aside.read_bytes() == left if left is not None else not aside.exists()
     (whole.folder / "study.toml").unlink()  # the configs of the runs alone tell which study it is
     state.unlink()

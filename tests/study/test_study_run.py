@@ -287,7 +287,7 @@ def test_a_second_study_run_is_refused(study, tmp_path):
     process = start(study, folder, "--workers", "1")
     wait_for_lines(folder, 1, process)
     assert "is being carried out already, by process" in carry_out(study, folder, code=2)
-    assert Study.open(folder).lives
+    assert Study.open(folder).is_running
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
 
