@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.runner import Order, Outcome, carry_out, device_slots
+from dqn_memory.study.runner import Job, JobResult, device_slots, run_job
 
-STORE = 80 * 1024 * 1024  # bytes of Ray's object store: orders and outcomes are small
+STORE = 80 * 1024 * 1024  # bytes of Ray's object store: jobs and results are small
 
 
 class Cluster:
@@ -34,7 +34,7 @@ class Cluster:
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"--address {address}: no Ray cluster answers there ({reason})") from None
-        self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(carry_out)
+        self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(run_job)
         self._running: set[Any] = set()
         if self.slots() < 1:
             self.close()
@@ -53,11 +53,11 @@ class Cluster:
             slots += min(fit, len(device_slots(devices, self._gpus))) if self._gpus else fit
         return slots if self._workers is None else min(slots, self._workers)
 
-    def submit(self, order: Order) -> Future[Outcome]:
+    def submit(self, job: Job) -> Future[JobResult]:
         # without a share of a GPU Ray leaves the devices as they are, so they are hidden here
-        reference = self._task.remote(order if self._gpus else replace(order, devices=""))
+        reference = self._task.remote(job if self._gpus else replace(job, devices=""))
         self._running.add(reference)
-        ended: Future[Outcome] = Future()
+        ended: Future[JobResult] = Future()
         reference.future().add_done_callback(lambda future: ended.set_result(self._outcome(reference, future)))
         return ended
 
@@ -66,14 +66,14 @@ class Cluster:
             self._ray.cancel(reference, force=True)
         self._ray.shutdown()
 
-    def _outcome(self, reference: Any, future: Future[Outcome]) -> Outcome:
+    def _outcome(self, reference: Any, future: Future[JobResult]) -> JobResult:
         self._running.discard(reference)
         try:
             return future.result()
         except self._ray.exceptions.RayError as error:
             if isinstance(error, self._ray.exceptions.RayTaskError):  # a defect of ours, not of the run
-                return Outcome("failed", str(error))
-            return Outcome("killed", f"its worker was lost ({type(error).__name__})")
+                return JobResult("failed", str(error))
+            return JobResult("killed", f"its worker was lost ({type(error).__name__})")
 
     def _nodes(self) -> list[dict[str, float]]:
         """List the resources of the nodes that are alive."""

@@ -25,9 +25,10 @@ from dqn_memory.study.collect import collect
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import lead
 from dqn_memory.study.run import main as study_run
-from dqn_memory.study.runner import open_runs, take_over
+from dqn_memory.study.runner import unfinished_runs
 from dqn_memory.study.sections import scores
 from dqn_memory.study.store import Study, final_metrics
+from dqn_memory.study.take_from import take_finished_runs
 from envs.files import sha256
 
 MOST_SECONDS = 60  # of the clock, after which a case hangs
@@ -193,8 +194,8 @@ def study_folder() -> Path:
     """Make a finished study, whose runs come from an archive."""
     folder, planned = Path(tempfile.mkdtemp(prefix="fuzz-study-")) / "whole", expand(read_definition("smoke"))
     study = Study.create(folder, read_definition("smoke"), planned)
-    take_over(study, planned, [SMOKE], lambda said: None)
-    open_runs(study, keep_replay=False)
+    take_finished_runs(study, planned, [SMOKE], lambda said: None)
+    unfinished_runs(study, keep_replay=False)
     return folder
 
 
@@ -214,10 +215,12 @@ class StudyTarget:
         planned = expand(read_definition("smoke"))
         uses: list[Callable[[], object]] = [
             lambda: collect(open_source(study)),
-            lambda: take_over(Study.create(folder / "new", read_definition("smoke"), planned), planned, [study], print),
+            lambda: take_finished_runs(
+                Study.create(folder / "new", read_definition("smoke"), planned), planned, [study], print
+            ),
         ]
         if not self.archive:
-            uses += [lambda: open_runs(Study.open(study), False), lambda: study_run([str(study), "--status"])]
+            uses += [lambda: unfinished_runs(Study.open(study), False), lambda: study_run([str(study), "--status"])]
         before, use = seen(outside), draw.choice(uses)
 
         def case() -> None:

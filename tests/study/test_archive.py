@@ -20,9 +20,9 @@ from dqn_memory.study.archive import TRAINING_LINES, RunRecord, compact, open_so
 from dqn_memory.study.collect import Data, kept_record
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive, main, unsound
-from dqn_memory.study.runner import _alike, offered
 from dqn_memory.study.sections.scores import left_out_rows
 from dqn_memory.study.store import Study, write_checksums
+from dqn_memory.study.take_from import candidates, settings_key
 
 RUN = "POMDP-Hallway-v0__dtqn4__seed-2"
 
@@ -284,11 +284,11 @@ def test_runs_are_taken_whose_settings_the_trainer_completed(finished: Path, tmp
     config["environment"]["observation_key"] = "image"  # chosen in the run, as the only one
     (folder / "config.toml").write_text(tomli_w.dumps(config))
     write_checksums(folder)
-    names = [name for name, run, *_ in offered(tmp_path / "new", definition.kind, planned, [source]) if run]
+    names = [each.name for each in candidates(tmp_path / "new", definition.kind, planned, [source]) if each.run]
     assert planned[0].name in names
     given: Any = planned[0].config
     here, there = (
-        _alike(replace(given, environment=replace(given.environment, path=path)))
+        settings_key(replace(given, environment=replace(given.environment, path=path)))
         for path in ("a.pomdp", str(Path("a.pomdp").resolve()))
     )
     assert here == there

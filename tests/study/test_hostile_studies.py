@@ -19,9 +19,10 @@ from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import lead
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import main
-from dqn_memory.study.runner import Order, carry_out, open_runs, take_over
+from dqn_memory.study.runner import Job, run_job, unfinished_runs
 from dqn_memory.study.sections import scores
 from dqn_memory.study.store import Study
+from dqn_memory.study.take_from import take_finished_runs
 from envs.files import sha256
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes and sockets among its files")
@@ -36,8 +37,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished study, whose runs come from an archive."""
     folder, planned = tmp_path_factory.mktemp("studies") / "whole", expand(read_definition("smoke"))
     study = Study.create(folder, read_definition("smoke"), planned)
-    take_over(study, planned, [SMOKE], lambda said: None)
-    assert open_runs(study, keep_replay=False) == []
+    take_finished_runs(study, planned, [SMOKE], lambda said: None)
+    assert unfinished_runs(study, keep_replay=False) == []
     return folder
 
 
@@ -49,7 +50,7 @@ def read(folder: Path) -> str:
 def left(folder: Path) -> str:
     """What is wrong with the runs that are left to do."""
     study = Study.open(folder)
-    open_runs(study, keep_replay=False)
+    unfinished_runs(study, keep_replay=False)
     return " ".join(run.error for run in study.runs())
 
 
@@ -152,12 +153,12 @@ def test_a_copy_of_a_run_leads_nowhere(made: Path, tmp_path: Path) -> None:
     study = Study.create(tmp_path / "study", read_definition("smoke"), planned)
     before = seen(outside)
     with within(LONG):
-        take_over(study, planned[:1], [source], print)
+        take_finished_runs(study, planned[:1], [source], print)
     copy = study.folder / "runs" / planned[0].name
     assert copy.is_dir() and all((copy / "more" / name).is_symlink() for name in ("diary", "zero"))
     shutil.rmtree(copy)
     copy.with_name(f".{copy.name}.partial").symlink_to(outside / "album")
-    assert ".partial is a link" in told(take_over, study, planned[:1], [source], print)
+    assert ".partial is a link" in told(take_finished_runs, study, planned[:1], [source], print)
     assert seen(outside) == before
 
 
@@ -171,8 +172,8 @@ def test_a_folder_of_a_user_where_a_run_belongs_is_never_removed(made: Path, tmp
     (run.folder / "notes.txt").write_text("mine")
     if config:
         (run.folder / "config.toml").write_text("mine = 1\n")
-    outcome = carry_out(Order(run, "dqn_memory.train", tmp_path, 1))
-    assert outcome.result == "failed" and NAME in outcome.error
+    outcome = run_job(Job(run, "dqn_memory.train", tmp_path, 1))
+    assert outcome.state == "failed" and NAME in outcome.error
     assert (run.folder / "album" / "cat.jpg").read_bytes() == b"a cat" and (run.folder / "notes.txt").exists()
 
 

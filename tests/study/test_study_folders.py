@@ -16,8 +16,9 @@ from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive, lead
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import Args, main
-from dqn_memory.study.runner import offered, open_runs, take_over
+from dqn_memory.study.runner import unfinished_runs
 from dqn_memory.study.store import Study, write_checksums
+from dqn_memory.study.take_from import candidates, take_finished_runs
 
 SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"
 NAMES = [run.name for run in open_source(SMOKE).runs]
@@ -27,8 +28,8 @@ def taken_over(folder: Path, source: Path) -> tuple[Study, list[str], list[str]]
     """The smoke study with what a source gives it: the study, what was said, and the runs that are left to do."""
     planned, said = expand(read_definition("smoke")), list[str]()
     study = Study.create(folder, read_definition("smoke"), planned)
-    take_over(study, planned, [source], said.append)
-    return study, said, [run.name for run in open_runs(study, keep_replay=False)]
+    take_finished_runs(study, planned, [source], said.append)
+    return study, said, [run.name for run in unfinished_runs(study, keep_replay=False)]
 
 
 @pytest.fixture
@@ -214,8 +215,8 @@ def test_a_damaged_run_of_a_study_stops_no_other(whole: Study, tmp_path: Path) -
 @pytest.mark.parametrize(("name", "kind"), [("memories_tuning", "ppo"), ("published_switches", "q_network")])
 def test_runs_of_matched_widths_and_of_a_gpu_are_known_again(tmp_path: Path, name: str, kind: str) -> None:
     source = SMOKE.with_name(name)
-    found = offered(tmp_path, kind, expand(read_definition(name)), [source])
-    assert {name for name, run, *_ in found if run} == set(open_source(source).recorded or ())
+    found = candidates(tmp_path, kind, expand(read_definition(name)), [source])
+    assert {each.name for each in found if each.run} == set(open_source(source).recorded or ())
 
 
 @pytest.mark.parametrize("name", ['"', "we'ird \"q\\x", "größe"])
@@ -241,11 +242,11 @@ def test_any_folder_may_be_taken_to_and_from_and_stays_out_of_records(tmp_path: 
 def test_a_finished_run_stays_finished_without_its_checkpoint_but_not_without_its_numbers(whole: Study) -> None:
     first = whole.runs()[0]
     (first.folder / "metrics.jsonl").write_text("")
-    assert [run.name for run in open_runs(whole, keep_replay=False)] == [first.name]
+    assert [run.name for run in unfinished_runs(whole, keep_replay=False)] == [first.name]
     (first.folder / "metrics.jsonl").unlink()
-    assert "is missing" in [open_runs(whole, keep_replay=False), whole.runs()[0].error][1]
+    assert "is missing" in [unfinished_runs(whole, keep_replay=False), whole.runs()[0].error][1]
 
 
 def test_a_study_is_no_source_of_itself_and_a_folder_is_none(whole: Study, tmp_path: Path) -> None:
     for source, words in ((whole.folder, "is the study itself"), (tmp_path, "is no study")):
-        assert words in told(take_over, whole, [], [source], print)
+        assert words in told(take_finished_runs, whole, [], [source], print)
