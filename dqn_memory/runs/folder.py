@@ -267,15 +267,14 @@ def check_empty(path: Path) -> None:
 
 @dataclass(frozen=True)
 class RunArgument:
-    """A script's run, which it takes as an argument or as --run."""
+    """The run of a script, given as an argument or as --run."""
 
     folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder, or the name of an agent in the package (Q-networks: demo, memory-7x7, car-flag)."""
+    """Run folder, or the name of a shipped agent: demo, memory-7x7 or car-flag."""
     run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """The same, as a flag instead."""
     plugin: Repeatable = ()
-    """Module that may be imported as the run names it, or that it needs; none need be given for a run that you started
-    yourself."""
+    """Import this module, which the run names (not needed for a run that you started)."""
 
     def chosen_run(self) -> Path:
         """Import the plugins, and give the one run that was named."""

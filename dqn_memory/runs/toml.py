@@ -15,9 +15,10 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from functools import reduce
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import tomli_w
 import tyro
@@ -38,6 +39,7 @@ NAMES = {
     str: "a string",
     dict: "a table",
     list: "an array",
+    types.NoneType: "None",
 }
 
 
@@ -70,13 +72,26 @@ def to_toml(config: Any) -> str:
     return tomli_w.dumps(schema | _write_table(config, defaults(type(config))))
 
 
-def leaves(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield each setting of nested tables with its path; an empty table is a value."""
+def overlaid(config: C, table: Mapping[str, Any], source: str) -> C:
+    """Lay the plain values of nested tables over a config; a UserError names the first that does not fit."""
+    return cast(C, _read_table(config, table, source, ""))
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Give the settings of nested tables by their dotted paths; an empty table is a value."""
+    found: dict[str, Any] = {}
     for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from leaves(value, (*prefix, key))
-        else:
-            yield (*prefix, key), value
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return found
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Invert `flat`."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *tables, name = path.split(".")
+        reduce(lambda table, key: table.setdefault(key, {}), tables, tree)[name] = value
+    return tree
 
 
 def field_types(config_class: type) -> dict[str, Any]:
@@ -124,7 +139,7 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
     return tree
 
 
-def _read_table(base: Any, table: dict[str, Any], source: str, prefix: str) -> Any:
+def _read_table(base: Any, table: Mapping[str, Any], source: str, prefix: str) -> Any:
     known = field_types(type(base))
     values = {}
     removed = getattr(type(base), "removed", {})
@@ -153,42 +168,34 @@ def _check_removed(value: Any, left: Any, source: str, path: str) -> None:
 
 
 def _read(value: Any, annotation: Any, base: Any, source: str, path: str) -> Any:
-    """Check one TOML value against an annotation; `base` is the value that it replaces."""
+    """Check one value of TOML, or of Python, against an annotation; `base` is the value that it replaces."""
     options = members(annotation)
-    tables: list[Any] = [option for option in options if is_dataclass(option)]
-    if tables and isinstance(value, dict):
-        return _read_table(tables[0]() if base is None else base, value, source, f"{path}.")
     for option in sorted(options, key=lambda option: option is float):  # an exact int before its float
-        matched, result = _match(value, option, source, path)
-        if matched:
-            return result
-    if value == NONE and types.NoneType in options:
+        origin, args = get_origin(option), get_args(option)
+        if is_dataclass(option) and isinstance(value, dict):
+            part = cast(type[Any], option)() if base is None else base
+            return _read_table(part, value, source, f"{path}.")
+        if origin is Literal and any(value == arg and type(value) is type(arg) for arg in args):
+            return value
+        if origin is tuple and isinstance(value, list | tuple):
+            return _read_array(value, args, source, path)
+        if origin is dict and isinstance(value, dict):
+            return {key: _read(item, args[1], None, source, f"{path}.{key}") for key, item in value.items()}
+        if option is float and type(value) is int:
+            return float(value)
+        if option is Any or type(value) is option:
+            return value
+    if value in (None, NONE) and types.NoneType in options:
         return None
     raise UserError(_mismatch(value, options, f"{source}: {path}"))
 
 
-def _match(value: Any, option: Any, source: str, path: str) -> tuple[bool, Any]:
-    origin, args = get_origin(option), get_args(option)
-    if origin is Literal:
-        return any(value == arg and type(value) is type(arg) for arg in args), value
-    if origin is tuple and isinstance(value, list):
-        return _match_array(value, args, source, path)
-    if origin is dict and isinstance(value, dict):
-        inner = args[1]
-        return True, {key: _read(item, inner, None, source, f"{path}.{key}") for key, item in value.items()}
-    if option is float and type(value) is int:
-        return True, float(value)
-    return option is Any or type(value) is option, value
-
-
-def _match_array(value: list[Any], args: tuple[Any, ...], source: str, path: str) -> tuple[bool, Any]:
+def _read_array(value: Sequence[Any], args: tuple[Any, ...], source: str, path: str) -> tuple[Any, ...]:
     kinds = args[:1] * len(value) if args[-1:] == (Ellipsis,) else args
     if len(kinds) != len(value):
         raise UserError(f"{source}: {path} must have {len(kinds)} entries, not {len(value)}")
-    return True, tuple(
-        _read(item, kind, None, source, f"{path}[{index}]")
-        for index, (item, kind) in enumerate(zip(value, kinds, strict=True))
-    )
+    pairs = enumerate(zip(value, kinds, strict=True))
+    return tuple(_read(item, kind, None, source, f"{path}[{index}]") for index, (item, kind) in pairs)
 
 
 def _mismatch(value: Any, options: tuple[Any, ...], where: str) -> str:
@@ -196,15 +203,15 @@ def _mismatch(value: Any, options: tuple[Any, ...], where: str) -> str:
     if choices and isinstance(value, str) and all(isinstance(choice, str) for choice in choices):
         return f"{where}: {near_names('value', value, choices)}"
     wanted = [f"one of {', '.join(map(repr, choices))}"] if choices else []
-    wanted += [_name(option) for option in options if get_origin(option) is not Literal]
+    wanted += [
+        _name(option) for option in options if get_origin(option) is not Literal and option is not types.NoneType
+    ]
     found = NAMES.get(type(value), type(value).__name__)
     shown = f" ({value!r})" if isinstance(value, bool | int | float | str) else ""
-    return f"{where} must be {' or '.join(name for name in wanted if name)}, not {found}{shown}"
+    return f"{where} must be {' or '.join(wanted)}, not {found}{shown}"
 
 
 def _name(option: Any) -> str:
-    if option is types.NoneType:
-        return ""
     if is_dataclass(option):
         return "a table"
     origin = {tuple: list}.get(get_origin(option) or option, get_origin(option) or option)

@@ -31,7 +31,7 @@ import tomli_w
 
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.metrics import METRICS, RAW, checked_facts, is_line, read_metrics
-from dqn_memory.runs.toml import parse_toml
+from dqn_memory.runs.toml import flat, nested, parse_toml
 from dqn_memory.study.checks import (
     checked_all_maps,
     checked_maps,
@@ -40,7 +40,7 @@ from dqn_memory.study.checks import (
     parse_hashes,
     parse_machines,
 )
-from dqn_memory.study.definition import Definition, Line, flat, nested, parse_file, read_definition, shipped
+from dqn_memory.study.definition import Definition, Line, parse_file, read_definition, shipped
 from dqn_memory.study.store import (
     DEFINITION,
     HASHES,

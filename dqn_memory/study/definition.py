@@ -38,20 +38,19 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, reduce
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 import ale_py
 import gymnasium
-import tomli_w
 
 from dqn_memory.runs.errors import UserError, check_known, near_names, require
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.modules import load_modules
 from dqn_memory.runs.settings import Bounds, check_numbers, check_sizes, flag_names, read_config, study_files
-from dqn_memory.runs.toml import SCHEMA, defaults, from_toml, leaves, to_toml
+from dqn_memory.runs.toml import SCHEMA, defaults, from_toml, nested, overlaid, to_toml
 from envs.files import read_text
 from envs.registry import WORLDS
 
@@ -307,12 +306,12 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     known, resources = trainer_class(definition.kind).config_class, definition.resources
     tables = [definition.base, *(value.settings for value in chosen.values())]
     presets = [preset for table in tables for preset in table.get(PRESETS, ())]
-    settings = {"schema": SCHEMA} | nested(_settings(definition, chosen))
+    settings = nested(_settings(definition, chosen))
 
     def over(config: Any) -> Any:
         for name in presets:
             config = read_config(known, name, base=config)
-        return from_toml(known, tomli_w.dumps(settings), "its settings", config)
+        return overlaid(config, settings, "its settings")
 
     config = over(defaults(known))
     if hasattr(config, "base"):  # what was chosen may bring other defaults with it
@@ -358,17 +357,3 @@ def _setting_paths(kind: str) -> dict[str, str]:
     """Where each setting of a trainer stands, by its flag and by that path: {"mu": "network.prior.mu", ...}."""
     paths = flag_names(defaults(trainer_class(kind).config_class))
     return {flag: path for path, flag in paths.items()} | {path: path for path in paths}
-
-
-def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Give settings by their dotted paths; an empty table is a value."""
-    return {".".join(path): value for path, value in leaves(tree)}
-
-
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Invert `flat`."""
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        *tables, name = path.split(".")
-        reduce(lambda table, key: table.setdefault(key, {}), tables, tree)[name] = value
-    return tree

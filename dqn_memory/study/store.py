@@ -22,8 +22,8 @@ from typing import Any, Literal, Self, get_args
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.lock import lock_holder
 from dqn_memory.runs.metrics import FINAL, METRICS, RAW, is_count, is_line, is_number
-from dqn_memory.runs.toml import from_toml, to_toml
-from dqn_memory.study.definition import LONGEST_TEXT, Definition, Label, Planned, flat
+from dqn_memory.runs.toml import flat, from_toml, to_toml
+from dqn_memory.study.definition import LONGEST_TEXT, Definition, Label, Planned
 from envs.files import (
     MOST_BYTES,
     MOST_TEXT,
