@@ -105,7 +105,7 @@ class OutputConfig:
     checkpoint_replay: Literal["full", "none"] = "full"
     """`none` leaves the replay out of checkpoints; a resumed run is then not exact."""
     max_repeated_actions: Annotated[int, Bounds(0)] | None = 1_000_000
-    """Max actions of an episode of Gymnasium that a resume repeats; a checkpoint beyond them starts new episodes."""
+    """Max actions of Gymnasium that a resume repeats; beyond, a checkpoint starts new episodes (None: no limit)."""
 
     def check(self) -> None:
         """Refuse trackers that are missing, and a folder without a name."""
