@@ -19,10 +19,9 @@ import csv
 import io
 import json
 import os
-import re
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,62 +29,34 @@ from typing import Any
 import tomli_w
 
 from dqn_memory.runs.errors import UserError, require
-from dqn_memory.runs.metrics import METRICS, RAW, checked_facts, is_line, read_metrics
-from dqn_memory.runs.toml import flat, nested, parse_toml
-from dqn_memory.study.checks import (
-    checked_all_maps,
-    checked_maps,
-    checked_summary,
-    parse_facts,
-    parse_hashes,
-    parse_machines,
-)
+from dqn_memory.runs.metrics import checked_facts, is_line
+from dqn_memory.runs.toml import flat, nested
 from dqn_memory.study.definition import Definition, Line, parse_file, read_definition, shipped
-from dqn_memory.study.store import (
-    DEFINITION,
-    HASHES,
-    HOME,
-    INDEX,
-    Facts,
-    RunState,
-    Study,
-    checked_run,
-    read_facts,
+from dqn_memory.study.run_record import (
+    ATTENTION,
+    CONFIG,
+    RunRecord,
+    changed_files,
+    checked_all_maps,
+    checked_machines,
+    checked_summary,
+    compact_json,
+    missing_or_changed,
+    portable,
     read_file,
-    write_checksums,
+    read_json,
+    read_run,
+    read_table,
 )
+from dqn_memory.study.store import DEFINITION, HOME, INDEX, Facts, RunState, Study, checked_run, read_facts
 from envs.files import MOST_TEXT, disk_errors, parse_json, sha256, write_text
 
 FORMAT = "dqn-memory archive 1"
 RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
-CONFIG, ENVIRONMENT = "config.toml", "environment.json"
-SUMMARY, ATTENTION = "summary.json", "attention.json"
-EVALUATIONS = ("eval/", "final/", "sampled/", "memory_ablation/")  # names of metrics all of which are kept
-LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
-WORLD_MODEL = f"losses/{LOSSES[0]}"  # which GLAM logs; where it stands, these losses of every line are kept
-TRAINING_LINES = 10  # of a run that are kept besides
-DIGITS = 7  # significant ones of what is measured
-FEWER_DIGITS = 4  # of what a training line says of the training itself
 PROGRESS = ("state", "steps", "attempts", "seconds", "error")  # columns of a run's state, where it has them
 PER_RUN = ("revision", "dirty", "command")  # facts of environment.json that are no machine's
 Damage = Mapping[str, Sequence[str]]
 Tree = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """Everything that a report reads of one run. Missing `summary`: it is computed, and maps are made, from the run."""
-
-    config: Tree
-    environment: Tree
-    metrics: list[Tree]
-    summary: Tree | None = None
-    attention: Any = None
-
-    @property
-    def config_toml(self) -> str:
-        """The complete config as TOML."""
-        return tomli_w.dumps(self.config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +105,7 @@ def open_source(folder: Path) -> Source:
         return _open_archive(folder)
     study = Study.open(folder)
     runs = tuple(study.runs())
-    damage = {run.name: _changed(run.folder) for run in runs if run.state == "finished"}
+    damage = {run.name: changed_files(run.folder) for run in runs if run.state == "finished"}
     return _source(study.plain(), folder, runs, damage)
 
 
@@ -148,50 +119,6 @@ def _source(facts: Tree, folder: Path, runs: tuple[RunState, ...], damage: Damag
         problems.append(str(error))
     damage = {name: found for name, found in {**damage, "": list(dict.fromkeys(problems))}.items() if found}
     return Source(folder=folder, runs=runs, definition=text, lines=lines, damage=damage, **others, **facts)
-
-
-def _changed(folder: Path) -> list[str]:
-    """Say which files of a run are not what they were when it was finished."""
-    path = folder / HASHES
-    try:
-        before = read_file(path, parse_hashes) if os.path.lexists(path) else {}
-    except UserError as error:
-        return [str(error)]
-    return _problems(folder, dict.fromkeys(RAW) | before, f" (if that was meant, delete {path})")
-
-
-def _problems(folder: Path, digests: Mapping[str, str | None], hint: str = "") -> list[str]:
-    """Say which files are missing, and which differ from their SHA-256, where that is known."""
-    found = []
-    for name, digest in digests.items():
-        try:
-            if digest not in (None, read_file(folder / name, sha256)):
-                raise UserError(f"{folder / name} was changed: it has another SHA-256{hint}")
-        except UserError as error:
-            found.append(str(error))
-    return found
-
-
-def read_run(folder: Path) -> RunRecord:
-    """Read a run folder; one that was unpacked from an archive has its summary and attention maps too."""
-    return RunRecord(
-        _toml(folder / CONFIG),
-        read_file(folder / ENVIRONMENT, parse_facts, MOST_TEXT),
-        read_metrics(folder / METRICS),
-        _json(folder / SUMMARY, checked_summary),
-        _json(folder / ATTENTION, checked_maps),
-    )
-
-
-def unpack(record: RunRecord, folder: Path) -> None:
-    """Write a run folder, without a checkpoint, from what is stored of a run."""
-    lines = "".join(json.dumps(row) + "\n" for row in record.metrics)
-    files = {CONFIG: record.config_toml, ENVIRONMENT: json.dumps(record.environment, indent=1), METRICS: lines}
-    files |= {} if record.summary is None else {SUMMARY: json.dumps(record.summary, indent=1)}
-    files |= {} if record.attention is None else {ATTENTION: _compact(record.attention)}
-    for name, text in files.items():
-        write_text(folder / name, text)
-    write_checksums(folder)
 
 
 # ---------------------------------------------------------------- writing
@@ -230,7 +157,7 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
     }
     maps = {name: record.attention for name, record in records.items() if record.attention is not None}
     if maps:
-        files[ATTENTION] = "{" + ",\n".join(f"{_compact(name)}:{_compact(maps[name])}" for name in maps) + "}\n"
+        files[ATTENTION] = "{" + ",\n".join(f"{compact_json(name)}:{compact_json(maps[name])}" for name in maps) + "}\n"
     checks = {name: sha256(text.encode()) for name, text in files.items() if name != ROWS}
     index = {"format": FORMAT, "study": source.plain(), "report": dict(source.shown), "files": checks}
     files[INDEX] = json.dumps(index, indent=1) + "\n"
@@ -264,54 +191,6 @@ def _made_in(record: RunRecord, name: str, folder: Path) -> Path:
     """Find the study's folder in which a run was made, which may have been copied since, from another machine too."""
     path = Path(record.config["output"].get("run", ""))
     return path.parents[1] if path.parts[-2:] == ("runs", name) and len(path.parts) > 3 else folder
-
-
-def portable(record: RunRecord, folder: Path, place: str) -> RunRecord:
-    """Name a folder of this machine as `place` in what is stored of a run."""
-    config, environment = placeless([record.config, record.environment], folder, place)
-    return replace(record, config=config, environment=environment)
-
-
-def compact(record: RunRecord) -> RunRecord:
-    """Keep of a run's log lines what a report reads.
-
-    These are all that evaluate, the losses of GLAM's world model, whose fluctuation is reported, and of all other
-    lines TRAINING_LINES at even distances, the last among them. Numbers are rounded.
-    """
-    others = [number for number, row in enumerate(record.metrics) if not (evaluates(row) or WORLD_MODEL in row)]
-    count = min(TRAINING_LINES, len(others))
-    chosen = {others[len(others) * number // count - 1] for number in range(1, count + 1)}
-    kept = chosen | (set(range(len(record.metrics))) - set(others))
-    return replace(record, metrics=[rounded(shortened(record.metrics[number])) for number in sorted(kept)])
-
-
-def evaluates(row: Tree) -> bool:
-    """Tell whether a log line is one of an evaluation."""
-    return any(name.startswith(EVALUATIONS) for name in row)
-
-
-def shortened(row: Tree) -> Tree:
-    """Leave out what no report reads: intervals before the end, and what else than LOSSES such a world model logs."""
-    if WORLD_MODEL in row and not evaluates(row):
-        return {name: row[name] for name in ("step", *(f"losses/{part}" for part in LOSSES)) if name in row}
-    interval = re.compile("eval/.*_(low|high)")
-    return {name: x for name, x in row.items() if not interval.fullmatch(name)}
-
-
-def rounded(row: Tree) -> Tree:
-    """Round what a log line says of the training to FEWER_DIGITS significant digits, all else to DIGITS."""
-    few = () if evaluates(row) else ("losses/", "grad/", "charts/", "time/")
-    return {
-        name: float(f"{x:.{FEWER_DIGITS if name.startswith(few) else DIGITS}g}")
-        if isinstance(x, float) and not x.is_integer() else x
-        for name, x in row.items()
-    }  # fmt: skip
-
-
-def placeless(value: Any, folder: Path, place: str) -> Any:
-    """Name a folder of this machine as `place` in plain values, wherever a text names it."""
-    here = json.dumps(str(folder.resolve()))[1:-1]
-    return json.loads(json.dumps(value).replace(here, place))
 
 
 def _run_row(run: RunState, record: RunRecord | None, number: int | None, common: Tree, machines: list[Tree]) -> Tree:
@@ -379,11 +258,11 @@ def _value(cell: str) -> Any:
 
 def _open_archive(folder: Path) -> Source:
     index = read_file(folder / INDEX, _parse_index)
-    damage: dict[str, list[str]] = {"": _problems(folder, index["files"])}
+    damage: dict[str, list[str]] = {"": missing_or_changed(folder, index["files"])}
     rows, runs, recorded = _rows(folder / RUNS), list[RunState](), dict[str, RunRecord]()
-    common = flat(_toml(folder / CONFIG))
-    machines = read_file(folder / MACHINES, parse_machines)
-    maps = _json(folder / ATTENTION, checked_all_maps) or {}
+    common = flat(read_table(folder / CONFIG))
+    machines = read_file(folder / MACHINES, lambda data: checked_machines(parse_json(data)))
+    maps = read_json(folder / ATTENTION, checked_all_maps) or {}
     metrics: dict[int, list[Tree]] = defaultdict(list)
     try:
         for row in _rows(folder / ROWS):
@@ -441,19 +320,6 @@ def _rows(path: Path) -> list[Tree]:
     if len(set(columns)) < len(columns) or any(None in row for row in found):
         raise UserError(f"{path} is damaged: two columns have one name, or a row has more cells than columns")
     return found
-
-
-def _json(path: Path, check: Callable[[Any], Any]) -> Any:
-    """Read a file of JSON and check it; None where there is none."""
-    return read_file(path, lambda data: check(parse_json(data))) if os.path.lexists(path) else None
-
-
-def _toml(path: Path) -> Tree:
-    return parse_toml(read_file(path, bytes.decode, MOST_TEXT), str(path))
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
 
 
 # ---------------------------------------------------------------- finding

@@ -19,12 +19,13 @@ from dqn_memory.runs.errors import one_line_errors, require
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.settings import Repeatable
 from dqn_memory.study.answers import filled_pages
-from dqn_memory.study.archive import compact, find_study, is_archive, open_source, write_archive
+from dqn_memory.study.archive import find_study, is_archive, open_source, write_archive
 from dqn_memory.study.collect import PREFERRED, Data, collect, kept_record, meaning
 from dqn_memory.study.page import WORDS, Section, check_folder, counted, page_text, write_report
 from dqn_memory.study.papers.atari100k import atari_page
 from dqn_memory.study.papers.tables import Tables
 from dqn_memory.study.papers.verdicts import claims_page
+from dqn_memory.study.run_record import compact
 from dqn_memory.study.sections import environments, learned, scores
 from dqn_memory.study.store import INDEX
 from envs.baselines import known as baselines

@@ -26,14 +26,16 @@ from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from dqn_memory.study import store
 from dqn_memory.study.archive import find_study, named_definition, open_source
 from dqn_memory.study.definition import Definition, Planned, Resources, expand, shipped
+from dqn_memory.study.run_record import last_step
 from dqn_memory.study.runner import (
     Backend,
     Processes,
     Scheduler,
+    duration,
     local_device_slots,
     unfinished_runs,
 )
-from dqn_memory.study.store import RunState, State, Study, in_words, last_step
+from dqn_memory.study.store import RunState, State, Study
 from dqn_memory.study.take_from import NOTHING_TAKEN, candidates, take_finished_runs
 from envs.cli import load_plugins
 from envs.tables import Table
@@ -204,7 +206,7 @@ def show_size(definition: Definition, folder: Path, runs: Sequence[RunState], to
     there = folder.absolute()
     free = shutil.disk_usage(next(path for path in (there, *there.parents) if path.exists())).free / 1e6
     short = " (too small)" if megabytes is not None and megabytes > free else ""
-    say(f"left to do: {in_words(seconds)} of one worker; disk {disk} of {free:,.0f} MB free{short}")
+    say(f"left to do: {duration(seconds)} of one worker; disk {disk} of {free:,.0f} MB free{short}")
 
 
 def estimate(runs: Sequence[RunState], resources: Resources) -> tuple[float | None, float | None]:
@@ -251,7 +253,7 @@ def _table(study: Study, runs: Sequence[RunState]) -> str:
     rows = []
     for run in runs:
         reached = f"{last_step(run.folder):,}" + ("" if run.state == "finished" else f" of {run.steps:,}")
-        time = in_words(run.seconds) if run.seconds else None
+        time = duration(run.seconds) if run.seconds else None
         rows.append([*(str(run.axes[axis]) for axis in study.axes), run.state, reached, time, run.attempts])
     return Table([*study.axes, "state", "steps", "time", "starts"], rows).text() + "\n"
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -23,10 +24,10 @@ from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.lock import held_lock
 from dqn_memory.runs.modules import module_of
-from dqn_memory.study import child, store
-from dqn_memory.study.archive import CONFIG
+from dqn_memory.study import child
 from dqn_memory.study.definition import Resources
-from dqn_memory.study.store import RunState, Study, checkpoint, final_metrics, finished
+from dqn_memory.study.run_record import CONFIG, checkpoint, final_metrics, finished, write_checksums
+from dqn_memory.study.store import RunState, Study
 from envs.files import check_inside, make_inside, open_file
 from envs.packages import is_known
 
@@ -256,8 +257,13 @@ def mark_finished(study: Study, run: RunState, final: dict[str, Any], keep_repla
         from dqn_memory.runs.checkpoint import CheckpointFolder  # it imports torch, which nothing else here needs
 
         CheckpointFolder(run.folder / "checkpoints").drop_replay()
-    store.write_checksums(run.folder)
+    write_checksums(run.folder)
     study.mark(run.name, "finished", seconds=final.get("time/elapsed"))
+
+
+def duration(seconds: float | None) -> str:
+    """Write a time, as in 0:03:20 or 2 days, 4:00:00."""
+    return "unknown time" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
 class Scheduler:
@@ -325,7 +331,7 @@ class Scheduler:
             final = final_metrics(run.folder) or {}
             mark_finished(self.study, run, final, self.resources.keep_replay)
             states = [each.state for each in self.study.runs()]
-            count, taken = f"{states.count('finished')} of {len(states)}", store.in_words(final.get("time/elapsed"))
+            count, taken = f"{states.count('finished')} of {len(states)}", duration(final.get("time/elapsed"))
             self.say(f"finished {run.name} in {taken} ({count})")
         elif result.state == "killed" and self._may_retry(run):
             self.study.mark(run.name, "stopped", result.error)

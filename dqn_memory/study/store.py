@@ -13,19 +13,17 @@ import itertools
 import json
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.lock import lock_holder
-from dqn_memory.runs.metrics import FINAL, METRICS, RAW, is_count, is_line, is_number
+from dqn_memory.runs.metrics import is_count, is_number
 from dqn_memory.runs.toml import flat, from_toml, to_toml
 from dqn_memory.study.definition import LONGEST_TEXT, Definition, Label, Planned
 from envs.files import (
-    MOST_BYTES,
     MOST_TEXT,
     check_inside,
     disk_errors,
@@ -35,7 +33,6 @@ from envs.files import (
     portable_name,
     read_bytes,
     read_text,
-    sha256,
     write_atomic,
 )
 
@@ -45,7 +42,6 @@ STATE, DEFINITION = "study.json", "study.toml"
 LONGEST_LABEL = 1_000  # characters of a value of an axis, which a report draws in reasonable time
 LOCK = Path("locks/study.lock")  # held by the `study.run` that is at work
 HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
-HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
 INDEX = "archive.json"  # tells the archive of a study
 FOLDERS = ("configs", "runs", "logs", "locks")
 
@@ -284,86 +280,3 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
                 f"the study in {folder} was made with other settings of {run.name} (now {new}); {hint}, or the "
                 "definition it was made with"
             )
-
-
-# What the folder of a run tells
-
-
-def read_file(path: Path, parse: Callable[[bytes], Any], limit: int = MOST_BYTES) -> Any:
-    """Read a file of a run, a study or an archive; a UserError says that it is missing or damaged."""
-    try:
-        return parse(read_bytes(path, limit))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path} is missing") from None
-    except OSError as error:
-        raise UserError(f"{path} is damaged: {error.strerror or error}") from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
-
-
-def checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Read what the manifest of a run's checkpoint says (None: there is none yet); a UserError names a damaged one."""
-    path, keys = folder / "checkpoints" / "manifest.json", ("step", "metrics_bytes")
-    check_inside(folder, "checkpoints")
-    if not os.path.lexists(path):
-        return None
-
-    def parse(data: bytes) -> dict[str, Any]:
-        content = parse_json(data)["content"]
-        if not all(is_count(content[key]) for key in keys):
-            raise TypeError(f"{' and '.join(keys)} are not whole numbers")
-        return {key: content[key] for key in keys}
-
-    found: dict[str, Any] = read_file(path, parse)
-    return found
-
-
-def final_metrics(folder: Path) -> dict[str, Any] | None:
-    """Read the final evaluation of a finished run: its last checkpoint is the final one and names that line the last.
-
-    Where the checkpoint is gone, or was never here because an archive holds none, the hashes tell: only a finished run
-    has them. None where it is not finished; raises UserError where the manifest or the metrics are damaged.
-    """
-    saved, path = checkpoint(folder), folder / METRICS
-    if saved is None and not os.path.lexists(folder / HASHES):
-        return None
-    data: bytes = read_file(path, bytes)
-    length = len(data) if saved is None else saved["metrics_bytes"]
-    if len(data) < length:
-        raise UserError(f"{path} is damaged: it has {len(data)} bytes, fewer than the saved {length}")
-    lines = data[:length].splitlines() or [b"{}"]
-    if saved is None:  # scores by other actions may follow
-        lines = [line for line in lines if FINAL.encode() in line] or lines
-    try:
-        line: dict[str, Any] = parse_json(lines[-1])
-        if line and not is_line(line):
-            raise ValueError
-    except ValueError:
-        raise UserError(f"{path} is damaged: its last line is not a JSON object of numbers with a step") from None
-    done = any(name.startswith(FINAL) for name in line) and (saved is None or line.get("step") == saved["step"])
-    return line if done else None
-
-
-def finished(folder: Path) -> bool:
-    """Tell whether a run is finished, as `final_metrics` does."""
-    return final_metrics(folder) is not None
-
-
-def last_step(folder: Path) -> int:
-    """Count the environment steps of the last line that a run has logged so far, 0 where it has none."""
-    try:
-        line = parse_json(read_bytes(folder / METRICS).split(b"\n")[-2])
-        return int(line["step"]) if is_line(line) else 0
-    except (OSError, ValueError, LookupError):  # a run that is being written, or not yet begun
-        return 0
-
-
-def write_checksums(folder: Path) -> None:
-    """Write down what a finished run's raw files are, so that later damage is noticed."""
-    found = {name: read_file(folder / name, sha256) for name in RAW if os.path.lexists(folder / name)}
-    write_atomic(folder / HASHES, json.dumps(found, indent=1).encode())
-
-
-def in_words(seconds: float | None) -> str:
-    """Say a time: 0:03:20, or 2 days, 4:00:00."""
-    return "unknown time" if seconds is None else str(timedelta(seconds=round(seconds)))

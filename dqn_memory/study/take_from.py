@@ -15,10 +15,10 @@ import tomli_w
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.toml import from_toml, parse_toml, to_toml
-from dqn_memory.study import store
-from dqn_memory.study.archive import CONFIG, ENVIRONMENT, Source, find_study, open_source, placeless, unpack
+from dqn_memory.study.archive import Source, find_study, open_source
 from dqn_memory.study.definition import Planned
-from dqn_memory.study.store import RunState, Study, finished
+from dqn_memory.study.run_record import CONFIG, ENVIRONMENT, finished, placeless, read_file, unpack, write_checksums
+from dqn_memory.study.store import HOME, RunState, Study
 from envs.files import check_inside, disk_errors, make_inside, open_file, parse_json, read_text, write_text
 
 NOTHING_TAKEN = "took nothing: --take-from has none of these runs, by the same trainer with the very same settings"
@@ -115,9 +115,9 @@ def _copy(run: RunState, folder: Path, source: Source) -> None:
         values = parse_toml(read_text(config, follow=False), str(config))
         output = values.get("output", {}) | {"run": str(folder.resolve())}
         write_text(config, tomli_w.dumps(values | {"output": output}))
-        facts = placeless(store.read_file(environment, parse_json), source.folder, f"{store.HOME}/{source.name}")
+        facts = placeless(read_file(environment, parse_json), source.folder, f"{HOME}/{source.name}")
         write_text(environment, json.dumps(facts, indent=1))
-        store.write_checksums(partial)
+        write_checksums(partial)
         partial.replace(folder)
 
 

@@ -20,14 +20,15 @@ from dqn_memory.agent import Agent
 from dqn_memory.api import load_run
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.kinds import trainer_class
-from dqn_memory.study.archive import checksum, open_source, read_run
+from dqn_memory.study.archive import checksum, open_source
 from dqn_memory.study.collect import collect
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import lead
 from dqn_memory.study.run import main as study_run
+from dqn_memory.study.run_record import final_metrics, read_run
 from dqn_memory.study.runner import unfinished_runs
 from dqn_memory.study.sections import scores
-from dqn_memory.study.store import Study, final_metrics
+from dqn_memory.study.store import Study
 from dqn_memory.study.take_from import take_finished_runs
 from envs.files import sha256
 

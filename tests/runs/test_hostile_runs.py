@@ -21,8 +21,7 @@ from dqn_memory.runs import checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.trainer import restore_optimizer
-from dqn_memory.study.archive import read_run
-from dqn_memory.study.store import final_metrics
+from dqn_memory.study.run_record import final_metrics, read_run
 from envs.files import sha256
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes and sockets among its files")

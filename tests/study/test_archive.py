@@ -16,12 +16,13 @@ from run_folders import Capture, refused, told
 from trained import contents
 
 from dqn_memory.runs.metrics import RAW
-from dqn_memory.study.archive import TRAINING_LINES, RunRecord, compact, open_source, read_run, rounded, unpack
+from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import Data, kept_record
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive, main, unsound
+from dqn_memory.study.run_record import TRAINING_LINES, RunRecord, compact, read_run, rounded, unpack, write_checksums
 from dqn_memory.study.sections.scores import left_out_rows
-from dqn_memory.study.store import Study, write_checksums
+from dqn_memory.study.store import Study
 from dqn_memory.study.take_from import candidates, settings_key
 
 RUN = "POMDP-Hallway-v0__dtqn4__seed-2"

@@ -14,7 +14,8 @@ from dqn_memory.runs.lock import held_lock, lock_holder
 from dqn_memory.study import run, store
 from dqn_memory.study.definition import Resources, expand, parse_definition
 from dqn_memory.study.run import estimate, overview
-from dqn_memory.study.store import Study, finished, move_damaged_state, write_checksums
+from dqn_memory.study.run_record import final_metrics, finished, write_checksums
+from dqn_memory.study.store import Study, move_damaged_state
 
 TEXT = """
 title = "One world"
@@ -149,7 +150,7 @@ def test_a_run_of_an_archive_is_finished_though_scores_by_other_actions_follow(t
     )
     assert not finished(tmp_path)
     write_checksums(tmp_path)
-    assert store.final_metrics(tmp_path) == {"step": 9, "final/success_rate": 1.0}
+    assert final_metrics(tmp_path) == {"step": 9, "final/success_rate": 1.0}
 
 
 def test_an_estimate_starts_from_the_file_and_goes_on_from_what_was_measured(study):

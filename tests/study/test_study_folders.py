@@ -16,8 +16,9 @@ from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive, lead
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import Args, main
+from dqn_memory.study.run_record import write_checksums
 from dqn_memory.study.runner import unfinished_runs
-from dqn_memory.study.store import Study, write_checksums
+from dqn_memory.study.store import Study
 from dqn_memory.study.take_from import candidates, take_finished_runs
 
 SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"

@@ -29,8 +29,9 @@ from dqn_memory.study.collect import collect
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import main
+from dqn_memory.study.run_record import finished, last_step
 from dqn_memory.study.runner import Processes, Scheduler, device_slots
-from dqn_memory.study.store import RunState, Study, finished, last_step
+from dqn_memory.study.store import RunState, Study
 
 TESTS = Path(__file__).resolve().parent
 TINY = """

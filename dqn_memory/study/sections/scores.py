@@ -15,11 +15,11 @@ import numpy as np
 from dqn_memory.runs.backend import FACT as BACKEND
 from dqn_memory.runs.settings import flag_names
 from dqn_memory.study import statistics
-from dqn_memory.study.archive import LOSSES
 from dqn_memory.study.collect import ACTING, Data, Entry, meaning, sizes_of
 from dqn_memory.study.page import WORDS, Picture, Section, counted, section, slug
 from dqn_memory.study.papers.tables import scores as published_scores
 from dqn_memory.study.plots import curves_figure, looks, parameters_figure, profile_figure
+from dqn_memory.study.run_record import LOSSES
 from dqn_memory.study.run_summary import FINALS, LEVELS, MEANINGS, in_steps, median_steps
 from dqn_memory.study.statistics import Floats, Moments, game, interval, welch
 from envs.markup import Markup, code, escape

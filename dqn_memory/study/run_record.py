@@ -1,0 +1,274 @@
+"""What is kept of one run: its folder's small files, and how far the run is by them.
+
+A folder or an archive may be somebody else's and hold anything: each file is checked when it is read.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.metrics import FINAL, METRICS, RAW, checked_facts, is_count, is_line, is_number, read_metrics
+from dqn_memory.runs.toml import parse_toml
+from envs.files import MOST_BYTES, MOST_TEXT, check_inside, parse_json, read_bytes, sha256, write_atomic, write_text
+
+CONFIG, ENVIRONMENT = "config.toml", "environment.json"
+SUMMARY, ATTENTION = "summary.json", "attention.json"
+HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
+EVALUATIONS = ("eval/", "final/", "sampled/", "memory_ablation/")  # names of metrics all of which are kept
+LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
+WORLD_MODEL = f"losses/{LOSSES[0]}"  # which GLAM logs; where it stands, these losses of every line are kept
+TRAINING_LINES = 10  # of a run that are kept besides
+DIGITS = 7  # significant ones of what is measured
+FEWER_DIGITS = 4  # of what a training line says of the training itself
+Tree = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """Everything that a report reads of one run. Missing `summary`: it is computed, and maps are made, from the run."""
+
+    config: Tree
+    environment: Tree
+    metrics: list[Tree]
+    summary: Tree | None = None
+    attention: Any = None
+
+    @property
+    def config_toml(self) -> str:
+        """The complete config as TOML."""
+        return tomli_w.dumps(self.config)
+
+
+def read_file(path: Path, parse: Callable[[bytes], Any], limit: int = MOST_BYTES) -> Any:
+    """Read a file of a run, a study or an archive; a UserError says that it is missing or damaged."""
+    try:
+        return parse(read_bytes(path, limit))
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{path} is missing") from None
+    except OSError as error:
+        raise UserError(f"{path} is damaged: {error.strerror or error}") from None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+
+
+def read_json(path: Path, check: Callable[[Any], Any]) -> Any:
+    """Read a file of JSON and check it; None where there is none."""
+    return read_file(path, lambda data: check(parse_json(data))) if os.path.lexists(path) else None
+
+
+def read_table(path: Path) -> Tree:
+    """Read a file of TOML."""
+    return parse_toml(read_file(path, bytes.decode, MOST_TEXT), str(path))
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Read a run folder; one that was unpacked from an archive has its summary and attention maps too."""
+    return RunRecord(
+        read_table(folder / CONFIG),
+        read_file(folder / ENVIRONMENT, lambda data: checked_facts(parse_json(data)), MOST_TEXT),
+        read_metrics(folder / METRICS),
+        read_json(folder / SUMMARY, checked_summary),
+        read_json(folder / ATTENTION, checked_maps),
+    )
+
+
+def unpack(record: RunRecord, folder: Path) -> None:
+    """Write a run folder, without a checkpoint, from what is stored of a run."""
+    lines = "".join(json.dumps(row) + "\n" for row in record.metrics)
+    files = {CONFIG: record.config_toml, ENVIRONMENT: json.dumps(record.environment, indent=1), METRICS: lines}
+    files |= {} if record.summary is None else {SUMMARY: json.dumps(record.summary, indent=1)}
+    files |= {} if record.attention is None else {ATTENTION: compact_json(record.attention)}
+    for name, text in files.items():
+        write_text(folder / name, text)
+    write_checksums(folder)
+
+
+def checkpoint(folder: Path) -> dict[str, Any] | None:
+    """Read what the manifest of a run's checkpoint says (None: there is none yet); a UserError names a damaged one."""
+    path, keys = folder / "checkpoints" / "manifest.json", ("step", "metrics_bytes")
+    check_inside(folder, "checkpoints")
+    if not os.path.lexists(path):
+        return None
+
+    def parse(data: bytes) -> dict[str, Any]:
+        content = parse_json(data)["content"]
+        if not all(is_count(content[key]) for key in keys):
+            raise TypeError(f"{' and '.join(keys)} are not whole numbers")
+        return {key: content[key] for key in keys}
+
+    found: dict[str, Any] = read_file(path, parse)
+    return found
+
+
+def final_metrics(folder: Path) -> dict[str, Any] | None:
+    """Read the final evaluation of a finished run: its last checkpoint is the final one and names that line the last.
+
+    Where the checkpoint is gone, or was never here because an archive holds none, the hashes tell: only a finished run
+    has them. None where it is not finished; raises UserError where the manifest or the metrics are damaged.
+    """
+    saved, path = checkpoint(folder), folder / METRICS
+    if saved is None and not os.path.lexists(folder / HASHES):
+        return None
+    data: bytes = read_file(path, bytes)
+    length = len(data) if saved is None else saved["metrics_bytes"]
+    if len(data) < length:
+        raise UserError(f"{path} is damaged: it has {len(data)} bytes, fewer than the saved {length}")
+    lines = data[:length].splitlines() or [b"{}"]
+    if saved is None:  # scores by other actions may follow
+        lines = [line for line in lines if FINAL.encode() in line] or lines
+    try:
+        line: dict[str, Any] = parse_json(lines[-1])
+        if line and not is_line(line):
+            raise ValueError
+    except ValueError:
+        raise UserError(f"{path} is damaged: its last line is not a JSON object of numbers with a step") from None
+    done = any(name.startswith(FINAL) for name in line) and (saved is None or line.get("step") == saved["step"])
+    return line if done else None
+
+
+def finished(folder: Path) -> bool:
+    """Tell whether a run is finished, as `final_metrics` does."""
+    return final_metrics(folder) is not None
+
+
+def last_step(folder: Path) -> int:
+    """Count the environment steps of the last line that a run has logged so far, 0 where it has none."""
+    try:
+        line = parse_json(read_bytes(folder / METRICS).split(b"\n")[-2])
+        return int(line["step"]) if is_line(line) else 0
+    except (OSError, ValueError, LookupError):  # a run that is being written, or not yet begun
+        return 0
+
+
+def write_checksums(folder: Path) -> None:
+    """Write down what a finished run's raw files are, so that later damage is noticed."""
+    found = {name: read_file(folder / name, sha256) for name in RAW if os.path.lexists(folder / name)}
+    write_atomic(folder / HASHES, json.dumps(found, indent=1).encode())
+
+
+def changed_files(folder: Path) -> list[str]:
+    """Say which files of a run are not what they were when it was finished."""
+    path = folder / HASHES
+    try:
+        before = read_json(path, checked_hashes) or {}
+    except UserError as error:
+        return [str(error)]
+    return missing_or_changed(folder, dict.fromkeys(RAW) | before, f" (if that was meant, delete {path})")
+
+
+def missing_or_changed(folder: Path, digests: Mapping[str, str | None], hint: str = "") -> list[str]:
+    """Say which files are missing, and which differ from their SHA-256, where that is known."""
+    found = []
+    for name, digest in digests.items():
+        try:
+            if digest not in (None, read_file(folder / name, sha256)):
+                raise UserError(f"{folder / name} was changed: it has another SHA-256{hint}")
+        except UserError as error:
+            found.append(str(error))
+    return found
+
+
+def portable(record: RunRecord, folder: Path, place: str) -> RunRecord:
+    """Name a folder of this machine as `place` in what is stored of a run."""
+    config, environment = placeless([record.config, record.environment], folder, place)
+    return replace(record, config=config, environment=environment)
+
+
+def compact(record: RunRecord) -> RunRecord:
+    """Keep of a run's log lines what a report reads.
+
+    These are all that evaluate, the losses of GLAM's world model, whose fluctuation is reported, and of all other
+    lines TRAINING_LINES at even distances, the last among them. Numbers are rounded.
+    """
+    others = [number for number, row in enumerate(record.metrics) if not (evaluates(row) or WORLD_MODEL in row)]
+    count = min(TRAINING_LINES, len(others))
+    chosen = {others[len(others) * number // count - 1] for number in range(1, count + 1)}
+    kept = chosen | (set(range(len(record.metrics))) - set(others))
+    return replace(record, metrics=[rounded(shortened(record.metrics[number])) for number in sorted(kept)])
+
+
+def evaluates(row: Tree) -> bool:
+    """Tell whether a log line is one of an evaluation."""
+    return any(name.startswith(EVALUATIONS) for name in row)
+
+
+def shortened(row: Tree) -> Tree:
+    """Leave out what no report reads: intervals before the end, and what else than LOSSES such a world model logs."""
+    if WORLD_MODEL in row and not evaluates(row):
+        return {name: row[name] for name in ("step", *(f"losses/{part}" for part in LOSSES)) if name in row}
+    interval = re.compile("eval/.*_(low|high)")
+    return {name: x for name, x in row.items() if not interval.fullmatch(name)}
+
+
+def rounded(row: Tree) -> Tree:
+    """Round what a log line says of the training to FEWER_DIGITS significant digits, all else to DIGITS."""
+    few = () if evaluates(row) else ("losses/", "grad/", "charts/", "time/")
+    return {
+        name: float(f"{x:.{FEWER_DIGITS if name.startswith(few) else DIGITS}g}")
+        if isinstance(x, float) and not x.is_integer() else x
+        for name, x in row.items()
+    }  # fmt: skip
+
+
+def placeless(value: Any, folder: Path, place: str) -> Any:
+    """Name a folder of this machine as `place` in plain values, wherever a text names it."""
+    here = json.dumps(str(folder.resolve()))[1:-1]
+    return json.loads(json.dumps(value).replace(here, place))
+
+
+def compact_json(value: Any) -> str:
+    """Write JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+# ---- checks of files that somebody else may have made
+
+
+def checked_hashes(found: Any) -> dict[str, str]:
+    """Give the SHA-256 of a run's raw files."""
+    if not set(RAW).issuperset(found) or not all(isinstance(digest, str) for digest in found.values()):
+        raise TypeError("it does not hold the SHA-256 of a run's files")
+    return dict(found)
+
+
+def checked_machines(found: Any) -> dict[str, Tree]:
+    """Give the facts of each machine of an archive by its number."""
+    return {number: checked_facts(facts) for number, facts in found.items()}
+
+
+def checked_summary(found: Any) -> Tree | None:
+    """Give the summary of a run, None where it has none."""
+    if found is None:
+        return None
+    if found["measure"] not in ("success", "return"):
+        raise TypeError("its summary measures neither success nor return")
+    if not all(found.get(name) is None or is_count(found[name]) for name in ("parameters", "budget")):
+        raise TypeError("its parameters and its budget are not whole numbers")
+    return dict(found)
+
+
+def checked_maps(found: Any) -> Any:
+    """Give the attention maps of a run in the form of `analysis.attention.Maps.plain`."""
+    heads = [head for layer in found["layers"].values() for head in layer]
+    numbers = all(is_number(each) for head in heads for row in head for each in row)
+    if not numbers or not all(layer.isdecimal() for layer in found["layers"]):
+        raise TypeError("its attention maps are not numbers by layer")
+    facts = [found.get(name) for name in ("success", "total", "first")]
+    plain = all(fact is None or isinstance(fact, bool) or is_number(fact) for fact in facts)
+    if not plain or not is_count(found["length"]) or any(len(row) > len(head) for head in heads for row in head):
+        raise TypeError("its attention maps have another form")
+    return found
+
+
+def checked_all_maps(found: Any) -> Any:
+    """Give the attention maps of several runs by name."""
+    for maps in found.values():
+        checked_maps(maps)
+    return found
