@@ -1,18 +1,17 @@
-"""Write what a study has measured as a few tables, and read runs from a study's folder or from such tables alike.
+"""Archives: the results of a study as a few tables, from which a report reads runs as it does from a study's folder.
 
 An archive is a folder that git shows well and that needs no checkpoint:
 
     study.toml       the definition, as its author wrote it
     archive.json     name and axes of the study, what its report shows, SHA-256 of the other files
     config.toml      the settings that all runs share; `--config` of the trainer takes it
-    runs.csv         a row a run: axes, state, cost, settings that differ, summary, SHA-256 of all its numbers
-    metrics.csv      a row a log line that `compact` keeps: number of the run in runs.csv, step, metrics; what a
-                     line lacks is empty, and a row ends with its last value
+    runs.csv         one row a run: axes, state, cost, settings that differ, summary, SHA-256 of all its numbers
+    metrics.csv      one row a log line that `compact` keeps: number of the run in runs.csv, step, metrics
     machines.json    the distinct machines and versions that runs.csv refers to
-    attention.json   attention maps by run, where the report has any
+    attention.json   attention maps by run, if the report has any
 
-A cell is a JSON value, or text that is none; an empty one is an absent key. `report.md` and `pictures/` are made from
-these tables by `study.report`.
+A cell is a JSON value, or a text that is none; an empty cell is an absent key. A row ends with its last value.
+`study.report` makes `report.md` and `pictures/` from these tables.
 """
 
 import csv
@@ -53,8 +52,8 @@ from envs.files import MOST_TEXT, disk_errors, parse_json, sha256, write_text
 
 FORMAT = "dqn-memory archive 1"
 RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
-PROGRESS = ("state", "steps", "attempts", "seconds", "error")  # columns of a run's state, where it has them
-PER_RUN = ("revision", "dirty", "command")  # facts of environment.json that are no machine's
+PROGRESS = ("state", "steps", "attempts", "seconds", "error")  # columns of a run's state
+PER_RUN = ("revision", "dirty", "command")  # facts of environment.json about a run, not about its machine
 Damage = Mapping[str, Sequence[str]]
 Tree = dict[str, Any]
 
@@ -64,10 +63,10 @@ class Source(Facts):
     """A study as a report sees it, from its own folder or from an archive.
 
     Args:
-        damage: by run, what is wrong with its files ("": with the study's own).
+        damage: problems of a run's files, by run; those of the study's own files under "".
         recorded: the runs of an archive by name; None for a study's own folder.
-        lines: scores of random and best play that the definition gives, by world.
-        shown: what the report shows: attention, published scores; and whether returns are read in place of success.
+        lines: scores of random and best play that the definition gives, by environment.
+        shown: whether the report shows attention and published scores, and reads returns instead of success.
     """
 
     folder: Path
@@ -84,7 +83,7 @@ class Source(Facts):
         return list(dict.fromkeys(run.world for run in self.runs))
 
     def record(self, run: RunState) -> RunRecord:
-        """Read what is stored of a run; a UserError names what is missing or damaged."""
+        """Read a run; a UserError names the file that is missing or damaged."""
         if self.recorded is None:
             return read_run(run.folder)
         require(run.name in self.recorded, f"{self.folder / RUNS} holds no numbers of the run {run.name}")
@@ -106,11 +105,11 @@ def open_source(folder: Path) -> Source:
     study = Study.open(folder)
     runs = tuple(study.runs())
     damage = {run.name: changed_files(run.folder) for run in runs if run.state == "finished"}
-    return _source(study.plain(), folder, runs, damage)
+    return _with_definition(study.plain(), folder, runs, damage)
 
 
-def _source(facts: Tree, folder: Path, runs: tuple[RunState, ...], damage: Damage, **others: Any) -> Source:
-    """Give a study its definition, with what is wrong with that."""
+def _with_definition(facts: Tree, folder: Path, runs: tuple[RunState, ...], damage: Damage, **others: Any) -> Source:
+    """Add the definition to the facts of a study, and the problems of the definition to the damage."""
     problems, path, text, lines = list(damage.get("", ())), folder / DEFINITION, "", dict[str, Line]()
     try:
         text = read_file(path, bytes.decode, MOST_TEXT)
@@ -125,15 +124,17 @@ def _source(facts: Tree, folder: Path, runs: tuple[RunState, ...], damage: Damag
 
 
 def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path) -> None:
-    """Put tables of a study's runs into a folder, where an earlier archive of the same study is replaced.
+    """Write an archive of the runs `records` into a folder, in place of an earlier archive of the same study.
 
-    `records` are the runs to be kept by name, with summaries and, where the report shows them, attention maps. A
-    UserError where the folder holds something else, or runs that the study lacks, or what is to be kept is damaged.
+    Each record has a summary, and attention maps if the report shows any.
+
+    Raises:
+        UserError: the folder holds something else or runs that the study lacks, or a run is damaged.
     """
     for problem in (each for name in ("", *records) for each in source.damage.get(name, ())):
         raise UserError(f"{problem}; nothing was archived")
     records = {run.name: records[run.name] for run in source.runs if run.name in records}
-    earlier = _earlier(source, records, folder)
+    earlier = _earlier_numbers(source, records, folder)
     if source.recorded is None:
         for name, record in records.items():
             for here in (_made_in(record, name, source.folder), source.folder):
@@ -160,18 +161,22 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
         files[ATTENTION] = "{" + ",\n".join(f"{compact_json(name)}:{compact_json(maps[name])}" for name in maps) + "}\n"
     checks = {name: sha256(text.encode()) for name, text in files.items() if name != ROWS}
     index = {"format": FORMAT, "study": source.plain(), "report": dict(source.shown), "files": checks}
-    files[INDEX] = json.dumps(index, indent=1) + "\n"
-    for name, text in files.items():  # all of it, so that what is replaced is not left half new
+    _replace_files(folder, files | {INDEX: json.dumps(index, indent=1) + "\n"})
+
+
+def _replace_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write all files under other names before the first one is renamed, so that no archive is half new for long."""
+    for name, text in files.items():
         write_text(folder / f".{name}.new", text)
     with disk_errors(folder):
-        if not maps:
+        if ATTENTION not in files:
             (folder / ATTENTION).unlink(missing_ok=True)
         for name in files:
             (folder / f".{name}.new").replace(folder / name)
 
 
-def _earlier(source: Source, records: Mapping[str, RunRecord], folder: Path) -> dict[str, int]:
-    """Check that an archive may be written here; give the numbers that the runs of an earlier one have."""
+def _earlier_numbers(source: Source, records: Mapping[str, RunRecord], folder: Path) -> dict[str, int]:
+    """Check that an archive may be written here; give the numbers of the runs in an earlier one."""
     if not is_archive(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(f"{folder} holds something else than an archive of a study: choose another folder")
@@ -181,20 +186,20 @@ def _earlier(source: Source, records: Mapping[str, RunRecord], folder: Path) -> 
         raise UserError(f"{folder} holds the archive of the study {before.name}, not of {source.name}: choose another")
     if lost := sorted(set(before.recorded or ()) - set(records)):
         raise UserError(
-            f"{folder} holds {len(lost)} runs that this study lacks, such as {lost[0]}: take them over first with "
+            f"{folder} holds {len(lost)} runs that this study lacks, such as {lost[0]}: take them first with "
             f"study.run --take-from {folder}, or choose another folder"
         )
     return {row["name"]: row["run"] for row in _rows(folder / RUNS) if "run" in row}
 
 
 def _made_in(record: RunRecord, name: str, folder: Path) -> Path:
-    """Find the study's folder in which a run was made, which may have been copied since, from another machine too."""
+    """Find the folder of the study in which a run was made; the run may have been copied since."""
     path = Path(record.config["output"].get("run", ""))
     return path.parents[1] if path.parts[-2:] == ("runs", name) and len(path.parts) > 3 else folder
 
 
 def _run_row(run: RunState, record: RunRecord | None, number: int | None, common: Tree, machines: list[Tree]) -> Tree:
-    """Write one row of runs.csv; of an error the last line is kept."""
+    """Write one row of runs.csv; an error is cut to its last line."""
     state = vars(run) | {"error": "".join(run.error.strip().splitlines()[-1:])}
     row: Tree = {} if number is None else {"run": number}
     row |= {"name": run.name} | {f"axes.{axis}": label for axis, label in run.axes.items()}
@@ -210,7 +215,7 @@ def _run_row(run: RunState, record: RunRecord | None, number: int | None, common
 
 
 def checksum(record: RunRecord) -> str:
-    """Compute the SHA-256 of a run's settings, facts and log lines, as JSON with sorted keys."""
+    """Compute the SHA-256 of a run's settings, facts and log lines, written as JSON with sorted keys."""
     return sha256(json.dumps([record.config, record.environment, record.metrics], sort_keys=True).encode())
 
 
@@ -219,7 +224,7 @@ def _machine(environment: Tree) -> Tree:
 
 
 def shared(configs: Sequence[Tree]) -> Tree:
-    """Give the settings with one value in all runs."""
+    """Give the settings that have one value in all runs."""
     first = configs[0] if configs else {}
     return {
         path: value for path, value in first.items() if all(repr(value) == repr(each.get(path)) for each in configs)
@@ -239,7 +244,7 @@ def _csv(rows: Sequence[Tree]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Write a value as JSON; text as it is, unless it would be read as something else."""
+    """Write a value as JSON, but a text as it is, unless it would be read as something else."""
     if isinstance(value, str) and value and _value(value) is value:
         return value
     return json.dumps(value, ensure_ascii=False)
@@ -271,16 +276,16 @@ def _open_archive(folder: Path) -> Source:
                 raise TypeError(f"{ROWS} has a row that is not a step and numbers")
         for row in rows:
             progress = {name: row[name] for name in PROGRESS if name in row}
-            run = RunState(row["name"], _part(row, "axes."), folder=folder / RUNS, **progress)
+            run = RunState(row["name"], _columns(row, "axes."), folder=folder / RUNS, **progress)
             runs.append(checked_run(run, index["study"]["axes"]))
         if len({run.name for run in runs}) < len(runs):
             raise ValueError("two rows have one name")
         for row in (row for row in rows if "run" in row):
             name, environment = row["name"], machines[str(row["machine"])]
             record = recorded[name] = RunRecord(
-                config=nested(common | _part(row, "config.")),
+                config=nested(common | _columns(row, "config.")),
                 environment=checked_facts(environment | {fact: row[fact] for fact in PER_RUN if fact in row}),
-                metrics=metrics[row["run"]], summary=checked_summary(_part(row, "summary.") or None),
+                metrics=metrics[row["run"]], summary=checked_summary(_columns(row, "summary.") or None),
                 attention=maps.get(name),
             )  # fmt: skip
             record.config_toml  # noqa: B018 - a null or a key in two forms cannot be written
@@ -290,7 +295,7 @@ def _open_archive(folder: Path) -> Source:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{folder / RUNS} is damaged: {' '.join(repr(error).split()):.400}") from None
-    return _source(index["study"], folder, tuple(runs), damage, recorded=recorded, shown=index["report"])
+    return _with_definition(index["study"], folder, tuple(runs), damage, recorded=recorded, shown=index["report"])
 
 
 def _parse_index(data: bytes) -> Tree:
@@ -305,7 +310,8 @@ def _parse_index(data: bytes) -> Tree:
     return {"files": index["files"], "report": index["report"], "study": read_facts(index["study"])}
 
 
-def _part(row: Tree, prefix: str) -> Tree:
+def _columns(row: Tree, prefix: str) -> Tree:
+    """Give the columns whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
@@ -326,9 +332,10 @@ def _rows(path: Path) -> list[Tree]:
 
 
 def find_study(study: Path) -> Path:
-    """Find the folder of a study or an archive, given by itself, by its name in HOME, or by what study.run was given.
+    """Find the folder of a study or an archive by its path, its name in HOME, or the argument of study.run.
 
-    A UserError where study.run has not made that folder yet.
+    Raises:
+        UserError: study.run has not made that folder yet.
     """
     if len(study.parts) == 1 and not study.exists() and (HOME / study).is_dir():
         return HOME / study
@@ -344,7 +351,7 @@ def find_study(study: Path) -> Path:
 
 
 def named_definition(study: str, smoke: bool = False) -> Definition:
-    """Read a definition, by the name of the study or the archive that keeps it as DEFINITION where one does."""
+    """Read a definition; if it is the study.toml of a study or an archive, it has the name of that."""
     definition = read_definition(study, smoke)
     folder = Path(definition.source).parent
     if definition.source != str(folder / DEFINITION):
@@ -352,7 +359,7 @@ def named_definition(study: str, smoke: bool = False) -> Definition:
     try:
         archived = read_file(folder / INDEX, _parse_index)["study"] if is_archive(folder) else None
         kept: Tree = archived or Study.open(folder).plain()
-    except UserError:  # a file of that name that lies by itself
+    except UserError:  # a file of that name alone
         return definition
     name = kept["name"].removesuffix("-smoke") if kept["smoke"] else kept["name"]
     return replace(definition, name=f"{name}-smoke" if smoke else name)

@@ -1,6 +1,7 @@
-"""What is kept of one run: its folder's small files, and how far the run is by them.
+"""The small files of one run: what a report reads of them, and whether the run is finished.
 
-A folder or an archive may be somebody else's and hold anything: each file is checked when it is read.
+A run may be a stranger's, so that its files may hold anything. Each file is checked when it is read: a check raises a
+ValueError, a TypeError or a LookupError, which `read_file` turns into one sentence.
 """
 
 import json
@@ -32,7 +33,7 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Everything that a report reads of one run. Missing `summary`: it is computed, and maps are made, from the run."""
+    """Everything that a report reads of one run. Without a `summary`, summary and attention maps are computed."""
 
     config: Tree
     environment: Tree
@@ -69,7 +70,7 @@ def read_table(path: Path) -> Tree:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read a run folder; one that was unpacked from an archive has its summary and attention maps too."""
+    """Read a run folder. A folder that was unpacked from an archive has a summary and attention maps too."""
     return RunRecord(
         read_table(folder / CONFIG),
         read_file(folder / ENVIRONMENT, lambda data: checked_facts(parse_json(data)), MOST_TEXT),
@@ -80,7 +81,7 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def unpack(record: RunRecord, folder: Path) -> None:
-    """Write a run folder, without a checkpoint, from what is stored of a run."""
+    """Write a run folder without a checkpoint."""
     lines = "".join(json.dumps(row) + "\n" for row in record.metrics)
     files = {CONFIG: record.config_toml, ENVIRONMENT: json.dumps(record.environment, indent=1), METRICS: lines}
     files |= {} if record.summary is None else {SUMMARY: json.dumps(record.summary, indent=1)}
@@ -91,7 +92,7 @@ def unpack(record: RunRecord, folder: Path) -> None:
 
 
 def checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Read what the manifest of a run's checkpoint says (None: there is none yet); a UserError names a damaged one."""
+    """Read the step and the length of the metrics in a checkpoint's manifest; None: there is no checkpoint yet."""
     path, keys = folder / "checkpoints" / "manifest.json", ("step", "metrics_bytes")
     check_inside(folder, "checkpoints")
     if not os.path.lexists(path):
@@ -108,10 +109,13 @@ def checkpoint(folder: Path) -> dict[str, Any] | None:
 
 
 def final_metrics(folder: Path) -> dict[str, Any] | None:
-    """Read the final evaluation of a finished run: its last checkpoint is the final one and names that line the last.
+    """Read the final evaluation of a finished run; None: the run is not finished.
 
-    Where the checkpoint is gone, or was never here because an archive holds none, the hashes tell: only a finished run
-    has them. None where it is not finished; raises UserError where the manifest or the metrics are damaged.
+    A run is finished if the last line before its checkpoint is a final evaluation. A run without a checkpoint, as from
+    an archive, is finished if it has hashes.json.
+
+    Raises:
+        UserError: the manifest or the metrics are damaged.
     """
     saved, path = checkpoint(folder), folder / METRICS
     if saved is None and not os.path.lexists(folder / HASHES):
@@ -121,7 +125,7 @@ def final_metrics(folder: Path) -> dict[str, Any] | None:
     if len(data) < length:
         raise UserError(f"{path} is damaged: it has {len(data)} bytes, fewer than the saved {length}")
     lines = data[:length].splitlines() or [b"{}"]
-    if saved is None:  # scores by other actions may follow
+    if saved is None:  # scores under another policy may follow
         lines = [line for line in lines if FINAL.encode() in line] or lines
     try:
         line: dict[str, Any] = parse_json(lines[-1])
@@ -139,7 +143,7 @@ def finished(folder: Path) -> bool:
 
 
 def last_step(folder: Path) -> int:
-    """Count the environment steps of the last line that a run has logged so far, 0 where it has none."""
+    """Read the environment step of the last log line; 0 without lines."""
     try:
         line = parse_json(read_bytes(folder / METRICS).split(b"\n")[-2])
         return int(line["step"]) if is_line(line) else 0
@@ -148,13 +152,13 @@ def last_step(folder: Path) -> int:
 
 
 def write_checksums(folder: Path) -> None:
-    """Write down what a finished run's raw files are, so that later damage is noticed."""
+    """Write the SHA-256 of a finished run's raw files, so that later damage is noticed."""
     found = {name: read_file(folder / name, sha256) for name in RAW if os.path.lexists(folder / name)}
     write_atomic(folder / HASHES, json.dumps(found, indent=1).encode())
 
 
 def changed_files(folder: Path) -> list[str]:
-    """Say which files of a run are not what they were when it was finished."""
+    """List the problems of files that changed since the run was finished."""
     path = folder / HASHES
     try:
         before = read_json(path, checked_hashes) or {}
@@ -164,7 +168,7 @@ def changed_files(folder: Path) -> list[str]:
 
 
 def missing_or_changed(folder: Path, digests: Mapping[str, str | None], hint: str = "") -> list[str]:
-    """Say which files are missing, and which differ from their SHA-256, where that is known."""
+    """List the problems of files that are missing, or that differ from their SHA-256 (None: unknown)."""
     found = []
     for name, digest in digests.items():
         try:
@@ -176,16 +180,16 @@ def missing_or_changed(folder: Path, digests: Mapping[str, str | None], hint: st
 
 
 def portable(record: RunRecord, folder: Path, place: str) -> RunRecord:
-    """Name a folder of this machine as `place` in what is stored of a run."""
+    """Replace the path of a folder of this machine by `place` in a run's config and facts."""
     config, environment = placeless([record.config, record.environment], folder, place)
     return replace(record, config=config, environment=environment)
 
 
 def compact(record: RunRecord) -> RunRecord:
-    """Keep of a run's log lines what a report reads.
+    """Keep the log lines that a report reads, with rounded numbers.
 
-    These are all that evaluate, the losses of GLAM's world model, whose fluctuation is reported, and of all other
-    lines TRAINING_LINES at even distances, the last among them. Numbers are rounded.
+    These are the lines of evaluations, the lines with losses of GLAM's world model, and TRAINING_LINES of the others:
+    at even distances, the last one included.
     """
     others = [number for number, row in enumerate(record.metrics) if not (evaluates(row) or WORLD_MODEL in row)]
     count = min(TRAINING_LINES, len(others))
@@ -200,7 +204,7 @@ def evaluates(row: Tree) -> bool:
 
 
 def shortened(row: Tree) -> Tree:
-    """Leave out what no report reads: intervals before the end, and what else than LOSSES such a world model logs."""
+    """Leave out what no report reads: intervals before the end, and what GLAM's world model logs besides LOSSES."""
     if WORLD_MODEL in row and not evaluates(row):
         return {name: row[name] for name in ("step", *(f"losses/{part}" for part in LOSSES)) if name in row}
     interval = re.compile("eval/.*_(low|high)")
@@ -208,7 +212,7 @@ def shortened(row: Tree) -> Tree:
 
 
 def rounded(row: Tree) -> Tree:
-    """Round what a log line says of the training to FEWER_DIGITS significant digits, all else to DIGITS."""
+    """Round the metrics of training to FEWER_DIGITS significant digits, and all other metrics to DIGITS."""
     few = () if evaluates(row) else ("losses/", "grad/", "charts/", "time/")
     return {
         name: float(f"{x:.{FEWER_DIGITS if name.startswith(few) else DIGITS}g}")
@@ -218,7 +222,7 @@ def rounded(row: Tree) -> Tree:
 
 
 def placeless(value: Any, folder: Path, place: str) -> Any:
-    """Name a folder of this machine as `place` in plain values, wherever a text names it."""
+    """Replace the path of a folder by `place` in all texts of plain values."""
     here = json.dumps(str(folder.resolve()))[1:-1]
     return json.loads(json.dumps(value).replace(here, place))
 

@@ -52,20 +52,20 @@ class DamagedState(UserError):
 
 @dataclass(frozen=True)
 class RunState:
-    """One run of a study. `stopped`: it was begun and nobody works on it; it continues from its last checkpoint."""
+    """One run of a study. A `stopped` run was started and continues from its last checkpoint."""
 
     name: str
     axes: dict[str, Label]
     state: State
     folder: Path
     steps: int
-    """Environment steps that the run shall have."""
+    """Environment steps of the complete run."""
     attempts: int = 0
-    """Times that its trainer was started."""
+    """Number of starts of its trainer."""
     seconds: float | None = None
-    """Wall-clock time of the finished run, all attempts that lived to log it."""
+    """Wall-clock time of the finished run, over all attempts."""
     error: str = ""
-    """Why it failed or stopped: the last lines of its log."""
+    """Reason why it failed or stopped: the last lines of its log."""
 
     @property
     def world(self) -> str:
@@ -86,20 +86,20 @@ class RunState:
 
     @property
     def log(self) -> Path:
-        """What the trainer says, in all attempts."""
+        """File with the output of the trainer, of all attempts."""
         return self.study / "logs" / f"{self.name}.log"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a study is, beside its runs; `axes` are named in the order of its file."""
+    """Facts about a study as a whole; `axes` are in the order of its file."""
 
     name: str
-    """That of its file, with `-smoke` for its cut."""
+    """Name of its file, with `-smoke` for its cut."""
     title: str
     about: str
     kind: str
-    """Of the trainer, such as q_network."""
+    """Kind of the trainer, such as q_network."""
     smoke: bool
     axes: tuple[str, ...]
 
@@ -119,7 +119,7 @@ def read_facts(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_run(run: RunState, axes: Sequence[str]) -> RunState:
-    """Give a run that a file tells of; a TypeError where its name or its state is none, or a fact has another type."""
+    """Check a run that was read from a file; a TypeError names the fact of another type."""
     if not isinstance(run.name, str) or portable_name(run.name) != run.name or run.name.startswith("."):
         raise TypeError(f"{run.name!r:.99} is no name of a run")
     labels = isinstance(run.axes, dict) and all(
@@ -237,7 +237,7 @@ def move_damaged_state(folder: Path) -> str:
 
 
 def _title(folder: Path, wanted: str) -> str:
-    """Read the title of the study in a folder; where its state is lost, its runs alone tell whether it is `wanted`."""
+    """Read the title of the study in a folder; `wanted` if its state is lost, as its runs tell then which it is."""
     try:
         return Study.open(folder).title
     except DamagedState:
@@ -245,10 +245,10 @@ def _title(folder: Path, wanted: str) -> str:
 
 
 def check_study_folder(folder: Path, definition: Definition, planned: Sequence[Planned]) -> None:
-    """Refuse, with nothing written, a folder in which the study would lie among strangers.
+    """Check that the study may be written into a folder; write nothing.
 
-    Raises UserError where the folder holds something else or another study, and where a run of the same name was made
-    with another config: its numbers would not belong here.
+    Raises:
+        UserError: the folder holds something else or another study, or a run of the same name with another config.
     """
     hint = "give another --folder"
     check_inside(folder, *FOLDERS)
@@ -265,18 +265,22 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
     elif strange := [name for name in inside if name != "locks"]:
         raise UserError(f"{folder} is not empty and no study ({strange[0]} is in it); {hint}")
     for run in planned:
-        if run.name not in known:
-            continue
-        path = folder / "configs" / f"{run.name}.toml"
-        try:
-            made = from_toml(type(run.config), read_text(path, follow=False), str(path))
-        except UserError as error:
-            raise UserError(f"the study in {folder} is of another trainer or version; {hint} ({error})") from None
-        if made != run.config:
-            before, now = (flat(tomllib.loads(text)) for text in (to_toml(made), run.toml))
-            changed = next((key for key in now if now[key] != before.get(key)), "")
-            new = f"{changed.rpartition('.')[2]} = {json.dumps(now[changed])}" if changed else "one is gone"
-            raise UserError(
-                f"the study in {folder} was made with other settings of {run.name} (now {new}); {hint}, or the "
-                "definition it was made with"
-            )
+        if run.name in known:
+            _check_same_config(folder, run, hint)
+
+
+def _check_same_config(folder: Path, run: Planned, hint: str) -> None:
+    """Check that the run of this name in a study's folder was made with the same config."""
+    path = folder / "configs" / f"{run.name}.toml"
+    try:
+        made = from_toml(type(run.config), read_text(path, follow=False), str(path))
+    except UserError as error:
+        raise UserError(f"the study in {folder} is of another trainer or version; {hint} ({error})") from None
+    if made != run.config:
+        before, now = (flat(tomllib.loads(text)) for text in (to_toml(made), run.toml))
+        changed = next((key for key in now if now[key] != before.get(key)), "")
+        new = f"{changed.rpartition('.')[2]} = {json.dumps(now[changed])}" if changed else "one is gone"
+        raise UserError(
+            f"the study in {folder} was made with other settings of {run.name} (now {new}); {hint}, or the definition "
+            "it was made with"
+        )
