@@ -148,8 +148,6 @@ def run_study(
         open_source(find_study(Path(source)))  # refuses before a folder is made
     with held_lock(folder / store.LOCK, f"{folder} is being run already", patience=2.0):
         store.check_study_folder(folder, definition, planned)
-        if damage := store.move_damaged_state(folder):
-            say(f"{damage}: it is made anew from the folders of the runs")
         study = Study.create(folder, definition, planned)
         modules = [module for run in planned for module in modules_of(run.config)]
         for file in (Path(definition.source), folder / store.DEFINITION):

@@ -9,7 +9,6 @@ study = Study.open(Path("runs/studies/smoke"))
 [run.folder for run in study.runs() if run.state == "finished"]
 """
 
-import itertools
 import json
 import os
 import tomllib
@@ -18,7 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.lock import lock_holder
 from dqn_memory.runs.metrics import is_count, is_number
 from dqn_memory.runs.toml import flat, from_toml, to_toml
@@ -27,7 +26,6 @@ from envs.files import (
     MOST_TEXT,
     check_inside,
     disk_errors,
-    is_file,
     make_inside,
     parse_json,
     portable_name,
@@ -44,10 +42,6 @@ LOCK = Path("locks/study.lock")  # held by the `study.run` that is at work
 HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
 INDEX = "archive.json"  # tells the archive of a study
 FOLDERS = ("configs", "runs", "logs", "locks")
-
-
-class DamagedState(UserError):
-    """The state of a study is lost or damaged; its runs may be whole."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +180,8 @@ class Study(Facts):
                 if facts.pop("listed"):
                     found.append(checked_run(RunState(name, folder=self.folder / "runs" / name, **facts), self.axes))
         except (LookupError, TypeError, AttributeError) as error:
-            raise DamagedState(f"{self.folder / STATE} is damaged: {error}") from None
+            path = self.folder / STATE
+            raise UserError(f"{path} is damaged ({error}): delete it; {_way_out(self.folder)}") from None
         check_inside(self.folder, *(f"runs/{run.name}" for run in found))
         return found
 
@@ -199,49 +194,29 @@ class Study(Facts):
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
-    """Read the facts of a study and its runs; DamagedState where study.run can make them anew."""
-    path, hint = folder / STATE, ""
-    if (folder / "configs").is_dir():
-        hint = f"; study.run with its definition and --folder {folder} makes it anew from the runs there"
+    """Read the facts of a study and its runs; a UserError says how to go on where they are missing or damaged."""
+    path = folder / STATE
     if not os.path.lexists(path):
-        raise DamagedState(f"{folder} is no study: it has no {STATE}{hint}")
-    if not is_file(path):
-        raise UserError(f"{path} is not a regular file")
+        way = f"; {_way_out(folder)}" if (folder / "configs").is_dir() else ""
+        raise UserError(f"{folder} is no study: it has no {STATE}{way}")
     try:
         tree = parse_json(read_bytes(path, MOST_TEXT))
         found = {"study": read_facts(tree["study"]), "runs": dict(tree["runs"]), "format": tree["format"]}
-    except (OSError, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise DamagedState(f"{path} cannot be used: {' '.join(str(error).split()):.400}{hint}") from None
-    if found["format"] != FORMAT:
-        raise UserError(f"{path} is foreign: it is not a '{FORMAT}'")
+    except OSError as error:
+        raise UserError(f"{path} cannot be used: {error.strerror}") from None
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged ({reason:.400}): delete it; {_way_out(folder)}") from None
+    require(found["format"] == FORMAT, f"{path} is foreign: it is not a '{FORMAT}'")
     return found
+
+
+def _way_out(folder: Path) -> str:
+    return f"study.run with its definition and --folder {folder} then makes it anew from the runs there"
 
 
 def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
     write_atomic(folder / STATE, json.dumps({"format": FORMAT, **state}, indent=1).encode())
-
-
-def move_damaged_state(folder: Path) -> str:
-    """Rename a damaged study.json, so that `Study.create` makes it anew; return the damage, or an empty text."""
-    path = folder / STATE
-    try:
-        if (folder / "configs").is_dir():
-            Study.open(folder).runs()
-        return ""
-    except DamagedState as error:
-        if os.path.lexists(path):
-            unused = (folder / f"{STATE}.damaged-{n}" for n in itertools.count(1))
-            with disk_errors(path):
-                path.rename(next(name for name in unused if not os.path.lexists(name)))
-        return str(error).partition("; study.run")[0]
-
-
-def _title(folder: Path, wanted: str) -> str:
-    """Read the title of the study in a folder; `wanted` if its state is lost, as its runs tell then which it is."""
-    try:
-        return Study.open(folder).title
-    except DamagedState:
-        return wanted
 
 
 def check_study_folder(folder: Path, definition: Definition, planned: Sequence[Planned]) -> None:
@@ -256,7 +231,8 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
         inside = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
         known = {path.stem for path in (folder / "configs").glob("*.toml")}
     if STATE in inside or known:
-        if (title := _title(folder, definition.title)) != definition.title:
+        title = Study.open(folder).title if STATE in inside else definition.title
+        if title != definition.title:
             raise UserError(f"{folder} holds the study '{title}', not '{definition.title}'; {hint}")
         if known and known.isdisjoint(run.name for run in planned):
             raise UserError(f"the study in {folder} has none of these runs but others, such as {min(known)}; {hint}")

@@ -91,9 +91,9 @@ CASES = [(use, name) for use, names in READ.items() for name in names]
 
 
 def right(name: str, kind: str) -> bool:
-    """Whether a thing of this kind belongs there; an endless state is put aside, an endless lock is a lock."""
-    state = name == "study.json" or name.endswith(".lock")
-    return (kind == "folder" and name.rpartition("/")[2] in FOLDERS) or (kind == "endless file" and state)
+    """Whether a thing of this kind belongs there; an endless lock is a lock."""
+    is_lock = name.endswith(".lock")
+    return (kind == "folder" and name.rpartition("/")[2] in FOLDERS) or (kind == "endless file" and is_lock)
 
 
 @pytest.mark.parametrize(("use", "name"), CASES, ids=[f"{use.__name__}-{name}" for use, name in CASES])
