@@ -13,10 +13,12 @@ STORE = 80 * 1024 * 1024  # bytes of Ray's object store: jobs and results are sm
 
 
 class Cluster:
-    """One task a run; Ray places it by its CPUs and its share of a GPU, on any node that has room.
+    """Runs each job as a task of Ray, on any node with the CPUs and the share of a GPU that it takes.
 
-    A task whose worker or node dies is handed back as killed: who submits it again continues it elsewhere. A UserError
-    where there is no cluster at the address, or no node that could ever take a run.
+    A job whose worker or node dies counts as killed, and continues elsewhere when it is submitted again.
+
+    Raises:
+        UserError: no cluster answers at the address, or no node could ever take a run.
     """
 
     def __init__(self, address: str | None, workers: int | None, cpus: int, gpus: float) -> None:
@@ -54,7 +56,7 @@ class Cluster:
         return slots if self._workers is None else min(slots, self._workers)
 
     def submit(self, job: Job) -> Future[JobResult]:
-        # without a share of a GPU Ray leaves the devices as they are, so they are hidden here
+        # Ray hides no devices from tasks without a share of a GPU
         reference = self._task.remote(job if self._gpus else replace(job, devices=""))
         self._running.add(reference)
         ended: Future[JobResult] = Future()
