@@ -58,8 +58,10 @@ def parse(
 ) -> C:
     """Read a config from the command line: defaults (or `base`), then each --config in order, then the flags.
 
-    Raises UserError for a bad config file or a combination that the config class refuses; unknown
-    flags and --help end the process as argparse does. Settings by name raise a UserError in every case.
+    Unknown flags and --help end the process, as in argparse. Settings by name raise a UserError in every case.
+
+    Raises:
+        UserError: a config file is bad, or the config class refuses the combination.
     """
     config = defaults(config_class) if base is None else base
     if isinstance(argv, Mapping):
@@ -103,7 +105,7 @@ def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base:
     """Lay a preset or a TOML file over `base` (the defaults).
 
     Raises:
-        UserError: there is no such file, or it is another trainer's or not a config.
+        UserError: the file is missing, of another trainer, or no config.
     """
     trainer = _trainer(config_class)
     fitting = preset_names(presets, trainer)
@@ -333,7 +335,7 @@ def _docs(config_class: type) -> dict[str, str]:
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Bounds:
-    """Where a number must lie: `rate: Annotated[float, Bounds(0, 1)]`; None is no bound."""
+    """Bounds of a number: `rate: Annotated[float, Bounds(0, 1)]`; None is no bound."""
 
     least: float | None = None
     most: float | None = None
@@ -341,12 +343,12 @@ class Bounds:
     below: float | None = None
 
     def holds(self, value: float) -> bool:
-        """Tell whether a value lies there."""
+        """Tell whether a value is within the bounds."""
         compared = zip((operator.ge, operator.le, operator.gt, operator.lt), vars(self).values(), strict=True)
         return all(bound is None or compare(value, bound) for compare, bound in compared)
 
     def __str__(self) -> str:
-        """Say what a value must do, as in "must be at least 1"."""
+        """Give the words after "must", as in "be at least 1"."""
         if self == Bounds(0):
             return "not be negative"
         if self == Bounds(self.least, self.most) and None not in (self.least, self.most):
@@ -382,7 +384,7 @@ def _bounds(annotation: Any) -> Iterator[Bounds]:
 
 
 def check_goal(config: Any) -> None:
-    """Refuse a goal that no evaluation before the end could reach."""
+    """Refuse --stop-at-... without evaluations before the end."""
     every = config.evaluation.evaluate_every
     for name, goal in vars(config.evaluation).items():
         if name.startswith("stop_at") and goal is not None and not 0 < every <= config.total_steps:
@@ -394,7 +396,7 @@ def check_goal(config: Any) -> None:
 
 
 def check_parts(config: Any, *parts: str) -> None:
-    """Let these parts check themselves."""
+    """Call `check` of these parts."""
     for part in parts:
         with flags_of(config, part):
             getattr(config, part).check()

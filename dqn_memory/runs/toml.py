@@ -1,14 +1,14 @@
-"""Frozen dataclasses <-> TOML text, strictly: nothing is ignored, nothing is converted in silence.
+"""Frozen dataclasses <-> TOML text, strictly: no key is ignored, and no value is converted silently.
 
-None is an absent key (or the word "none" where the default is something else), a nested dataclass is a
-table, a tuple an array.
+None is an absent key, or the word "none" if the default is another value. A nested dataclass is a table, a tuple an
+array.
 
-The config class of a trainer has a class variable `trainer`, its kind: what is written of it says `schema`, the version
-of the settings' names. A file that says none is taken to be of this one.
+The config class of a trainer has a class variable `trainer`, its kind. Its files say `schema`, the version of the
+settings' names; a file without it is read as this version.
 
-A dataclass whose field was deleted lists it in the class variable `removed`, with the one value that the code still
-stands for: {"bag": 0}. A dict compares the keys that it has; `...` stands for any value. So files of older revisions
-stay readable, and one that asks for what is gone says so.
+A dataclass lists its deleted fields in the class variable `removed`, each with the one value that the code still stands
+for: {"bag": 0}. A dict compares the keys that it has; `...` stands for any value. So files of older revisions stay
+readable, and an error names a deleted setting with another value.
 """
 
 import re
@@ -44,10 +44,12 @@ NAMES = {
 
 
 def from_toml(config_class: type[C], text: str, source: str, base: C | None = None) -> C:
-    """Read a config from TOML text; keys that are absent keep the value of `base` (the defaults).
+    """Read a config from TOML text; absent keys keep the value of `base` (the defaults).
 
-    `source` names the text in messages. Raises UserError for malformed TOML, an unknown key, a wrong
-    type or a value outside a Literal.
+    `source` names the text in errors.
+
+    Raises:
+        UserError: the TOML is malformed, a key is unknown, a type is wrong, or a value is outside a Literal.
     """
     table = parse_toml(text, source)
     if hasattr(config_class, "trainer"):
@@ -61,7 +63,7 @@ def from_toml(config_class: type[C], text: str, source: str, base: C | None = No
 
 
 def defaults(config_class: Any) -> Any:
-    """Instance with the defaults; fields of the top level that have none hold tyro.MISSING."""
+    """Give an instance with the defaults; fields of the top class without a default hold tyro.MISSING."""
     free = [f.name for f in fields(config_class) if f.init and f.default is f.default_factory is MISSING]
     return config_class(**dict.fromkeys(free, tyro.MISSING))
 
@@ -106,7 +108,7 @@ _known_types: dict[type, dict[str, Any]] = {}  # a study of hundreds of runs ask
 
 
 def members(annotation: Any) -> tuple[Any, ...]:
-    """Members of a union, or the annotation alone; `Annotated` is taken off."""
+    """Give the members of a union, or the annotation alone, without `Annotated`."""
     if hasattr(annotation, "__metadata__"):
         return members(annotation.__origin__)
     if get_origin(annotation) in (Union, types.UnionType):
@@ -115,7 +117,7 @@ def members(annotation: Any) -> tuple[Any, ...]:
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
-    """Read a TOML text of anybody; a UserError begins with `source` and the line."""
+    """Read a TOML text, which may be a stranger's; a UserError begins with `source` and the line."""
     try:
         if DOTTED.search(text):  # the parser takes memory with the square of a key's length
             raise RecursionError
@@ -159,7 +161,7 @@ def _read_table(base: Any, table: Mapping[str, Any], source: str, prefix: str) -
 
 
 def _check_removed(value: Any, left: Any, source: str, path: str) -> None:
-    """Raise a UserError where a setting that is gone has another value than the one `left`."""
+    """Raise a UserError if a deleted setting has another value than `left`."""
     if isinstance(left, dict) and isinstance(value, dict):
         for key in value.keys() & left.keys():
             _check_removed(value[key], left[key], source, f"{path}.{key}")
@@ -219,7 +221,7 @@ def _name(option: Any) -> str:
 
 
 def _write_table(config: Any, default: Any) -> dict[str, Any]:
-    """Plain values of all fields; `default` tells where None needs a word because its absence means more."""
+    """Give plain values of all fields; None is a word if the `default` is another value."""
     table: dict[str, Any] = {}
     for name in field_types(type(config)):
         value, fallback = getattr(config, name), getattr(default, name)

@@ -42,7 +42,7 @@ CLAIMS = "python -m dqn_memory.study.claims --write results"
 
 @dataclass(frozen=True)
 class Args:
-    """Report what a study has shown so far."""
+    """Report the results of a study so far."""
 
     study: tyro.conf.Positional[Path | None] = None
     """A study's folder, its name in runs/studies, or its TOML file; or the folder of an archive."""
@@ -64,7 +64,7 @@ class Args:
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read, measure, draw, write; exit code 1 where files of the study are damaged or missing."""
+    """Write the reports; exit code 1 if files of the study are damaged or missing."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.report")
     require((args.all is None) != (args.study is None), "give a study, or --all FOLDER")
     load_plugins(args.plugin)
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def archive(data: Data, folder: Path) -> None:
-    """Keep a study's finished runs as tables; runs that only an archive has stay, finished or not."""
+    """Write an archive of a study's finished runs; of an archive all runs are kept, finished or not."""
     source = data.source
     maps = learned.archived_maps(data) if source.shown.get("attention") else {}
     records = {name: compact(record) for name, record in (source.recorded or {}).items()}
@@ -98,7 +98,7 @@ def archive(data: Data, folder: Path) -> None:
 
 
 def remake_all(folder: Path) -> list[str]:
-    """Make everything that is made from tables in a folder of results again; return what is damaged."""
+    """Write all pages that are made from tables in a folder of results; return the names of damaged runs."""
     archives = [path.parent for path in sorted(folder.rglob(INDEX))]
     bad = [name for archive in archives for name in write(collect(open_source(archive)), archive, FEW)]
     made = {path.with_suffix(".md"): remake_page(path) for path in sorted(folder.rglob("*.json"))}
@@ -117,7 +117,7 @@ def remake_all(folder: Path) -> list[str]:
 
 
 def write(data: Data, folder: Path, few: int | None = None) -> list[str]:
-    """Write a report and say what is in it; return what is damaged."""
+    """Write a report and print its content; return the names of damaged runs."""
     check_folder(folder)
     written = write_report(folder, data.source.title, lead(data), sections(data), few)
     if published := scores.published_section(data):
@@ -130,15 +130,15 @@ def write(data: Data, folder: Path, few: int | None = None) -> list[str]:
 
 
 def unsound(data: Data) -> list[str]:
-    """Name what is not merely unfinished: finished runs that could not be used."""
+    """List the finished runs that could not be used."""
     finished = {run.name for run in data.source.runs if run.state == "finished"} | {"the study"}
     return [name for name, _ in data.left_out if name in finished]
 
 
 def lead(data: Data) -> list[str]:
-    """Say what the study asks, how much of it is here, and what trained the runs and wrote this.
+    """Write the first paragraphs: the study's question, the number of its runs, and the commands that made them.
 
-    The definition is that kept with the runs: a shipped one may be newer.
+    The definition is the one kept with the runs, as a shipped one may be newer.
     """
     source, words = data.source, WORDS["lead"]
     number = Counter(run.state for run in source.runs)
@@ -153,7 +153,7 @@ def lead(data: Data) -> list[str]:
 
 
 def sections(data: Data) -> list[Section]:
-    """Write all sections; those that cannot be filled say why."""
+    """Write all sections; an empty one says why it is empty."""
     makers = (
         scores.left_out_section,
         scores.uneven_section,
