@@ -1,4 +1,4 @@
-"""The Mamba backend of a process: chosen once, said once, written down, and the same after a run's resume."""
+"""The backend of Mamba's scan: chosen once in a run, printed, kept in environment.json and used by a resume."""
 
 from collections.abc import Iterable
 from typing import Any, Literal, TextIO
@@ -13,28 +13,29 @@ from envs.terminal import say
 __all__ = ["FACT", "Backend", "Choice", "facts", "log_backend", "refused", "resolve_backend"]
 
 Backend = Literal["auto", "torch", "simd", "triton", "mamba_ssm"]
-FACT = "mamba_backend"  # its name in environment.json, which says null where there was no Mamba
+FACT = "mamba_backend"  # its key in environment.json; null: the networks have no Mamba
 
 
 def resolve_backend(networks: Iterable[nn.Module], asked: str, device: torch.device) -> Choice | None:
-    """Give every Mamba of `networks` the backend that was asked for; None where they hold no Mamba.
+    """Set the backend of every Mamba in `networks`; None: they have no Mamba.
 
-    Raises UserError where it cannot run on the device.
+    Raises:
+        UserError: the backend cannot run on the device.
     """
-    found = [network for network in networks if mixers(network)]
-    if not found:
+    with_mamba = [network for network in networks if mixers(network)]
+    if not with_mamba:
         return None
     try:
         choice = choose(asked, device)
     except Unavailable as error:
         raise UserError(f"--backend {asked} of mamba cannot be used: {error}; use --backend torch or auto") from error
-    for network in found:
+    for network in with_mamba:
         set_scan(network, choice.scan)
     return choice
 
 
 def refused(name: str, device: torch.device) -> str | None:
-    """Why a backend cannot be used on a device; None where it can."""
+    """Give the reason why a backend cannot run on a device; None: it can."""
     try:
         choose(name, device)
     except Unavailable as error:
@@ -45,7 +46,7 @@ def refused(name: str, device: torch.device) -> str | None:
 def log_backend(
     choice: Choice | None, device: torch.device, began: str | None = None, to: TextIO | None = None
 ) -> None:
-    """Say which backend runs, where one does, and that a resumed run `began` on another (`to`: standard output)."""
+    """Print the backend, and a warning if a resumed run `began` on another (`to`: None is standard output)."""
     if choice is None:
         return
     why = "as the run began" if began == choice.name else choice.why
@@ -55,5 +56,5 @@ def log_backend(
 
 
 def facts(choice: Choice | None) -> dict[str, Any]:
-    """Give what environment.json, and what a script writes of a run, keep of it."""
+    """Give the backend as a fact of environment.json."""
     return {FACT: None if choice is None else choice.name}

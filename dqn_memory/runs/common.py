@@ -1,4 +1,4 @@
-"""Parts that every trainer's config has: the environment, what is written where, and what computes."""
+"""Parts of every trainer's config: the environment, the output and the computation."""
 
 from __future__ import annotations
 
@@ -25,27 +25,24 @@ class EnvironmentConfig:
     """The environment, and how many copies of it run."""
 
     env: str = "Gridverse/Memory-5x5-v0"
-    """An environment of this suite, or any Gymnasium id with discrete actions; ids of MiniGrid, POPGym and Memory Gym
-    need no more than their package."""
+    """An environment of this suite, or any Gymnasium id with discrete actions."""
     num_envs: Annotated[int, Bounds(1)] = 16
-    """Parallel copies N; a step of all is N environment steps."""
+    """Parallel copies N; one step of all copies counts as N environment steps."""
     time_limit: Annotated[int, Bounds(1)] | None = None
-    """Steps after which a training episode is truncated (None: the environment's own limit). Evaluations keep the
-    environment's own limit, where it has one."""
+    """Steps after which a training episode is truncated (None: the environment's own limit)."""
     path: str | None = None
-    """File that the environment is read from, where it takes one."""
+    """File that defines the environment, for environments that are read from one."""
     observation_key: str | None = None
-    """Which entry of a dictionary observation the agent sees (None: its only Box, if there is one)."""
+    """Entry of a dictionary observation that the agent sees (None: its only Box)."""
     observe: Literal["observation", "state"] = "observation"
-    """`state` shows the state in place of the observation: what the same agent does where nothing is hidden
-    (environments of this suite)."""
+    """`state` shows the hidden state instead of the observation (environments of this suite)."""
     env_workers: Annotated[int, Bounds(1)] | None = None
     """Processes that step Gymnasium environments, each its share of the copies (None: this one does). The results are
     the same. It pays where a step of all copies takes some milliseconds; asking processes costs about 0.2 ms. The
     metric time/processor leaves them out."""
 
     def completed(self) -> EnvironmentConfig:
-        """Choose the only Box of a dictionary observation, and say so, where no key is given."""
+        """Choose the only Box of a dictionary observation if no key is given, and say so."""
         from envs.packages import make_env
         from envs.spaces import only_box
 
@@ -86,7 +83,7 @@ class EnvironmentConfig:
         return {name: value for name, value in given.items() if value is not None}
 
     def _endless(self) -> bool:
-        """Whether Gymnasium knows the environment, and no limit of its episodes."""
+        """Tell whether Gymnasium knows the environment, and no limit of its episodes."""
         import gymnasium
 
         spec = gymnasium.registry.get(self.env.rpartition(":")[2])
@@ -95,26 +92,23 @@ class EnvironmentConfig:
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """Where a run lives and what it writes."""
+    """The run folder and what is written to it."""
 
     run: str | None = None
     """Run folder (None: runs/ENV/VARIANT/seed_SEED); it must not hold a run yet."""
     log_every: Annotated[int, Bounds(0)] = 2_000
     """Environment steps between log lines (0: none)."""
     track: tuple[str, ...] = ("tensorboard",)
-    """Who is told of them, besides metrics.jsonl: any of tensorboard, csv (a file metrics.csv), wandb (Weights &
-    Biases) and trackers of a --plugin; or none."""
+    """Trackers of the log lines: tensorboard, csv, wandb, those of a --plugin; or none."""
     checkpoint_every: Annotated[int, Bounds(0)] = 50_000
-    """Environment steps between checkpoints, in whole iterations of the training loop (0: only at the end)."""
+    """Environment steps between checkpoints (0: only at the end)."""
     checkpoint_replay: Literal["full", "none"] = "full"
-    """`none` leaves the replay out of checkpoints: small files, but a resumed run is no longer exact."""
+    """`none` leaves the replay out of checkpoints; a resumed run is then not exact."""
     max_repeated_actions: Annotated[int, Bounds(0)] | None = 1_000_000
-    """Environments that cannot be copied (Gymnasium's, Atari's) are resumed by taking all actions since their seeds
-    again. A checkpoint that would need more of them starts new episodes, which a resume then begins at (0: every
-    checkpoint does; None: none does)."""
+    """Max actions of Gymnasium that a resume repeats; beyond, a checkpoint starts new episodes (None: no limit)."""
 
     def check(self) -> None:
-        """Refuse trackers that cannot be had, and a folder without a name."""
+        """Refuse trackers that are missing, and a folder without a name."""
         if self.run is not None and (not self.run or "\0" in self.run):
             raise UserError(f"--run {self.run!r} names no folder; leave it out for one below runs")
         check_trackers(self.track)
@@ -122,7 +116,7 @@ class OutputConfig:
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """Where and how tensors are computed."""
+    """Device, threads and engine of the computation."""
 
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
@@ -132,7 +126,7 @@ class ComputeConfig:
     """How networks are executed; every engine computes the same function."""
 
     def start(self) -> torch.device:
-        """Set what float sums depend on (number of threads, form of products) and give the device."""
+        """Set the number of threads and the form of products, on which float sums depend; give the device."""
         import torch
 
         if self.threads is not None:
@@ -141,7 +135,7 @@ class ComputeConfig:
         return self.torch_device()
 
     def check(self) -> None:
-        """One sentence for a device or an engine that cannot be had, on this machine or at all."""
+        """Refuse a device or an engine that this machine does not have."""
         check_numbers(self)
         device = self.torch_device()
         if self.engine == "cudagraph" and device.type != "cuda":
@@ -153,7 +147,7 @@ class ComputeConfig:
             )
 
     def torch_device(self) -> torch.device:
-        """Give the device, or one sentence that says why it cannot be used."""
+        """Give the device; a UserError says why it cannot be used."""
         import torch
 
         if self.device == "auto":
@@ -172,10 +166,10 @@ class ComputeConfig:
 
 
 def set_tf32(allowed: bool) -> None:
-    """Whether an accelerator may round float32 factors to TF32's 10 bits of mantissa; no effect on a CPU.
+    """Let an accelerator round float32 factors to TF32's 10 bits of mantissa, or not; no effect on a CPU.
 
-    torch by itself rounds in cuDNN's convolutions and recurrent layers and not in matrix products, so that neither
-    "float32" nor "tf32" would be true of a whole network.
+    By default torch rounds in cuDNN's convolutions and recurrent layers but not in matrix products. Here both round, or
+    none does.
     """
     import torch
 

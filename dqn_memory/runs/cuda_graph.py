@@ -1,4 +1,4 @@
-"""A function of tensors as CUDA graphs: captured once for each form of its inputs, then replayed.
+"""CUDA graphs of a function of tensors, captured once for each form of its inputs and then replayed.
 
 Inputs and results may be tensors or None, or dataclasses, tuples, lists and dicts of them.
 """
@@ -17,11 +17,11 @@ R = TypeVar("R")
 
 
 class Captured(Generic[P, R]):
-    """Inputs are copied into a graph's own buffers before each replay, and what it returns is copied out of them.
+    """A function whose graph copies its inputs into buffers of its own, and its results out of them.
 
-    The function changes nothing but `modules`, the state of `optimizers` and its `generators`. The warm-up that capture
-    demands moves them, so they are put back: a captured run takes the same steps as an eager one. Each graph holds its
-    memory for itself; where forms come one after another and never again, `kept` = 1 lets the last one's go.
+    The function may change only `modules`, the state of `optimizers` and `generators`. The warm-up before a capture
+    changes them too, so they are restored: a captured run takes the same steps as an eager one. Each graph has its own
+    memory. `kept` is the max number of graphs (None: no limit); 1 suits forms that come only once.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Captured(Generic[P, R]):
 
     @torch.no_grad()
     def _restore(self, saved: list[tuple[Tensor, Tensor]]) -> None:
-        """Put values back in place; state that the warm-up created had value zero before."""
+        """Restore the values in place; state that the warm-up created becomes zero."""
         known = {id(value) for value, _ in saved}
         for value, before in saved:
             value.copy_(before)
@@ -71,7 +71,7 @@ class Captured(Generic[P, R]):
                 value.zero_()
 
     def _live(self) -> list[Tensor]:
-        """Parameters and buffers, then optimiser state in the parameters' order; state appears with the first step."""
+        """List parameters and buffers, then optimiser state in the order of the parameters."""
         held = [value for module in self.modules for value in (*module.parameters(), *module.buffers())]
         for optimizer in self.optimizers:
             state, groups = optimizer.state, optimizer.param_groups
@@ -81,9 +81,9 @@ class Captured(Generic[P, R]):
 
 
 def capture(work: Callable[[], R], generators: Sequence[torch.Generator] = ()) -> tuple[torch.cuda.CUDAGraph, R]:
-    """Capture a graph of what `work` launches, and its result, whose tensors every replay overwrites.
+    """Capture `work` as a graph; return the graph and the result, whose tensors each replay overwrites.
 
-    `work` runs three times on a side stream first; the random numbers that this takes are given back.
+    `work` runs three times on a side stream first; the state of the random generators is restored after that.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -116,7 +116,7 @@ def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:
-    """All tensors of a tree, in its order."""
+    """Yield all tensors of a tree, in its order."""
     if isinstance(tree, Tensor):
         yield tree
     if tree is None or isinstance(tree, Tensor):
@@ -127,7 +127,7 @@ def tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def form(tree: Any) -> Any:
-    """Describe a tree: shapes, types, names, and where there is None instead of a tensor."""
+    """Describe a tree by shapes, types, names, and None in place of tensors that are absent."""
     if tree is None or isinstance(tree, Tensor):
         return None if tree is None else (tree.shape, tree.dtype)
     if isinstance(tree, tuple | list):

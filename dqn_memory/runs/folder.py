@@ -1,4 +1,4 @@
-"""One run folder: everything that a training script needs besides its algorithm.
+"""A run folder: config, metrics and checkpoints of a training run.
 
 config.toml       complete and reloadable          metrics.jsonl   one JSON object a line
 environment.json  versions, revision, device       events.out...   the same scalars for TensorBoard, or other trackers
@@ -8,11 +8,11 @@ run = Run.create(path, to_toml(config))
 run.log(step, {"charts/episodic_return": 0.5})
 run.save(step, weights, trainer, replay, header)
 
-run = Run.open(path)            # reading writes nothing and needs no lock; or a name such as "memory-7x7"
-run = Run.take_up(path)         # to go on with it
+run = Run.open(path)            # to read it, without a lock; or an agent's name such as "memory-7x7"
+run = Run.take_up(path)         # to continue it
 checkpoint = run.resume()       # None: it was killed before its first checkpoint
 
-One process at a time writes to a run: it holds a lock, which ends with it.
+One process at a time writes to a run; it holds a lock that ends with the process.
 """
 
 import json
@@ -39,12 +39,12 @@ from envs.files import MOST_TEXT, disk_errors, leftovers, parse_json, read_bytes
 from envs.machine import describe_environment
 
 LOCK = ".lock"  # held by the process that trains the run
-PATIENCE = 2.0  # seconds that a process which was told to end may take
+PATIENCE = 2.0  # seconds to wait for a process that is ending
 AGENTS = Path(__file__).parents[1] / "agents"  # run folders of trained agents, in the package
 
 
 def find_run(path: Path | str) -> Path:
-    """Give a run folder's path; the name of an agent in the package leads to it, unless a run has that path here."""
+    """Give the path of a run, or of the agent in the package that has this name if there is no run of that path."""
     path = Path(path)
     shipped = AGENTS / path.name
     ours = str(path) == path.name and not _is_run(path) and _is_run(shipped)
@@ -77,16 +77,15 @@ class Run:
         device: torch.device | str = "cpu",
         facts: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Start a run in a new or empty folder; raises UserError where something is there already.
+        """Start a run in a new or empty folder; raises UserError if the folder holds anything.
 
-        Files that another start left not yet whole, as it was killed, do not count. `facts` are kept in
-        environment.json beside what every run says of its machine.
+        Unfinished files of a start that was killed do not count. `facts` are added to environment.json.
         """
         path = Path(path)
         check_empty(path)
         run = cls(path, _taken(path))
         try:
-            check_empty(path)  # another process may have begun meanwhile
+            check_empty(path)  # another process may have started here meanwhile
             _sweep(path)
             write_atomic(path / "config.toml", config_toml.encode())
             run.describe(device, facts)
@@ -97,12 +96,12 @@ class Run:
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """Find a run to read it, by its path or an agent's name; raises UserError where there is none."""
+        """Open a run to read it, by its path or an agent's name; raises UserError if there is none."""
         return cls(_checked(find_run(path), f"; agents in the package: {', '.join(agent_names())}"))
 
     @classmethod
     def take_up(cls, path: Path | str) -> Self:
-        """Find a run to go on with it; raises UserError where there is none, or another process trains it."""
+        """Open a run to continue it; raises UserError if there is none, or if another process trains it."""
         run = cls(_checked(Path(path)))
         run._lock = _taken(run.path)
         try:
@@ -123,19 +122,19 @@ class Run:
         return read_text(self.config_file, follow=False)
 
     def describe(self, device: torch.device | str = "cpu", facts: Mapping[str, Any] | None = None) -> None:
-        """Write environment.json, which a start that was killed may lack."""
+        """Write environment.json."""
         environment = describe_environment(device) | dict(facts or {})
         write_atomic(self.path / "environment.json", json.dumps(environment, indent=1).encode())
 
     def lengthen(self, total_steps: int) -> None:
-        """Let config.toml say another length of the run, so that a later resume goes on to it too."""
+        """Write another length of the run into config.toml, for later resumes."""
         values = tomllib.loads(self.config_toml)
         if values.get("total_steps") != total_steps:
             write_atomic(self.path / "config.toml", tomli_w.dumps(values | {"total_steps": total_steps}).encode())
 
     @property
     def environment(self) -> dict[str, Any]:
-        """What the run was started on; empty where it was killed before that was written."""
+        """Facts in environment.json; empty if the run was killed before it was written."""
         path = self.path / "environment.json"
         try:
             return checked_facts(parse_json(read_bytes(path, MOST_TEXT))) if os.path.lexists(path) else {}
@@ -148,7 +147,7 @@ class Run:
         return self._checkpoints.exists
 
     def track(self, names: Sequence[str]) -> None:
-        """Let trackers (see `dqn_memory.runs.trackers`) see each line from now on."""
+        """Pass each later line to these trackers (see `dqn_memory.runs.trackers`)."""
         self._metrics.track(names)
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -156,7 +155,7 @@ class Run:
         self._metrics.log(step, scalars)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All recorded lines, oldest first: {"step": ..., name: number or None}."""
+        """Read all log lines, oldest first: {"step": ..., name: number or None}."""
         self._metrics.flush()
         return read_metrics(self._metrics.path)
 
@@ -207,7 +206,7 @@ class Run:
             )
 
     def close(self) -> None:
-        """Write what is pending, and let others go on with the run."""
+        """Close the files and release the lock."""
         try:
             self._metrics.close()
         finally:
@@ -222,7 +221,7 @@ class Run:
 
 
 def _checked(path: Path, absent: str = "") -> Path:
-    """Give back the path of a run; a UserError says what is missing at another one, `absent` where nothing is there."""
+    """Check that a path is a run; a UserError says what is there instead, and `absent` if nothing is there."""
     if _is_run(path):
         return path
     hint = "" if path.exists() else absent
@@ -244,13 +243,13 @@ def _sweep(path: Path) -> None:
 
 
 def _strange(path: Path) -> list[str]:
-    """List what is in a folder that is neither the lock nor left over."""
+    """List the content of a folder without the lock and leftovers."""
     ours = {path / LOCK, *leftovers(path)}
     return sorted(entry.name for entry in path.iterdir() if entry not in ours)
 
 
 def check_empty(path: Path) -> None:
-    """Raise a UserError where a fresh run cannot begin in this folder."""
+    """Raise a UserError if a new run cannot start in this folder."""
     if path.is_symlink() and not path.exists():
         raise UserError(f"the run folder {path} is a link that leads nowhere: choose another --run")
     if path.exists() and not path.is_dir():
@@ -267,15 +266,14 @@ def check_empty(path: Path) -> None:
 
 @dataclass(frozen=True)
 class RunArgument:
-    """A script's run, which it takes as an argument or as --run."""
+    """The run of a script, given as an argument or as --run."""
 
     folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder, or the name of an agent in the package (Q-networks: demo, memory-7x7, car-flag)."""
+    """Run folder, or the name of a shipped agent: demo, memory-7x7 or car-flag."""
     run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """The same, as a flag instead."""
     plugin: Repeatable = ()
-    """Module that may be imported as the run names it, or that it needs; none need be given for a run that you started
-    yourself."""
+    """Import this module, which the run names (not needed for a run that you started)."""
 
     def chosen_run(self) -> Path:
         """Import the plugins, and give the one run that was named."""

@@ -1,4 +1,4 @@
-"""Kinds of runs: the trainers of the suite, and those that other distributions name as their entry points."""
+"""Kinds of runs: the trainers of the suite, and those of other distributions (entry points)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from dqn_memory.runs.checkpoint import Checkpoint
     from dqn_memory.runs.trainer import Trainer
 
-TRAINERS = "dqn_memory.trainers"  # the group of entry points that a distribution names its trainers in
-SHIPPED = {  # found without metadata of an installation, which a checkout or a zip file lacks
+TRAINERS = "dqn_memory.trainers"  # group of entry points
+SHIPPED = {  # listed here, as a checkout has no metadata of an installation
     "q_network": "dqn_memory.train:QTrainer",
     "pqn": "dqn_memory.pqn:PQNTrainer",
     "ppo": "dqn_memory.ppo:PPOTrainer",
@@ -25,7 +25,7 @@ SHIPPED = {  # found without metadata of an installation, which a checkout or a 
 
 
 def trainer_class(kind: str) -> type[Trainer[Any]]:
-    """Find the trainer of this kind in the suite or among the entry points of what is installed.
+    """Find the trainer of this kind in the suite or in an installed distribution.
 
     Raises:
         UserError: there is none, or its package cannot be imported here.
@@ -39,15 +39,15 @@ def trainer_class(kind: str) -> type[Trainer[Any]]:
 
 
 def script_of(kind: str) -> str:
-    """Name the module that trains runs of this kind, such as dqn_memory.train; nothing of it is imported."""
+    """Name the module that trains runs of this kind, such as dqn_memory.train, without an import."""
     return _entry_point(kind).module
 
 
 @cache
 def installed_trainers() -> EntryPoints:
-    """List all trainers as entry points, once, as this reads files of everything that is installed.
+    """List all trainers as entry points; a distribution in the working directory does not count.
 
-    A distribution that lies in the working directory, as an unpacked run may, is none.
+    The list is cached, as it reads files of every installed distribution.
     """
     with without_working_directory():
         others = [each for each in entry_points(group=TRAINERS) if each.name not in SHIPPED]
@@ -60,7 +60,7 @@ def _entry_point(kind: str) -> EntryPoint:
 
 
 def kind_of(checkpoint: Checkpoint) -> str:
-    """Read the kind of run in a checkpoint's header; empty where it says none."""
+    """Read the kind of run in a checkpoint's header; empty if it has none."""
     kind: str = checkpoint.header.get("kind", "")
     return kind
 
@@ -69,7 +69,7 @@ def check_kind(run: Path, checkpoint: Checkpoint, kind: str, instead: str = "") 
     """Check that a run's checkpoint is of this kind.
 
     Raises:
-        UserError: it is of another; the message says what to do `instead`, or names that kind's scripts.
+        UserError: it is of another; the message says `instead`, or names the scripts of that kind.
     """
     found = kind_of(checkpoint)
     if found == kind:

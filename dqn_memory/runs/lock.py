@@ -1,8 +1,7 @@
-"""Locks that end with their holder, however it ends: held through an open file, which a child process may inherit.
+"""Locks that end with the process that holds them: an open file, which a child process may inherit.
 
-On Windows, and on a network file system that emulates such locks, a child does not inherit them: what a study's trainer
-holds there is the lock of its own run folder alone. On Linux a trainer ends with its parent (`dqn_memory.study.child`),
-so nobody is left who would have to be noticed.
+Children inherit these locks except on Windows and some network file systems; there a study's trainer holds the lock of
+its own run folder only. On Linux a trainer ends with its parent (`dqn_memory.study.child`), so no lock is left behind.
 """
 
 import json
@@ -20,16 +19,16 @@ from filelock import lock_descriptor
 from dqn_memory.runs.errors import UserError
 from envs.files import disk_errors, is_file, open_file, parse_json
 
-PATIENCE = 10.0  # seconds that a dying holder of a lock has to let go
-MOST_BYTES = 4096  # of what a lock says of its holder
-PROBES = 3  # times that a lock is asked for before it counts as held: who asks holds it, for a moment
+PATIENCE = 10.0  # seconds to wait for a lock whose holder is ending
+MOST_BYTES = 4096  # of a lock file that are read
+PROBES = 3  # failed attempts after which a lock counts as held, since a probe itself holds it for a moment
 
 
 def take_lock(path: Path, busy: str, patience: float = PATIENCE) -> IO[bytes]:
-    """Take a lock; it is free again when the file that this gives is closed, also in processes that inherited it.
+    """Take a lock, and return its open file. The lock is free when all processes have closed that file.
 
     Raises:
-        UserError: somebody else has it; `busy` says what that means.
+        UserError: another process holds the lock; `busy` is the begin of the sentence.
     """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,19 +45,19 @@ def take_lock(path: Path, busy: str, patience: float = PATIENCE) -> IO[bytes]:
         file.truncate(0)
         since = datetime.now().astimezone().isoformat(" ", "seconds")
         holder = json.dumps({"pid": os.getpid(), "host": platform.node(), "since": since})
-        file.write(f" {holder}".encode())  # Windows lets nobody read the first byte, which is what is locked there
+        file.write(f" {holder}".encode())  # the first byte is locked, and on Windows unreadable
     return file
 
 
 @contextmanager
 def held_lock(path: Path, busy: str, patience: float = PATIENCE) -> Iterator[int]:
-    """Hold a lock, also in processes that inherit the descriptor that this gives."""
+    """Hold a lock, and give its file descriptor, which child processes may inherit."""
     with take_lock(path, busy, patience) as file:
         yield file.fileno()
 
 
 def lock_holder(path: Path) -> dict[str, Any] | None:
-    """Say who holds a lock, by pid, host and since when (nothing where it cannot be asked); None: nobody."""
+    """Give pid, host and start of the process that holds a lock (empty: unknown); None: the lock is free."""
     if not is_file(path):
         return None
     try:
@@ -76,5 +75,5 @@ def lock_holder(path: Path) -> dict[str, Any] | None:
 
 
 def held_by(holder: dict[str, Any]) -> str:
-    """Name a lock's holder in a sentence."""
+    """Name the holder of a lock in words."""
     return f"by process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}"

@@ -26,17 +26,16 @@ if TYPE_CHECKING:
 
     from envs.core import Step
 
-# What is kept of a finished run: small files, whole without its checkpoints.
 METRICS = "metrics.jsonl"
-RAW = ("config.toml", "environment.json", METRICS)
+RAW = ("config.toml", "environment.json", METRICS)  # small files of a run, besides its checkpoints
 TIMES = ("time/elapsed", "time/processor")
 RECENT = 100  # episodes that charts/success_rate averages
-MOST = 2**63  # what no whole number reaches
-FINAL = "final/"  # how the names of a finished run's last evaluation begin
+MOST = 2**63  # above all whole numbers of 64 bits
+FINAL = "final/"  # prefix of the metrics of the final evaluation
 
 
 class Metrics:
-    """Appends to metrics.jsonl, which is opened with the first line, so that reading a run writes nothing."""
+    """Appends lines to metrics.jsonl; the file is opened for the first line, so that reading a run writes nothing."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / METRICS
@@ -45,7 +44,7 @@ class Metrics:
         self._trackers: list[Tracker] = []
 
     def track(self, names: Sequence[str]) -> None:
-        """Let trackers see each line from now on."""
+        """Pass each later line to these trackers."""
         if "tensorboard" in names and not has_extra("tensorboard"):  # the default, where it is the only tracker
             names = [name for name in names if name != "tensorboard"]
             say(f"scalars go into {METRICS} alone: {missing('tensorboard', 'tensorboard')}", file=sys.stderr)
@@ -53,7 +52,7 @@ class Metrics:
             self._trackers += [TRACKERS[name](self.path.parent, self._resumed) for name in names if name != NONE]
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Add one line, and tell trackers; in the file a number that is not finite is written as null."""
+        """Add one line, and pass it to the trackers; the file has null for a number that is not finite."""
         values = {name: _number(value) for name, value in scalars.items()}
         with disk_errors(self.path):
             if self._file is None:
@@ -64,7 +63,7 @@ class Metrics:
                 tracker.log(step, values)
 
     def flush(self) -> bytes:
-        """Put all lines on the disk, and give them."""
+        """Write all lines to the disk, and return them."""
         with disk_errors(self.path):
             if self._file is not None:
                 self._file.flush()
@@ -72,10 +71,10 @@ class Metrics:
             return read_bytes(self.path) if os.path.lexists(self.path) else b""
 
     def truncate(self, length: int, step: int, digest: str | None = None) -> None:
-        """Go back to `length` bytes, and let trackers know that the run goes on from `step`.
+        """Cut the file to `length` bytes; later trackers learn that the run continues from `step`.
 
         Raises:
-            UserError: they are fewer, or are not those whose SHA-256 is `digest` (None: of a checkpoint without one).
+            UserError: the file is shorter, or its SHA-256 is not `digest` (None: unknown).
         """
         self.close()
         present = self.flush()
@@ -92,7 +91,7 @@ class Metrics:
         self._resumed = step
 
     def close(self) -> None:
-        """Write what is pending, and let go of the file and of the trackers."""
+        """Close the file and the trackers."""
         file, trackers, self._file, self._trackers = self._file, self._trackers, None, []
         with disk_errors(self.path), ExitStack() as all_of_them:
             for opened in (file, *trackers):
@@ -101,16 +100,17 @@ class Metrics:
 
 
 def metrics_line(step: int, scalars: Mapping[str, float]) -> bytes:
-    """One JSON object on a line of its own."""
+    """Write one line with a JSON object."""
     numbers = {name: _number(value) for name, value in scalars.items()}
     values = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
     return json.dumps({"step": step, **values}, allow_nan=False).encode() + b"\n"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of a metrics.jsonl; a line that a kill cut short is left out.
+    """Read all whole lines of a metrics.jsonl; a line that a kill cut short is left out.
 
-    Raises UserError naming the first line that is not an object of numbers (or null) with a step.
+    Raises:
+        UserError: it names the first line that is not an object of numbers (or null) with a step.
     """
     try:
         lines = read_bytes(path).split(b"\n")[:-1]
@@ -132,7 +132,7 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def checked_facts(found: Any) -> dict[str, Any]:
-    """Give what environment.json says of a run; a ValueError where it has another form."""
+    """Check the facts in environment.json; a ValueError names the first of another form."""
     if not isinstance(found, dict):
         raise ValueError("it is not a JSON object")
     for name, fact in found.items():
@@ -144,7 +144,7 @@ def checked_facts(found: Any) -> dict[str, Any]:
 
 
 def is_line(value: Any) -> bool:
-    """Tell whether a value is what `metrics_line` writes: a step, and finite numbers or null by name."""
+    """Tell whether a value has the form of a log line: a step, and finite numbers or null by name."""
     if not isinstance(value, dict) or not is_count(value.get("step")):
         return False
     return all(each is None or is_number(each) for each in value.values())
@@ -166,7 +166,7 @@ def _number(value: Any) -> float | int:
 
 @dataclass
 class Ended:
-    """Which episodes ended, and how, with T steps of N environments."""
+    """Ends of episodes in T steps of N environments."""
 
     done: Tensor  # (T, N)
     success: Tensor  # (T, N)
@@ -175,15 +175,15 @@ class Ended:
 
 
 class RunStats:
-    """Sums and counts of a run; its state is part of a checkpoint, so that a resumed run logs the same numbers."""
+    """Sums and counts of a run. They are part of its checkpoints, so that a resumed run logs the same numbers."""
 
     def __init__(
         self, device: torch.device, loss: str = "losses/td_loss", norm: str = "grad/norm", rate: str = "--learning-rate"
     ) -> None:
-        import torch  # here, so that reading metrics needs none
+        import torch  # here, as reading metrics needs no torch
 
-        self.loss, self.norm = loss, norm  # the metrics that must stay finite
-        self.rate = rate  # the flag of the learning rate that they depend on
+        self.loss, self.norm = loss, norm  # metrics that must stay finite
+        self.rate = rate  # flag of the learning rate, named in an error
         self.recent: deque[float] = deque(maxlen=RECENT)
         self.finished = (0, 0.0, 0.0)  # episodes since the last log line: number, sums of returns and of lengths
         self.sums: dict[str, Tensor] = {}
@@ -191,14 +191,14 @@ class RunStats:
         self.broken_at = torch.full((), -1, dtype=torch.int64, device=device)  # step of the first non-finite update
 
     def count_update(self, metrics: Mapping[str, Tensor], step: int) -> None:
-        """Add the metrics of one update, or of U updates (U,), without waiting for the device."""
+        """Add the metrics of one update, or of U updates (U,), without a wait for the device."""
         finite = metrics[self.loss].isfinite().all() & metrics[self.norm].isfinite().all()
         self.broken_at = self.broken_at.where(finite | (self.broken_at >= 0), step)
         self.sums = {name: self.sums.get(name, 0) + value.sum() for name, value in metrics.items()}
         self.summed += metrics[self.loss].numel()
 
     def count_episodes(self, step: Step | Ended) -> None:
-        """Add the episodes that ended with this step, or with some steps."""
+        """Add the episodes that ended in this step, or in several steps."""
         rows = step.done.flatten().nonzero().flatten().tolist()
         if rows:
             returns, lengths = step.episode_return.flatten().tolist(), step.episode_length.flatten().tolist()
@@ -209,7 +209,7 @@ class RunStats:
             self.recent.extend(float(success[row]) for row in rows)
 
     def scalars(self) -> dict[str, float]:
-        """Means since the last call, which start anew, and the success rate of the newest episodes."""
+        """Give the means since the last call, and the success rate of the newest episodes; start new means."""
         self.check_finite()
         scalars = {name: float(value) / self.summed for name, value in self.sums.items()}
         if self.recent:
@@ -231,7 +231,7 @@ class RunStats:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values and tensors."""
+        """Give the state as plain values and tensors."""
         return {
             "recent": list(self.recent), "finished": list(self.finished), "sums": self.sums, "summed": self.summed,
             "broken_at": self.broken_at,
@@ -249,24 +249,24 @@ class RunStats:
 
 
 class Clock:
-    """Seconds of a run, those of its earlier processes included, which `saved` and its log tell."""
+    """Seconds of a run, including its earlier processes (from `saved` and the log)."""
 
     def __init__(self) -> None:
-        self.saved: Mapping[str, Any] = {}  # with the checkpoint that the run goes on from
+        self.saved: Mapping[str, Any] = {}  # times in the checkpoint that the run continues from
         self.begin([])
 
     def begin(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Start where the earlier processes of the run ended; `lines` is what they have logged."""
-        told = [self.saved, *lines]
-        self._before = {name: max(float(line.get(name, 0.0)) for line in told) for name in TIMES}
+        """Start at the times of the run's earlier processes; `lines` are their log lines."""
+        earlier = [self.saved, *lines]
+        self._before = {name: max(float(line.get(name, 0.0)) for line in earlier) for name in TIMES}
         self._began, self._busy = time.monotonic(), time.process_time()
 
     @property
     def seconds(self) -> float:
-        """Since this process took the run up."""
+        """Seconds since this process opened the run."""
         return time.monotonic() - self._began
 
     def scalars(self) -> dict[str, float]:
-        """Time on the wall, and that of the processors: what the run would have taken on a machine of its own."""
+        """Give wall-clock and processor seconds; other work on the machine lengthens only the first."""
         now = (self.seconds, time.process_time() - self._busy)
         return {name: self._before[name] + value for name, value in zip(TIMES, now, strict=True)}

@@ -1,8 +1,8 @@
-"""Modules that a run or a study names: which they are, and whether this user started it with them.
+"""Modules that a run or a study names, and whether they may be imported.
 
-A module of somebody else's runs here only where the command line names it (`--plugin`), or a caller does. So that runs
-of one's own need no flag, `$XDG_STATE_HOME/dqn-memory` (else ~/.local/state/dqn-memory) remembers each that was started
-with modules: by the real path of its file of settings, which a copy has not, and by that file's SHA-256.
+A module is imported only if the command line (`--plugin`) or a caller names it, or if this user started the run or the
+study with it. `$XDG_STATE_HOME/dqn-memory` (default ~/.local/state/dqn-memory) remembers the runs and studies that were
+started with modules, by the real path and the SHA-256 of their settings: a copy is another run.
 """
 
 import argparse
@@ -24,12 +24,12 @@ from envs.files import parse_json, sha256, write_atomic
 from envs.packages import is_known, load_wanted
 from envs.terminal import say
 
-MOST = 4096  # remembered runs and studies; beyond them the oldest is forgotten
-MOST_BYTES = 1 << 16  # of what is remembered of one
+MOST = 4096  # max remembered runs and studies; the oldest are forgotten
+MOST_BYTES = 1 << 16  # max size of one remembered entry
 
 
 def module_of(env: str | None) -> list[str]:
-    """List the module in an environment's id "module:Id-v0", where it has one."""
+    """List the module in an environment's id "module:Id-v0"; an id without one gives an empty list."""
     module, colon, _ = (env or "").rpartition(":")
     return [module] if colon else []
 
@@ -40,7 +40,7 @@ def modules_of(config: Any) -> list[str]:
 
 
 def load_named(argv: Settings) -> None:
-    """Import the modules that a command line names, by --plugin and in --env, or that settings name alike."""
+    """Import the modules in --plugin and --env of a command line, or in the same settings by name."""
     if isinstance(argv, Mapping):
         plugins, env = argv.get("plugin") or (), argv.get("env")
         given = [plugins] if isinstance(plugins, str) else plugins
@@ -54,15 +54,15 @@ def load_named(argv: Settings) -> None:
 
 
 def load_modules(config: Any, who: str, *files: Path) -> None:
-    """Import what a config names, if it may be: `load_wanted`, and what this user started one of the `files` with.
+    """Import the modules of a trainer's config that are allowed: by `load_wanted`, or remembered for one of `files`.
 
     Args:
-        config: of a trainer.
-        who: names the modules, as in "the run runs/a".
-        files: config.toml of the run and study.toml of the study that the config belongs to.
+        config: config of a trainer.
+        who: the run or study in an error, as in "the run runs/a".
+        files: config.toml of the run and study.toml of its study.
 
     Raises:
-        UserError: another module is wanted; it says that --plugin lets it in.
+        UserError: the config names another module; the error names --plugin.
     """
     wanted = modules_of(config)
     if any(name not in sys.modules for name in wanted):
@@ -73,10 +73,7 @@ def load_modules(config: Any, who: str, *files: Path) -> None:
 
 # ---- what this user started ------------------------------------------------------------------------------------------
 def remember(file: Path, modules: Iterable[str]) -> None:
-    """Remember that this user started what has these settings, with these modules; where that fails, say so and go on.
-
-    Nothing is written where there are none.
-    """
+    """Remember that this user started the run or study of this file with these modules; a failure is only printed."""
     places = {name: _place(name) for name in modules if not is_known(name)}
     if not places:
         return
@@ -90,9 +87,9 @@ def remember(file: Path, modules: Iterable[str]) -> None:
 
 
 def recall(file: Path) -> list[str]:
-    """List the modules with which this user started what has these settings, as far as they lie where they lay then.
+    """List the modules that are remembered for this file, without those that are found at another place now.
 
-    One that is nowhere to be found is among them: its import says so.
+    A module that is not found at all is listed, so that its import fails with its name.
     """
     with suppress(OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError):
         entry = _entry(file)
@@ -104,14 +101,14 @@ def recall(file: Path) -> list[str]:
 
 
 def _entry(file: Path) -> Path:
-    """Name the file that remembers a run or a study; RuntimeError where this user has no home."""
+    """Give the path of the entry for a file of settings; a RuntimeError if this user has no home."""
     given = Path(os.environ.get("XDG_STATE_HOME", ""))
     home = given if given.is_absolute() else Path.home() / ".local" / "state"
     return home / "dqn-memory" / "started" / f"{sha256(os.fsencode(file.resolve()))[:32]}.json"
 
 
 def _place(name: str) -> str | None:
-    """Find the file of a module, or the folder of a package without one; no code runs, not even of its parents."""
+    """Find the file of a module, or the folder of a package, without running any code of it or its parents."""
     top, *inner = name.split(".")
     with suppress(ImportError, ValueError, AttributeError, TypeError, OSError):
         first = None if top in sys.modules else PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])

@@ -1,4 +1,4 @@
-"""How far a long run is: a bar on a terminal, a plain line now and then elsewhere."""
+"""Progress of a long run: a bar on a terminal, otherwise a plain line every few seconds."""
 
 import time
 from collections import deque
@@ -11,15 +11,15 @@ from rich.progress import Progress as Bar
 
 from envs.terminal import one_line
 
-WINDOW = 60.0  # seconds that the pace is of at least
-FIRST = {"success": 0, "return": 0, "evaluated": 1, "loss": 2}  # the rest follows in the order of its first mention
+WINDOW = 60.0  # min seconds over which the speed is measured
+FIRST = {"success": 0, "return": 0, "evaluated": 1, "loss": 2}  # order of the scalars; others follow
 
 
 class Pace:
-    """Steps per second in the last half of a phase, or in its last minute where that is longer, with all pauses.
+    """Steps per second over the last half of a phase, or over its last minute if that is longer.
 
-    `first` is that of the phase's first iteration, which is told until there is another one and does not count then:
-    it compiles.
+    `first` is the speed of the phase's first iteration. It is shown until the second one, and does not count later, as
+    the first iteration compiles.
     """
 
     def __init__(self, now: float, step: int, first: float = 0.0) -> None:
@@ -35,7 +35,7 @@ class Pace:
                 self.marks.popleft()
 
     def known(self, step: int) -> bool:
-        """Tell whether there was an iteration after the first."""
+        """Tell whether a second iteration has ended."""
         return step > self.marks[0][1]
 
     def rate(self, now: float, step: int) -> float:
@@ -45,13 +45,13 @@ class Pace:
 
 
 class Progress:
-    """Shows the phase, steps, steps/s in this phase, success in training and evaluated, loss and time left.
+    """Shows the phase, steps, steps/s in this phase, scalars such as success and loss, and the time left.
 
     with Progress(total=config.steps, start=step) as progress:
         progress.update(step, "training", success=0.5, loss=0.01)
 
-    A scalar stays on show until it is given anew. `interval` is the seconds between plain lines. How much time is left
-    is known only while training, from its second iteration on, and not of a run that stopped before its end.
+    A scalar is shown until it gets a new value. `interval` is the seconds between plain lines. The time left is shown
+    while training, from the second iteration on.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Progress:
         self._task = self._bar.add_task(self.title, total=total, completed=start, facts="") if self._bar else None
 
     def update(self, step: int, phase: str = "training", end: int | None = None, **scalars: float) -> None:
-        """Tell the step reached and the newest scalars; cheap enough for every iteration.
+        """Show the step and the newest scalars; cheap enough for every iteration.
 
-        `end` is the step at which the phase ends (None: that of the whole).
+        `end` is the last step of the phase (None: the last one of the run).
         """
         now = self._clock()
-        if self._phase != phase and (self._phase or phase == "training"):  # the speed of one says nothing of the next
+        if self._phase != phase and (self._phase or phase == "training"):  # each phase has a speed of its own
             self._pace = Pace(now, step, (step - self._step) / max(now - self._now, 1e-9))
         else:
             self._pace.mark(now, step)
@@ -133,5 +133,5 @@ class Progress:
 
 
 def due(steps: int, every: int, per_iteration: int) -> bool:
-    """Whether a multiple of `every` was passed by the last iteration."""
+    """Tell whether the last iteration passed a multiple of `every`."""
     return every > 0 and steps // every > (steps - per_iteration) // every

@@ -1,4 +1,4 @@
-"""How a run is taken up again: read for what it learned, or continued with the few settings that may change."""
+"""Read a run, or continue it with the few settings that may change."""
 
 import tomllib
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.modules import load_modules
 from dqn_memory.runs.settings import Repeatable, Settings, flag_names, parse
-from dqn_memory.runs.toml import defaults, from_toml, leaves, to_toml
+from dqn_memory.runs.toml import defaults, flat, from_toml, to_toml
 from envs.cli import load_plugins
 
 C = TypeVar("C", bound=Any)
@@ -22,16 +22,16 @@ C = TypeVar("C", bound=Any)
 
 @dataclass(frozen=True)
 class ResumeConfig:
-    """Continue a run; what defines it cannot be changed."""
+    """Continue a run; the settings that define it cannot change."""
 
     resume: str
     """Run folder to continue."""
     total_steps: int | None = None
-    """New length of the run in environment steps, which its config.toml then says too."""
+    """New length of the run in environment steps."""
     device: str | None = None
     """Another device (the resume is then not exact)."""
     engine: Engine | None = None
-    """Another engine (the same function, other rounding: the resume is then not exact)."""
+    """Another engine (the resume is then not exact)."""
     backend: Backend | None = None
     """Another backend of mamba (the resume is then not exact)."""
     log_every: int | None = None
@@ -39,7 +39,7 @@ class ResumeConfig:
     checkpoint_every: int | None = None
     """Environment steps between checkpoints."""
     plugin: Repeatable = ()
-    """Module that may be imported as the run names it; of a run that you started yourself none need be given."""
+    """Import this module, which the run names (not needed for a run that you started)."""
 
 
 def read_run(run: Path, config_class: type[C], instead: str = "") -> tuple[Checkpoint, C]:
@@ -59,7 +59,7 @@ def read_run(run: Path, config_class: type[C], instead: str = "") -> tuple[Check
 
 
 def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
-    """Open a run of any trainer; give it and its config as the flags change it."""
+    """Open the run that --resume names; give it, and its config with the other flags laid over it."""
     _check_changes(argv, config_class)
     flags = parse(ResumeConfig, argv)
     run = Run.take_up(Path(flags.resume))
@@ -71,7 +71,7 @@ def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
         if checkpoint is not None:
             check_unchanged(run.path, config, checkpoint)
             if not checkpoint.trainer:
-                raise UserError(f"{run.path} was made to act, by dqn_memory.ship, and lacks what training goes on from")
+                raise UserError(f"{run.path} holds only what acting needs: {train_anew(run.path)}")
             if flags.total_steps not in (None, config.total_steps) and flags.total_steps < checkpoint.step:
                 few = f"--total-steps {flags.total_steps} is below the {checkpoint.step} steps"
                 raise UserError(f"{few} that {run.path} has taken")
@@ -96,24 +96,25 @@ def _check_changes(argv: Settings, config_class: type[Any]) -> None:
 
 
 def check_unchanged(run: Path, config: Any, checkpoint: Checkpoint) -> None:
-    """Let nothing learn on under settings that a slip of the hand or a bad disk has put into config.toml.
+    """Check that config.toml still holds the settings that the checkpoint was made with.
 
     Raises:
-        UserError: it says other settings than the checkpoint was made with.
+        UserError: it names the first setting that differs.
     """
     with foreign_state(run):
         saved = from_toml(type(config), checkpoint.header["config"], f"the config in the checkpoint of {run}")
-    ours, theirs = (dict(leaves(tomllib.loads(to_toml(each)))) for each in (config, saved))
+    ours, theirs = (flat(tomllib.loads(to_toml(each))) for each in (config, saved))
     for path in ours.keys() | theirs.keys():
-        if path[0] not in ("compute", "output", "total_steps") and ours.get(path) != theirs.get(path):
+        part = path.partition(".")[0]
+        if part not in ("compute", "output", "total_steps") and ours.get(path) != theirs.get(path):
             raise UserError(
-                f"{run / 'config.toml'} says {'.'.join(path)} = {ours.get(path)!r}, but the checkpoint was made with "
+                f"{run / 'config.toml'} says {path} = {ours.get(path)!r}, but the checkpoint was made with "
                 f"{theirs.get(path)!r}: put that back, or {train_anew(run)}"
             )
 
 
 def changed(config: C, flags: ResumeConfig) -> C:
-    """Change in a training config what the flags of a resume change; `C` is any trainer's."""
+    """Lay the flags of a resume over the config of any trainer."""
     if flags.backend is not None and not hasattr(config.compute, "backend"):
         raise UserError(f"--backend {flags.backend}: this kind of run has no mamba; leave the flag out")
     engines = get_args(get_type_hints(type(config.compute))["engine"])
@@ -148,7 +149,7 @@ def with_backend(config: C, run: Run) -> C:
 
 
 def check_unfinished(run: Run, config: Any, steps: int, solved: bool) -> None:
-    """Raise UserError where there is nothing to resume: neither steps nor the final evaluation."""
+    """Raise a UserError if the run is complete: neither steps nor the final evaluation are left."""
     last = (run.metrics() or [{}])[-1]
     if last.get("step") != steps or not any(name.startswith("final/") for name in last):
         return  # it was killed between its last step and its final checkpoint

@@ -1,4 +1,4 @@
-"""What every replay is made of: a ring of columns, one for each step of N parallel environments."""
+"""The ring buffer of every replay: one column for each step of N parallel environments."""
 
 import math
 import sys
@@ -12,10 +12,9 @@ from envs.terminal import say
 
 
 class Ring:
-    """Cells (columns, N, ...) by name on one device; the newest column takes the place of the oldest.
+    """Cells (columns, N, ...) by name on one device; the newest column replaces the oldest.
 
-    Columns are counted from the run's beginning, and none changes after it was written. A checkpoint stores them in the
-    order of time.
+    Columns are numbered from the start of the run and never change. A checkpoint stores them in the order of time.
     """
 
     def __init__(self, columns: int, num_envs: int, device: torch.device) -> None:
@@ -24,14 +23,14 @@ class Ring:
         self.cells: dict[str, Tensor] = {}
 
     def __len__(self) -> int:
-        """Environment steps held."""
+        """Count the environment steps in the ring."""
         return min(self.written, self.num_columns) * self.num_envs
 
     def allocate(self, **forms: tuple[torch.dtype, tuple[int, ...]]) -> None:
-        """Make room for cells, each of a dtype and a shape. Zeros, not garbage: padding may be read, if to be lost.
+        """Allocate cells, each of a dtype and a shape, with zeros, as padding may be read.
 
         Raises:
-            UserError: there is less memory than they take.
+            UserError: the memory does not suffice.
         """
         cells = self.num_columns * self.num_envs
         size = sum(cells * dtype.itemsize * math.prod(shape) for dtype, shape in forms.values())
@@ -45,7 +44,7 @@ class Ring:
             raise UserError(too_large(size, cells, "than can be had")) from None
 
     def add(self, **cells: Tensor) -> None:
-        """One column of every kind of cell, (N, ...) each, under the names of `cells`."""
+        """Add one column, with values (N, ...) for each name."""
         if cells.keys() != self.cells.keys():
             raise ValueError(f"a column holds {sorted(self.cells)}, not {sorted(cells)}")
         column = self.written % self.num_columns
@@ -54,22 +53,22 @@ class Ring:
         self.written += 1
 
     def cut(self) -> None:
-        """Let the episodes of the newest column end there, as a time limit would end them."""
+        """Truncate the episodes at the newest column, as a time limit would."""
         if "done" in self.cells:
             self.cells["done"][(self.written - 1) % self.num_columns] = True
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest column that is still held."""
+        """Number of the oldest column in the ring."""
         return max(0, self.written - self.num_columns)
 
     def columns(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Cells of the columns [start, stop), which must still be in the ring; (columns, N, ...)."""
+        """Give the cells (columns, N, ...) of columns [start, stop), which must be in the ring."""
         index = torch.arange(start, stop, device=self.device) % self.num_columns
         return {name: cells[index] for name, cells in self.cells.items()}
 
     def restore(self, start: int, cells: dict[str, Tensor]) -> None:
-        """Put back columns that began at `start`, the newest ones of the run."""
+        """Restore the newest columns of a run; the first has the number `start`."""
         count = len(next(iter(cells.values()))) if cells else 0
         index = torch.arange(start, start + count, device=self.device) % self.num_columns
         for name, value in cells.items():
@@ -77,7 +76,7 @@ class Ring:
         self.written = start + count
 
     def _cell(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
-        """Column and environment of cells that are counted as column x N + environment."""
+        """Give column and environment of cells with the numbers column x N + environment."""
         drawn = drawn.to(self.device, non_blocking=True)
         return drawn // self.num_envs, drawn % self.num_envs
 
@@ -86,9 +85,9 @@ class Ring:
 
 
 def check_room(size: int, cells: int, device: torch.device) -> None:
-    """Raise a UserError where a replay of `size` bytes never fits, and say so where it does not fit now.
+    """Raise a UserError if a replay of `size` bytes cannot fit; print a warning if it does not fit at the moment.
 
-    A CPU's memory is taken when it is written to, so that a run that ends before its replay is full needs less.
+    Memory of a CPU is taken as the replay fills, so that a short run needs less.
     """
     found = memory(device)
     if found is None:
@@ -101,7 +100,7 @@ def check_room(size: int, cells: int, device: torch.device) -> None:
 
 
 def too_large(size: int, cells: int, than: str) -> str:
-    """Say that a replay needs more memory than there is."""
+    """Write that a replay needs more memory than there is."""
     return f"the replay's {cells:,} environment steps take {gigabytes(size)}, more {than}; lower --capacity"
 
 

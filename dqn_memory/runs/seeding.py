@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-_global = threading.RLock()  # on torch's default generators, which runs in several threads share
+_global = threading.RLock()  # guards torch's default generators, which all threads share
 
 
 @dataclass(frozen=True)
 class Streams:
     """One 63-bit seed for each use of randomness in a run.
 
-    A generator on a CPU reads the low 32 bits of its seed, one on a GPU all of them. Hashes of the whole seed of a run
-    fill all bits, so that runs whose seeds differ in high bits alone draw different numbers.
+    CPU generators use only the low 32 bits of a seed. The seeds here are hashes of the run's seed, so that runs whose
+    seeds differ in high bits draw different numbers too.
     """
 
     worlds: int
@@ -44,26 +44,26 @@ def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Let modules that are built inside draw their first values from `seed`, and leave the default generator alone."""
+    """Initialise modules that are built inside from `seed`, and restore the default generator after that."""
     with _global, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def seed_dropout(seed: int) -> None:
-    """Begin the stream of dropout, which draws from the default generators; nothing else of a run does."""
+    """Seed dropout, which alone draws from the default generators."""
     with _global:
         torch.manual_seed(seed)
 
 
 def dropout_state(device: torch.device) -> dict[str, Any]:
-    """Read what all of the process shares: the number of threads, and dropout's default generators."""
+    """Read the number of threads and the default generators, which dropout uses."""
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     return {"threads": torch.get_num_threads(), "dropout": torch.get_rng_state(), "dropout_cuda": cuda}
 
 
 def restore_dropout(state: Mapping[str, Any], device: torch.device) -> None:
-    """Put the process back where `dropout_state` was taken; a GPU's generator stays where there was none then."""
+    """Restore `dropout_state`; the generator of a GPU stays as it is if none was saved."""
     torch.set_num_threads(state["threads"])
     torch.set_rng_state(state["dropout"])
     if state["dropout_cuda"] is not None and device.type == "cuda":

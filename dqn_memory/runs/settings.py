@@ -1,4 +1,4 @@
-"""What a run is made of: dataclass defaults < `--config NAME|PATH` < explicit flags, and the bounds of its numbers.
+"""Settings of a command: dataclass defaults < `--config NAME|PATH` < explicit flags, and the bounds of numbers.
 
     @dataclass(frozen=True)
     class TrainConfig:
@@ -8,10 +8,10 @@
     config = parse(TrainConfig)  # python -m ... --config memory-7x7 --total-steps 5000
     check_numbers(config)        # --steps 0 must be at least 1
 
-A field's flag is its own name where no other field of the tree has it, else it takes the name of the field that holds
-it in front. A nested field called `kind` is named after its holder: `prior.kind` is `--prior`. Fields of nested classes
-need defaults; a field of the top one without a default is a required flag. Presets are for the configs of trainers,
-which name theirs as the class variable `trainer`, and as `first_flags` what their --help begins with.
+The flag of a field is its own name; if several fields have that name, the name of the part that holds it stands in
+front. A nested field called `kind` is named after its part: `prior.kind` is `--prior`. Fields of nested classes need
+defaults; a field of the top class without a default is a required flag. Presets are for the configs of trainers: these
+name their kind as the class variable `trainer`, and as `first_flags` the flags with which --help begins.
 """
 
 from __future__ import annotations
@@ -26,29 +26,26 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, is_dataclass, make_dataclass, replace
-from functools import cache, reduce
+from functools import cache
 from pathlib import Path
-from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args
 
 import docstring_parser
-import tomli_w
 import tyro
 
 from dqn_memory.runs.errors import UserError, check_known, near_names
 from dqn_memory.runs.kinds import script_of
-from dqn_memory.runs.toml import SCHEMA, defaults, field_types, from_toml, members
+from dqn_memory.runs.toml import defaults, field_types, from_toml, nested, overlaid
 from envs.files import read_text
 
 C = TypeVar("C")
-Keys = tuple[str, ...]
 Settings = Sequence[str] | Mapping[str, Any]  # a command line, or its flags by name, with underscores
 Repeatable = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 CONFIG_HELP = "A TOML file, or a shipped preset: {}. Of several the later one wins."
 RULES = tyro.constructors.ConstructorRegistry()  # how flags are read
 FLAG = re.compile(r"--([a-z][a-z0-9-]*)|^(\w+)")  # a message of an environment begins with its keyword's bare name
 MATCHED = ("width", "head_width")  # flags that --match sets
-STUDIES = "studies"  # folder of sets of runs (dqn_memory.study), which are no presets of one
+STUDIES = "studies"  # folder of the definitions of studies (dqn_memory.study), which are no presets
 PRESETS = Path(__file__).resolve().parents[2] / "configs"  # beside the package, installed or not
 
 
@@ -61,12 +58,14 @@ def parse(
 ) -> C:
     """Read a config from the command line: defaults (or `base`), then each --config in order, then the flags.
 
-    Raises UserError for a bad config file or a combination that the config class refuses; unknown
-    flags and --help end the process as argparse does. Settings by name raise a UserError in every case.
+    Unknown flags and --help end the process, as in argparse. Settings by name raise a UserError in every case.
+
+    Raises:
+        UserError: a config file is bad, or the config class refuses the combination.
     """
     config = defaults(config_class) if base is None else base
     if isinstance(argv, Mapping):
-        return _settings(config, argv, presets)
+        return _with_settings(config, argv, presets)
     arguments, names = list(sys.argv[1:] if argv is None else argv), None
     if trainer := _trainer(config_class):
         names = preset_names(presets, trainer)
@@ -78,7 +77,7 @@ def parse(
 
 
 def check_sizes(config: Any, given: Collection[str]) -> None:
-    """Refuse a width that was given by its flag where a number of parameters to match would set another."""
+    """Refuse a width that was given beside --match, which sets the width."""
     match = getattr(config, "match", None)
     for flag in MATCHED if match is not None else ():
         if flag in given:
@@ -86,19 +85,19 @@ def check_sizes(config: Any, given: Collection[str]) -> None:
 
 
 def preset_names(presets: Path = PRESETS, trainer: str | None = None) -> list[str]:
-    """Names of the shipped presets, such as "memory-7x7" or "glam/paper"; of a trainer's alone, where it has any."""
+    """List the shipped presets, such as "memory-7x7" or "glam/paper"; those of a trainer alone, if it has any."""
     files = set(presets.rglob("*.toml")) - set(study_files(presets).values())
     names = sorted(path.relative_to(presets).with_suffix("").as_posix() for path in files)
     return [name for name in names if preset_trainer(name) == trainer] or names
 
 
 def preset_trainer(name: str) -> str:
-    """Kind of run that a shipped preset is for: the name of its folder, or else a Q-network."""
+    """Give the kind of run that a preset is for: the name of its folder, or else q_network."""
     return name.rpartition("/")[0] or "q_network"
 
 
 def study_files(presets: Path = PRESETS) -> dict[str, Path]:
-    """Files of the shipped studies, by the names that they go by."""
+    """Give the files of the shipped studies by name."""
     return {path.stem: path for path in (presets / STUDIES).glob("*.toml")}
 
 
@@ -106,7 +105,7 @@ def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base:
     """Lay a preset or a TOML file over `base` (the defaults).
 
     Raises:
-        UserError: there is no such file, or it is another trainer's or not a config.
+        UserError: the file is missing, of another trainer, or no config.
     """
     trainer = _trainer(config_class)
     fitting = preset_names(presets, trainer)
@@ -127,51 +126,31 @@ def _trainer(config_class: type) -> str | None:
     return getattr(config_class, "trainer", None)
 
 
-def _settings(config: C, settings: Mapping[str, Any], presets: Path) -> C:
+def _with_settings(config: C, given: Mapping[str, Any], presets: Path) -> C:
     """Lay presets and then settings over a config: {"config": "demo", "total_steps": 5_000, "prior": "local"}."""
-    given, presets_known = dict(settings), ["config"] if _trainer(type(config)) else []
-    presets_given = (given.pop("config", None) or ()) if presets_known else ()
-    names = [presets_given] if isinstance(presets_given, str | Path) else presets_given
+    settings, has_presets = dict(given), _trainer(type(config)) is not None
+    names = (settings.pop("config", None) or ()) if has_presets else ()
+    names = [names] if isinstance(names, str | Path) else names
     if not isinstance(names, list | tuple):
         raise UserError(f"settings: config is a {type(names).__name__}; give a preset, a path or a list of them")
     for name in names:
         config = read_config(type(config), str(name), presets, config)
     paths = {flag: path for path, flag in flag_names(config).items()}
-    table: dict[str, Any] = {"schema": SCHEMA} if hasattr(config, "trainer") else {}
-    nothing = set[str]()  # paths that are to hold None, for which TOML has no word that no string has
-    for flag, value in given.items():
-        path = paths[check_known("setting", flag, [*presets_known, *paths])]
-        *holders, name = path.split(".")
-        if value is None:
-            holder = reduce(getattr, holders, config)
-            if NoneType not in members(field_types(type(holder))[name]):
-                raise UserError(f"settings: {flag} cannot be None; leave it out for its default")
-            nothing.add(path)
-        else:
-            kinds = members(field_types(type(reduce(getattr, holders, config)))[name])
-            plain = _plain(flag, value)
-            if isinstance(plain, float) and plain.is_integer() and int in kinds and float not in kinds:
-                plain = int(plain)  # 1e6 is a million in Python, too
-            reduce(lambda inner, key: inner.setdefault(key, {}), holders, table)[name] = plain
-    config = from_toml(type(config), tomli_w.dumps(table), "settings", config)
-    values = {path: reduce(getattr, path.split("."), config) for path in paths.values()}
-    config = _rebuild(config, values | dict.fromkeys(nothing), "")
+    known = [*["config"] * has_presets, *paths]
+    values = {paths[check_known("setting", flag, known)]: _plain(value) for flag, value in settings.items()}
+    config = overlaid(config, nested(values), "settings")
     check_sizes(config, settings)
     return config
 
 
-def _plain(flag: str, value: Any) -> Any:
-    """Give a value the form that a TOML file would have; numbers of numpy and torch become Python's."""
+def _plain(value: Any) -> Any:
+    """Give a value as TOML has it: a path is a text, a number of numpy or torch one of Python, and 1e6 is whole."""
     if isinstance(value, tuple | list):
-        return [_plain(flag, each) for each in value]
+        return [_plain(each) for each in value]
     if isinstance(value, Path):
         return str(value)
     value = value.item() if getattr(value, "shape", None) == () else value
-    if not isinstance(value, bool | int | float | str):
-        raise UserError(
-            f"settings: {flag} is a {type(value).__name__}; give a number, a truth value, a string or a list"
-        )
-    return value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _config_names(arguments: list[str]) -> list[str]:
@@ -192,19 +171,69 @@ def _find(name: str, presets: Path, known: Sequence[str]) -> Path:
 
 
 # ---- flags -----------------------------------------------------------------------------------------------------------
-def flag_names(config: Any) -> dict[str, str]:
-    """Flag of every settable field of a config instance: {"network.prior.mu": "mu", ...}.
+@dataclass(frozen=True)
+class Field:
+    """A field of a config, or of a part of it."""
 
-    Raises TypeError (a mistake of the config's author) where two fields would share a flag.
+    path: str
+    """Where it stands, such as "network.prior.mu"."""
+    flag: str
+    """Its flag with underscores, such as "mu"."""
+    part: Any
+    """The dataclass that holds it."""
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    @property
+    def value(self) -> Any:
+        return getattr(self.part, self.name)
+
+    @property
+    def annotation(self) -> Any:
+        return field_types(type(self.part))[self.name]
+
+    @property
+    def help(self) -> str | None:
+        owner: Any = type(self.part)
+        return _docs(owner).get(self.name)
+
+
+def fields_of(config: Any) -> list[Field]:
+    """List the fields of a config and of its parts.
+
+    Raises:
+        TypeError: two fields would share a flag, which is a mistake of the config's author.
     """
-    # a nested `kind` is named by its holder, so its last word says nothing
-    named = {path: path[:-1] if len(path) > 1 and path[-1] == "kind" else path for path in _leaves(config, ())}
-    tails = Counter(name[-n:] for name in named.values() for n in range(1, len(name) + 1))
-    flags = {".".join(path): "_".join(_shortest(name, tails)) for path, name in named.items()}
-    twice = [flag for flag, count in Counter(flags.values()).items() if count > 1]
-    if twice:
-        raise TypeError(f"{type(config).__name__}: several fields share the flag {_dashed(twice[0])}")
-    return flags
+    parts = dict(_leaves(config, ()))
+    # a nested `kind` is named by its part, so its last word is left out
+    words = {path: path[:-1] if len(path) > 1 and path[-1] == "kind" else path for path in parts}
+    tails = Counter(each[-n:] for each in words.values() for n in range(1, len(each) + 1))
+    flags = {path: "_".join(_shortest(each, tails)) for path, each in words.items()}
+    shared = [flag for flag, count in Counter(flags.values()).items() if count > 1]
+    if shared:
+        raise TypeError(f"{type(config).__name__}: several fields share the flag {_dashed(shared[0])}")
+    return [Field(".".join(path), flags[path], part) for path, part in parts.items()]
+
+
+def flag_names(config: Any) -> dict[str, str]:
+    """Give the flag of every field of a config by its path: {"network.prior.mu": "mu", ...}."""
+    return {each.path: each.flag for each in fields_of(config)}
+
+
+def _leaves(part: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path of each field that is no part, and the part that holds it."""
+    for name in field_types(type(part)):
+        if is_dataclass(value := getattr(part, name)):
+            yield from _leaves(value, (*path, name))
+        else:
+            yield (*path, name), part
+
+
+def _shortest(words: tuple[str, ...], tails: Counter[tuple[str, ...]]) -> tuple[str, ...]:
+    """Give the shortest end of a path that no other path has."""
+    return next((words[-n:] for n in range(1, len(words)) if tails[words[-n:]] == 1), words)
 
 
 def parse_flags(
@@ -214,22 +243,27 @@ def parse_flags(
 
     `presets` are those that --config names; None: there is no such flag.
     """
-    flags = flag_names(default)
-    entries = {flag: _entry(default, path, flag) for path, flag in flags.items()}
+    fields = fields_of(default)
+    entries = {each.flag: _entry(each.flag, each.annotation, each.value, each.help)
+               for each in fields}  # fmt: skip
     if presets is not None:
-        told = tyro.conf.arg(help=CONFIG_HELP.format(", ".join(presets) or "none"), metavar="NAME|PATH")
-        entries["config"] = ("config", Annotated[Repeatable, told], field(default=()))
-    top: list[Any] = []
-    for heading, (about, shown) in _groups(default, flags, presets is not None).items():
-        group = make_dataclass("Group", [entries[flag] for flag in shown], frozen=True)
-        told = tyro.conf.arg(name=heading, help=about)
-        top += [(heading.replace(" ", "_") or "all", Annotated[group, told], field(default=group()))]
+        text = CONFIG_HELP.format(", ".join(presets) or "none")
+        entries["config"] = _entry("config", Repeatable, (), text, metavar="NAME|PATH")
+    groups: list[Any] = []
+    for heading, (about, flags) in _groups(default, fields, presets is not None).items():
+        group = make_dataclass("Group", [entries[flag] for flag in flags], frozen=True)
+        help = tyro.conf.arg(name=heading, help=about)
+        groups += [(heading.replace(" ", "_") or "all", Annotated[group, help], field(default=group()))]
     parsed: Any = tyro.cli(
-        make_dataclass(type(default).__name__, top, frozen=True), args=argv, prog=prog or _program(),
+        make_dataclass(type(default).__name__, groups, frozen=True), args=argv, prog=prog or _program(),
         description=description, config=(tyro.conf.OmitArgPrefixes,), registry=RULES,
     )  # fmt: skip
     values = {flag: value for group in vars(parsed).values() for flag, value in vars(group).items()}
-    return _rebuild(default, {path: values[flag] for path, flag in flags.items()}, "")
+    return _rebuilt(default, {each.path: values[each.flag] for each in fields})
+
+
+def _entry(flag: str, annotation: Any, default: Any, text: str | None, **shown: Any) -> tuple[str, Any, Any]:
+    return flag, Annotated[annotation, tyro.conf.arg(name=flag, help=text, **shown)], field(default=default)
 
 
 @RULES.primitive_rule
@@ -254,59 +288,45 @@ def whole_number(word: str) -> int:
         raise ValueError(f"{word!r} is no whole number; write it as 1000000 or 1e6") from None
 
 
-def _groups(config: Any, flags: dict[str, str], with_presets: bool) -> dict[str, tuple[str, list[str]]]:
-    """Divide flags as --help shows them: those to begin with, then by the part that holds them, by their headings."""
-    first = [flag for flag in getattr(config, "first_flags", ()) if flag in flags.values() or flag == "config"]
+def _groups(config: Any, fields: Sequence[Field], with_presets: bool) -> dict[str, tuple[str, list[str]]]:
+    """Divide flags by the headings of --help: the first ones, then one heading for each part."""
+    known = {each.flag for each in fields} | ({"config"} if with_presets else set())
+    first = [flag for flag in getattr(config, "first_flags", ()) if flag in known]
     if with_presets and "config" not in first:
         first.insert(0, "config")
     groups: dict[str, tuple[str, list[str]]] = {"main": ("What most calls choose.", first)}
-    for path, flag in flags.items():
-        holder = path.rpartition(".")[0]
-        if flag not in first and holder:
-            about = " ".join((type(reduce(getattr, holder.split("."), config)).__doc__ or "").split())
-            sentence = re.split(r"(?<=\.) (?=[A-Z])", about)[0]
-            groups.setdefault(holder.replace(".", " "), (sentence, []))[1].append(flag)
-    others = [flag for path, flag in flags.items() if "." not in path and flag not in first]
-    return {name: group for name, group in (groups | {"other" if first else "": ("", others)}).items() if group[1]}
-
-
-def _entry(config: Any, path: str, flag: str) -> tuple[str, Any, Any]:
-    *holders, name = path.split(".")
-    holder = reduce(getattr, holders, config)
-    owner: Any = type(holder)
-    told = tyro.conf.arg(name=flag, help=_docs(owner).get(name))
-    return flag, Annotated[field_types(owner)[name], told], field(default=getattr(holder, name))
+    others = []
+    for each in fields:
+        heading = each.path.rpartition(".")[0].replace(".", " ")
+        if each.flag in first:
+            continue
+        if heading:
+            about = " ".join((type(each.part).__doc__ or "").split())
+            groups.setdefault(heading, (re.split(r"(?<=\.) (?=[A-Z])", about)[0], []))[1].append(each.flag)
+        else:
+            others.append(each.flag)
+    groups["other" if first else ""] = ("", others)
+    return {heading: group for heading, group in groups.items() if group[1]}
 
 
 def _program() -> str | None:
-    """Name the command that runs: `python -m dqn_memory.train`, or None for a file's own name."""
+    """Name the command that runs, such as `python -m dqn_memory.train`; None: the file's own name."""
     spec = sys.modules["__main__"].__spec__
     return None if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"
 
 
-def _leaves(config: Any, prefix: Keys) -> Iterator[Keys]:
-    for name in field_types(type(config)):
-        if is_dataclass(value := getattr(config, name)):
-            yield from _leaves(value, (*prefix, name))
-        else:
-            yield (*prefix, name)
-
-
-def _shortest(name: Keys, tails: Counter[Keys]) -> Keys:
-    return next((name[-n:] for n in range(1, len(name)) if tails[name[-n:]] == 1), name)
-
-
-def _rebuild(config: Any, values: dict[str, Any], prefix: str) -> Any:
+def _rebuilt(config: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
+    """Give a config with other values, by their paths."""
     new: dict[str, Any] = {}
     for name in field_types(type(config)):
         value, path = getattr(config, name), f"{prefix}{name}"
-        new[name] = _rebuild(value, values, f"{path}.") if is_dataclass(value) else values[path]
+        new[name] = _rebuilt(value, values, f"{path}.") if is_dataclass(value) else values.get(path, value)
     return replace(config, **new)
 
 
 @cache
 def _docs(config_class: type) -> dict[str, str]:
-    """Read the string below each field, in one line; tyro itself would keep its line breaks."""
+    """Read the text below each field, in one line; tyro itself would keep its line breaks."""
     owners = [owner for owner in reversed(config_class.__mro__) if is_dataclass(owner)]
     found = [field for owner in owners for field in docstring_parser.parse_from_object(owner).params]
     return {field.arg_name: " ".join((field.description or "").split()) for field in found}
@@ -315,7 +335,7 @@ def _docs(config_class: type) -> dict[str, str]:
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Bounds:
-    """Where a number must lie: `rate: Annotated[float, Bounds(0, 1)]`; None is no bound."""
+    """Bounds of a number: `rate: Annotated[float, Bounds(0, 1)]`; None is no bound."""
 
     least: float | None = None
     most: float | None = None
@@ -323,12 +343,12 @@ class Bounds:
     below: float | None = None
 
     def holds(self, value: float) -> bool:
-        """Tell whether a value lies there."""
+        """Tell whether a value is within the bounds."""
         compared = zip((operator.ge, operator.le, operator.gt, operator.lt), vars(self).values(), strict=True)
         return all(bound is None or compare(value, bound) for compare, bound in compared)
 
     def __str__(self) -> str:
-        """Say what a value must do, as in "must be at least 1"."""
+        """Give the words after "must", as in "be at least 1"."""
         if self == Bounds(0):
             return "not be negative"
         if self == Bounds(self.least, self.most) and None not in (self.least, self.most):
@@ -344,18 +364,15 @@ def check_numbers(config: Any) -> None:
     Raises:
         UserError: names the flag of the first that does not.
     """
-    for path, flag in flag_names(config).items():
-        *holders, name = path.split(".")
-        holder = reduce(getattr, holders, config)
-        value, annotation = getattr(holder, name), field_types(type(holder))[name]
-        for number in value if isinstance(value, tuple) else (value,):
+    for each in fields_of(config):
+        for number in each.value if isinstance(each.value, tuple) else (each.value,):
             if isinstance(number, float) and not math.isfinite(number):
-                raise UserError(f"{_dashed(flag)} {number} must be a finite number")
-            for bounds in _bounds(annotation):
+                raise UserError(f"{_dashed(each.flag)} {number} must be a finite number")
+            for bounds in _bounds(each.annotation):
                 if number is not None and not bounds.holds(number):
-                    raise UserError(f"{_dashed(flag)} {number} must {bounds}")
+                    raise UserError(f"{_dashed(each.flag)} {number} must {bounds}")
             if isinstance(number, int) and abs(number) >= 2**63:  # torch and numpy hold no larger ones
-                raise UserError(f"{_dashed(flag)} {number} must be below {2**63}")
+                raise UserError(f"{_dashed(each.flag)} {number} must be below {2**63}")
 
 
 def _bounds(annotation: Any) -> Iterator[Bounds]:
@@ -367,7 +384,7 @@ def _bounds(annotation: Any) -> Iterator[Bounds]:
 
 
 def check_goal(config: Any) -> None:
-    """Refuse a goal that no evaluation before the end could reach."""
+    """Refuse --stop-at-... without evaluations before the end."""
     every = config.evaluation.evaluate_every
     for name, goal in vars(config.evaluation).items():
         if name.startswith("stop_at") and goal is not None and not 0 < every <= config.total_steps:
@@ -379,7 +396,7 @@ def check_goal(config: Any) -> None:
 
 
 def check_parts(config: Any, *parts: str) -> None:
-    """Let these parts check themselves."""
+    """Call `check` of these parts."""
     for part in parts:
         with flags_of(config, part):
             getattr(config, part).check()
@@ -387,28 +404,24 @@ def check_parts(config: Any, *parts: str) -> None:
 
 @contextmanager
 def flags_of(config: Any, part: str, **others: str) -> Iterator[None]:
-    """Let what is refused inside name the flags that exist; `others` are flags of other names.
+    """Replace a part's field names in errors that are raised inside by the flags of the whole config.
 
-    A part of a config knows its fields' names but not their flags: where two parts share a name, the flag has the
-    part's in front.
+    A part knows the names of its fields but not their flags. `others` are flags of other names.
     """
     try:
         yield
     except UserError as error:
-        known = _flags_by_name(config, part) | others
-        raise UserError(FLAG.sub(lambda found: _real(found, known), str(error))) from None
+        inside = sorted(
+            (each for each in fields_of(config) if each.path.startswith(f"{part}.")),
+            key=lambda each: -each.path.count("."),  # of two fields of one name, that which lies less deep is last
+        )
+        flags = {each.name: each.flag for each in inside} | others
 
+        def flag(found: re.Match[str]) -> str:
+            name = (found[1] or found[2]).replace("-", "_")
+            return _dashed(flags[name]) if name in flags else found[0]
 
-def _flags_by_name(config: Any, part: str) -> dict[str, str]:
-    """Map the last word of each path in a part to its flag; of two fields of one name, that which lies less deep."""
-    flags = {path: flag for path, flag in flag_names(config).items() if path.startswith(f"{part}.")}
-    deepest_first = sorted(flags, key=lambda path: -path.count("."))
-    return {path.rpartition(".")[2]: flags[path] for path in deepest_first}
-
-
-def _real(found: re.Match[str], known: dict[str, str]) -> str:
-    name = (found[1] or found[2]).replace("-", "_")
-    return _dashed(known[name]) if name in known else found[0]
+        raise UserError(FLAG.sub(flag, str(error))) from None
 
 
 def _dashed(flag: str) -> str:

@@ -1,23 +1,24 @@
-"""Frozen dataclasses <-> TOML text, strictly: nothing is ignored, nothing is converted in silence.
+"""Frozen dataclasses <-> TOML text, strictly: no key is ignored, and no value is converted silently.
 
-None is an absent key (or the word "none" where the default is something else), a nested dataclass is a
-table, a tuple an array.
+None is an absent key, or the word "none" if the default is another value. A nested dataclass is a table, a tuple an
+array.
 
-The config class of a trainer has a class variable `trainer`, its kind: what is written of it says `schema`, the version
-of the settings' names. A file that says none is taken to be of this one.
+The config class of a trainer has a class variable `trainer`, its kind. Its files say `schema`, the version of the
+settings' names; a file without it is read as this version.
 
-A dataclass whose field was deleted lists it in the class variable `removed`, with the one value that the code still
-stands for: {"bag": 0}. A dict compares the keys that it has; `...` stands for any value. So files of older revisions
-stay readable, and one that asks for what is gone says so.
+A dataclass lists its deleted fields in the class variable `removed`, each with the one value that the code still stands
+for: {"bag": 0}. A dict compares the keys that it has; `...` stands for any value. So files of older revisions stay
+readable, and an error names a deleted setting with another value.
 """
 
 import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from functools import reduce
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import tomli_w
 import tyro
@@ -38,14 +39,17 @@ NAMES = {
     str: "a string",
     dict: "a table",
     list: "an array",
+    types.NoneType: "None",
 }
 
 
 def from_toml(config_class: type[C], text: str, source: str, base: C | None = None) -> C:
-    """Read a config from TOML text; keys that are absent keep the value of `base` (the defaults).
+    """Read a config from TOML text; absent keys keep the value of `base` (the defaults).
 
-    `source` names the text in messages. Raises UserError for malformed TOML, an unknown key, a wrong
-    type or a value outside a Literal.
+    `source` names the text in errors.
+
+    Raises:
+        UserError: the TOML is malformed, a key is unknown, a type is wrong, or a value is outside a Literal.
     """
     table = parse_toml(text, source)
     if hasattr(config_class, "trainer"):
@@ -59,7 +63,7 @@ def from_toml(config_class: type[C], text: str, source: str, base: C | None = No
 
 
 def defaults(config_class: Any) -> Any:
-    """Instance with the defaults; fields of the top level that have none hold tyro.MISSING."""
+    """Give an instance with the defaults; fields of the top class without a default hold tyro.MISSING."""
     free = [f.name for f in fields(config_class) if f.init and f.default is f.default_factory is MISSING]
     return config_class(**dict.fromkeys(free, tyro.MISSING))
 
@@ -70,13 +74,26 @@ def to_toml(config: Any) -> str:
     return tomli_w.dumps(schema | _write_table(config, defaults(type(config))))
 
 
-def leaves(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield each setting of nested tables with its path; an empty table is a value."""
+def overlaid(config: C, table: Mapping[str, Any], source: str) -> C:
+    """Lay the plain values of nested tables over a config; a UserError names the first that does not fit."""
+    return cast(C, _read_table(config, table, source, ""))
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Give the settings of nested tables by their dotted paths; an empty table is a value."""
+    found: dict[str, Any] = {}
     for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from leaves(value, (*prefix, key))
-        else:
-            yield (*prefix, key), value
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return found
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Invert `flat`."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *tables, name = path.split(".")
+        reduce(lambda table, key: table.setdefault(key, {}), tables, tree)[name] = value
+    return tree
 
 
 def field_types(config_class: type) -> dict[str, Any]:
@@ -91,7 +108,7 @@ _known_types: dict[type, dict[str, Any]] = {}  # a study of hundreds of runs ask
 
 
 def members(annotation: Any) -> tuple[Any, ...]:
-    """Members of a union, or the annotation alone; `Annotated` is taken off."""
+    """Give the members of a union, or the annotation alone, without `Annotated`."""
     if hasattr(annotation, "__metadata__"):
         return members(annotation.__origin__)
     if get_origin(annotation) in (Union, types.UnionType):
@@ -100,7 +117,7 @@ def members(annotation: Any) -> tuple[Any, ...]:
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
-    """Read a TOML text of anybody; a UserError begins with `source` and the line."""
+    """Read a TOML text, which may be a stranger's; a UserError begins with `source` and the line."""
     try:
         if DOTTED.search(text):  # the parser takes memory with the square of a key's length
             raise RecursionError
@@ -124,7 +141,7 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
     return tree
 
 
-def _read_table(base: Any, table: dict[str, Any], source: str, prefix: str) -> Any:
+def _read_table(base: Any, table: Mapping[str, Any], source: str, prefix: str) -> Any:
     known = field_types(type(base))
     values = {}
     removed = getattr(type(base), "removed", {})
@@ -144,7 +161,7 @@ def _read_table(base: Any, table: dict[str, Any], source: str, prefix: str) -> A
 
 
 def _check_removed(value: Any, left: Any, source: str, path: str) -> None:
-    """Raise a UserError where a setting that is gone has another value than the one `left`."""
+    """Raise a UserError if a deleted setting has another value than `left`."""
     if isinstance(left, dict) and isinstance(value, dict):
         for key in value.keys() & left.keys():
             _check_removed(value[key], left[key], source, f"{path}.{key}")
@@ -153,42 +170,34 @@ def _check_removed(value: Any, left: Any, source: str, path: str) -> None:
 
 
 def _read(value: Any, annotation: Any, base: Any, source: str, path: str) -> Any:
-    """Check one TOML value against an annotation; `base` is the value that it replaces."""
+    """Check one value of TOML, or of Python, against an annotation; `base` is the value that it replaces."""
     options = members(annotation)
-    tables: list[Any] = [option for option in options if is_dataclass(option)]
-    if tables and isinstance(value, dict):
-        return _read_table(tables[0]() if base is None else base, value, source, f"{path}.")
     for option in sorted(options, key=lambda option: option is float):  # an exact int before its float
-        matched, result = _match(value, option, source, path)
-        if matched:
-            return result
-    if value == NONE and types.NoneType in options:
+        origin, args = get_origin(option), get_args(option)
+        if is_dataclass(option) and isinstance(value, dict):
+            part = cast(type[Any], option)() if base is None else base
+            return _read_table(part, value, source, f"{path}.")
+        if origin is Literal and any(value == arg and type(value) is type(arg) for arg in args):
+            return value
+        if origin is tuple and isinstance(value, list | tuple):
+            return _read_array(value, args, source, path)
+        if origin is dict and isinstance(value, dict):
+            return {key: _read(item, args[1], None, source, f"{path}.{key}") for key, item in value.items()}
+        if option is float and type(value) is int:
+            return float(value)
+        if option is Any or type(value) is option:
+            return value
+    if value in (None, NONE) and types.NoneType in options:
         return None
     raise UserError(_mismatch(value, options, f"{source}: {path}"))
 
 
-def _match(value: Any, option: Any, source: str, path: str) -> tuple[bool, Any]:
-    origin, args = get_origin(option), get_args(option)
-    if origin is Literal:
-        return any(value == arg and type(value) is type(arg) for arg in args), value
-    if origin is tuple and isinstance(value, list):
-        return _match_array(value, args, source, path)
-    if origin is dict and isinstance(value, dict):
-        inner = args[1]
-        return True, {key: _read(item, inner, None, source, f"{path}.{key}") for key, item in value.items()}
-    if option is float and type(value) is int:
-        return True, float(value)
-    return option is Any or type(value) is option, value
-
-
-def _match_array(value: list[Any], args: tuple[Any, ...], source: str, path: str) -> tuple[bool, Any]:
+def _read_array(value: Sequence[Any], args: tuple[Any, ...], source: str, path: str) -> tuple[Any, ...]:
     kinds = args[:1] * len(value) if args[-1:] == (Ellipsis,) else args
     if len(kinds) != len(value):
         raise UserError(f"{source}: {path} must have {len(kinds)} entries, not {len(value)}")
-    return True, tuple(
-        _read(item, kind, None, source, f"{path}[{index}]")
-        for index, (item, kind) in enumerate(zip(value, kinds, strict=True))
-    )
+    pairs = enumerate(zip(value, kinds, strict=True))
+    return tuple(_read(item, kind, None, source, f"{path}[{index}]") for index, (item, kind) in pairs)
 
 
 def _mismatch(value: Any, options: tuple[Any, ...], where: str) -> str:
@@ -196,15 +205,15 @@ def _mismatch(value: Any, options: tuple[Any, ...], where: str) -> str:
     if choices and isinstance(value, str) and all(isinstance(choice, str) for choice in choices):
         return f"{where}: {near_names('value', value, choices)}"
     wanted = [f"one of {', '.join(map(repr, choices))}"] if choices else []
-    wanted += [_name(option) for option in options if get_origin(option) is not Literal]
+    wanted += [
+        _name(option) for option in options if get_origin(option) is not Literal and option is not types.NoneType
+    ]
     found = NAMES.get(type(value), type(value).__name__)
     shown = f" ({value!r})" if isinstance(value, bool | int | float | str) else ""
-    return f"{where} must be {' or '.join(name for name in wanted if name)}, not {found}{shown}"
+    return f"{where} must be {' or '.join(wanted)}, not {found}{shown}"
 
 
 def _name(option: Any) -> str:
-    if option is types.NoneType:
-        return ""
     if is_dataclass(option):
         return "a table"
     origin = {tuple: list}.get(get_origin(option) or option, get_origin(option) or option)
@@ -212,7 +221,7 @@ def _name(option: Any) -> str:
 
 
 def _write_table(config: Any, default: Any) -> dict[str, Any]:
-    """Plain values of all fields; `default` tells where None needs a word because its absence means more."""
+    """Give plain values of all fields; None is a word if the `default` is another value."""
     table: dict[str, Any] = {}
     for name in field_types(type(config)):
         value, fallback = getattr(config, name), getattr(default, name)

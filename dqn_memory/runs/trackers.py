@@ -1,7 +1,7 @@
-"""Who else is told of each log line: TensorBoard, a CSV file, Weights & Biases, or a tracker of your own.
+"""Trackers of the log lines: TensorBoard, a CSV file, Weights & Biases, or one of your own.
 
-metrics.jsonl is what resumes, reports and archives read; a tracker is for people. `--track csv wandb` names those of a
-run. A module of your own adds one, and `--plugin my_module` makes every script import it:
+Resumes, reports and archives read metrics.jsonl; trackers are for people. `--track csv wandb` chooses those of a run.
+A module of your own can add one; `--plugin my_module` lets a script import it:
 
     class Printed:
         def __init__(self, folder, resumed): ...       # as Builder says; <folder>/config.toml is the run's config
@@ -29,27 +29,27 @@ from envs.extras import has_extra, missing
 from envs.files import check_inside, open_file, read_text, write_atomic
 
 NONE = "none"
-WANDB_ID = "wandb-run-id"  # file of a run folder: which run of W&B a resume goes on with
+WANDB_ID = "wandb-run-id"  # file of a run folder with the id of its W&B run
 Scalars = Mapping[str, float]
 
 
 class Tracker(Protocol):
-    """Is told of log lines as they are written."""
+    """Receives the log lines of a run."""
 
     def log(self, step: int, scalars: Scalars) -> None:
-        """Take the scalars of an environment step, ints and floats; some may not be finite."""
+        """Receive the scalars of an environment step; some may not be finite."""
 
     def close(self) -> None:
-        """Finish; nothing follows in this process."""
+        """Finish; no line follows in this process."""
 
 
 Builder = Callable[[Path, int | None], Tracker]
-"""Builds a tracker for a run folder where training begins or goes on. It is given the step of the checkpoint that a
-resumed run goes on from (-1: it starts over; None: it is new): what was told of later steps will be told again."""
+"""Builds a tracker for a run folder and the step of the checkpoint that the run continues from (-1: it starts over;
+None: it is new). The lines of later steps will come again."""
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Raise a UserError for a tracker that does not exist, or whose package is not installed."""
+    """Check names of trackers; a UserError names one that is unknown, or whose package is missing."""
     if NONE in names and len(names) > 1:
         raise UserError(f"--track {' '.join(names)}: none goes with no other; leave it out")
     for name in names:
@@ -61,10 +61,10 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 class TensorBoard:
-    """Event files of scalars. No thread writes them, so that a full disk is an error of the line that it refuses."""
+    """Event files of scalars, written without a thread, so that a full disk is an error at once."""
 
     def __init__(self, folder: Path, resumed: int | None) -> None:
-        from tensorboard.compat.proto import event_pb2, summary_pb2  # slow to import, and not needed to read a run
+        from tensorboard.compat.proto import event_pb2, summary_pb2  # slow to import
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
@@ -72,7 +72,7 @@ class TensorBoard:
         self._file = open_file(folder / name, "xb")
         self._records = RecordWriter(self._file)
         self._add(file_version="brain.Event:2")
-        if resumed is not None:  # TensorBoard forgets what earlier files say of this step and later ones
+        if resumed is not None:  # TensorBoard then ignores later steps in earlier files
             self._add(step=resumed + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
 
     def log(self, step: int, scalars: Scalars) -> None:
@@ -88,11 +88,10 @@ class TensorBoard:
 
 
 class CsvFile:
-    """metrics.csv, a row for each scalar: step, name, value (empty where it is not finite).
+    """metrics.csv with one row for each scalar: step, name, value (empty if it is not finite).
 
-    Names appear in the course of a run, and a column for each would mean to write the file anew with every new one;
-    rows are only added, and a pivot table of pandas or of a spreadsheet makes the columns. A process that goes on with
-    a run makes the rows of earlier lines again from metrics.jsonl, so that they tell the same.
+    New names appear while a run goes on, and columns for them would need a new file each time; a pivot table makes
+    columns from these rows. A resumed run writes the rows of earlier lines again from metrics.jsonl.
     """
 
     def __init__(self, folder: Path, resumed: int | None) -> None:
@@ -116,10 +115,10 @@ class CsvFile:
 
 
 class WandB:
-    """A run of Weights & Biases over environment steps; its files lie in the run folder.
+    """A run of Weights & Biases over environment steps; its files are in the run folder.
 
-    W&B's own variables say where it goes (WANDB_ENTITY, WANDB_PROJECT, WANDB_NAME, WANDB_MODE=offline ...). A resumed
-    run goes on with the same one, which drops the steps that it was told of before.
+    The variables of W&B choose its place (WANDB_ENTITY, WANDB_PROJECT, WANDB_NAME, WANDB_MODE=offline ...). A resumed
+    run continues the same W&B run, which ignores repeated steps.
     """
 
     def __init__(self, folder: Path, resumed: int | None) -> None:

@@ -1,28 +1,26 @@
-"""Write what a study has measured as a few tables, and read runs from a study's folder or from such tables alike.
+"""Archives: the results of a study as a few tables, from which a report reads runs as it does from a study's folder.
 
 An archive is a folder that git shows well and that needs no checkpoint:
 
     study.toml       the definition, as its author wrote it
     archive.json     name and axes of the study, what its report shows, SHA-256 of the other files
     config.toml      the settings that all runs share; `--config` of the trainer takes it
-    runs.csv         a row a run: axes, state, cost, settings that differ, summary, SHA-256 of all its numbers
-    metrics.csv      a row a log line that `compact` keeps: number of the run in runs.csv, step, metrics; what a
-                     line lacks is empty, and a row ends with its last value
+    runs.csv         one row a run: axes, state, cost, settings that differ, summary, SHA-256 of all its numbers
+    metrics.csv      one row a log line that `compact` keeps: number of the run in runs.csv, step, metrics
     machines.json    the distinct machines and versions that runs.csv refers to
-    attention.json   attention maps by run, where the report has any
+    attention.json   attention maps by run, if the report has any
 
-A cell is a JSON value, or text that is none; an empty one is an absent key. `report.md` and `pictures/` are made from
-these tables by `study.report`.
+A cell is a JSON value, or a text that is none; an empty cell is an absent key. A row ends with its last value.
+`study.report` makes `report.md` and `pictures/` from these tables.
 """
 
 import csv
 import io
 import json
 import os
-import re
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,62 +28,34 @@ from typing import Any
 import tomli_w
 
 from dqn_memory.runs.errors import UserError, require
-from dqn_memory.runs.metrics import METRICS, RAW, checked_facts, is_line, read_metrics
-from dqn_memory.runs.toml import parse_toml
-from dqn_memory.study.checks import (
+from dqn_memory.runs.metrics import checked_facts, is_line
+from dqn_memory.runs.toml import flat, nested
+from dqn_memory.study.definition import Definition, Line, parse_file, read_definition, shipped
+from dqn_memory.study.run_record import (
+    ATTENTION,
+    CONFIG,
+    RunRecord,
+    changed_files,
     checked_all_maps,
-    checked_maps,
+    checked_machines,
     checked_summary,
-    parse_facts,
-    parse_hashes,
-    parse_machines,
-)
-from dqn_memory.study.definition import Definition, Line, flat, nested, parse_file, read_definition, shipped
-from dqn_memory.study.store import (
-    DEFINITION,
-    HASHES,
-    HOME,
-    INDEX,
-    Facts,
-    RunState,
-    Study,
-    checked_run,
-    read_facts,
+    compact_json,
+    missing_or_changed,
+    portable,
     read_file,
-    write_checksums,
+    read_json,
+    read_run,
+    read_table,
 )
+from dqn_memory.study.store import DEFINITION, HOME, INDEX, Facts, RunState, Study, checked_run, read_facts
 from envs.files import MOST_TEXT, disk_errors, parse_json, sha256, write_text
 
 FORMAT = "dqn-memory archive 1"
 RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
-CONFIG, ENVIRONMENT = "config.toml", "environment.json"
-SUMMARY, ATTENTION = "summary.json", "attention.json"
-EVALUATIONS = ("eval/", "final/", "sampled/", "memory_ablation/")  # names of metrics all of which are kept
-LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
-WORLD_MODEL = f"losses/{LOSSES[0]}"  # which GLAM logs; where it stands, these losses of every line are kept
-TRAINING_LINES = 10  # of a run that are kept besides
-DIGITS = 7  # significant ones of what is measured
-FEWER_DIGITS = 4  # of what a training line says of the training itself
-PROGRESS = ("state", "steps", "attempts", "seconds", "error")  # columns of a run's state, where it has them
-PER_RUN = ("revision", "dirty", "command")  # facts of environment.json that are no machine's
+PROGRESS = ("state", "steps", "attempts", "seconds", "error")  # columns of a run's state
+PER_RUN = ("revision", "dirty", "command")  # facts of environment.json about a run, not about its machine
 Damage = Mapping[str, Sequence[str]]
 Tree = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """Everything that a report reads of one run. Missing `summary`: it is computed, and maps are made, from the run."""
-
-    config: Tree
-    environment: Tree
-    metrics: list[Tree]
-    summary: Tree | None = None
-    attention: Any = None
-
-    @property
-    def config_toml(self) -> str:
-        """The complete config as TOML."""
-        return tomli_w.dumps(self.config)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +63,10 @@ class Source(Facts):
     """A study as a report sees it, from its own folder or from an archive.
 
     Args:
-        damage: by run, what is wrong with its files ("": with the study's own).
+        damage: problems of a run's files, by run; those of the study's own files under "".
         recorded: the runs of an archive by name; None for a study's own folder.
-        lines: scores of random and best play that the definition gives, by world.
-        shown: what the report shows: attention, published scores; and whether returns are read in place of success.
+        lines: scores of random and best play that the definition gives, by environment.
+        shown: whether the report shows attention and published scores, and reads returns instead of success.
     """
 
     folder: Path
@@ -113,7 +83,7 @@ class Source(Facts):
         return list(dict.fromkeys(run.world for run in self.runs))
 
     def record(self, run: RunState) -> RunRecord:
-        """Read what is stored of a run; a UserError names what is missing or damaged."""
+        """Read a run; a UserError names the file that is missing or damaged."""
         if self.recorded is None:
             return read_run(run.folder)
         require(run.name in self.recorded, f"{self.folder / RUNS} holds no numbers of the run {run.name}")
@@ -134,12 +104,12 @@ def open_source(folder: Path) -> Source:
         return _open_archive(folder)
     study = Study.open(folder)
     runs = tuple(study.runs())
-    damage = {run.name: _changed(run.folder) for run in runs if run.state == "finished"}
-    return _source(study.plain(), folder, runs, damage)
+    damage = {run.name: changed_files(run.folder) for run in runs if run.state == "finished"}
+    return _with_definition(study.plain(), folder, runs, damage)
 
 
-def _source(facts: Tree, folder: Path, runs: tuple[RunState, ...], damage: Damage, **others: Any) -> Source:
-    """Give a study its definition, with what is wrong with that."""
+def _with_definition(facts: Tree, folder: Path, runs: tuple[RunState, ...], damage: Damage, **others: Any) -> Source:
+    """Add the definition to the facts of a study, and the problems of the definition to the damage."""
     problems, path, text, lines = list(damage.get("", ())), folder / DEFINITION, "", dict[str, Line]()
     try:
         text = read_file(path, bytes.decode, MOST_TEXT)
@@ -150,63 +120,21 @@ def _source(facts: Tree, folder: Path, runs: tuple[RunState, ...], damage: Damag
     return Source(folder=folder, runs=runs, definition=text, lines=lines, damage=damage, **others, **facts)
 
 
-def _changed(folder: Path) -> list[str]:
-    """Say which files of a run are not what they were when it was finished."""
-    path = folder / HASHES
-    try:
-        before = read_file(path, parse_hashes) if os.path.lexists(path) else {}
-    except UserError as error:
-        return [str(error)]
-    return _problems(folder, dict.fromkeys(RAW) | before, f" (if that was meant, delete {path})")
-
-
-def _problems(folder: Path, digests: Mapping[str, str | None], hint: str = "") -> list[str]:
-    """Say which files are missing, and which differ from their SHA-256, where that is known."""
-    found = []
-    for name, digest in digests.items():
-        try:
-            if digest not in (None, read_file(folder / name, sha256)):
-                raise UserError(f"{folder / name} was changed: it has another SHA-256{hint}")
-        except UserError as error:
-            found.append(str(error))
-    return found
-
-
-def read_run(folder: Path) -> RunRecord:
-    """Read a run folder; one that was unpacked from an archive has its summary and attention maps too."""
-    return RunRecord(
-        _toml(folder / CONFIG),
-        read_file(folder / ENVIRONMENT, parse_facts, MOST_TEXT),
-        read_metrics(folder / METRICS),
-        _json(folder / SUMMARY, checked_summary),
-        _json(folder / ATTENTION, checked_maps),
-    )
-
-
-def unpack(record: RunRecord, folder: Path) -> None:
-    """Write a run folder, without a checkpoint, from what is stored of a run."""
-    lines = "".join(json.dumps(row) + "\n" for row in record.metrics)
-    files = {CONFIG: record.config_toml, ENVIRONMENT: json.dumps(record.environment, indent=1), METRICS: lines}
-    files |= {} if record.summary is None else {SUMMARY: json.dumps(record.summary, indent=1)}
-    files |= {} if record.attention is None else {ATTENTION: _compact(record.attention)}
-    for name, text in files.items():
-        write_text(folder / name, text)
-    write_checksums(folder)
-
-
 # ---------------------------------------------------------------- writing
 
 
 def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path) -> None:
-    """Put tables of a study's runs into a folder, where an earlier archive of the same study is replaced.
+    """Write an archive of the runs `records` into a folder, in place of an earlier archive of the same study.
 
-    `records` are the runs to be kept by name, with summaries and, where the report shows them, attention maps. A
-    UserError where the folder holds something else, or runs that the study lacks, or what is to be kept is damaged.
+    Each record has a summary, and attention maps if the report shows any.
+
+    Raises:
+        UserError: the folder holds something else or runs that the study lacks, or a run is damaged.
     """
     for problem in (each for name in ("", *records) for each in source.damage.get(name, ())):
         raise UserError(f"{problem}; nothing was archived")
     records = {run.name: records[run.name] for run in source.runs if run.name in records}
-    earlier = _earlier(source, records, folder)
+    earlier = _earlier_numbers(source, records, folder)
     if source.recorded is None:
         for name, record in records.items():
             for here in (_made_in(record, name, source.folder), source.folder):
@@ -230,21 +158,25 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
     }
     maps = {name: record.attention for name, record in records.items() if record.attention is not None}
     if maps:
-        files[ATTENTION] = "{" + ",\n".join(f"{_compact(name)}:{_compact(maps[name])}" for name in maps) + "}\n"
+        files[ATTENTION] = "{" + ",\n".join(f"{compact_json(name)}:{compact_json(maps[name])}" for name in maps) + "}\n"
     checks = {name: sha256(text.encode()) for name, text in files.items() if name != ROWS}
     index = {"format": FORMAT, "study": source.plain(), "report": dict(source.shown), "files": checks}
-    files[INDEX] = json.dumps(index, indent=1) + "\n"
-    for name, text in files.items():  # all of it, so that what is replaced is not left half new
+    _replace_files(folder, files | {INDEX: json.dumps(index, indent=1) + "\n"})
+
+
+def _replace_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write all files under other names before the first one is renamed, so that no archive is half new for long."""
+    for name, text in files.items():
         write_text(folder / f".{name}.new", text)
     with disk_errors(folder):
-        if not maps:
+        if ATTENTION not in files:
             (folder / ATTENTION).unlink(missing_ok=True)
         for name in files:
             (folder / f".{name}.new").replace(folder / name)
 
 
-def _earlier(source: Source, records: Mapping[str, RunRecord], folder: Path) -> dict[str, int]:
-    """Check that an archive may be written here; give the numbers that the runs of an earlier one have."""
+def _earlier_numbers(source: Source, records: Mapping[str, RunRecord], folder: Path) -> dict[str, int]:
+    """Check that an archive may be written here; give the numbers of the runs in an earlier one."""
     if not is_archive(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UserError(f"{folder} holds something else than an archive of a study: choose another folder")
@@ -254,68 +186,20 @@ def _earlier(source: Source, records: Mapping[str, RunRecord], folder: Path) -> 
         raise UserError(f"{folder} holds the archive of the study {before.name}, not of {source.name}: choose another")
     if lost := sorted(set(before.recorded or ()) - set(records)):
         raise UserError(
-            f"{folder} holds {len(lost)} runs that this study lacks, such as {lost[0]}: take them over first with "
+            f"{folder} holds {len(lost)} runs that this study lacks, such as {lost[0]}: take them first with "
             f"study.run --take-from {folder}, or choose another folder"
         )
     return {row["name"]: row["run"] for row in _rows(folder / RUNS) if "run" in row}
 
 
 def _made_in(record: RunRecord, name: str, folder: Path) -> Path:
-    """Find the study's folder in which a run was made, which may have been copied since, from another machine too."""
+    """Find the folder of the study in which a run was made; the run may have been copied since."""
     path = Path(record.config["output"].get("run", ""))
     return path.parents[1] if path.parts[-2:] == ("runs", name) and len(path.parts) > 3 else folder
 
 
-def portable(record: RunRecord, folder: Path, place: str) -> RunRecord:
-    """Name a folder of this machine as `place` in what is stored of a run."""
-    config, environment = placeless([record.config, record.environment], folder, place)
-    return replace(record, config=config, environment=environment)
-
-
-def compact(record: RunRecord) -> RunRecord:
-    """Keep of a run's log lines what a report reads.
-
-    These are all that evaluate, the losses of GLAM's world model, whose fluctuation is reported, and of all other
-    lines TRAINING_LINES at even distances, the last among them. Numbers are rounded.
-    """
-    others = [number for number, row in enumerate(record.metrics) if not (evaluates(row) or WORLD_MODEL in row)]
-    count = min(TRAINING_LINES, len(others))
-    chosen = {others[len(others) * number // count - 1] for number in range(1, count + 1)}
-    kept = chosen | (set(range(len(record.metrics))) - set(others))
-    return replace(record, metrics=[rounded(shortened(record.metrics[number])) for number in sorted(kept)])
-
-
-def evaluates(row: Tree) -> bool:
-    """Tell whether a log line is one of an evaluation."""
-    return any(name.startswith(EVALUATIONS) for name in row)
-
-
-def shortened(row: Tree) -> Tree:
-    """Leave out what no report reads: intervals before the end, and what else than LOSSES such a world model logs."""
-    if WORLD_MODEL in row and not evaluates(row):
-        return {name: row[name] for name in ("step", *(f"losses/{part}" for part in LOSSES)) if name in row}
-    interval = re.compile("eval/.*_(low|high)")
-    return {name: x for name, x in row.items() if not interval.fullmatch(name)}
-
-
-def rounded(row: Tree) -> Tree:
-    """Round what a log line says of the training to FEWER_DIGITS significant digits, all else to DIGITS."""
-    few = () if evaluates(row) else ("losses/", "grad/", "charts/", "time/")
-    return {
-        name: float(f"{x:.{FEWER_DIGITS if name.startswith(few) else DIGITS}g}")
-        if isinstance(x, float) and not x.is_integer() else x
-        for name, x in row.items()
-    }  # fmt: skip
-
-
-def placeless(value: Any, folder: Path, place: str) -> Any:
-    """Name a folder of this machine as `place` in plain values, wherever a text names it."""
-    here = json.dumps(str(folder.resolve()))[1:-1]
-    return json.loads(json.dumps(value).replace(here, place))
-
-
 def _run_row(run: RunState, record: RunRecord | None, number: int | None, common: Tree, machines: list[Tree]) -> Tree:
-    """Write one row of runs.csv; of an error the last line is kept."""
+    """Write one row of runs.csv; an error is cut to its last line."""
     state = vars(run) | {"error": "".join(run.error.strip().splitlines()[-1:])}
     row: Tree = {} if number is None else {"run": number}
     row |= {"name": run.name} | {f"axes.{axis}": label for axis, label in run.axes.items()}
@@ -331,7 +215,7 @@ def _run_row(run: RunState, record: RunRecord | None, number: int | None, common
 
 
 def checksum(record: RunRecord) -> str:
-    """Compute the SHA-256 of a run's settings, facts and log lines, as JSON with sorted keys."""
+    """Compute the SHA-256 of a run's settings, facts and log lines, written as JSON with sorted keys."""
     return sha256(json.dumps([record.config, record.environment, record.metrics], sort_keys=True).encode())
 
 
@@ -340,7 +224,7 @@ def _machine(environment: Tree) -> Tree:
 
 
 def shared(configs: Sequence[Tree]) -> Tree:
-    """Give the settings with one value in all runs."""
+    """Give the settings that have one value in all runs."""
     first = configs[0] if configs else {}
     return {
         path: value for path, value in first.items() if all(repr(value) == repr(each.get(path)) for each in configs)
@@ -360,7 +244,7 @@ def _csv(rows: Sequence[Tree]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Write a value as JSON; text as it is, unless it would be read as something else."""
+    """Write a value as JSON, but a text as it is, unless it would be read as something else."""
     if isinstance(value, str) and value and _value(value) is value:
         return value
     return json.dumps(value, ensure_ascii=False)
@@ -379,11 +263,11 @@ def _value(cell: str) -> Any:
 
 def _open_archive(folder: Path) -> Source:
     index = read_file(folder / INDEX, _parse_index)
-    damage: dict[str, list[str]] = {"": _problems(folder, index["files"])}
+    damage: dict[str, list[str]] = {"": missing_or_changed(folder, index["files"])}
     rows, runs, recorded = _rows(folder / RUNS), list[RunState](), dict[str, RunRecord]()
-    common = flat(_toml(folder / CONFIG))
-    machines = read_file(folder / MACHINES, parse_machines)
-    maps = _json(folder / ATTENTION, checked_all_maps) or {}
+    common = flat(read_table(folder / CONFIG))
+    machines = read_file(folder / MACHINES, lambda data: checked_machines(parse_json(data)))
+    maps = read_json(folder / ATTENTION, checked_all_maps) or {}
     metrics: dict[int, list[Tree]] = defaultdict(list)
     try:
         for row in _rows(folder / ROWS):
@@ -392,16 +276,16 @@ def _open_archive(folder: Path) -> Source:
                 raise TypeError(f"{ROWS} has a row that is not a step and numbers")
         for row in rows:
             progress = {name: row[name] for name in PROGRESS if name in row}
-            run = RunState(row["name"], _part(row, "axes."), folder=folder / RUNS, **progress)
+            run = RunState(row["name"], _columns(row, "axes."), folder=folder / RUNS, **progress)
             runs.append(checked_run(run, index["study"]["axes"]))
         if len({run.name for run in runs}) < len(runs):
             raise ValueError("two rows have one name")
         for row in (row for row in rows if "run" in row):
             name, environment = row["name"], machines[str(row["machine"])]
             record = recorded[name] = RunRecord(
-                config=nested(common | _part(row, "config.")),
+                config=nested(common | _columns(row, "config.")),
                 environment=checked_facts(environment | {fact: row[fact] for fact in PER_RUN if fact in row}),
-                metrics=metrics[row["run"]], summary=checked_summary(_part(row, "summary.") or None),
+                metrics=metrics[row["run"]], summary=checked_summary(_columns(row, "summary.") or None),
                 attention=maps.get(name),
             )  # fmt: skip
             record.config_toml  # noqa: B018 - a null or a key in two forms cannot be written
@@ -411,7 +295,7 @@ def _open_archive(folder: Path) -> Source:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise UserError(f"{folder / RUNS} is damaged: {' '.join(repr(error).split()):.400}") from None
-    return _source(index["study"], folder, tuple(runs), damage, recorded=recorded, shown=index["report"])
+    return _with_definition(index["study"], folder, tuple(runs), damage, recorded=recorded, shown=index["report"])
 
 
 def _parse_index(data: bytes) -> Tree:
@@ -426,7 +310,8 @@ def _parse_index(data: bytes) -> Tree:
     return {"files": index["files"], "report": index["report"], "study": read_facts(index["study"])}
 
 
-def _part(row: Tree, prefix: str) -> Tree:
+def _columns(row: Tree, prefix: str) -> Tree:
+    """Give the columns whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
 
 
@@ -443,26 +328,14 @@ def _rows(path: Path) -> list[Tree]:
     return found
 
 
-def _json(path: Path, check: Callable[[Any], Any]) -> Any:
-    """Read a file of JSON and check it; None where there is none."""
-    return read_file(path, lambda data: check(parse_json(data))) if os.path.lexists(path) else None
-
-
-def _toml(path: Path) -> Tree:
-    return parse_toml(read_file(path, bytes.decode, MOST_TEXT), str(path))
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
-
 # ---------------------------------------------------------------- finding
 
 
 def find_study(study: Path) -> Path:
-    """Find the folder of a study or an archive, given by itself, by its name in HOME, or by what study.run was given.
+    """Find the folder of a study or an archive by its path, its name in HOME, or the argument of study.run.
 
-    A UserError where study.run has not made that folder yet.
+    Raises:
+        UserError: study.run has not made that folder yet.
     """
     if len(study.parts) == 1 and not study.exists() and (HOME / study).is_dir():
         return HOME / study
@@ -478,7 +351,7 @@ def find_study(study: Path) -> Path:
 
 
 def named_definition(study: str, smoke: bool = False) -> Definition:
-    """Read a definition, by the name of the study or the archive that keeps it as DEFINITION where one does."""
+    """Read a definition; if it is the study.toml of a study or an archive, it has the name of that."""
     definition = read_definition(study, smoke)
     folder = Path(definition.source).parent
     if definition.source != str(folder / DEFINITION):
@@ -486,7 +359,7 @@ def named_definition(study: str, smoke: bool = False) -> Definition:
     try:
         archived = read_file(folder / INDEX, _parse_index)["study"] if is_archive(folder) else None
         kept: Tree = archived or Study.open(folder).plain()
-    except UserError:  # a file of that name that lies by itself
+    except UserError:  # a file of that name alone
         return definition
     name = kept["name"].removesuffix("-smoke") if kept["smoke"] else kept["name"]
     return replace(definition, name=f"{name}-smoke" if smoke else name)

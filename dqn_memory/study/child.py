@@ -1,7 +1,7 @@
-"""Becomes a trainer that ends with its parent: `python -I -S child.py PARENT COMMAND...`, standard library only.
+"""Start a trainer that ends with its parent: `python -I -S child.py PARENT COMMAND...`, standard library only.
 
-Where a worker is killed its trainer must not live on, for another worker takes the run over. Linux sends the signal;
-elsewhere a trainer that outlived its worker is noticed by the lock that it holds. Windows goes without this file.
+A trainer must not outlive its worker, as another worker continues the run. Linux kills it with the worker; elsewhere
+the lock of the run shows that the trainer still lives. Windows does not use this file.
 """
 
 import ctypes
@@ -15,6 +15,6 @@ if __name__ == "__main__":
     parent, command = int(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the signal was asked for
+    if os.getppid() != parent:  # the parent ended before the line above
         sys.exit(1)
     os.execv(command[0], command)

@@ -7,16 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.runner import Order, Outcome, carry_out, device_slots
+from dqn_memory.study.runner import Job, JobResult, device_slots, run_job
 
-STORE = 80 * 1024 * 1024  # bytes of Ray's object store: orders and outcomes are small
+STORE = 80 * 1024 * 1024  # bytes of Ray's object store: jobs and results are small
 
 
 class Cluster:
-    """One task a run; Ray places it by its CPUs and its share of a GPU, on any node that has room.
+    """Runs each job as a task of Ray, on any node with the CPUs and the share of a GPU that it takes.
 
-    A task whose worker or node dies is handed back as killed: who submits it again continues it elsewhere. A UserError
-    where there is no cluster at the address, or no node that could ever take a run.
+    A job whose worker or node dies counts as killed, and continues elsewhere when it is submitted again.
+
+    Raises:
+        UserError: no cluster answers at the address, or no node could ever take a run.
     """
 
     def __init__(self, address: str | None, workers: int | None, cpus: int, gpus: float) -> None:
@@ -34,7 +36,7 @@ class Cluster:
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"--address {address}: no Ray cluster answers there ({reason})") from None
-        self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(carry_out)
+        self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(run_job)
         self._running: set[Any] = set()
         if self.slots() < 1:
             self.close()
@@ -53,11 +55,11 @@ class Cluster:
             slots += min(fit, len(device_slots(devices, self._gpus))) if self._gpus else fit
         return slots if self._workers is None else min(slots, self._workers)
 
-    def submit(self, order: Order) -> Future[Outcome]:
-        # without a share of a GPU Ray leaves the devices as they are, so they are hidden here
-        reference = self._task.remote(order if self._gpus else replace(order, devices=""))
+    def submit(self, job: Job) -> Future[JobResult]:
+        # Ray hides no devices from tasks without a share of a GPU
+        reference = self._task.remote(job if self._gpus else replace(job, devices=""))
         self._running.add(reference)
-        ended: Future[Outcome] = Future()
+        ended: Future[JobResult] = Future()
         reference.future().add_done_callback(lambda future: ended.set_result(self._outcome(reference, future)))
         return ended
 
@@ -66,14 +68,14 @@ class Cluster:
             self._ray.cancel(reference, force=True)
         self._ray.shutdown()
 
-    def _outcome(self, reference: Any, future: Future[Outcome]) -> Outcome:
+    def _outcome(self, reference: Any, future: Future[JobResult]) -> JobResult:
         self._running.discard(reference)
         try:
             return future.result()
         except self._ray.exceptions.RayError as error:
             if isinstance(error, self._ray.exceptions.RayTaskError):  # a defect of ours, not of the run
-                return Outcome("failed", str(error))
-            return Outcome("killed", f"its worker was lost ({type(error).__name__})")
+                return JobResult("failed", str(error))
+            return JobResult("killed", f"its worker was lost ({type(error).__name__})")
 
     def _nodes(self) -> list[dict[str, float]]:
         """List the resources of the nodes that are alive."""

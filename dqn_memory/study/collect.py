@@ -19,7 +19,8 @@ from dqn_memory.runs.metrics import METRICS
 from dqn_memory.runs.modules import load_modules
 from dqn_memory.runs.toml import from_toml
 from dqn_memory.size import count, on_meta
-from dqn_memory.study.archive import CONFIG, ROWS, RunRecord, Source, compact
+from dqn_memory.study.archive import ROWS, Source
+from dqn_memory.study.run_record import CONFIG, RunRecord, compact
 from dqn_memory.study.run_summary import FINALS, MEANINGS, Curve, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, OTHERS, Scale, game, world_scale
 from dqn_memory.study.store import DEFINITION, RunState

@@ -1,4 +1,4 @@
-"""What a study is: a TOML file of base settings, axes and the resources of a run.
+"""The definition of a study: a TOML file of base settings, axes and the resources of a run.
 
     schema = 2                                # of the settings' names
     title = "Which memory remembers?"
@@ -23,9 +23,9 @@
     world = "Car Flag"
     architecture = ["dtqn4", "dgfqn"]
 
-    [lines."Car Flag"]                        # of worlds of your own, by label: what counts as 0 and as 1 in a report
-    random = 0.25                             # score of random actions
-    best = 1.0                                # of the best player known
+    [lines."Car Flag"]                        # reference scores of an environment of your own, by label
+    random = 0.25                             # score of random actions, 0 on the report's scale
+    best = 1.0                                # score of the best player known, 1 on that scale
 
     [smoke.base]                              # laid over by --smoke: a cut for seconds, on one CPU thread
     [smoke.axes]
@@ -38,20 +38,19 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, reduce
+from functools import cache
 from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
 import gymnasium
-import tomli_w
 
 from dqn_memory.runs.errors import UserError, check_known, near_names, require
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.modules import load_modules
 from dqn_memory.runs.settings import Bounds, check_numbers, check_sizes, flag_names, read_config, study_files
-from dqn_memory.runs.toml import SCHEMA, defaults, from_toml, leaves, to_toml
+from dqn_memory.runs.toml import SCHEMA, defaults, from_toml, nested, overlaid, to_toml
 from envs.extras import has_extra
 from envs.files import read_text
 from envs.registry import WORLDS
@@ -66,7 +65,7 @@ LONGEST_TEXT = 10_000  # characters of a title or such, which a report shows in 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one run takes, and what is known of its cost before the first has ended."""
+    """Resources of one run, and estimates of its cost until the first run has finished."""
 
     cpus: Annotated[int, Bounds(1)] = 1
     """CPU threads."""
@@ -77,12 +76,12 @@ class Resources:
     megabytes: Annotated[float, Bounds(above=0)] | None = None
     """Disk of one finished run."""
     measured: str = ""
-    """On what the two numbers above were measured."""
+    """Machine on which the two numbers above were measured."""
     keep_replay: bool = True
-    """Whether a finished run keeps its replay, without which it cannot be made longer."""
+    """Whether a finished run keeps its replay, which a longer run would need."""
 
     def check(self, source: str) -> None:
-        """Refuse each value that cannot work with one sentence."""
+        """Check the values; a UserError names the first that cannot work."""
         with named_source(f"{source}: resources"):
             check_numbers(self)
             if self.gpus > 1 and self.gpus != int(self.gpus):
@@ -91,17 +90,17 @@ class Resources:
 
 @dataclass(frozen=True)
 class Line:
-    """Scores that a report sets an environment's runs against: success where it tells what that is, else return."""
+    """Reference scores of an environment: success rates if it reports success, else returns."""
 
     random: float = math.nan
-    """Of random actions."""
+    """Score of random actions."""
     best: float = math.nan
-    """Of the best player known."""
+    """Score of the best player known."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What --smoke lays over a study: settings and whole axes."""
+    """Settings and whole axes that --smoke lays over a study."""
 
     base: dict[str, Any] = field(default_factory=dict)
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -136,7 +135,7 @@ Axes = dict[str, tuple[Value, ...]]
 
 @dataclass(frozen=True)
 class Definition(File):
-    """A study as it is carried out: its axes hold Values, and if it `is_cut`, its cut is laid over."""
+    """A study as it is run: its axes hold Values, and if it `is_cut`, its cut is laid over it."""
 
     name: str = ""
     source: str = ""
@@ -146,7 +145,7 @@ class Definition(File):
 
 @dataclass(frozen=True)
 class Planned:
-    """A run to be carried out: `config` is the trainer's own dataclass, complete."""
+    """A run of the study; `config` is the trainer's own dataclass, complete."""
 
     name: str
     axes: dict[str, Label]
@@ -160,14 +159,14 @@ class Planned:
 
 @contextmanager
 def named_source(source: str) -> Iterator[None]:
-    """Let what is refused inside say where it stands."""
+    """Put the source in front of errors that are raised inside."""
     try:
         yield
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
 
 
-# From a file to a definition
+# ---- from a file to a definition
 
 
 def shipped() -> list[str]:
@@ -176,7 +175,7 @@ def shipped() -> list[str]:
 
 
 def read_definition(name: str, smoke: bool = False) -> Definition:
-    """Read a shipped study by its name, or any by its file; a UserError says what is wrong and where."""
+    """Read a shipped study by its name, or any by its file; a UserError names the problem and its place."""
     path = study_files().get(name, Path(name))
     if not path.is_file():
         raise UserError(f"there is no file {name}" if path.suffix == ".toml" else near_names("study", name, shipped()))
@@ -184,32 +183,32 @@ def read_definition(name: str, smoke: bool = False) -> Definition:
 
 
 def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> Definition:
-    """Read the definition that a file's text makes; `source` names it in messages."""
+    """Read a definition from the text of a file; `source` names it in errors."""
     file = parse_file(text, source)
     with named_source(source):
         require(file.schema == SCHEMA, f"schema {file.schema} is not known here; this version reads {SCHEMA}")
-        whole, cut = _axes(file.axes), _axes(file.smoke.axes)
+        axes, cut = _axes(file.axes), _axes(file.smoke.axes)
         for axis in AXES:
-            if axis not in whole:
+            if axis not in axes:
                 raise UserError(f"the axis 'axes.{axis}' is missing; every study has {', '.join(AXES)}")
         for axis in cut:
-            check_known("axis", axis, whole, "smoke: ")
-        worlds = {str(value.label) for value in (*whole["world"], *cut.get("world", ()))}
+            check_known("axis", axis, axes, "smoke: ")
+        worlds = {str(value.label) for value in (*axes["world"], *cut.get("world", ()))}
         for world in file.lines:  # a misspelt one would scale nothing
             check_known("world", world, worlds, "lines: ")
-        skip = tuple(_rule(rule, whole) for rule in file.skip)
+        skip = tuple(_rule(rule, axes) for rule in file.skip)
     base, resources = file.base, file.resources
     if smoke:
-        name, base, whole = f"{name}-smoke", base | file.smoke.base, whole | cut
+        name, base, axes = f"{name}-smoke", base | file.smoke.base, axes | cut
         resources = replace(resources, cpus=1, gpus=0.0, keep_replay=True)
     resources.check(source)
     base = _settings_table(base, f"{source}: base")
-    carried_out = vars(file) | {"base": base, "axes": whole, "skip": skip, "resources": resources}
-    return Definition(**carried_out, name=name, source=source, text=text, is_cut=smoke)
+    values = vars(file) | {"base": base, "axes": axes, "skip": skip, "resources": resources}
+    return Definition(**values, name=name, source=source, text=text, is_cut=smoke)
 
 
 def parse_file(text: str, source: str) -> File:
-    """Read a definition as it is written; that of a study or an archive may be of another version."""
+    """Read a definition as it is written, also one of another version."""
     file = from_toml(File, text, source)
     for name in ("title", "about"):
         if len(getattr(file, name)) > LONGEST_TEXT:
@@ -224,7 +223,7 @@ def parse_file(text: str, source: str) -> File:
 
 
 def _rule(rule: dict[str, Any], axes: Axes) -> dict[str, list[str]]:
-    """Read one table of `skip`, by labels as text, of the whole study: a misspelt one would skip nothing."""
+    """Read one table of `skip` as labels by axis; a UserError names a label that the study lacks."""
     out: dict[str, list[str]] = {}
     for axis, given in rule.items():
         known = {str(value.label) for value in axes[check_known("axis", axis, axes, "skip: ")]}
@@ -258,7 +257,7 @@ def _value(axis: str, value: Any, where: str) -> Value:
 
 
 def _settings_table(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Give a table of settings with its presets as a list, also where it has one or none."""
+    """Give a table of settings with its presets as a list."""
     given = table.get(PRESETS, [])
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -271,15 +270,17 @@ def slug(label: Label) -> str:
     return "".join(c if c.isascii() and (c.isalnum() or c in ".+-_") else "-" for c in str(label))
 
 
-# From a definition to its runs
+# ---- from a definition to its runs
 
 
 def expand(definition: Definition) -> list[Planned]:
     """List all runs, in the order of the file with the last axis fastest.
 
-    A run is named by environment and architecture, then every other axis as axis-value, the seed last. It has as many
-    CPU threads as the study's resources say, unless a setting says otherwise. A UserError tells of the first run that
-    cannot work.
+    The name of a run is made of environment, architecture, every other axis as axis-value, and the seed. Its CPU
+    threads are those of the study's resources, unless a setting gives them.
+
+    Raises:
+        UserError: it names the first run that cannot work.
     """
     planned: dict[str, Planned] = {}
     for values in product(*definition.axes.values()):
@@ -298,25 +299,24 @@ def expand(definition: Definition) -> list[Planned]:
 
 
 def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
-    """Give a run's config: the trainer's defaults, presets in their order, then settings, checked.
+    """Give a run's config: the trainer's defaults, the presets in their order, then the settings.
 
-    What only the machine that a run will get can say (has it a GPU?) is left to the trainer there, unless all runs
-    are on a CPU.
+    The config is checked, but whether the machine of a run has a GPU is left to the trainer there.
     """
     from dqn_memory.rollouts import RolloutConfig  # here, as it loads torch
 
     known, resources = trainer_class(definition.kind).config_class, definition.resources
     tables = [definition.base, *(value.settings for value in chosen.values())]
     presets = [preset for table in tables for preset in table.get(PRESETS, ())]
-    settings = {"schema": SCHEMA} | nested(_settings(definition, chosen))
+    settings = nested(_settings(definition, chosen))
 
     def over(config: Any) -> Any:
         for name in presets:
             config = read_config(known, name, base=config)
-        return from_toml(known, tomli_w.dumps(settings), "its settings", config)
+        return overlaid(config, settings, "its settings")
 
     config = over(defaults(known))
-    if hasattr(config, "base"):  # what was chosen may bring other defaults with it
+    if hasattr(config, "base"):  # the chosen settings may bring other defaults
         config = over(config.base())
     if issubclass(known, RolloutConfig) and config.total_steps <= config.evaluation.evaluate_every:
         often = replace(defaults(known).evaluation, evaluate_every=max(1, config.total_steps // EVALUATIONS))
@@ -328,7 +328,7 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     if has_extra("atari"):
         gymnasium.register_envs(import_module("ale_py"))
     env, known_envs = config.environment.env.removeprefix("envs:"), {*WORLDS, *gymnasium.registry}
-    if ":" not in env and env not in known_envs:  # `module:Id` is left to Gymnasium
+    if ":" not in env and env not in known_envs:  # Gymnasium checks `module:Id`
         raise UserError(near_names("environment", env, known_envs))
     if config.compute.threads is None:
         config = replace(config, compute=replace(config.compute, threads=resources.cpus))
@@ -336,7 +336,7 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
 
 
 def _settings(definition: Definition, chosen: Mapping[str, Value]) -> dict[str, Any]:
-    """Collect the settings of one combination by their paths; two axes must not set the same."""
+    """Collect the settings of one combination by their paths; a UserError if two axes set the same one."""
     found: dict[str, Any] = {}
     set_by: dict[str, str] = {}
     tables = [("", definition.base), *((axis, value.settings) for axis, value in chosen.items())]
@@ -357,20 +357,6 @@ def _settings(definition: Definition, chosen: Mapping[str, Value]) -> dict[str, 
 
 @cache
 def _setting_paths(kind: str) -> dict[str, str]:
-    """Where each setting of a trainer stands, by its flag and by that path: {"mu": "network.prior.mu", ...}."""
+    """Give the path of each setting of a trainer, by its flag and by its path: {"mu": "network.prior.mu", ...}."""
     paths = flag_names(defaults(trainer_class(kind).config_class))
     return {flag: path for path, flag in paths.items()} | {path: path for path in paths}
-
-
-def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Give settings by their dotted paths; an empty table is a value."""
-    return {".".join(path): value for path, value in leaves(tree)}
-
-
-def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Invert `flat`."""
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        *tables, name = path.split(".")
-        reduce(lambda table, key: table.setdefault(key, {}), tables, tree)[name] = value
-    return tree

@@ -1,7 +1,7 @@
-"""Carry out a study: `python -m dqn_memory.study.run smoke`, or any TOML file (see dqn_memory/study/definition.py).
+"""Run a study: `python -m dqn_memory.study.run smoke`, or any TOML file (see dqn_memory/study/definition.py).
 
-Stop it anywhere and give the same command again: finished runs are kept, all others continue. With --status it shows
-how far the study is, while it runs or after a crash; with --dry-run what would be run.
+Stop it anywhere and give the same command again: finished runs are kept, all others continue. --status shows how far
+the study is, while it runs or after a crash. --dry-run lists its runs.
 """
 
 import shutil
@@ -26,19 +26,17 @@ from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from dqn_memory.study import store
 from dqn_memory.study.archive import find_study, named_definition, open_source
 from dqn_memory.study.definition import Definition, Planned, Resources, expand, shipped
+from dqn_memory.study.run_record import last_step
 from dqn_memory.study.runner import (
-    NOTHING_TAKEN,
     Backend,
-    Drive,
     Processes,
-    check_devices,
-    device_slots,
-    offered,
-    open_runs,
-    take_over,
-    visible_devices,
+    Scheduler,
+    duration,
+    local_device_slots,
+    unfinished_runs,
 )
-from dqn_memory.study.store import RunState, State, Study, in_words, last_step
+from dqn_memory.study.store import RunState, State, Study
+from dqn_memory.study.take_from import NOTHING_TAKEN, candidates, take_finished_runs
 from envs.cli import load_plugins
 from envs.tables import Table
 from envs.terminal import say
@@ -48,44 +46,41 @@ FEW = 40  # runs that are all shown without being asked for
 
 @dataclass(frozen=True)
 class Args:
-    """Carry out a study: every run of a TOML file, on this machine or on a Ray cluster."""
+    """Train every run of a study, on this machine or on a Ray cluster."""
 
     study: tyro.conf.Positional[str]
     """A shipped study's name or a TOML file."""
     folder: Path | None = None
-    """Where the study lives (None: runs/studies/<name>). On a cluster of several machines it must be on storage that
-    all of them share under the same path, and so must the working directory."""
+    """Folder of the study, which all machines of a cluster share (None: runs/studies/NAME)."""
     smoke: bool = False
-    """Carry out the study's cut of seconds instead."""
+    """Run the study's cut of seconds instead."""
     backend: Literal["processes", "ray"] | None = None
-    """`processes` of this machine, or `ray` (None: ray where it is installed, else processes; it says which)."""
+    """`processes` of this machine, or `ray` (None: ray where it is installed)."""
     address: str | None = None
-    """A Ray cluster, such as auto or 10.0.0.1:6379 (None: this machine alone, without a server to start)."""
+    """A Ray cluster, such as auto or 10.0.0.1:6379 (None: this machine alone)."""
     workers: Annotated[int, Bounds(1)] | None = None
-    """Most runs at once (None: as many as the CPUs and GPUs have room for)."""
+    """Max runs at once (None: as many as the CPUs and GPUs have room for)."""
     cpus: Annotated[int, Bounds(1)] | None = None
-    """CPU threads of a run's process (None: as the study says). Sums depend on it, so it is part of a run's config."""
+    """CPU threads of a run, which its config keeps (None: as the study says)."""
     gpus: float | None = None
-    """Share of a GPU of a run (None: as the study says; 0: runs see no GPU)."""
+    """Share of a GPU of a run (None: as the study says; 0: no GPU)."""
     retries: Annotated[int, Bounds(0)] = 5
-    """Times in a row that a run may be killed without reaching a further checkpoint, before it counts as failed."""
+    """Times in a row that a run may be killed without a new checkpoint before it counts as failed."""
     only: Repeatable = ()
-    """Carry out those runs alone whose name one of these patterns matches, such as '*__causal__seed-?'; the others wait
-    for another call (empty: all)."""
+    """Run only what a pattern such as '*__causal__seed-?' matches; the others wait (empty: all)."""
     take_from: Repeatable = ()
-    """Other studies, by name or folder, or archives of some: their finished runs are taken over where all settings and
-    the seed are the same. Those of an archive have no checkpoints."""
+    """Take finished runs of the same settings and seed from this study or archive."""
     plugin: Repeatable = ()
-    """Module that may be imported as the study names it; of a study that you started with it none need be given."""
+    """Import this module, which the study names (not needed for a study that you started)."""
     dry_run: bool = False
-    """Show what would be run, with names, time and disk, and write nothing."""
+    """List the runs with time and disk, and write nothing."""
     status: bool = False
-    """Show how far the study is, given by its folder, its name or its TOML file, and change nothing."""
+    """Show how far the study is, by its folder, name or TOML file, and change nothing."""
     all: bool = False
-    """With --status: show every run, also of a large study."""
+    """With --status: show every run of a large study too."""
 
     def make_backend(self, resources: Resources) -> Backend:
-        """Start what the runs will be carried out by; a UserError where Ray is asked for and missing."""
+        """Start the backend; a UserError where Ray is asked for and missing."""
         if not self.uses_ray():
             return Processes(self.workers, resources.cpus, resources.gpus)
         from dqn_memory.study.cluster import Cluster
@@ -93,7 +88,7 @@ class Args:
         return Cluster(self.address, self.workers, resources.cpus, resources.gpus)
 
     def uses_ray(self) -> bool:
-        """Tell whether Ray will carry out the runs; a UserError where it is asked for and missing."""
+        """Tell whether the backend is Ray; a UserError where it is asked for and missing."""
         wants_ray = self.backend == "ray" or self.address is not None
         has_ray = find_spec("ray") is not None
         if wants_ray and not has_ray:
@@ -101,20 +96,20 @@ class Args:
         return has_ray and self.backend != "processes"
 
     def definition(self) -> Definition:
-        """Read the study's file, with this machine's --cpus and --gpus."""
+        """Read the study's file, with --cpus and --gpus laid over it."""
         definition = named_definition(self.study, self.smoke)
         given = {name: value for name in ("cpus", "gpus") if (value := getattr(self, name)) is not None}
         resources = replace(definition.resources, **given)
         resources.check(definition.source)
         base = definition.base
         if self.gpus == 0 < definition.resources.gpus and base.get("engine", "cudagraph") == "cudagraph":
-            base = base | {"engine": "eager"}  # of the same numbers, as graphs need a GPU
+            base = base | {"engine": "eager"}  # CUDA graphs need a GPU; the numbers are the same
         return replace(definition, base=base, resources=resources)
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Expand, show, run, and show what came of it; exit code 1 where a run failed, 130 after Ctrl-C."""
+    """Run the study and show its state; exit code 1 where a run failed, 130 after Ctrl-C."""
     about = f"{Args.__doc__}\n\nShipped studies: {', '.join(shipped())}."
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.run", description=about)
     check_numbers(args)
@@ -129,14 +124,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         load_plugins(args.plugin)
         planned = expand(definition)
-        wanted = chosen(planned, args.only)
+        wanted = matching(planned, args.only)
         store.check_study_folder(folder, definition, planned)
         if args.dry_run:
             return show_plan(args, definition, folder, wanted, len(planned))
         gpus = definition.resources.gpus
-        if gpus and not (folder / store.STATE).exists() and not args.uses_ray():  # before a folder is made
-            check_devices(gpus, device_slots(visible_devices(), gpus))
-        study = carry_out(args, definition, folder, planned, wanted)
+        if gpus and not (folder / store.STATE).exists() and not args.uses_ray():
+            local_device_slots(gpus)  # refuses before a folder is made
+        study = run_study(args, definition, folder, planned, wanted)
     except KeyboardInterrupt:
         say("\nstopped; the same command continues")
         raise SystemExit(130) from None
@@ -145,48 +140,46 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
-def carry_out(
+def run_study(
     args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], wanted: Sequence[Planned]
 ) -> Study:
-    """Prepare the study, run what is left of those `wanted`, and return it; a lock keeps a second `study.run` away."""
+    """Prepare the study, train the unfinished runs of those `wanted`, and return it; a lock excludes a second call."""
     for source in args.take_from:
-        open_source(find_study(Path(source)))  # one that is none is told before a folder is made
-    with held_lock(folder / store.LOCK, f"{folder} is being carried out already", patience=2.0):
+        open_source(find_study(Path(source)))  # refuses before a folder is made
+    with held_lock(folder / store.LOCK, f"{folder} is being run already", patience=2.0):
         store.check_study_folder(folder, definition, planned)
-        if damage := store.put_aside(folder):
-            say(f"{damage}: it is made anew from the folders of the runs")
         study = Study.create(folder, definition, planned)
         modules = [module for run in planned for module in modules_of(run.config)]
         for file in (Path(definition.source), folder / store.DEFINITION):
             remember(file, modules)
         names = {run.name for run in wanted}
-        take_over(study, wanted, list(map(Path, args.take_from)), say)
-        left = [run for run in open_runs(study, definition.resources.keep_replay) if run.name in names]
+        take_finished_runs(study, wanted, list(map(Path, args.take_from)), say)
+        left = [run for run in unfinished_runs(study, definition.resources.keep_replay) if run.name in names]
         if left:
             backend = args.make_backend(definition.resources)
-            announce(definition, folder, [run for run in study.runs() if run.name in names], len(planned))
+            show_size(definition, folder, [run for run in study.runs() if run.name in names], len(planned))
             say(f"backend {backend.describes}")
             configs = {run.name: run.config for run in wanted}
-            Drive(study, backend, definition.resources, args.retries, say, configs).run(left)
+            Scheduler(study, backend, definition.resources, args.retries, say, configs).run(left)
     return study
 
 
-def chosen(runs: Sequence[Planned], patterns: Sequence[str]) -> list[Planned]:
-    """Choose the runs that a pattern matches, all where there is none; a UserError names one that matches no run."""
+def matching(runs: Sequence[Planned], patterns: Sequence[str]) -> list[Planned]:
+    """Give the runs that a pattern matches, all without patterns; a UserError names a pattern that matches none."""
     for pattern in patterns:
         if not any(fnmatchcase(run.name, pattern) for run in runs):
             raise UserError(f"--only {pattern} matches no run; --dry-run shows their names, such as {runs[0].name}")
     return [run for run in runs if not patterns or any(fnmatchcase(run.name, pattern) for pattern in patterns)]
 
 
-# What a study will take
+# ---- before it runs
 
 
 def show_plan(args: Args, definition: Definition, folder: Path, wanted: Sequence[Planned], total: int) -> None:
-    """Show what would be run, and what --take-from would bring; nothing is written."""
+    """List the runs, and which of them --take-from would bring; nothing is written."""
     known = {run.name: run for run in Study.open(folder).runs()} if (folder / store.STATE).exists() else {}
-    offers = offered(folder, definition.kind, wanted, list(map(Path, args.take_from)))
-    taken = {name: run for name, run, _, problem in reversed(list(offers)) if run is not None and not problem}
+    found = list(candidates(folder, definition.kind, wanted, list(map(Path, args.take_from))))
+    taken = {each.name: each.run for each in reversed(found) if each.run is not None and not each.problem}
     runs = []
     for each in wanted:
         place, steps = folder / "runs" / each.name, each.config.total_steps
@@ -196,11 +189,11 @@ def show_plan(args: Args, definition: Definition, folder: Path, wanted: Sequence
         say(f"{'take' if source else runs[-1].state:9}{each.name}{source}")
     if args.take_from and not taken and any(run.state != "finished" for run in runs):
         say(NOTHING_TAKEN)
-    announce(definition, folder, runs, total)
+    show_size(definition, folder, runs, total)
 
 
-def announce(definition: Definition, folder: Path, runs: Sequence[RunState], total: int) -> None:
-    """Say how many of the study's `total` runs will be carried out, in what time and on what disk."""
+def show_size(definition: Definition, folder: Path, runs: Sequence[RunState], total: int) -> None:
+    """Say how many of the study's `total` runs are chosen, the time that is left, and the disk that they take."""
     axes = " x ".join(f"{len(values)} {axis}" for axis, values in definition.axes.items())
     skipped = prod(len(values) for values in definition.axes.values()) - total
     axes += f", less {skipped} that it skips" if skipped else ""
@@ -211,13 +204,13 @@ def announce(definition: Definition, folder: Path, runs: Sequence[RunState], tot
     there = folder.absolute()
     free = shutil.disk_usage(next(path for path in (there, *there.parents) if path.exists())).free / 1e6
     short = " (too small)" if megabytes is not None and megabytes > free else ""
-    say(f"left to do: {in_words(seconds)} of one worker; disk {disk} of {free:,.0f} MB free{short}")
+    say(f"left to do: {duration(seconds)} of one worker; disk {disk} of {free:,.0f} MB free{short}")
 
 
 def estimate(runs: Sequence[RunState], resources: Resources) -> tuple[float | None, float | None]:
-    """Estimate the seconds of workers' time that are left and the megabytes of all runs; None: the study says nothing.
+    """Estimate the seconds of one worker that are left, and the megabytes of all runs; None is unknown.
 
-    Runs of a study that has finished some are taken to go on at the pace, and to be of the size, of those.
+    Finished runs give pace and size; before the first has finished, the study's resources give them.
     """
     known = [run for run in runs if run.state == "finished" and run.seconds]
     left = sum(max(0, run.steps - last_step(run.folder)) for run in runs if run.state != "finished")
@@ -231,14 +224,14 @@ def estimate(runs: Sequence[RunState], resources: Resources) -> tuple[float | No
     return seconds, None if size is None else size * len(runs)
 
 
-# How far a study is
+# ---- how far it is
 
 
-def overview(study: Study, everything: bool = False) -> str:
-    """Show counts, the runs (the running, stopped and failed ones of a large study), and what failed ones said."""
+def overview(study: Study, show_all: bool = False) -> str:
+    """Show counts, the runs (of a large study the running, stopped and failed ones), and the errors."""
     runs = shown = study.runs()
-    at_work = "study.run is at work" if study.lives else "study.run is not at work"
-    if len(runs) > FEW and not everything:
+    at_work = "study.run is at work" if study.is_running else "study.run is not at work"
+    if len(runs) > FEW and not show_all:
         shown = [run for run in runs if run.state not in ("finished", "waiting")]
     parts = [f"{study.title}\n{study.folder}\n{counts(runs)}; {at_work}\n", *([_table(study, shown)] if shown else [])]
     for run in runs:
@@ -258,7 +251,7 @@ def _table(study: Study, runs: Sequence[RunState]) -> str:
     rows = []
     for run in runs:
         reached = f"{last_step(run.folder):,}" + ("" if run.state == "finished" else f" of {run.steps:,}")
-        time = in_words(run.seconds) if run.seconds else None
+        time = duration(run.seconds) if run.seconds else None
         rows.append([*(str(run.axes[axis]) for axis in study.axes), run.state, reached, time, run.attempts])
     return Table([*study.axes, "state", "steps", "time", "starts"], rows).text() + "\n"
 

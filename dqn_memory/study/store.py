@@ -1,87 +1,65 @@
 """The folder of a study: readable while it runs and after a crash.
 
 STUDY/
-  study.toml       the definition, as its author wrote it     configs/<run>.toml   complete config of a run
-  study.sqlite3    which run is where; only `study.run` writes  runs/<run>/          run folder of the trainer
-  locks/           who is at work, released by any death      logs/<run>.log       what the trainer said
+  study.toml    the definition, as its author wrote it      configs/<run>.toml   complete config of a run
+  study.json    state of each run; `study.run` writes it    runs/<run>/          run folder of the trainer
+  locks/        who is at work, released by any death       logs/<run>.log       output of the trainer
 
 study = Study.open(Path("runs/studies/smoke"))
 [run.folder for run in study.runs() if run.state == "finished"]
 """
 
-import itertools
 import json
 import os
-import re
-import sqlite3
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.lock import lock_holder
-from dqn_memory.runs.metrics import FINAL, METRICS, RAW, is_count, is_line, is_number
-from dqn_memory.runs.toml import from_toml, to_toml
-from dqn_memory.study.definition import LONGEST_TEXT, Definition, Label, Planned, flat
+from dqn_memory.runs.metrics import is_count, is_number
+from dqn_memory.runs.toml import flat, from_toml, to_toml
+from dqn_memory.study.definition import LONGEST_TEXT, Definition, Label, Planned
 from envs.files import (
-    MOST_BYTES,
+    MOST_TEXT,
     check_inside,
     disk_errors,
-    is_file,
     make_inside,
     parse_json,
     portable_name,
     read_bytes,
     read_text,
-    sha256,
     write_atomic,
 )
 
 State = Literal["finished", "running", "waiting", "stopped", "failed"]
-FORMAT = "dqn-memory study 1"
-STATE, DEFINITION = "study.sqlite3", "study.toml"
+FORMAT = "dqn-memory study 2"
+STATE, DEFINITION = "study.json", "study.toml"
 LONGEST_LABEL = 1_000  # characters of a value of an axis, which a report draws in reasonable time
 LOCK = Path("locks/study.lock")  # held by the `study.run` that is at work
 HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
-HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
 INDEX = "archive.json"  # tells the archive of a study
-TABLES = """
-create table if not exists study (key text primary key, value text not null);
-create table if not exists runs (
-    name text primary key, position integer not null, listed integer not null, axes text not null,
-    steps integer not null, state text not null, attempts integer not null, seconds real, error text not null
-);
-"""
-DAMAGE = re.compile("not a database|malformed|no such (table|column)")  # what SQLite says of a damaged file
-BESIDE = ("", "-journal", "-wal", "-shm")  # what SQLite opens: the file of a state, and others named after it
 FOLDERS = ("configs", "runs", "logs", "locks")
-SCHEMA = "select count(*) from sqlite_master where type in ('view', 'trigger')"  # which run what their author wrote
-
-
-class DamagedState(UserError):
-    """The state of a study is lost or damaged; its runs may be whole."""
 
 
 @dataclass(frozen=True)
 class RunState:
-    """One run of a study. `stopped`: it was begun and nobody works on it; it continues from its last checkpoint."""
+    """One run of a study. A `stopped` run was started and continues from its last checkpoint."""
 
     name: str
     axes: dict[str, Label]
     state: State
     folder: Path
     steps: int
-    """Environment steps that the run shall have."""
+    """Environment steps of the complete run."""
     attempts: int = 0
-    """Times that its trainer was started."""
+    """Number of starts of its trainer."""
     seconds: float | None = None
-    """Wall-clock time of the finished run, all attempts that lived to log it."""
+    """Wall-clock time of the finished run, over all attempts."""
     error: str = ""
-    """Why it failed or stopped: the last lines of its log."""
+    """Reason why it failed or stopped: the last lines of its log."""
 
     @property
     def world(self) -> str:
@@ -102,20 +80,20 @@ class RunState:
 
     @property
     def log(self) -> Path:
-        """What the trainer says, in all attempts."""
+        """File with the output of the trainer, of all attempts."""
         return self.study / "logs" / f"{self.name}.log"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a study is, beside its runs; `axes` are named in the order of its file."""
+    """Facts about a study as a whole; `axes` are in the order of its file."""
 
     name: str
-    """That of its file, with `-smoke` for its cut."""
+    """Name of its file, with `-smoke` for its cut."""
     title: str
     about: str
     kind: str
-    """Of the trainer, such as q_network."""
+    """Kind of the trainer, such as q_network."""
     smoke: bool
     axes: tuple[str, ...]
 
@@ -126,17 +104,16 @@ class Facts:
 
 def read_facts(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Invert `Facts.plain`; a KeyError where one is missing, a TypeError where one has another type."""
-    found = {field.name: plain[field.name] for field in fields(Facts)} | {"axes": tuple(plain["axes"])}
-    texts = [found[name] for name in ("name", "title", "about", "kind")]
-    if not all(isinstance(text, str) for text in (*texts, *found["axes"])) or not isinstance(found["smoke"], bool):
-        raise TypeError("name, title, about, kind and axes are texts, and smoke is a truth value")
-    if any(len(text) > LONGEST_TEXT for text in texts):
-        raise TypeError(f"a name, title, about or kind has more than {LONGEST_TEXT:,} characters")
-    return found
+    texts = [plain[name] for name in ("name", "title", "about", "kind")]
+    if not isinstance(plain["axes"], list) or not isinstance(plain["smoke"], bool):
+        raise TypeError("axes is a list, and smoke is a truth value")
+    if not all(isinstance(text, str) and len(text) <= LONGEST_TEXT for text in (*texts, *plain["axes"])):
+        raise TypeError(f"name, title, about, kind and each axis are texts of at most {LONGEST_TEXT:,} characters")
+    return {field.name: plain[field.name] for field in fields(Facts)} | {"axes": tuple(plain["axes"])}
 
 
 def checked_run(run: RunState, axes: Sequence[str]) -> RunState:
-    """Give a run that a file tells of; a TypeError where its name or its state is none, or a fact has another type."""
+    """Check a run that was read from a file; a TypeError names the fact of another type."""
     if not isinstance(run.name, str) or portable_name(run.name) != run.name or run.name.startswith("."):
         raise TypeError(f"{run.name!r:.99} is no name of a run")
     labels = isinstance(run.axes, dict) and all(
@@ -162,42 +139,25 @@ class Study(Facts):
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Find a study; raises UserError where there is none or its state is damaged."""
-        path, hint = folder / STATE, ""
         check_inside(folder, *FOLDERS)
-        if (folder / "configs").is_dir():
-            hint = f"; study.run with its definition and --folder {folder} makes it anew from the runs there"
-        if not os.path.lexists(path):
-            raise DamagedState(f"{folder} is no study: it has no {STATE}{hint}")
-        try:
-            with _connected(path) as state:
-                facts = {key: parse_json(value) for key, value in state.execute("select key, value from study")}
-            require(facts.get("format") == FORMAT, f"{path} is foreign: it is not a '{FORMAT}'")
-            return cls(folder=folder, **read_facts(facts))
-        except DamagedState as error:
-            raise DamagedState(f"{path} cannot be used: {error}{hint}") from None
-        except UserError:
-            raise
-        except (LookupError, TypeError, ValueError) as error:
-            raise DamagedState(f"{path} cannot be used: {error}{hint}") from None
+        return cls(folder=folder, **_read_state(folder)["study"])
 
     @classmethod
     def create(cls, folder: Path, definition: Definition, planned: Sequence[Planned]) -> Self:
-        """Make the folder, or list other runs in the one that is there, where what is finished stays."""
+        """Make the folder, or list other runs in the one that is there; finished runs stay."""
         check_inside(folder, *FOLDERS)
         make_inside(folder, "configs")
         facts = {name: getattr(definition, name) for name in ("name", "title", "about", "kind")}
-        facts |= {"smoke": definition.is_cut, "axes": tuple(definition.axes), "format": FORMAT}
-        with _connected(folder / STATE) as state:
-            state.executescript(TABLES)
-            state.execute("update runs set listed = 0")
-            state.executemany(
-                "insert or replace into study values (?, ?)", ((k, json.dumps(v)) for k, v in facts.items())
-            )
-            state.executemany(
-                "insert into runs values (?, ?, 1, ?, ?, 'waiting', 0, null, '') on conflict (name) "
-                "do update set position = excluded.position, listed = 1, axes = excluded.axes",
-                ((run.name, n, json.dumps(run.axes), run.config.total_steps) for n, run in enumerate(planned)),
-            )
+        facts |= {"smoke": definition.is_cut, "axes": tuple(definition.axes)}
+        before = _read_state(folder)["runs"] if os.path.lexists(folder / STATE) else {}
+        runs = {
+            run.name: {"steps": run.config.total_steps, "state": "waiting"}
+            | before.pop(run.name, {})
+            | {"axes": run.axes, "listed": True}
+            for run in planned
+        }
+        others = {name: run | {"listed": False} for name, run in before.items()}
+        _write_state(folder, {"study": facts, "runs": runs | others})
         write_atomic(folder / DEFINITION, definition.text.encode())
         for run in planned:
             if not os.path.lexists(path := folder / "configs" / f"{run.name}.toml"):
@@ -205,89 +165,65 @@ class Study(Facts):
         return cls.open(folder)
 
     @property
-    def lives(self) -> bool:
+    def is_running(self) -> bool:
         """Whether `study.run` is at work now."""
         return lock_holder(self.folder / LOCK) is not None
 
     def runs(self) -> list[RunState]:
         """List all runs of the study in the order of its expansion."""
-        lives = self.lives
-        with _connected(self.folder / STATE) as state:
-            rows = state.execute(
-                "select name, axes, state, steps, attempts, seconds, error from runs where listed order by position"
-            ).fetchall()
+        is_running, found = self.is_running, []
         try:
-            found = [
-                checked_run(
-                    RunState(
-                        name, parse_json(axes), "stopped" if state == "running" and not lives else state,
-                        self.folder / "runs" / str(name), *others,
-                    ),
-                    self.axes,
-                )
-                for name, axes, state, *others in rows
-            ]  # fmt: skip
-        except (TypeError, ValueError) as error:
-            raise DamagedState(f"{self.folder / STATE} is damaged: {error}") from None
+            for name, run in _read_state(self.folder)["runs"].items():
+                facts = dict(run)
+                if facts["state"] == "running" and not is_running:
+                    facts["state"] = "stopped"
+                if facts.pop("listed"):
+                    found.append(checked_run(RunState(name, folder=self.folder / "runs" / name, **facts), self.axes))
+        except (LookupError, TypeError, AttributeError) as error:
+            path = self.folder / STATE
+            raise UserError(f"{path} is damaged ({error}): delete it; {_way_out(self.folder)}") from None
         check_inside(self.folder, *(f"runs/{run.name}" for run in found))
         return found
 
     def mark(self, name: str, state: State, error: str = "", seconds: float | None = None, begun: bool = False) -> None:
-        """Note where a run is; `begun` counts one more start of its trainer."""
-        with _connected(self.folder / STATE) as connection:
-            connection.execute(
-                "update runs set state = ?, error = ?, seconds = ?, attempts = attempts + ? where name = ?",
-                (state, error, seconds, int(begun), name),
-            )
+        """Note the state of a run; `begun` counts one more start of its trainer."""
+        tree = _read_state(self.folder)
+        run = tree["runs"][name]
+        run |= {"state": state, "error": error, "seconds": seconds, "attempts": run.get("attempts", 0) + begun}
+        _write_state(self.folder, tree)
 
 
-@contextmanager
-def _connected(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open one transaction. Who may not write may still read: then the file is opened as it lies on the disk."""
-    mode = "" if os.access(path.parent, os.W_OK) else "?mode=ro&immutable=1"
-    for file in (path.with_name(f"{path.name}{end}") for end in BESIDE):
-        if os.path.lexists(file) and not is_file(file):
-            raise UserError(f"{file} is not a regular file")
-    try:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}{mode}", timeout=30, uri=True)
-        with closing(connection), connection:
-            if connection.execute(SCHEMA).fetchone() != (0,):
-                raise UserError(f"{path} is foreign: it holds views or triggers, which no study has")
-            yield connection
-    except sqlite3.DatabaseError as error:
-        if DAMAGE.search(str(error)):
-            raise DamagedState(str(error)) from None
-        raise UserError(f"{path} cannot be used: {error}") from None
-
-
-def put_aside(folder: Path) -> str:
-    """Take a damaged state out of the way, so that `Study.create` makes it anew; say what was wrong ("": nothing)."""
+def _read_state(folder: Path) -> dict[str, Any]:
+    """Read the facts of a study and its runs; a UserError says how to go on where they are missing or damaged."""
     path = folder / STATE
+    if not os.path.lexists(path):
+        way = f"; {_way_out(folder)}" if (folder / "configs").is_dir() else ""
+        raise UserError(f"{folder} is no study: it has no {STATE}{way}")
     try:
-        if (folder / "configs").is_dir():
-            Study.open(folder).runs()
-        return ""
-    except DamagedState as error:
-        if os.path.lexists(path):
-            unused = (folder / f"{STATE}.damaged-{n}" for n in itertools.count(1))
-            with disk_errors(path):
-                path.rename(next(name for name in unused if not os.path.lexists(name)))
-        return str(error).partition("; study.run")[0]
+        tree = parse_json(read_bytes(path, MOST_TEXT))
+        found = {"study": read_facts(tree["study"]), "runs": dict(tree["runs"]), "format": tree["format"]}
+    except OSError as error:
+        raise UserError(f"{path} cannot be used: {error.strerror}") from None
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path} is damaged ({reason:.400}): delete it; {_way_out(folder)}") from None
+    require(found["format"] == FORMAT, f"{path} is foreign: it is not a '{FORMAT}'")
+    return found
 
 
-def _title(folder: Path, wanted: str) -> str:
-    """Read the title of the study in a folder; where its state is lost, its runs alone tell whether it is `wanted`."""
-    try:
-        return Study.open(folder).title
-    except DamagedState:
-        return wanted
+def _way_out(folder: Path) -> str:
+    return f"study.run with its definition and --folder {folder} then makes it anew from the runs there"
+
+
+def _write_state(folder: Path, state: Mapping[str, Any]) -> None:
+    write_atomic(folder / STATE, json.dumps({"format": FORMAT, **state}, indent=1).encode())
 
 
 def check_study_folder(folder: Path, definition: Definition, planned: Sequence[Planned]) -> None:
-    """Refuse, with nothing written, a folder in which the study would lie among strangers.
+    """Check that the study may be written into a folder; write nothing.
 
-    Raises UserError where the folder holds something else or another study, and where a run of the same name was made
-    with another config: its numbers would not belong here.
+    Raises:
+        UserError: the folder holds something else or another study, or a run of the same name with another config.
     """
     hint = "give another --folder"
     check_inside(folder, *FOLDERS)
@@ -295,7 +231,8 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
         inside = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
         known = {path.stem for path in (folder / "configs").glob("*.toml")}
     if STATE in inside or known:
-        if (title := _title(folder, definition.title)) != definition.title:
+        title = Study.open(folder).title if STATE in inside else definition.title
+        if title != definition.title:
             raise UserError(f"{folder} holds the study '{title}', not '{definition.title}'; {hint}")
         if known and known.isdisjoint(run.name for run in planned):
             raise UserError(f"the study in {folder} has none of these runs but others, such as {min(known)}; {hint}")
@@ -304,101 +241,22 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
     elif strange := [name for name in inside if name != "locks"]:
         raise UserError(f"{folder} is not empty and no study ({strange[0]} is in it); {hint}")
     for run in planned:
-        if run.name not in known:
-            continue
-        path = folder / "configs" / f"{run.name}.toml"
-        try:
-            made = from_toml(type(run.config), read_text(path, follow=False), str(path))
-        except UserError as error:
-            raise UserError(f"the study in {folder} is of another trainer or version; {hint} ({error})") from None
-        if made != run.config:
-            before, now = (flat(tomllib.loads(text)) for text in (to_toml(made), run.toml))
-            changed = next((key for key in now if now[key] != before.get(key)), "")
-            new = f"{changed.rpartition('.')[2]} = {json.dumps(now[changed])}" if changed else "one is gone"
-            raise UserError(
-                f"the study in {folder} was made with other settings of {run.name} (now {new}); {hint}, or the "
-                "definition it was made with"
-            )
+        if run.name in known:
+            _check_same_config(folder, run, hint)
 
 
-# What the folder of a run tells
-
-
-def read_file(path: Path, parse: Callable[[bytes], Any], limit: int = MOST_BYTES) -> Any:
-    """Read a file of a run, a study or an archive; a UserError says that it is missing or damaged."""
+def _check_same_config(folder: Path, run: Planned, hint: str) -> None:
+    """Check that the run of this name in a study's folder was made with the same config."""
+    path = folder / "configs" / f"{run.name}.toml"
     try:
-        return parse(read_bytes(path, limit))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path} is missing") from None
-    except OSError as error:
-        raise UserError(f"{path} is damaged: {error.strerror or error}") from None
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
-
-
-def checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Read what the manifest of a run's checkpoint says (None: there is none yet); a UserError names a damaged one."""
-    path, keys = folder / "checkpoints" / "manifest.json", ("step", "metrics_bytes")
-    check_inside(folder, "checkpoints")
-    if not os.path.lexists(path):
-        return None
-
-    def parse(data: bytes) -> dict[str, Any]:
-        content = parse_json(data)["content"]
-        if not all(is_count(content[key]) for key in keys):
-            raise TypeError(f"{' and '.join(keys)} are not whole numbers")
-        return {key: content[key] for key in keys}
-
-    found: dict[str, Any] = read_file(path, parse)
-    return found
-
-
-def final_metrics(folder: Path) -> dict[str, Any] | None:
-    """Read the final evaluation of a finished run: its last checkpoint is the final one and names that line the last.
-
-    Where the checkpoint is gone, or was never here because an archive holds none, the hashes tell: only a finished run
-    has them. None where it is not finished; raises UserError where the manifest or the metrics are damaged.
-    """
-    saved, path = checkpoint(folder), folder / METRICS
-    if saved is None and not os.path.lexists(folder / HASHES):
-        return None
-    data: bytes = read_file(path, bytes)
-    length = len(data) if saved is None else saved["metrics_bytes"]
-    if len(data) < length:
-        raise UserError(f"{path} is damaged: it has {len(data)} bytes, fewer than the saved {length}")
-    lines = data[:length].splitlines() or [b"{}"]
-    if saved is None:  # scores by other actions may follow
-        lines = [line for line in lines if FINAL.encode() in line] or lines
-    try:
-        line: dict[str, Any] = parse_json(lines[-1])
-        if line and not is_line(line):
-            raise ValueError
-    except ValueError:
-        raise UserError(f"{path} is damaged: its last line is not a JSON object of numbers with a step") from None
-    done = any(name.startswith(FINAL) for name in line) and (saved is None or line.get("step") == saved["step"])
-    return line if done else None
-
-
-def finished(folder: Path) -> bool:
-    """Tell whether a run is finished, as `final_metrics` does."""
-    return final_metrics(folder) is not None
-
-
-def last_step(folder: Path) -> int:
-    """Count the environment steps of the last line that a run has logged so far, 0 where it has none."""
-    try:
-        line = parse_json(read_bytes(folder / METRICS).split(b"\n")[-2])
-        return int(line["step"]) if is_line(line) else 0
-    except (OSError, ValueError, LookupError):  # a run that is being written, or not yet begun
-        return 0
-
-
-def write_checksums(folder: Path) -> None:
-    """Write down what a finished run's raw files are, so that later damage is noticed."""
-    found = {name: read_file(folder / name, sha256) for name in RAW if os.path.lexists(folder / name)}
-    write_atomic(folder / HASHES, json.dumps(found, indent=1).encode())
-
-
-def in_words(seconds: float | None) -> str:
-    """Say a time: 0:03:20, or 2 days, 4:00:00."""
-    return "unknown time" if seconds is None else str(timedelta(seconds=round(seconds)))
+        made = from_toml(type(run.config), read_text(path, follow=False), str(path))
+    except UserError as error:
+        raise UserError(f"the study in {folder} is of another trainer or version; {hint} ({error})") from None
+    if made != run.config:
+        before, now = (flat(tomllib.loads(text)) for text in (to_toml(made), run.toml))
+        changed = next((key for key in now if now[key] != before.get(key)), "")
+        new = f"{changed.rpartition('.')[2]} = {json.dumps(now[changed])}" if changed else "one is gone"
+        raise UserError(
+            f"the study in {folder} was made with other settings of {run.name} (now {new}); {hint}, or the definition "
+            "it was made with"
+        )

@@ -1,19 +1,16 @@
 """Agents of the package: what they are, how their names are found, how they are made and watched."""
 
-import json
-import shlex
 import shutil
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from rich.console import Console
 from run_folders import printed, refused
 from trained import CARDS, MEMORY, contents, trained
 
-from dqn_memory import inspect, ppo, ship, train, watch
+from dqn_memory import inspect, train, watch
 from dqn_memory.analysis.terminal import half_blocks, screen
 from dqn_memory.evaluation import load_network
 from dqn_memory.runs.errors import UserError
@@ -64,41 +61,9 @@ def test_inspecting_an_agent_writes_here_and_not_into_the_package(here, capsys):
     assert capsys.readouterr().out.startswith("demo at step ")
 
 
-def test_a_shipped_run_acts_as_the_run_and_holds_nothing_else(tmp_path, run, capsys):
-    ship.main([str(run), str(tmp_path / "small")])
-    for ours, theirs in zip(*(load_network(each)[0].parameters() for each in (run, tmp_path / "small")), strict=True):
-        assert torch.equal(ours, theirs)
-    saved = Run.open(tmp_path / "small").load()
-    assert {name.partition(".")[0] for name in saved.weights} == {"average"} and saved.replay is None
-    assert json.loads((tmp_path / "small" / "environment.json").read_text())["command"].count("--run") == 0
-    assert not {path for path in contents(tmp_path / "small") if path.startswith(("events", ".lock"))}
-    assert "kB" in capsys.readouterr().out
-    bare = shutil.copytree(run, tmp_path / "bare")
-    (bare / "environment.json").unlink()  # as where it was killed before that was written
-    ship.main([str(bare), str(tmp_path / "other")])
-    assert json.loads((tmp_path / "other" / "environment.json").read_text())["command"] == ""
-    assert "small exists already; choose another folder" in refused(
-        capsys, [str(run), str(tmp_path / "small")], ship.main
-    )
-    assert "small was made to act" in refused(capsys, ["--resume", str(tmp_path / "small")], train.main)
-
-
-@pytest.mark.parametrize("given", [["--run", "my runs/a"], ["--run=my runs/a"], ["--run", "b"]])
-def test_what_is_shipped_names_no_folder_of_the_run(tmp_path, run, given):
-    (moved := shutil.copytree(run, tmp_path / "run") / "environment.json").write_text(
-        json.dumps({"command": shlex.join(["python", "-m", "dqn_memory.train", *given, "--seed", "1"])})
-    )
-    ship.main([str(moved.parent), str(tmp_path / "small")])
-    made = json.loads((tmp_path / "small" / "environment.json").read_text())
-    assert made["command"] == "python -m dqn_memory.train --seed 1"
-
-
-def test_only_a_finished_run_is_shipped(tmp_path, run, capsys):
-    half = shutil.copytree(run, tmp_path / "half")
-    lines = (half / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (half / "metrics.jsonl").write_text("".join(lines[:-1]))
-    assert "is not finished" in refused(capsys, [str(half), str(tmp_path / "small")], ship.main)
-    assert not (tmp_path / "small").exists()
+def test_an_agent_is_not_trained_on_from_a_copy(tmp_path, capsys):
+    copy = shutil.copytree(AGENTS / "demo", tmp_path / "copy")
+    assert "holds only what acting needs" in refused(capsys, ["--resume", str(copy)], train.main)
 
 
 def test_a_terminal_without_colours_shows_the_text_of_every_moment(run, capsys, monkeypatch):
@@ -183,11 +148,3 @@ def test_a_network_of_any_environment_that_draws_is_watched(tmp_path, capsys, en
     said = printed(capsys, watch.main, run, *QUICK)
     assert ("success, " in said) == (env == MEMORY) == ("sees" in said) and "attends" not in said
     assert " ended, return" in said or env == MEMORY
-
-
-def test_a_run_of_another_trainer_is_not_shipped_and_no_script_that_ships_none_is_named(tmp_path, capsys):
-    folder = tmp_path / "ppo"
-    ppo.main(["--env", "POMDP/CarFlag-v0", "--run", str(folder), "--total-steps", "512", "--evaluate-every", "0",
-              "--final-episodes", "1", "--time-limit", "20", "--no-memory-ablation"])  # fmt: skip
-    said = refused(capsys, [str(folder), str(tmp_path / "small")], ship.main)
-    assert "dqn_memory.train" in said and "inspect" not in said and not (tmp_path / "small").exists()

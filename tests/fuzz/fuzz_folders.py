@@ -23,13 +23,14 @@ from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.study.archive import checksum, open_source
 from dqn_memory.study.collect import collect
 from dqn_memory.study.definition import expand, read_definition
-from dqn_memory.study.gather import gather
 from dqn_memory.study.report import introduction
 from dqn_memory.study.run import main as study_run
-from dqn_memory.study.runner import open_runs, take_over
+from dqn_memory.study.run_record import final_metrics, read_run
+from dqn_memory.study.runner import unfinished_runs
 from dqn_memory.study.sections import runs as run_sections
 from dqn_memory.study.sections import scores
 from dqn_memory.study.store import Study
+from dqn_memory.study.take_from import take_finished_runs
 from envs.files import sha256
 
 MOST_SECONDS = 60  # of the clock, after which a case hangs
@@ -59,7 +60,7 @@ USES: dict[str, Callable[[str, Path], Any]] = {  # what is done with a run of a 
     "resume": resume,
     "load_run": lambda kind, run: load_run(run),
     "Agent.load": lambda kind, run: Agent.load(run),
-    "report": lambda kind, run: introduction(collect(gather([run], "runs"))),
+    "report": lambda kind, run: (final_metrics(run), read_run(run)),
 }
 OF_NETWORKS: dict[str, Callable[[str, Path], Any]] = {
     "evaluate": lambda kind, run: evaluate.main([str(run), "--episodes", "1"]),
@@ -196,8 +197,8 @@ def study_folder() -> Path:
     """Make a finished study, whose runs come from an archive."""
     folder, planned = Path(tempfile.mkdtemp(prefix="fuzz-study-")) / "whole", expand(read_definition("smoke"))
     study = Study.create(folder, read_definition("smoke"), planned)
-    take_over(study, planned, [SMOKE], lambda said: None)
-    open_runs(study, keep_replay=False)
+    take_finished_runs(study, planned, [SMOKE], lambda said: None)
+    unfinished_runs(study, keep_replay=False)
     return folder
 
 
@@ -212,15 +213,17 @@ class StudyTarget:
         draw, study, outside = random.Random(seed), folder / "study", make_outside(folder / "outside")
         shutil.copytree(SMOKE if self.archive else study_folder(), study)
         ours = [path for path in sorted(study.rglob("*")) if "pictures" not in path.parts]
-        new = [study / name for name in ("attention.json", "study.sqlite3-journal", "logs", "locks")]
+        new = [study / name for name in ("attention.json", "logs", "locks")]
         put(draw.choice([*ours, *new]), draw.choice(list(KINDS)), outside)
         planned = expand(read_definition("smoke"))
         uses: list[Callable[[], object]] = [
             lambda: collect(open_source(study)),
-            lambda: take_over(Study.create(folder / "new", read_definition("smoke"), planned), planned, [study], print),
+            lambda: take_finished_runs(
+                Study.create(folder / "new", read_definition("smoke"), planned), planned, [study], print
+            ),
         ]
         if not self.archive:
-            uses += [lambda: open_runs(Study.open(study), False), lambda: study_run([str(study), "--status"])]
+            uses += [lambda: unfinished_runs(Study.open(study), False), lambda: study_run([str(study), "--status"])]
         before, use = seen(outside), draw.choice(uses)
 
         def case() -> None:

@@ -16,7 +16,7 @@ import fuzz_mutate as mutate
 from hostile_text import CONTROL, STEERING, Active, shown, strings, toml
 from reported import MEMORY, make_study, read
 
-from dqn_memory import evaluate, inspect, ship, train, watch
+from dqn_memory import evaluate, inspect, train, watch
 from dqn_memory.study import report, run
 from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import collect
@@ -139,7 +139,7 @@ def said(given: list[str], folder: Path) -> Case:
         (train.main, ["--config", str(config), "--run", str(folder / "new")]), (train.main, ["--resume", str(broken)]),
         (train.main, ["--env", value]), (train.main, ["--plugin", value]), (train.main, ["--prior", value]),
         (train.main, [f"--{key}", value]), (evaluate.main, [str(broken)]), (inspect.main, named), (watch.main, named),
-        (ship.main, [str(broken), *named]), (run.main, [str(study), "--dry-run"]), (run.main, [value]),
+        (run.main, [str(study), "--dry-run"]), (run.main, [value]),
         (run.main, [*named, "--status"]), (report.main, named), (report.main, [str(broken)]),
     ]  # fmt: skip
     command, arguments = draw.choice(cases)

@@ -21,7 +21,7 @@ from dqn_memory.runs import checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.optimizers import restore_optimizer
-from dqn_memory.study import report
+from dqn_memory.study.run_record import final_metrics, read_run
 from envs.files import sha256
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes and sockets among its files")
@@ -56,7 +56,7 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
     "inspect": lambda run: inspect.main([str(run), "--episodes", "1", "--no-frames"]),
     "watch": lambda run: watch.main([str(run), "--on", "terminal", "--delay", "0"]),
     "resume": resume,
-    "report": lambda run: report.main([str(run), "--write", str(run.parent / "report"), "--no-attention"]),
+    "report": lambda run: (final_metrics(run), read_run(run)),
     "load_run": load_run,
     "Agent.load": Agent.load,
 }

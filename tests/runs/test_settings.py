@@ -139,7 +139,7 @@ def test_a_key_outside_its_table_is_told_where_it_belongs():
 def test_none_is_none_by_name_too():
     given = {"position_encoding": None, "run": None, "config": None}
     assert parse(PPOConfig, given) == PPOConfig()
-    assert "settings: total_steps cannot be None" in told(parse, PPOConfig, {"total_steps": None})
+    assert "settings: total_steps must be an integer, not None" in told(parse, PPOConfig, {"total_steps": None})
 
 
 @pytest.mark.parametrize("argv", [["--stepz", "3"], ["--steps", "3.5"], ["--norm", "pre"], ["--config"]])

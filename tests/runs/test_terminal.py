@@ -13,7 +13,7 @@ from hostile_text import CONTROL, STEERING, shown, toml
 from rich.console import Console
 from rich.text import Text
 
-from dqn_memory import evaluate, inspect, ppo, ship, train, watch
+from dqn_memory import evaluate, inspect, ppo, train, watch
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.progress import Progress
 from dqn_memory.study import report, run
@@ -70,7 +70,7 @@ def test_a_config_of_hostile_keys_and_values_is_one_line(tmp_path: Path, capfd, 
     refused(capfd, command, ["--config", str(path), "--run", str(tmp_path / "run")])
 
 
-@pytest.mark.parametrize("command", [train.main, evaluate.main, inspect.main, watch.main, ship.main, report.main])
+@pytest.mark.parametrize("command", [train.main, evaluate.main, inspect.main, watch.main, report.main])
 def test_a_run_with_hostile_files_is_one_line(tmp_path: Path, capfd, command: Command) -> None:
     for place in ("config.toml", "environment.json"):
         folder = tmp_path / place
@@ -78,9 +78,8 @@ def test_a_run_with_hostile_files_is_one_line(tmp_path: Path, capfd, command: Co
         (folder / "config.toml").write_text(f"schema = 2\n{toml(ALL)} = {toml(ALL)}\n")
         (folder / "environment.json").write_text(json.dumps({ALL: ALL}))
         (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, ALL: 1}) + "\n")
-        other = [str(tmp_path / "new")] if command is ship.main else []
         flags = ["--resume"] if command == train.main else []
-        refused(capfd, command, [*flags, str(folder), *other])
+        refused(capfd, command, [*flags, str(folder)])
 
 
 @pytest.mark.parametrize("text", STEERING)

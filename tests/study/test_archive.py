@@ -16,15 +16,14 @@ from run_folders import Capture, refused, told
 from trained import contents
 
 from dqn_memory.runs.metrics import RAW
-from dqn_memory.study.archive import TRAINING_LINES, RunRecord, compact, open_source, read_run, rounded, unpack
+from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import Data, kept_record
-from dqn_memory.study.definition import expand, parse_definition, read_definition
-from dqn_memory.study.gather import gather
+from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive_runs, main, unsound
-from dqn_memory.study.runner import _alike, offered
+from dqn_memory.study.run_record import TRAINING_LINES, RunRecord, compact, read_run, rounded, unpack, write_checksums
 from dqn_memory.study.sections.runs import left_out_rows
-from dqn_memory.study.store import Study, write_checksums
-from envs.files import sha256
+from dqn_memory.study.store import Study
+from dqn_memory.study.take_from import candidates, settings_key
 
 RUN = "POMDP-Hallway-v0__dtqn4__seed-2"
 
@@ -260,7 +259,7 @@ def test_a_study_without_a_finished_run_has_a_report(finished: Path) -> None:
 def test_no_study_is_one_sentence(tmp_path: Path, capsys: Capture) -> None:
     assert "is no study" in refused(capsys, [str(tmp_path)], main)
     for flags in ([], ["small", "--all", str(tmp_path)]):
-        assert "give a study, the folders of runs, or --all FOLDER" in refused(capsys, flags, main)
+        assert "give a study, or --all FOLDER" in refused(capsys, flags, main)
 
 
 def test_left_out_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
@@ -271,43 +270,10 @@ def test_left_out_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
     assert found == tuple(zip(names, (waiting, waiting, failed, "no file"), strict=True))
 
 
-def singles(finished: Path, folder: Path) -> list[str]:
-    """Runs of a study as folders that a trainer was given: SERIES/seed_S."""
-    runs = [run for run in Study.open(finished).runs() if run.world == MEMORY]
-    return [shutil.copytree(run.folder, f"{folder}/{run.architecture}/seed_{run.seed}") for run in runs]
-
-
-def test_runs_are_gathered_into_an_archive_that_can_grow(finished: Path, tmp_path: Path) -> None:
-    first, *others = singles(finished, tmp_path / "runs")
-    kept = tmp_path / "kept"
-    main([first, "--no-attention"])
-    assert "\n1 run of `dqn_memory.train`" in (Path(first) / "report/report.md").read_text()
-    main([first, "--archive", str(kept), "--title", "Runs", "--no-attention"])
-    assert [run.name for run in read(kept).source.runs] == ["Gridverse-Memory-5x5-v0__dtqn4__seed-1"]
-    assert str(tmp_path) not in (kept / "runs.csv").read_text()
-    main([str(kept), *others, "--archive", str(kept), "--no-attention"])
-    data, whole = read(kept), read(finished)
-    assert data.source.title == "Runs" and data.series == ["dtqn4", "dgfqn"]
-    for series in data.series:
-        assert data.scores(MEMORY, series) == pytest.approx(whole.scores(MEMORY, series), rel=1e-7)
-    assert (kept / "report.md").read_text().startswith("# Runs\n")
-    planned = {run.name: tomllib.loads(run.toml) for run in expand(read_definition(str(kept / "study.toml")))}
-    for run in data.source.runs:  # its definition gives their settings
-        config = dict(data.source.record(run).config)
-        for each in (config, planned[run.name]):
-            each.get("output", {}).pop("run", None)
-        assert planned[run.name] == config
-
-
-@pytest.mark.parametrize("single", [False, True])
-def test_what_is_damaged_is_not_archived_again(finished: Path, tmp_path: Path, capsys: Capture, single: bool) -> None:
-    first, second, *_ = singles(finished, tmp_path / "runs")
-    kept, other = tmp_path / "kept", tmp_path / "other"
-    main([first, "--archive", str(kept), "--no-attention"])
-    table = kept / "metrics.csv"
+def test_what_is_damaged_is_not_archived_again(kept: Path, tmp_path: Path, capsys: Capture) -> None:
+    table, other = kept / "metrics.csv", tmp_path / "other"
     table.write_text(table.read_text().replace("1", "2"))
-    flags = [str(kept), *[second] * single, "--archive", str(other), "--no-attention"]
-    assert "have another SHA-256" in refused(capsys, flags, main)
+    assert "have another SHA-256" in refused(capsys, [str(kept), "--archive", str(other), "--no-attention"], main)
     assert not other.exists()
 
 
@@ -319,65 +285,11 @@ def test_runs_are_taken_whose_settings_the_trainer_completed(finished: Path, tmp
     config["environment"]["observation_key"] = "image"  # chosen in the run, as the only one
     (folder / "config.toml").write_text(tomli_w.dumps(config))
     write_checksums(folder)
-    names = [name for name, run, *_ in offered(tmp_path / "new", definition.kind, planned, [source]) if run]
+    names = [each.name for each in candidates(tmp_path / "new", definition.kind, planned, [source]) if each.run]
     assert planned[0].name in names
     given: Any = planned[0].config
     here, there = (
-        _alike(replace(given, environment=replace(given.environment, path=path)))
+        settings_key(replace(given, environment=replace(given.environment, path=path)))
         for path in ("a.pomdp", str(Path("a.pomdp").resolve()))
     )
     assert here == there
-
-
-def test_an_archive_that_grows_keeps_its_lines(finished: Path, tmp_path: Path) -> None:
-    first, second, *_ = singles(finished, tmp_path / "runs")
-    kept = tmp_path / "kept"
-    main([first, "--archive", str(kept), "--no-attention"])
-    definition, index = kept / "study.toml", kept / "archive.json"
-    before = definition.read_bytes()
-    definition.write_bytes(before + f'\n[lines."{MEMORY}"]\nrandom = 0.25\nbest = 0.75\n'.encode())
-    index.write_text(index.read_text().replace(sha256(before), sha256(definition.read_bytes())))
-    main([str(kept), second, "--archive", str(kept), "--no-attention"])
-    assert {label: (line.random, line.best) for label, line in read(kept).source.lines.items()} == {
-        MEMORY: (0.25, 0.75)
-    }
-
-
-def test_runs_that_are_no_study_are_one_sentence(finished: Path, tmp_path: Path, capsys: Capture) -> None:
-    first, second, *_ = singles(finished, tmp_path / "runs")
-    path = Path(second) / "metrics.jsonl"
-    path.write_text("".join(line for line in path.open() if "final/" not in line))
-    kept = str(tmp_path / "kept")
-    longer = Path(shutil.copytree(first, tmp_path / "longer"))  # lengthened, and stopped again
-    saved = {"step": 10**9, "metrics_bytes": (longer / "metrics.jsonl").stat().st_size}
-    (longer / "checkpoints").mkdir(exist_ok=True)
-    (longer / "checkpoints/manifest.json").write_text(json.dumps({"content": saved}))
-    for flags, words in (
-        ([first, second, "--archive", kept], "seed_2 is not finished: it has no final evaluation"),
-        ([str(longer), "--archive", kept], "longer is not finished: it has no final evaluation"),
-        ([first, first], "two of the runs would be called"),
-    ):
-        assert words in refused(capsys, flags, main)
-    assert not (tmp_path / "kept").exists()
-
-
-def test_a_merged_archive_keeps_what_a_run_takes_and_what_is_skipped(finished: Path, tmp_path: Path) -> None:
-    resources = "\n[resources]\ncpus = 3\nmegabytes = 7.0\n"
-    rules = f'[[skip]]\nworld = "{HALLWAY}"\narchitecture = ["dgfqn"]\n[[skip]]\narchitecture = "dtqn4"\nseed = 1\n'
-    lost = "POMDP-Hallway-v0__dgfqn__seed-"
-    study = Study.open(finished)
-    for run in study.runs():
-        if run.name.startswith(lost):
-            study.mark(run.name, "failed", error="skipped")
-    text = (finished / "study.toml").read_text()
-    (finished / "study.toml").write_text(text + resources + rules)
-    archive_runs(read(finished), tmp_path / "kept")
-    runs = {run.name: run for run in open_source(finished).runs}
-    single = runs["Gridverse-Memory-5x5-v0__dgfqn__seed-1"].folder
-    shutil.copytree(single, tmp_path / "more" / "seed_1")
-    source = gather([tmp_path / "kept", tmp_path / "more" / "seed_1"], "both")
-    merged = tomllib.loads(source.definition)
-    assert (merged["resources"]["cpus"], merged["resources"]["megabytes"]) == (3, 7.0)
-    assert merged["skip"] == [{"world": HALLWAY, "architecture": ["dgfqn"]}]  # runs of the other rule are here
-    planned = [run.name for run in expand(parse_definition(source.definition, "study.toml", "both"))]
-    assert planned and not any(name.startswith(lost) for name in planned)

@@ -3,7 +3,6 @@
 import csv
 import json
 import shutil
-import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +19,11 @@ from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import introduction
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import main
-from dqn_memory.study.runner import Order, carry_out, open_runs, take_over
+from dqn_memory.study.runner import Job, run_job, unfinished_runs
 from dqn_memory.study.sections import runs as run_sections
 from dqn_memory.study.sections import scores
 from dqn_memory.study.store import Study
+from dqn_memory.study.take_from import take_finished_runs
 from envs.files import sha256
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="it has no pipes and sockets among its files")
@@ -39,8 +39,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished study, whose runs come from an archive."""
     folder, planned = tmp_path_factory.mktemp("studies") / "whole", expand(read_definition("smoke"))
     study = Study.create(folder, read_definition("smoke"), planned)
-    take_over(study, planned, [SMOKE], lambda said: None)
-    assert open_runs(study, keep_replay=False) == []
+    take_finished_runs(study, planned, [SMOKE], lambda said: None)
+    assert unfinished_runs(study, keep_replay=False) == []
     return folder
 
 
@@ -52,7 +52,7 @@ def read(folder: Path) -> str:
 def left(folder: Path) -> str:
     """What is wrong with the runs that are left to do."""
     study = Study.open(folder)
-    open_runs(study, keep_replay=False)
+    unfinished_runs(study, keep_replay=False)
     return " ".join(run.error for run in study.runs())
 
 
@@ -78,7 +78,7 @@ RUN = f"runs/{NAME}"
 FOLDERS = ("configs", "runs", "locks", "logs", "checkpoints", "report", "pictures", NAME)
 READ: dict[Callable[[Path], str], tuple[str, ...]] = {
     carried_out: (
-        "configs", "runs", "locks", "logs", RUN, "study.sqlite3", "study.sqlite3-journal", "study.sqlite3-wal",
+        "configs", "runs", "locks", "logs", RUN, "study.json",
         "locks/study.lock", f"configs/{NAME}.toml",
     ),
     left: (f"{RUN}/checkpoints", f"{RUN}/checkpoints/manifest.json", f"{RUN}/metrics.jsonl"),
@@ -93,9 +93,9 @@ CASES = [(use, name) for use, names in READ.items() for name in names]
 
 
 def right(name: str, kind: str) -> bool:
-    """Whether a thing of this kind belongs there; an endless state is put aside, an endless lock is a lock."""
-    state = name.startswith("study.sqlite3") or name.endswith(".lock")
-    return (kind == "folder" and name.rpartition("/")[2] in FOLDERS) or (kind == "endless file" and state)
+    """Whether a thing of this kind belongs there; an endless lock is a lock."""
+    is_lock = name.endswith(".lock")
+    return (kind == "folder" and name.rpartition("/")[2] in FOLDERS) or (kind == "endless file" and is_lock)
 
 
 @pytest.mark.parametrize(("use", "name"), CASES, ids=[f"{use.__name__}-{name}" for use, name in CASES])
@@ -155,12 +155,12 @@ def test_a_copy_of_a_run_leads_nowhere(made: Path, tmp_path: Path) -> None:
     study = Study.create(tmp_path / "study", read_definition("smoke"), planned)
     before = seen(outside)
     with within(LONG):
-        take_over(study, planned[:1], [source], print)
+        take_finished_runs(study, planned[:1], [source], print)
     copy = study.folder / "runs" / planned[0].name
     assert copy.is_dir() and all((copy / "more" / name).is_symlink() for name in ("diary", "zero"))
     shutil.rmtree(copy)
     copy.with_name(f".{copy.name}.partial").symlink_to(outside / "album")
-    assert ".partial is a link" in told(take_over, study, planned[:1], [source], print)
+    assert ".partial is a link" in told(take_finished_runs, study, planned[:1], [source], print)
     assert seen(outside) == before
 
 
@@ -174,8 +174,8 @@ def test_a_folder_of_a_user_where_a_run_belongs_is_never_removed(made: Path, tmp
     (run.folder / "notes.txt").write_text("mine")
     if config:
         (run.folder / "config.toml").write_text("mine = 1\n")
-    outcome = carry_out(Order(run, "dqn_memory.train", tmp_path, 1))
-    assert outcome.result == "failed" and NAME in outcome.error
+    outcome = run_job(Job(run, "dqn_memory.train", tmp_path, 1))
+    assert outcome.state == "failed" and NAME in outcome.error
     assert (run.folder / "album" / "cat.jpg").read_bytes() == b"a cat" and (run.folder / "notes.txt").exists()
 
 
@@ -287,28 +287,26 @@ def test_other_files_of_another_type_are_one_sentence(tmp_path: Path, name: str,
 
 
 FACTS = ("name", "title", "smoke", "axes", "kind")
-KEPT = ("name", "axes", "steps", "state", "attempts", "seconds")
+RUN_FACTS = ("axes", "steps", "state", "attempts", "seconds", "new")
+WRONG: tuple[Any, ...] = ("../../x", float("inf"), [1], {"a": None}, BIG)
 
 
 def test_a_state_of_another_type_is_one_sentence(made: Path, tmp_path: Path, capsys: Capture) -> None:
-    endless = "with recursive n(key, value) as (select 'a', '1' union all select key, value from n) select * from n"
+    whole = json.loads((made / "study.json").read_text())
+    study, runs = whole["study"], whole["runs"]
+    first = next(iter(runs))
     harms = [
-        *(f"update study set value = '{text}' where key = '{key}'" for key in FACTS for text in ("[1]", "1e999", "{")),
-        *(f"update runs set {key} = {value}" for key in KEPT for value in ("'../../x'", "x'ff'", "9e999", "'[1]'")),
-        f"alter table study rename to other; create view study as {endless}",
-        "delete from study where key = 'axes'",
-    ]  # fmt: skip
+        *({"study": study | {key: value}} for key in FACTS for value in ([1], float("inf"), {})),
+        *({"runs": runs | {first: runs[first] | {key: value}}} for key in RUN_FACTS for value in WRONG),
+        *({"runs": {"../../x": runs[first]}, "study": value} for value in (study, None, [])),
+        {"study": {key: value for key, value in study.items() if key != "axes"}},
+    ]
     taken = []
     for number, harm in enumerate(harms):
         folder = tmp_path / f"study-{number}"
         folder.mkdir()
         shutil.copytree(made / "configs", folder / "configs")
-        shutil.copy(made / "study.sqlite3", folder)
-        with sqlite3.connect(folder / "study.sqlite3") as state:
-            try:
-                state.executescript(harm)
-            except sqlite3.IntegrityError:
-                continue
+        (folder / "study.json").write_text(json.dumps(whole | harm))
         with within(LONG):
             try:
                 main([str(folder), "--status"])

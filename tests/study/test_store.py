@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 
@@ -15,7 +14,8 @@ from dqn_memory.runs.lock import held_lock, lock_holder
 from dqn_memory.study import run, store
 from dqn_memory.study.definition import Resources, expand, parse_definition
 from dqn_memory.study.run import estimate, overview
-from dqn_memory.study.store import Study, finished, put_aside, write_checksums
+from dqn_memory.study.run_record import final_metrics, finished, write_checksums
+from dqn_memory.study.store import Study
 
 TEXT = """
 title = "One world"
@@ -61,7 +61,7 @@ def test_what_was_noted_is_read_again(study, monkeypatch):
     assert shown[7].split() == ["POMDP/Hallway-v0", "dgfqn", "1", "finished", "0", "0:00:12", "0"]
     assert shown[-2:] == ["    error: no", "    really"]
     monkeypatch.setattr(run, "FEW", 3)
-    assert ("dgfqn" in overview(found), "dgfqn" in overview(found, everything=True)) == (False, True)
+    assert ("dgfqn" in overview(found), "dgfqn" in overview(found, show_all=True)) == (False, True)
     assert (study.folder / "study.toml").read_text() == TEXT
 
 
@@ -82,16 +82,16 @@ def test_running_means_that_somebody_is_at_work(study):
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
-    assert Study.open(study.folder).lives and states(study)[FIRST] == "running"
+    assert Study.open(study.folder).is_running and states(study)[FIRST] == "running"
     assert lock_holder(lock)["pid"] == process.pid
     busy = pytest.raises(UserError, match=f"it is busy, by process {process.pid} on ")
     with busy, held_lock(lock, "it is busy", patience=0.1):
         pass
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert not Study.open(study.folder).lives and states(study)[FIRST] == "stopped"
+    assert not Study.open(study.folder).is_running and states(study)[FIRST] == "stopped"
     with held_lock(lock, "it is busy", patience=0.1):
-        assert study.lives
+        assert study.is_running
 
 
 def test_a_lock_lives_on_in_a_child_that_inherits_it(tmp_path):
@@ -103,26 +103,22 @@ def test_a_lock_lives_on_in_a_child_that_inherits_it(tmp_path):
     assert lock_holder(tmp_path / "run") is None and lock_holder(tmp_path / "none") is None
 
 
-def test_who_may_not_write_may_read(study, monkeypatch):
+def test_reading_writes_nothing(study):
     study.mark(FIRST, "finished", seconds=1.0)
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
     before = {path: path.stat().st_mtime_ns for path in study.folder.rglob("*")}
     assert states(study)[FIRST] == "finished"
-    assert "readonly" in told(study.mark, FIRST, "failed")
     assert before == {path: path.stat().st_mtime_ns for path in study.folder.rglob("*")}
 
 
 def test_a_damaged_or_foreign_state_is_named(tmp_path, study):
-    assert "is no study: it has no study.sqlite3" in told(Study.open, tmp_path)
-    path = study.folder / "study.sqlite3"
-    with sqlite3.connect(path) as state:
-        state.execute("update study set value = '\"other 2\"' where key = 'format'")
+    assert "is no study: it has no study.json" in told(Study.open, tmp_path)
+    path = study.folder / "study.json"
+    path.write_text(path.read_text().replace(store.FORMAT, "other 2"))
     before = path.read_bytes()
-    for refuses in (Study.open, put_aside):  # of another version, it is no damaged one that may go
-        assert "study.sqlite3 is foreign" in told(refuses, study.folder)
+    assert "study.json is foreign" in told(Study.open, study.folder)
     assert path.read_bytes() == before
     path.write_bytes(b"not a database" * 100)
-    assert "study.sqlite3 cannot be used: file is not a database" in told(Study.open, study.folder)
+    assert "study.json is damaged (Expecting value" in told(Study.open, study.folder)
 
 
 def run_folder(path, step, final_step, cut=0):
@@ -153,7 +149,7 @@ def test_a_run_of_an_archive_is_finished_though_scores_by_other_actions_follow(t
     )
     assert not finished(tmp_path)
     write_checksums(tmp_path)
-    assert store.final_metrics(tmp_path) == {"step": 9, "final/success_rate": 1.0}
+    assert final_metrics(tmp_path) == {"step": 9, "final/success_rate": 1.0}
 
 
 def test_an_estimate_starts_from_the_file_and_goes_on_from_what_was_measured(study):

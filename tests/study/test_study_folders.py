@@ -16,8 +16,10 @@ from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive_runs, introduction
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import Args, main
-from dqn_memory.study.runner import offered, open_runs, take_over
-from dqn_memory.study.store import Study, write_checksums
+from dqn_memory.study.run_record import write_checksums
+from dqn_memory.study.runner import unfinished_runs
+from dqn_memory.study.store import Study
+from dqn_memory.study.take_from import candidates, take_finished_runs
 
 SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"
 NAMES = [run.name for run in open_source(SMOKE).runs]
@@ -27,8 +29,8 @@ def taken_over(folder: Path, source: Path) -> tuple[Study, list[str], list[str]]
     """The smoke study with what a source gives it: the study, what was said, and the runs that are left to do."""
     planned, said = expand(read_definition("smoke")), list[str]()
     study = Study.create(folder, read_definition("smoke"), planned)
-    take_over(study, planned, [source], said.append)
-    return study, said, [run.name for run in open_runs(study, keep_replay=False)]
+    take_finished_runs(study, planned, [source], said.append)
+    return study, said, [run.name for run in unfinished_runs(study, keep_replay=False)]
 
 
 @pytest.fixture
@@ -91,7 +93,7 @@ def test_what_is_no_folder_for_a_study_is_left_alone(
     (here / "foreign/configs").mkdir(parents=True)
     for config in (whole.folder / "configs").iterdir():
         (here / "foreign/configs" / config.name).write_text("[learner]\nclip = 0.2\n")
-    shutil.copy(whole.folder / "study.sqlite3", here / "foreign")
+    shutil.copy(whole.folder / "study.json", here / "foreign")
     (here / "photos").mkdir()
     (here / "photos/cat.jpg").write_bytes(b"a cat")
     (here / "file").write_text("x")
@@ -103,20 +105,16 @@ def test_what_is_no_folder_for_a_study_is_left_alone(
     assert {path: data for path, data in contents(here).items() if not path.endswith("study.lock")} == before
 
 
-@pytest.mark.parametrize("left", [None, b"", b"not a database" * 100])
-def test_a_lost_or_damaged_state_is_made_anew_from_the_runs(whole: Study, capsys: Capture, left: bytes | None) -> None:
-    state = whole.folder / "study.sqlite3"
+def test_a_lost_state_is_made_anew_from_the_runs(whole: Study, capsys: Capture) -> None:
+    state = whole.folder / "study.json"
+    for damage in (b"", b"no JSON" * 100):
+        state.write_bytes(damage)
+        said = refused(capsys, ["smoke", "--folder", str(whole.folder)], main)
+        assert "study.json is damaged" in said and "delete it" in said and state.read_bytes() == damage
     state.unlink()
-    if left is not None:
-        state.write_bytes(left)
     way = r"study\.run with its definition and --folder .* makes it anew from the runs"
     assert re.search(way, told(Study.open, whole.folder))
-    said = printed(capsys, main, "smoke", "--folder", whole.folder)
-    assert ": it is made anew from the folders of the runs\n" in said and "8 runs: 8 finished" in said
-    aside = whole.folder / "study.sqlite3.damaged-1"
-    assert aside.read_bytes() == left if left is not None else not aside.exists()
     (whole.folder / "study.toml").unlink()  # the configs of the runs alone tell which study it is
-    state.unlink()
     assert "8 runs: 8 finished" in printed(capsys, main, "smoke", "--folder", whole.folder)
 
 
@@ -214,8 +212,8 @@ def test_a_damaged_run_of_a_study_stops_no_other(whole: Study, tmp_path: Path) -
 @pytest.mark.parametrize(("name", "kind"), [("memories_tuning", "ppo"), ("published_switches", "q_network")])
 def test_runs_of_matched_widths_and_of_a_gpu_are_known_again(tmp_path: Path, name: str, kind: str) -> None:
     source = SMOKE.with_name(name)
-    found = offered(tmp_path, kind, expand(read_definition(name)), [source])
-    assert {name for name, run, *_ in found if run} == set(open_source(source).recorded or ())
+    found = candidates(tmp_path, kind, expand(read_definition(name)), [source])
+    assert {each.name for each in found if each.run} == set(open_source(source).recorded or ())
 
 
 @pytest.mark.parametrize("name", ['"', "we'ird \"q\\x", "größe"])
@@ -241,11 +239,11 @@ def test_any_folder_may_be_taken_to_and_from_and_stays_out_of_records(tmp_path: 
 def test_a_finished_run_stays_finished_without_its_checkpoint_but_not_without_its_numbers(whole: Study) -> None:
     first = whole.runs()[0]
     (first.folder / "metrics.jsonl").write_text("")
-    assert [run.name for run in open_runs(whole, keep_replay=False)] == [first.name]
+    assert [run.name for run in unfinished_runs(whole, keep_replay=False)] == [first.name]
     (first.folder / "metrics.jsonl").unlink()
-    assert "is missing" in [open_runs(whole, keep_replay=False), whole.runs()[0].error][1]
+    assert "is missing" in [unfinished_runs(whole, keep_replay=False), whole.runs()[0].error][1]
 
 
 def test_a_study_is_no_source_of_itself_and_a_folder_is_none(whole: Study, tmp_path: Path) -> None:
     for source, words in ((whole.folder, "is the study itself"), (tmp_path, "is no study")):
-        assert words in told(take_over, whole, [], [source], print)
+        assert words in told(take_finished_runs, whole, [], [source], print)

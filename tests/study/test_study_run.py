@@ -27,11 +27,11 @@ from dqn_memory.study import store
 from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import collect
 from dqn_memory.study.definition import expand, read_definition
-from dqn_memory.study.gather import gather
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import main
-from dqn_memory.study.runner import Drive, Processes, device_slots
-from dqn_memory.study.store import RunState, Study, finished, last_step
+from dqn_memory.study.run_record import finished, last_step
+from dqn_memory.study.runner import Processes, Scheduler, device_slots
+from dqn_memory.study.store import RunState, Study
 
 TESTS = Path(__file__).resolve().parent
 TINY = """
@@ -287,8 +287,8 @@ def test_a_second_study_run_is_refused(study, tmp_path):
     folder = tmp_path / "study"
     process = start(study, folder, "--workers", "1")
     wait_for_lines(folder, 1, process)
-    assert "is being carried out already, by process" in carry_out(study, folder, code=2)
-    assert Study.open(folder).lives
+    assert "is being run already, by process" in carry_out(study, folder, code=2)
+    assert Study.open(folder).is_running
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
 
@@ -335,13 +335,13 @@ def test_shares_of_accelerators(monkeypatch):
 
 
 def test_a_further_checkpoint_gives_a_killed_run_its_retries_back(tmp_path):
-    drive, run = Drive(*[None] * 3, retries=1, say=print), RunState("a", {}, "stopped", tmp_path, 9)
+    drive, run = Scheduler(*[None] * 3, retries=1, say=print), RunState("a", {}, "stopped", tmp_path, 9)
     (tmp_path / "checkpoints").mkdir()
     found = []
     for step in (1, 1, 2, 2):
         content = {"content": {"step": step, "metrics_bytes": 0}}
         (tmp_path / "checkpoints" / "manifest.json").write_text(json.dumps(content))
-        found.append(drive._worth_another(run))
+        found.append(drive._may_retry(run))
     assert found == [True, False, True, False]
 
 
@@ -392,9 +392,7 @@ def test_a_world_models_study_shows_what_its_tokens_attend_to(tmp_path):
     assert "What the tokens of one window" in pages[0] and "causal in CartPole-v1, seed 1; the episode had" in pages[0]
     pictures = {path.stem for path in (kept / "report" / "pictures").glob("attention-*.png")}
     assert pictures == {"attention-cartpole-v1-causal-seed-1"}  # the recurrent form has no attention
-    one, *_ = collect(open_source(folder)).entries
-    (alone,) = collect(gather([one.run.folder], "one run")).entries
-    assert alone.parameters == one.parameters and one.parameters
+    assert all(entry.parameters for entry in collect(open_source(folder)).entries)
 
 
 def test_a_study_that_needs_gpus_leaves_nothing_where_there_is_none(

@@ -9,9 +9,9 @@ import numpy as np
 
 from dqn_memory.runs.backend import FACT as BACKEND
 from dqn_memory.runs.settings import flag_names
-from dqn_memory.study.archive import LOSSES
 from dqn_memory.study.collect import ACTING, Data, FinishedRun
 from dqn_memory.study.page import Section, section
+from dqn_memory.study.run_record import LOSSES
 from dqn_memory.study.run_summary import FINALS
 from dqn_memory.study.statistics import Floats
 
