@@ -8,7 +8,7 @@ Q-values; it sees only differences between the observation and its replacements.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from dqn_memory.network import QNetwork
 from dqn_memory.runs.settings import Bounds
 from envs.spaces import Array
 
-Occlusion = Literal["resampled", "neutral"]
 ROUNDING = 1e-6  # changes of Q up to this share of its spread count as none
 COPIED = 2**13  # observations held at once, in copies of windows that have one replaced
 
@@ -33,10 +32,8 @@ class RecallConfig:
 
     moments: Annotated[int, Bounds(1)] = 12
     """Decisions of each episode, evenly spaced over its steps."""
-    occlusion: Occlusion = "resampled"
-    """Replacement of an observation: others of the same episodes, or the most frequent one (the mean, of numbers)."""
     resamples: Annotated[int, Bounds(1)] = 2
-    """Replacements drawn for each decision and distance (resampled occlusion only)."""
+    """Replacements of an observation that are drawn for each decision and distance."""
 
 
 @dataclass(frozen=True)
@@ -136,14 +133,7 @@ def gradients(network: QNetwork, given: Windows) -> Tensor:
 
 
 def substitutes(pool: Tensor, config: RecallConfig, draws: torch.Generator, rows: int) -> Iterator[Tensor]:
-    """Yield replacements (B, ...) of observations from a pool (M, ...), as many as the config says.
-
-    The neutral replacement has each component's most frequent value, or the mean of real numbers.
-    """
-    if config.occlusion == "neutral":
-        usual = pool.mean(0) if pool.dtype.is_floating_point else pool.mode(0).values
-        yield usual.expand(rows, *usual.shape)
-        return
+    """Draw replacements (B, ...) of observations from a pool (M, ...), as many times as the config says."""
     for _ in range(config.resamples):
         yield pool[torch.randint(len(pool), (rows,), generator=draws).to(pool.device)]
 

@@ -161,10 +161,10 @@ def test_the_script_on_a_bidirectional_network_with_priors(tmp_path, capsys):
 
 def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
     run = trained(tmp_path / "run", "--time-limit", "20", env="POMDP/HeavenHell-v0")
-    text, facts = inspected(capsys, run, "--initial", "1", "--no-frames", "--occlusion", "neutral", episodes=1)
+    text, facts = inspected(capsys, run, "--initial", "1", "--no-frames", episodes=1)
     assert "hindsight (causal)" in text and facts["hindsight"]["largest"] == 0
     assert set(facts["discrepancy"]["gap"]) == {0.0}
-    assert facts["initial"] == 1 and facts["recall"]["config"]["occlusion"] == "neutral"
+    assert facts["initial"] == 1 and facts["recall"]["config"] == {"moments": 4, "resamples": 2}
     assert facts["pictures"] == ["attention_layer_0.png", "q_values.png", "recall.png"]
     for wrong in ("2", "-1"):
         assert "0 .. 1" in refused(capsys, [str(run), "--initial", wrong], main)
