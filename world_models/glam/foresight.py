@@ -12,12 +12,11 @@ from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.seeding import Streams, generator
 from envs.spaces import Array
 from envs.tables import Table
-from world_models.distributions import upcast
+from world_models.distributions import kl, upcast
 from world_models.evaluation import EvalEnvironments
 from world_models.glam.acting import GlamAgent
 from world_models.glam.config import MemoryKind
 from world_models.glam.imagination import Context, make_memory
-from world_models.glam.learner import kl
 from world_models.glam.model import GlamModel
 from world_models.settings import training_signal
 
