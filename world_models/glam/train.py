@@ -2,8 +2,8 @@
 
 This file is the algorithm. From top to bottom: a run and its loop (act in N environments, store, update the world
 model, imagine, update the actor-critic), the losses and the update of the world model, those of the actor-critic, the
-optimisers, and how an engine executes the updates. All training scripts share `dqn_memory.runs.trainer`: state, logging,
-resume. `--resume RUN` continues a run.
+optimisers, and how an engine executes the updates. All training scripts share `dqn_memory.runs.trainer`: state,
+logging, resume. `--resume RUN` continues a run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from dqn_memory.runs.seeding import generator, seed_dropout
 from dqn_memory.runs.trainer import set_learning_rate
 from world_models.distributions import cross_entropy, entropy, kl, masked_mean, symlog_code, upcast
 from world_models.evaluation import WorldModelTrainer
-from world_models.glam.acting import GlamAgent, PolicyScore, build_glam, check_frames, chosen_ways, make_player
+from world_models.glam.acting import GlamAgent, PolicyScore, build_glam, check_frames, evaluation_modes, make_player
 from world_models.glam.agent import ActorCritic, lambda_return
 from world_models.glam.config import ActorCriticConfig, Engine, GlamConfig, GlamLearnerConfig, GlamModelConfig
 from world_models.glam.imagination import Noise, Rollouts, StartFrom, encode_context, imagine
@@ -163,9 +163,9 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         return GlamAgent(self.model, self.agent, self.config, self.steps, self.backend)
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> PolicyScore:
-        """Play episodes in the ways that the config names."""
-        ways = chosen_ways(self.config.evaluation.policy)
-        first, *other = self.evaluation_scores(ways, final, reset_memory).values()
+        """Play episodes in the modes that the config names."""
+        modes = evaluation_modes(self.config.evaluation.policy)
+        first, *other = self.evaluation_scores(modes, final, reset_memory).values()
         return PolicyScore(**vars(first), greedy=other[0] if other else None)
 
     def networks(self) -> dict[str, nn.Module]:
