@@ -97,7 +97,9 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         self.player = make_player(self.model, self.agent, num_envs, self.config.collection.act_before_observing)
 
     def iterate(self) -> None:
+        """Take one step in every environment, store it, then make the updates that are due."""
         collection, num_envs = self.config.collection, self.fleet.num_envs
+
         # act
         if self.steps < collection.learning_starts:
             action = torch.randint(self.fleet.num_actions, (num_envs,), generator=self.acting, device=self.device)
@@ -114,7 +116,7 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         self.iterations += 1
         self.stats.count_episodes(step)
 
-        # learn
+        # update the world model, then the actor-critic in imagined rollouts
         if self.replay.drawable(self.config.model.batch_length):
             for _ in range(collection.updates("model", self.iterations, self.iterations, num_envs)):
                 self.learn_model()

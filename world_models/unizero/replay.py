@@ -61,9 +61,10 @@ class SequenceReplay(Ring):
         self.sequence_length = horizon + lookahead
         columns = config.capacity // num_envs
         if columns < self.sequence_length + history + 1:
+            least = num_envs * (self.sequence_length + history + 1)
             raise UserError(
-                f"--capacity {config.capacity} is too small: {num_envs} environments with sequences of {self.sequence_length} "
-                f"steps and {history} steps of history need at least {num_envs * (self.sequence_length + history + 1)}"
+                f"--capacity {config.capacity} is too small: {num_envs} environments with sequences of "
+                f"{self.sequence_length} steps and {history} steps of history need at least {least}"
             )
         super().__init__(columns, num_envs, device)
         self.config, self.spec, self.num_actions = config, spec, num_actions
