@@ -103,7 +103,8 @@ def draw_pictures(folder: Path, found: InspectedRun) -> list[Path]:
     form = f"{model.prior.kind} prior" if model.dynamics == "transformer" else f"{model.dynamics} dynamics"
     about = f"{found.config.environment.env}, {form}, checkpoint of step {found.step:,}"
     title = f"Steps {found.shown.start} to {found.shown.stop - 1} of {len(seen)}\n{about}"
-    caption = "\n".join(error_lines(found.errors)[:2])
+    error = found.errors["reward_mean_absolute"]
+    caption = f"reward: mean |error| {error:.3g} over all steps (rewards spread by {found.errors['reward_spread']:.3g})"
     steps = seen[found.shown]
     figures["trajectory.png"] = model_plots.trajectory(steps, title, found.names, caption, found.shown.start)
     if found.values:
@@ -118,25 +119,6 @@ def draw_pictures(folder: Path, found: InspectedRun) -> list[Path]:
         title = f"Attention over steps {first} to {found.window.stop - 1}\n{about}"
         figures["attention.png"] = plots.plot_token_maps(found.maps, title, first)
     return [plots.save(figure, folder / name) for name, figure in figures.items()]
-
-
-def error_lines(found: dict[str, Any]) -> list[str]:
-    """Describe all errors, a line each: of rewards, latents, values and the search."""
-    value = "value: not measured, as the episode has no end among these steps"
-    if found["value_mean_absolute"] is not None:
-        value = (
-            f"value: mean |error| {found['value_mean_absolute']:.3g} over {found['value_steps']} steps "
-            f"(returns spread by {found['value_spread']:.3g})"
-        )
-    return [
-        f"reward: mean |error| {found['reward_mean_absolute']:.3g}, largest {found['reward_largest']:.3g} over all "
-        f"{found['steps']} steps (rewards spread by {found['reward_spread']:.3g})",
-        f"next latent: {found['latent_divergence']:.3g} nats a group from what was seen "
-        f"({found['latent_divergence_unchanged']:.3g} if nothing were to change)",
-        value,
-        f"search: {found['search_divergence']:.3g} nats from the policy before it, "
-        f"which prefers the same action at {found['search_agreement']:.0%} of the steps",
-    ]
 
 
 def report_facts(found: InspectedRun, seed: int, pictures: list[str]) -> dict[str, Any]:
@@ -179,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_atomic(folder / name, json.dumps(content, indent=1).encode())
         written.append(folder / name)
     say(f"{run} at step {found.step:,}: {len(found.seen)} steps, return {found.seen.episode_return[-1]:.2f}")
-    say("\n".join(error_lines(found.errors)))
+    say("\n".join(f"{name}: {value:.3g}" for name, value in found.errors.items() if value is not None))
     say("\n".join(f"wrote {path}" for path in written))
 
 
