@@ -23,7 +23,7 @@ from envs.fleet import make_fleet
 
 C = TypeVar("C", bound=Any)
 RECALL_EPISODES, RECALL_STEPS = 4, 100  # that the recall distance of a trained agent is measured in
-DIRECTION = re.compile(r"layers\.(\d+)\..*\.(ahead|behind)\.weight_hh_l0$")  # of a layer that reads both ways
+DIRECTION = re.compile(r"layers\.(\d+)\..*\.(ahead|behind)\.weight_hh_l0$")  # of a bidirectional layer
 
 
 class NetworkTrainer(Trainer[C]):
@@ -35,7 +35,7 @@ class NetworkTrainer(Trainer[C]):
     explorer: Explorer
 
     def build_networks(self, averaged: bool) -> None:
-        """Build the online network, and its average, which evaluations play and a checkpoint offers as the agent."""
+        """Build the online network and its average, which is evaluated and is the agent of a checkpoint."""
         self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
         self.network = self.build_network()
         self.evaluated = self.build_network().requires_grad_(False) if averaged else self.network
@@ -56,10 +56,10 @@ class NetworkTrainer(Trainer[C]):
         epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}
         return super().scalars() | epsilon | self.network.memory_scalars()
 
-    def moved(self) -> dict[str, float]:
-        """Compare the recurrent weights of layers that read both ways with their first values, relative to these.
+    def recurrent_change(self) -> dict[str, float]:
+        """Measure how far training took the recurrent weights of bidirectional layers, relative to their first values.
 
-        A backward recurrence that is only ever one step long keeps them.
+        The change is 0 in a backward recurrence that is only ever one step long.
         """
         now, first = (dict(network.named_parameters()) for network in (self.network, self.build_network()))
         found = {(name, match[1], match[2]) for name in now if (match := DIRECTION.search(name))}
@@ -69,17 +69,17 @@ class NetworkTrainer(Trainer[C]):
         }
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
-        """Play episodes with the evaluation stream's own seed for this step."""
+        """Play episodes, seeded by the evaluation stream and this step."""
         config = self.config.evaluation
         episodes = config.final_episodes if final else config.episodes
         setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory)
         return evaluate(self.evaluated, setup, episodes, self.evaluation_seed(final))
 
     def final_scalars(self) -> dict[str, float]:
-        """Measure what acting costs, what learning moved, and how far back the agent looks."""
+        """Measure the cost of acting, the change of recurrent weights, and how far back the agent remembers."""
         setup, training = self.config.eval_setup(self.device), self.evaluated.training
         self.evaluated.eval()
-        found = acting_cost(self.evaluated, setup) | self.moved()
+        found = acting_cost(self.evaluated, setup) | self.recurrent_change()
         if self.config.evaluation.memory_ablation and self.spec.kind != "image":  # pictures would take minutes
             found["final/recall_distance"] = float(self.recall(setup).distance)
         self.evaluated.train(training)
@@ -123,7 +123,7 @@ class NetworkTrainer(Trainer[C]):
 
 
 def averaging(decay: float, updates: int) -> float:
-    """Compute the average's decay at update number `updates`: less early on, to forget the first weights."""
+    """Compute the average's decay at update number `updates`; it is lower at first, to forget the first weights."""
     return min(decay, (1 + updates) / (10 + updates))
 
 

@@ -59,7 +59,7 @@ class RolloutConfig:
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=256))
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
-    learner: Any = None
+    learner: Any = None  # of a class of its own in each script
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
     evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))
