@@ -12,10 +12,9 @@ from dqn_memory.runs.settings import read_config
 from world_models.glam.agent import ActorCritic
 from world_models.glam.config import ActorCriticConfig, Engine, GlamConfig, GlamLearnerConfig, GlamModelConfig
 from world_models.glam.imagination import Noise
-from world_models.glam.learner import adam, losses
 from world_models.glam.model import GlamModel
 from world_models.glam.replay import FrameBatch
-from world_models.glam.train import main, make_execution
+from world_models.glam.train import adam, main, make_execution, model_losses
 
 ACTIONS, SCREEN = 3, 8
 PRESETS = {name: read_config(GlamConfig, f"glam/{name}").model for name in ("paper", "code", "fast")}
@@ -93,7 +92,7 @@ def batch(rows: int = 3, time: int = 12, seed: int = 0) -> tuple[FrameBatch, tor
 
 def loss(net: GlamModel, data: FrameBatch, noise: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """The loss of a batch, and its parts."""
-    return losses(net.predictions(data, noise), data, net.config)
+    return model_losses(net.predictions(data, noise), data, net.config)
 
 
 def model_batch(seed: int = 0, device: str = "cpu") -> Any:

@@ -31,7 +31,7 @@ from envs.machine import benchmark_facts
 from envs.tables import Table, origin, publish
 from world_models.glam.config import MemoryKind
 from world_models.glam.train import GlamTrainer
-from world_models.unizero.config import UniZeroConfig as UniZeroConfig
+from world_models.unizero.config import UniZeroConfig
 from world_models.unizero.train import UniZeroTrainer
 
 MODULE = "world_models.benchmark"

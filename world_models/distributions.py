@@ -112,6 +112,11 @@ def entropy(logits: Tensor) -> Tensor:
     return -(logs.exp() * logs).sum(-1)
 
 
+def kl(p: Tensor, q: Tensor) -> Tensor:
+    """Compute the KL in nats, summed over the categoricals, of log-probabilities (..., G, C): (...)."""
+    return (p.exp() * (p - q)).sum((-2, -1))
+
+
 def unimix(logits: Tensor, share: float = 0.01) -> Tensor:
     """Normalised logits of a categorical mixed with `share` of the uniform one (Hafner et al. 2023)."""
     if share == 0:  # the logarithm of a probability that has become 0 would be -inf

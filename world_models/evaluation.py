@@ -60,8 +60,8 @@ class EvalEnvironments:
 class EvaluatedAgent(ABC, Generic[C]):
     """An agent of a world model that acts without learning: that of a training run, or that of a checkpoint."""
 
-    ways: ClassVar[tuple[str, ...]] = ("",)
-    """How actions can be chosen; the first way is that of training, where there are several."""
+    modes: ClassVar[tuple[str, ...]] = ("",)
+    """How actions can be chosen, that of training first; one without a name where there is one."""
     config: C
     step: int
     backend: Choice | None = None
@@ -72,7 +72,7 @@ class EvaluatedAgent(ABC, Generic[C]):
         """Load the agent of a run's latest checkpoint; nothing is written."""
 
     @abstractmethod
-    def policy(self, num_envs: int, random: torch.Generator, forgets: bool = False, way: str = "") -> Policy:
+    def policy(self, num_envs: int, random: torch.Generator, forgets: bool = False, mode: str = "") -> Policy:
         """Make the policy of N episodes; with `forgets` it remembers nothing from one step to the next."""
 
     @abstractmethod
@@ -84,17 +84,17 @@ class EvaluatedAgent(ABC, Generic[C]):
         """Describe the agent in words, and by facts for programs."""
 
     def chosen(self, options: EvaluationOptions) -> tuple[Self, tuple[str, ...]]:
-        """Apply the options of `evaluate` that only some agents have; returns the ways to choose actions, too."""
-        return self, self.ways
+        """Apply the options of `evaluate` that only some agents have; returns the modes, too."""
+        return self, self.modes
 
     def scores(
-        self, environments: EvalEnvironments, ways: tuple[str, ...], num_envs: int, episodes: int, seed: int
+        self, environments: EvalEnvironments, modes: tuple[str, ...], num_envs: int, episodes: int, seed: int
     ) -> dict[str, Score]:
-        """Play the same first episodes of each of N environments in every way."""
+        """Play the same first episodes of each of N environments in each of these modes."""
         forgets = environments.reset_memory
         return {
-            way: environments.play(partial(self.policy, forgets=forgets, way=way), num_envs, episodes, seed)
-            for way in ways
+            mode: environments.play(partial(self.policy, forgets=forgets, mode=mode), num_envs, episodes, seed)
+            for mode in modes
         }
 
 
@@ -107,24 +107,24 @@ class WorldModelTrainer(Trainer[C]):
     def evaluated_agent(self) -> EvaluatedAgent[C]:
         """Give the agent as it is now."""
 
-    def evaluation_scores(self, ways: tuple[str, ...], final: bool, reset_memory: bool) -> dict[str, Score]:
+    def evaluation_scores(self, modes: tuple[str, ...], final: bool, reset_memory: bool) -> dict[str, Score]:
         """Play episodes with the evaluation stream's own seed for this step, more of them at the end of a run."""
         config, environments = self.config.evaluation, EvalEnvironments.of(self.config, self.device, reset_memory)
         episodes = config.final_episodes_per_env if final else config.episodes_per_env
         return self.evaluated_agent().scores(
-            environments, ways, config.num_eval_envs, episodes, self.evaluation_seed(final)
+            environments, modes, config.num_eval_envs, episodes, self.evaluation_seed(final)
         )
 
     @classmethod
     def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
         """Evaluate the agent of a run's latest checkpoint."""
         device = WorldModelComputeConfig(options.device, options.threads).start()
-        agent, ways = cls.agent_class.load(run, device).chosen(options)
+        agent, modes = cls.agent_class.load(run, device).chosen(options)
         environments = EvalEnvironments.of(agent.config, device, options.reset_memory, options.env)
         if options.env is not None:
             agent.check(environments)
         num_envs, episodes = options.num_eval_envs or 20, options.episodes_per_env or 5
-        scores = agent.scores(environments, ways, num_envs, episodes, options.seed)
+        scores = agent.scores(environments, modes, num_envs, episodes, options.seed)
         words, facts = agent.description()
         return Evaluation(agent.step, words, environments.env, environments.env_kwargs, scores, facts, agent.backend)
 
@@ -133,8 +133,8 @@ class WorldModelTrainer(Trainer[C]):
         """Read the policy of a run's latest checkpoint; `seed` is of its random numbers."""
         agent = cls.agent_class.load(run, device)
 
-        def start(num_envs: int, way: str = cls.agent_class.ways[0]) -> Policy:
-            return agent.policy(num_envs, generator(Streams.spawn(seed).exploration, device), way=way)
+        def start(num_envs: int, mode: str = cls.agent_class.modes[0]) -> Policy:
+            return agent.policy(num_envs, generator(Streams.spawn(seed).exploration, device), mode=mode)
 
-        ways: Mapping[str, Callable[[int], Policy]] = {way: partial(start, way=way) for way in agent.ways if way}
-        return LoadedPolicy(agent.config, agent.config.env_kwargs(training=False), agent.step, device, start, ways)
+        modes: Mapping[str, Callable[[int], Policy]] = {mode: partial(start, mode=mode) for mode in agent.modes if mode}
+        return LoadedPolicy(agent.config, agent.config.env_kwargs(training=False), agent.step, device, start, modes)

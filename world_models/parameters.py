@@ -30,10 +30,10 @@ from world_models.glam import acting
 from world_models.glam.agent import ActorCritic
 from world_models.glam.config import FORMS, GlamConfig
 from world_models.glam.layers import TransformerLayer
-from world_models.glam.learner import losses
 from world_models.glam.model import GlamModel as GlamModel
 from world_models.glam.replay import FrameBatch
 from world_models.glam.sequences import Direct, LocalMamba
+from world_models.glam.train import model_losses
 from world_models.unizero import networks
 from world_models.unizero.config import UniZeroModelConfig
 from world_models.unizero.networks import UniZeroModel
@@ -194,7 +194,7 @@ def unreached(model: GlamModel, probe: int = 8) -> set[str]:
         first=(step == 0) | (step == 2),
     )
     model.train().zero_grad()
-    losses(model.predictions(batch, model.noise((1, probe), source)), batch, floorless)[0].backward()
+    model_losses(model.predictions(batch, model.noise((1, probe), source)), batch, floorless)[0].backward()
     return {name for name, p in model.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
 
 

@@ -22,7 +22,7 @@ class WorldModelComputeConfig(common.ComputeConfig):
     """Where and how tensors are computed."""
 
     tf32: bool = False
-    """Multiply float32 with TF32 on a GPU, in convolutions too: several times faster, with 10 bits of mantissa."""
+    """Multiply float32 with TF32 on a GPU: several times faster, with 10 bits of mantissa."""
 
 
 def place(model: Model, device: torch.device | str) -> Model:
@@ -45,12 +45,11 @@ class WorldModelEvaluationConfig:
     final_episodes_per_env: Annotated[int, Bounds(1, 10**9)] = 5
     """The same for the last evaluation."""
     max_episode_steps: Annotated[int, Bounds(1)] | None = None
-    """Steps after which an evaluation cuts an episode, if the environment's own limit is not lower (None: that one)."""
+    """Steps after which an evaluation cuts an episode (None: the environment's own limit)."""
     stop_at_return: float | None = None
-    """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
-    plays other episodes, so it does not inherit the luck of the one that ended the run."""
+    """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps)."""
     memory_ablation: bool = False
-    """Evaluate the final agent once more without its memory: it forgets everything before each step."""
+    """Evaluate the final agent once more without its memory."""
 
 
 def training_signal(step: Step, collection: Any) -> tuple[Tensor, Tensor]:

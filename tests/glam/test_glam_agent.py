@@ -8,10 +8,10 @@ import torch
 from glam_models import golden
 
 from world_models.distributions import symlog_code
-from world_models.glam.agent import ReturnScale, lambda_return, losses, percentile, update
+from world_models.glam.agent import ReturnScale, lambda_return, percentile
 from world_models.glam.config import HorizonConfig
 from world_models.glam.imagination import Rollouts
-from world_models.glam.learner import adam
+from world_models.glam.train import adam, agent_losses, update_agent
 
 H, B, Z, D = 5, 40, 12, 8
 
@@ -37,7 +37,7 @@ def test_the_loss_is_what_the_equations_say(form):
     with torch.no_grad():
         for parameter in agent.slow_critic.parameters():
             parameter *= 1.2
-    total, metrics = losses(agent, seen)
+    total, metrics = agent_losses(agent, seen)
     code = symlog_code(41)
     features = torch.cat((seen.sample, seen.h), -1)
     logits, slow = agent.critic(features), agent.slow_critic(features)
@@ -67,7 +67,7 @@ def test_every_trained_parameter_gets_a_gradient_and_moves():
     agent, seen = glam_models.agent(), imagined()
     before = copy.deepcopy(agent)
     assert torch.equal(*(agent.values(seen.features(), slow=slow)[1] for slow in (False, True)))
-    metrics = update(agent, adam(agent, agent.config), seen)
+    metrics = update_agent(agent, adam(agent, agent.config), seen)
     for (name, ours), old in zip(agent.named_parameters(), before.parameters(), strict=True):
         assert not torch.equal(ours, old), name
         assert name.startswith("slow_critic") == (ours.grad is None), name
@@ -83,7 +83,7 @@ def test_bfloat16_networks_give_float32_numbers():
     agent = glam_models.agent(bfloat16=True).float()
     seen = imagined()
     narrow = Rollouts(seen.sample.float(), seen.h.float(), seen.action, seen.reward.float(), seen.terminated)
-    total, metrics = losses(agent, narrow)
+    total, metrics = agent_losses(agent, narrow)
     assert total.dtype == torch.float32
     assert all(each.dtype == torch.float32 for each in metrics.values())
     assert agent.values(narrow.features())[0].dtype == torch.bfloat16

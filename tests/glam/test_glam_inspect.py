@@ -19,7 +19,7 @@ from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import parse
 from world_models.evaluation import EvalEnvironments
 from world_models.glam import foresight, plots
-from world_models.glam.acting import GlamAgent, Player, PolicyScore, build_glam, chosen_ways
+from world_models.glam.acting import GlamAgent, Player, PolicyScore, build_glam, evaluation_modes
 from world_models.glam.config import GlamConfig
 from world_models.glam.foresight import (
     MEASURES,
@@ -206,7 +206,7 @@ SHORT = ("--num-eval-envs", "2", "--episodes-per-env", "2")
 def played(config, rows=3, quota=2, seed=5):
     device = torch.device("cpu")
     agent, environments = GlamAgent(*build_glam(config, 3, 0, device), config, 0), EvalEnvironments.of(config, device)
-    return agent.scores(environments, chosen_ways(config.evaluation.policy), rows, quota, seed)
+    return agent.scores(environments, evaluation_modes(config.evaluation.policy), rows, quota, seed)
 
 
 def tiny(**changes):
@@ -222,7 +222,7 @@ def test_every_world_plays_its_quota_by_the_seed_and_sampling_is_not_greedy():
     assert (sampled.lengths == 6).all() and set(sampled.returns) <= {-2.0, 0.0, 2.0}
     assert (sampled.success == (sampled.returns == 2)).all()
     assert sampled.scalars() == again["sampled"].scalars() and greedy.scalars() == again["greedy"].scalars()
-    assert any(not np.array_equal(first[way].returns, other[way].returns) for way in first)
+    assert any(not np.array_equal(first[mode].returns, other[mode].returns) for mode in first)
     both = PolicyScore(**vars(sampled), greedy=greedy).scalars()
     assert both["eval/greedy_episodic_return"] == greedy.returns.mean()
     alone = played(tiny(policy="greedy", max_episode_steps=None))

@@ -8,9 +8,9 @@ import torch
 from glam_models import PRESETS, TOLERANCE, batch, close, config, golden, loss, model, steps
 from torch.nn import functional as F
 
-from world_models.distributions import cross_entropy, masked_mean, symlog_code, unimix
+from world_models.distributions import cross_entropy, kl, masked_mean, symlog_code, unimix
 from world_models.glam.config import FORMS, GlamLearnerConfig, GlamModelConfig, LossConfig
-from world_models.glam.learner import adam, floored_kl, kl, reconstruction, trained_positions, update
+from world_models.glam.train import adam, floored_kl, reconstruction, trained_positions, update_model
 from world_models.parameters import unreached
 
 
@@ -129,7 +129,7 @@ def test_learning_lowers_the_loss():
     net, (data, noise) = model().float(), batch()
     config = GlamLearnerConfig(learning_rate=3e-3)
     optimizer = adam(net, config)
-    losses = [float(update(net, optimizer, config, data, noise.float())["losses/total"]) for _ in range(30)]
+    losses = [float(update_model(net, optimizer, config, data, noise.float())["losses/total"]) for _ in range(30)]
     assert losses[-1] < 0.7 * losses[0]
 
 

@@ -21,8 +21,7 @@ from world_models.glam.config import (
     GlamLearnerConfig,
     GlamModelConfig,
 )
-from world_models.glam.learner import adam, update
-from world_models.glam.train import GlamTrainer, main
+from world_models.glam.train import GlamTrainer, adam, main, update_model
 
 
 @pytest.mark.parametrize(("form", "memory"), list(zip(FORMS, ("window", "carried") * 3, strict=True)))
@@ -157,7 +156,7 @@ def test_the_gradient_is_clipped_and_frozen_weights_stay(monkeypatch):
     config = GlamLearnerConfig(learning_rate=1e-3)
     optimizer = adam(model, config)
     before = {name: p.clone() for name, p in model.named_parameters()}
-    update(model, optimizer, config, *glam_models.model_batch())
+    update_model(model, optimizer, config, *glam_models.model_batch())
     for name, parameter in model.named_parameters():
         assert torch.allclose(parameter, before[name], atol=1e-10), name  # Adam's epsilon hides such small gradients
     assert not model.random_projection.weight.requires_grad

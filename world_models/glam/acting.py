@@ -146,7 +146,7 @@ def check_frames(fleet: Fleet, env: str, screen: int) -> None:
 class GlamAgent(EvaluatedAgent[GlamConfig]):
     """Draw actions from the policy, as in training, or take the most probable ones."""
 
-    ways = ("sampled", "greedy")
+    modes = ("sampled", "greedy")
     model: GlamModel
     actor_critic: ActorCritic
     config: GlamConfig
@@ -165,10 +165,10 @@ class GlamAgent(EvaluatedAgent[GlamConfig]):
         return cls(model.eval(), actor_critic.eval(), config, checkpoint.step, backend)
 
     def policy(
-        self, num_envs: int, random: torch.Generator, forgets: bool = False, way: str = "sampled"
+        self, num_envs: int, random: torch.Generator, forgets: bool = False, mode: str = "sampled"
     ) -> DrawnPolicy:
         """Make the policy of N episodes."""
-        return DrawnPolicy(self.player(num_envs), random, way == "greedy", forgets)
+        return DrawnPolicy(self.player(num_envs), random, mode == "greedy", forgets)
 
     def player(self, num_envs: int) -> Player:
         """Let the agent act in N environments."""
@@ -191,9 +191,9 @@ class GlamAgent(EvaluatedAgent[GlamConfig]):
 
     def chosen(self, options: EvaluationOptions) -> tuple[Self, tuple[str, ...]]:
         """Apply `--policy`."""
-        return self, chosen_ways(options.policy or "both")
+        return self, evaluation_modes(options.policy or "both")
 
 
-def chosen_ways(policy: str) -> tuple[str, ...]:
-    """List the ways to choose actions that `--policy` names."""
-    return GlamAgent.ways if policy == "both" else (policy,)
+def evaluation_modes(policy: str) -> tuple[str, ...]:
+    """List the modes that `--policy` names."""
+    return GlamAgent.modes if policy == "both" else (policy,)

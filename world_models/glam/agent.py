@@ -1,15 +1,13 @@
-"""The actor-critic that learns from imagined rollouts (Zhang et al. 2023, STORM, section 3.3, which GLAM keeps)."""
+"""The actor-critic that learns from imagined rollouts: its networks, its returns and their scale."""
 
 import copy
 
 import torch
 from torch import Tensor, nn
 
-from world_models.distributions import cross_entropy, entropy, symlog_code, upcast
+from world_models.distributions import symlog_code, upcast
 from world_models.glam.config import ActorCriticConfig
 from world_models.glam.encoder import mlp
-from world_models.glam.imagination import Rollouts
-from world_models.glam.learner import Metrics, descend
 
 
 class ActorCritic(nn.Module):
@@ -41,44 +39,6 @@ class ActorCritic(nn.Module):
 
     def _autocast(self, like: Tensor) -> torch.autocast:
         return torch.autocast(like.device.type, torch.bfloat16, enabled=self.config.bfloat16)
-
-
-def losses(agent: ActorCritic, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
-    """Compute policy gradient with baseline, entropy, and two cross-entropies of the critic, means over H x B steps.
-
-    - mean(log pi(a) sg((R - V) / max(1, S))) - entropy weight mean(H[pi]) + CE(V, sg(R)) + CE(V, sg(R_slow)), with R
-    the lambda returns of the critic and R_slow those of the slow critic (Hafner et al. 2023; STORM, eq. 9 to 11). Moves
-    the averages behind S by these returns.
-    """
-    config, features = agent.config, rollouts.features()  # (H + 1, B, Z + D)
-    logits, value = agent.values(features)
-    returns, slow_returns = (
-        lambda_return(rollouts.reward, each, rollouts.terminated, config.gamma, config.lam, config.returns)
-        for each in (value.detach(), agent.values(features, slow=True)[1])
-    )  # (H, B)
-    scale = agent.scale.update(returns)
-    advantage = (returns - value[:-1].detach()) / scale
-    policy = agent.policy(features[:-1])  # (H, B, A)
-    chosen = policy.log_softmax(-1).gather(-1, rollouts.action.unsqueeze(-1)).squeeze(-1)
-    parts = {
-        "losses/actor": -(chosen * advantage).mean(),
-        "losses/critic": cross_entropy(logits[:-1], agent.code.encode(returns)).mean(),
-        "losses/slow_critic": cross_entropy(logits[:-1], agent.code.encode(slow_returns)).mean(),
-    }
-    policy_entropy = entropy(policy).mean()
-    total = torch.stack(list(parts.values())).sum() - config.entropy_weight * policy_entropy
-    extra = {"agent/entropy": policy_entropy, "agent/return": returns.mean(), "agent/return_scale": scale}
-    return total, {name: each.detach() for name, each in (parts | extra).items()}
-
-
-def update(agent: ActorCritic, optimizer: torch.optim.Optimizer, rollouts: Rollouts) -> Metrics:
-    """Take one gradient step of actor and critic and move the slow critic; metrics stay on the device."""
-    total, metrics = losses(agent, rollouts)
-    norm = descend(total, agent, optimizer, agent.config.max_grad_norm)
-    with torch.no_grad():  # the slow critic moves towards the critic by its moving average
-        slow: list[Tensor] = list(agent.slow_critic.parameters())
-        torch._foreach_lerp_(slow, list(agent.critic.parameters()), 1 - agent.config.slow_decay)
-    return metrics | {"losses/agent": total.detach(), "grad/agent_norm": norm}
 
 
 def lambda_return(

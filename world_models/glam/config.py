@@ -92,11 +92,11 @@ class GlamModelConfig:
     attention_window: ClassVar[int] = 64  # positions that an attention layer sees, the current one included
 
     sequence: Form = "glam"
-    """What reads the latents: GLAM or one of the five other rows of the paper's Table 2."""
+    """The sequence module: GLAM's, or one of the five other rows of the paper's Table 2."""
     screen: int = 64
     """Pixels S of a square frame of three colours: a power of two, 8 or more."""
     channels: Annotated[int, Bounds(1)] = 32
-    """Channels of the first convolution; each of the log2(S / 4) convolutions has twice as many as the one before."""
+    """Channels of the first convolution; each later one has twice as many as the one before."""
     categoricals: Annotated[int, Bounds(1)] = 32
     """Categorical variables G of a latent."""
     classes: Annotated[int, Bounds(2)] = 32
@@ -112,7 +112,7 @@ class GlamModelConfig:
     post_norm: bool = True
     """LayerNorm between a mixer and its residual sum, as in Eq. 6 and 7; the released layers have none."""
     chained: bool = True
-    """False, as released: every layer of GMamba reads the same differences, and all but the last are dead."""
+    """--no-chained as released: every layer of GMamba reads the same differences, all but the last are dead."""
     attention_layers: Annotated[int, Bounds(1)] = 2
     """Layers of a Transformer (`storm`, `double_transformer`)."""
     heads: Annotated[int, Bounds(1)] = 8
@@ -122,24 +122,19 @@ class GlamModelConfig:
     bins: Annotated[int, Bounds(2)] = 255
     """Points of the two-hot code of rewards on symlog [-20, 20]."""
     prior_head: Literal["linear", "mlp"] = "linear"
-    """What predicts the next latent: `mlp` as in the paper, which gives no sizes, so it has those of the reward's head
-    (two hidden layers as wide as the features); `linear` as released, and in runs whose config lacks this setting. The
-    presets `paper` and `fast` have `mlp`."""
+    """Predicts the next latent: `mlp` as in the paper (presets `paper` and `fast`), `linear` as released."""
     variation_head: Literal["shared", "own"] = "shared"
     """`shared`: the prior's head predicts from the differences too (Eq. 10); `own`: a second head, as released."""
     variation_target: Literal["posterior", "random_projection"] = "posterior"
-    """`posterior`: see above; `random_projection`, as released: a random linear map, which never learns, of the
-    encoder's difference between two frames, read as logits."""
+    """`posterior`: see above; `random_projection` as released: a random map of the encoder's difference."""
     reset_at_episode_start: bool = True
     """Forget everything before an episode's first frame; the released windows run across episodes."""
     burn_in: int = 3
-    """Positions at the beginning of a training sequence that train no head because their past was cut off: 3 as in
-    Algorithm 1, 4 as released. Positions after an episode's first frame have their whole past and always train."""
+    """First positions of a sequence that train no head, unless an episode began there (3; 4 as released)."""
     batch_length: int = 64
-    """Frames of a training sequence: 64 in Table 3, 68 as released (of which 64 train the heads)."""
+    """Frames of a training sequence: 64 in Table 3, 68 as released."""
     imagination_memory: MemoryKind = "window"
-    """`window`: every imagined step reads exactly the last `context` frames anew; `carried`: the recurrent state
-    goes on from the context, which sees more of the past and costs less."""
+    """`window` reads the last `context` frames anew at each step; `carried` goes on from a recurrent state."""
     context: Annotated[int, Bounds(1)] = 16
     """Frames before an imagined rollout: 16 in Table 3, 8 as released."""
     acting_context: Annotated[int, Bounds(1)] = 16
@@ -236,8 +231,7 @@ class GlamReplayConfig:
     capacity: int = 100_000
     """Environment steps kept; rounded down to whole columns of all environments."""
     recent_windows: Annotated[int, Bounds(0)] = 0
-    """How many windows of every draw are the newest ones there are (5 in the released code; the paper
-    does not mention it); the others are drawn uniformly."""
+    """How many windows of every draw are the newest ones (5 in the released code)."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +241,7 @@ class ImaginationConfig:
     num_rollouts: Annotated[int, Bounds(1)] = 1024
     """Rollouts that an update of the agent imagines at once."""
     start_from: Literal["posterior", "prior"] = "posterior"
-    """Where they start: at a real frame (`posterior`), or, as released, at the model's prediction of the next one."""
+    """Rollouts start at a real frame (`posterior`), or at the model's prediction (`prior`, as released)."""
 
     def frames(self, context: int) -> int:
         """Return the length of the replay windows from which rollouts with `context` steps before them start."""
@@ -262,8 +256,7 @@ class HorizonConfig:
     """
 
     kind: Literal["stepped", "smooth"] = "stepped"
-    """`stepped` grows by `growth` at once every `growth_every` steps (the paper); `smooth` by 1, as often as that makes
-    the same slope (the released code, whose `maximum` is 48)."""
+    """`stepped` grows at once every `growth_every` steps (the paper); `smooth` by 1, in the same slope (released)."""
     start: Annotated[int, Bounds(1)] = 16
     """Imagined steps at the beginning."""
     growth: Annotated[int, Bounds(0)] = 8
@@ -287,8 +280,7 @@ class GlamCollectionConfig:
     learning_starts: Annotated[int, Bounds(0)] = 1024
     """Environment steps of random actions before the first update."""
     agent_starts: Annotated[int, Bounds(0)] = 0
-    """Environment steps before the agent's first update, where more than --learning-starts: rollouts of a model that
-    knows nothing yet teach nothing."""
+    """Environment steps before the agent's first update, where more than --learning-starts."""
     model_replay_ratio: Annotated[float, Bounds(0, 1e4)] = 1.0
     """Updates of the world model per environment step."""
     agent_replay_ratio: Annotated[float, Bounds(0, 1e4)] = 1.0
@@ -316,8 +308,7 @@ class GlamEvaluationConfig(WorldModelEvaluationConfig):
     """Evaluation of the policy."""
 
     policy: Literal["both", "sampled", "greedy"] = "both"
-    """`sampled` draws actions as in training, as paper and released code evaluate; `greedy` takes the most probable
-    ones. With `both` the sampled ones are the run's score, and the greedy ones are logged too."""
+    """`sampled` draws actions, as in training; `greedy` takes the most probable ones; `both` logs both."""
 
 
 @dataclass(frozen=True)
@@ -325,10 +316,9 @@ class GlamComputeConfig(WorldModelComputeConfig):
     """Where and how tensors are computed."""
 
     engine: Engine = "eager"
-    """How updates and imagination are executed; `cudagraph` captures them, on CUDA. Both compute the same function."""
+    """How updates and imagination are executed; `cudagraph` captures them, on CUDA."""
     backend: Backend = "auto"
-    """What the scan of a Mamba runs on (auto: simd on a CPU; on CUDA the first that works of triton, mamba_ssm and
-    torch). All compute the same function."""
+    """Backend of Mamba's scan (auto: simd on a CPU; on CUDA the first that works of triton, mamba_ssm, torch)."""
 
 
 @dataclass(frozen=True)
@@ -361,8 +351,7 @@ class GlamConfig:
     total_steps: Annotated[int, Bounds(1)] = 100_000
     """Environment steps of the run."""
     plugin: Repeatable = ()
-    """Modules imported first, which register environments of their own. One that a --config names is
-    imported only where this flag names it too."""
+    """Modules imported first, which register environments; a preset's needs this flag too."""
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Return keywords of the environment's constructor, with the time limit of training or of evaluations."""

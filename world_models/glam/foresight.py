@@ -13,12 +13,11 @@ from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.seeding import Streams, generator
 from envs.spaces import Array
 from envs.tables import Table
-from world_models.distributions import upcast
+from world_models.distributions import kl, upcast
 from world_models.evaluation import EvalEnvironments
 from world_models.glam.acting import GlamAgent
 from world_models.glam.config import MemoryKind
 from world_models.glam.imagination import Context, make_memory
-from world_models.glam.learner import kl
 from world_models.glam.model import GlamModel
 from world_models.settings import training_signal
 
@@ -64,7 +63,7 @@ def play_episode(agent: GlamAgent, seed: int, max_steps: int, greedy: bool) -> L
     device = next(agent.model.parameters()).device
     streams, setup = Streams.spawn(seed), EvalEnvironments.of(agent.config, device)
     fleet, numbers = setup.fleet(1, streams.worlds), generator(streams.exploration, device)
-    policy, first = agent.policy(1, numbers, way="greedy" if greedy else "sampled"), fleet.reset()
+    policy, first = agent.policy(1, numbers, mode="greedy" if greedy else "sampled"), fleet.reset()
     played = list(one_episode(play_steps(fleet, policy, first), max_steps))
     signals = [training_signal(each.step, agent.config.collection) for each in played]
     reward, terminated = (torch.cat(each).cpu() for each in zip(*signals, strict=True))

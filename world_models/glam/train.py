@@ -1,7 +1,9 @@
 """Train GLAM: `python -m world_models.glam.train --config glam/catch`.
 
-The algorithm is `GlamTrainer.iterate`: act in N environments, store, update the world model, imagine, update the agent.
-What all training scripts share (state, logging, resume) is in `dqn_memory.runs.trainer`; `--resume RUN` continues one.
+This file is the algorithm. From top to bottom: a run and its loop (act in N environments, store, update the world
+model, imagine, update the actor-critic), the losses and the update of the world model, those of the actor-critic, the
+optimisers, and how an engine executes the updates. All training scripts share `dqn_memory.runs.trainer`: state,
+logging, resume. `--resume RUN` continues a run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from dqn_memory.runs.backend import resolve_backend
@@ -17,58 +20,17 @@ from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout
+from world_models.distributions import cross_entropy, entropy, kl, masked_mean, symlog_code, upcast
 from world_models.evaluation import WorldModelTrainer
-from world_models.glam import agent as actor_critic
-from world_models.glam import learner
-from world_models.glam.acting import GlamAgent, PolicyScore, build_glam, check_frames, chosen_ways, make_player
-from world_models.glam.agent import ActorCritic
-from world_models.glam.config import Engine, GlamConfig, GlamLearnerConfig
+from world_models.glam.acting import GlamAgent, PolicyScore, build_glam, check_frames, evaluation_modes, make_player
+from world_models.glam.agent import ActorCritic, lambda_return
+from world_models.glam.config import ActorCriticConfig, Engine, GlamConfig, GlamLearnerConfig, GlamModelConfig
 from world_models.glam.imagination import Noise, Rollouts, StartFrom, encode_context, imagine
-from world_models.glam.learner import Metrics, adam
-from world_models.glam.model import GlamModel
+from world_models.glam.model import GlamModel, GlamPredictions
 from world_models.glam.replay import FrameBatch, FrameReplay
 from world_models.settings import training_signal
 
-
-class Execution(NamedTuple):
-    """The three things that a training run does between two steps of its environments."""
-
-    learn_model: Callable[[FrameBatch, Tensor], Metrics]  # with uniforms (B, T, G, C)
-    imagine: Callable[
-        [FrameBatch, Tensor, Noise], Rollouts
-    ]  # from windows of the replay, with uniforms for their latents
-    learn_agent: Callable[[Rollouts], Metrics]
-
-
-def make_execution(
-    engine: Engine,
-    model: GlamModel,
-    agent: ActorCritic,
-    adams: Sequence[Optimizer],
-    config: GlamLearnerConfig,
-    start: StartFrom,
-) -> Execution:
-    """Prepare updates and imagination for an engine; `cudagraph` needs CUDA and capturable optimisers.
-
-    Eager execution is the tested reference; captured graphs compute the same, as all that is random comes in as
-    tensors. Of imagination and the agent's updates only the graphs of the newest horizon are kept: each holds memory of
-    its own, and a schedule never comes back to a horizon.
-    """
-
-    def imagine_rollouts(seen: FrameBatch, encoding: Tensor, noise: Noise) -> Rollouts:
-        with config.autocast(encoding.device):
-            context = encode_context(model, seen.frames, seen.action, seen.first, encoding, start)
-            return imagine(model, agent.policy, context, noise, model.config.imagination_memory)
-
-    learn_model = partial(learner.update, model, adams[0], config)
-    learn_agent = partial(actor_critic.update, agent, adams[1])
-    if engine == "eager":
-        return Execution(learn_model, imagine_rollouts, learn_agent)
-    return Execution(
-        Captured(learn_model, (model,), adams[:1]),
-        Captured(imagine_rollouts, kept=1),
-        Captured(learn_agent, (agent,), adams[1:], kept=1),
-    )
+Metrics = dict[str, Tensor]
 
 
 class ModelStats(RunStats):
@@ -133,7 +95,9 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         self.player = make_player(self.model, self.agent, num_envs, self.config.collection.act_before_observing)
 
     def iterate(self) -> None:
+        """Take one step in every environment, store it, then make the updates that are due."""
         collection, num_envs = self.config.collection, self.fleet.num_envs
+
         # act
         if self.steps < collection.learning_starts:
             action = torch.randint(self.fleet.num_actions, (num_envs,), generator=self.acting, device=self.device)
@@ -150,7 +114,7 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         self.iterations += 1
         self.stats.count_episodes(step)
 
-        # learn
+        # update the world model, then the actor-critic in imagined rollouts
         if self.replay.drawable(self.config.model.batch_length):
             for _ in range(collection.updates("model", self.iterations, self.iterations, num_envs)):
                 self.learn_model()
@@ -199,9 +163,9 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         return GlamAgent(self.model, self.agent, self.config, self.steps, self.backend)
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> PolicyScore:
-        """Play episodes in the ways that the config names."""
-        ways = chosen_ways(self.config.evaluation.policy)
-        first, *other = self.evaluation_scores(ways, final, reset_memory).values()
+        """Play episodes in the modes that the config names."""
+        modes = evaluation_modes(self.config.evaluation.policy)
+        first, *other = self.evaluation_scores(modes, final, reset_memory).values()
         return PolicyScore(**vars(first), greedy=other[0] if other else None)
 
     def networks(self) -> dict[str, nn.Module]:
@@ -214,6 +178,173 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
     @classmethod
     def variant(cls, config: GlamConfig) -> str:
         return f"glam-{config.model.sequence}"
+
+
+# ---- the world model's losses (the paper's Eq. 8-10 and 12) and update -----------------------------------------------
+def model_losses(predicted: GlamPredictions, batch: FrameBatch, config: GlamModelConfig) -> tuple[Tensor, Metrics]:
+    """Compute the total loss, a scalar, and its parts; all are means over the positions that train."""
+    positions, pairs = trained_positions(batch.first, config)
+    weights, code = config.loss, symlog_code(config.bins)
+    logit = upcast(predicted.termination)
+    ended = batch.terminated.to(logit.dtype)
+    posterior, prior = predicted.posterior[:, 1:], predicted.prior[:, :-1]  # h_t predicts the latent of o_{t+1}
+    parts = {
+        "reconstruction": reconstruction(predicted.images, predicted.targets).mean(),
+        "reward": masked_mean(cross_entropy(predicted.reward, code.encode(batch.reward)), positions),
+        "termination": masked_mean(F.binary_cross_entropy_with_logits(logit, ended, reduction="none"), positions),
+        "dynamics": floored_kl(posterior.detach(), prior, pairs, weights.free_bits),
+        "representation": floored_kl(posterior, prior.detach(), pairs, weights.free_bits),
+    }
+    if predicted.variation is not None and predicted.variation_target is not None:
+        variation = predicted.variation[:, :-1]
+        parts["variation"] = floored_kl(predicted.variation_target, variation, pairs, weights.variation_free_bits)
+    total = torch.stack([getattr(weights, f"{name}_weight") * part for name, part in parts.items()]).sum()
+    metrics = {f"losses/{name}": part.detach() for name, part in parts.items()}
+    metrics["losses/kl"] = masked_mean(kl(posterior.detach(), prior.detach()), pairs)
+    return total, metrics | {"losses/total": total.detach()}
+
+
+def trained_positions(first: Tensor, config: GlamModelConfig) -> tuple[Tensor, Tensor]:
+    """Find the positions that train the heads (B, T), and those of them that predict the next latent (B, T - 1).
+
+    The first `burn_in` positions do not train, unless an episode began at or before them in this sequence. The last
+    frame of an episode predicts nothing about the first frame of the next one.
+    """
+    late = torch.arange(first.shape[1], device=first.device) >= config.burn_in  # (T,)
+    if not config.reset_at_episode_start:
+        positions = late.expand(first.shape)
+        return positions, positions[:, :-1]
+    positions = late | (first.cummax(1).values)
+    return positions, positions[:, :-1] & ~first[:, 1:]
+
+
+def reconstruction(images: Tensor, targets: Tensor) -> Tensor:
+    """Sum the squared errors of each image, (B, T)."""
+    return (upcast(images) - upcast(targets)).square().flatten(2).sum(-1)
+
+
+def floored_kl(p: Tensor, q: Tensor, mask: Tensor, floor: float) -> Tensor:
+    """Compute max(floor, mean KL): the maximum of the mean, as released, not of each position."""
+    return masked_mean(kl(p, q), mask).clamp(min=floor)
+
+
+def update_model(
+    model: GlamModel, optimizer: torch.optim.Optimizer, config: GlamLearnerConfig, batch: FrameBatch, noise: Tensor
+) -> Metrics:
+    """Take one gradient step, with uniforms `noise` (B, T, G, C); metrics stay on the device.
+
+    The model is left in training mode.
+    """
+    model.train()
+    with config.autocast(noise.device):
+        total, metrics = model_losses(model.predictions(batch, noise), batch, model.config)
+    return metrics | {"grad/norm": descend(total, model, optimizer, config.max_grad_norm)}
+
+
+# ---- the actor-critic's losses and update (Zhang et al. 2023, section 3.3, which GLAM keeps) -------------------------
+def agent_losses(agent: ActorCritic, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
+    """Compute policy gradient with baseline, entropy, and two cross-entropies of the critic, means over H x B steps.
+
+    - mean(log pi(a) sg((R - V) / max(1, S))) - entropy weight mean(H[pi]) + CE(V, sg(R)) + CE(V, sg(R_slow)), with R
+    the lambda returns of the critic and R_slow those of the slow critic (Hafner et al. 2023; STORM, eq. 9 to 11). Moves
+    the averages behind S by these returns.
+    """
+    config, features = agent.config, rollouts.features()  # (H + 1, B, Z + D)
+    logits, value = agent.values(features)
+    returns, slow_returns = (
+        lambda_return(rollouts.reward, each, rollouts.terminated, config.gamma, config.lam, config.returns)
+        for each in (value.detach(), agent.values(features, slow=True)[1])
+    )  # (H, B)
+    scale = agent.scale.update(returns)
+    advantage = (returns - value[:-1].detach()) / scale
+    policy = agent.policy(features[:-1])  # (H, B, A)
+    chosen = policy.log_softmax(-1).gather(-1, rollouts.action.unsqueeze(-1)).squeeze(-1)
+    parts = {
+        "losses/actor": -(chosen * advantage).mean(),
+        "losses/critic": cross_entropy(logits[:-1], agent.code.encode(returns)).mean(),
+        "losses/slow_critic": cross_entropy(logits[:-1], agent.code.encode(slow_returns)).mean(),
+    }
+    policy_entropy = entropy(policy).mean()
+    total = torch.stack(list(parts.values())).sum() - config.entropy_weight * policy_entropy
+    extra = {"agent/entropy": policy_entropy, "agent/return": returns.mean(), "agent/return_scale": scale}
+    return total, {name: each.detach() for name, each in (parts | extra).items()}
+
+
+def update_agent(agent: ActorCritic, optimizer: torch.optim.Optimizer, rollouts: Rollouts) -> Metrics:
+    """Take one gradient step of actor and critic and move the slow critic; metrics stay on the device."""
+    total, metrics = agent_losses(agent, rollouts)
+    norm = descend(total, agent, optimizer, agent.config.max_grad_norm)
+    with torch.no_grad():  # the slow critic moves towards the critic by its moving average
+        slow: list[Tensor] = list(agent.slow_critic.parameters())
+        torch._foreach_lerp_(slow, list(agent.critic.parameters()), 1 - agent.config.slow_decay)
+    return metrics | {"losses/agent": total.detach(), "grad/agent_norm": norm}
+
+
+# ---- optimisers ------------------------------------------------------------------------------------------------------
+def descend(total: Tensor, module: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float) -> Tensor:
+    """Take one step down the gradient of a loss, clipped to a global norm; return the norm before that."""
+    optimizer.zero_grad(set_to_none=True)
+    total.backward()
+    norm = nn.utils.clip_grad_norm_(trainable(module), max_norm, foreach=True)
+    optimizer.step()
+    return norm.detach()
+
+
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    """List the parameters that learn: all but the slow critic and the released code's random projection."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def adam(
+    module: nn.Module, config: GlamLearnerConfig | ActorCriticConfig, capturable: bool = False
+) -> torch.optim.Adam:
+    """Make a fused Adam whose learning rate `set_learning_rate` can change; a tensor where a CUDA graph captures it."""
+    parameters, rate = trainable(module), config.learning_rate
+    lr = torch.tensor(rate, device=parameters[0].device) if capturable else rate
+    group = {"params": parameters, "lr": lr, "first_lr": rate}
+    return torch.optim.Adam([group], lr=lr, eps=config.epsilon, fused=True, capturable=capturable)
+
+
+# ---- how an engine executes updates and imagination ------------------------------------------------------------------
+class Execution(NamedTuple):
+    """The three things that a training run does between two steps of its environments."""
+
+    learn_model: Callable[[FrameBatch, Tensor], Metrics]  # with uniforms (B, T, G, C)
+    imagine: Callable[
+        [FrameBatch, Tensor, Noise], Rollouts
+    ]  # from windows of the replay, with uniforms for their latents
+    learn_agent: Callable[[Rollouts], Metrics]
+
+
+def make_execution(
+    engine: Engine,
+    model: GlamModel,
+    agent: ActorCritic,
+    adams: Sequence[Optimizer],
+    config: GlamLearnerConfig,
+    start: StartFrom,
+) -> Execution:
+    """Prepare updates and imagination for an engine; `cudagraph` needs CUDA and capturable optimisers.
+
+    Eager execution is the tested reference; captured graphs compute the same, as all that is random comes in as
+    tensors. Of imagination and the agent's updates only the graphs of the newest horizon are kept: each holds memory of
+    its own, and a schedule never comes back to a horizon.
+    """
+
+    def imagine_rollouts(seen: FrameBatch, encoding: Tensor, noise: Noise) -> Rollouts:
+        with config.autocast(encoding.device):
+            context = encode_context(model, seen.frames, seen.action, seen.first, encoding, start)
+            return imagine(model, agent.policy, context, noise, model.config.imagination_memory)
+
+    learn_model = partial(update_model, model, adams[0], config)
+    learn_agent = partial(update_agent, agent, adams[1])
+    if engine == "eager":
+        return Execution(learn_model, imagine_rollouts, learn_agent)
+    return Execution(
+        Captured(learn_model, (model,), adams[:1]),
+        Captured(imagine_rollouts, kept=1),
+        Captured(learn_agent, (agent,), adams[1:], kept=1),
+    )
 
 
 main = GlamTrainer.main  # starts or resumes a run and trains it to its end

@@ -118,7 +118,7 @@ class UniZeroAgent(EvaluatedAgent[UniZeroConfig]):
         checkpoint.fill(model, "model")
         return cls(place(model, device).eval(), config, checkpoint.step)
 
-    def policy(self, num_envs: int, random: torch.Generator, forgets: bool = False, way: str = "") -> SearchPolicy:
+    def policy(self, num_envs: int, random: torch.Generator, forgets: bool = False, mode: str = "") -> SearchPolicy:
         """Make the policy of N episodes."""
         return SearchPolicy(self.model, num_envs, self.config.search, random, self.functions, forgets)
 
@@ -145,7 +145,7 @@ class UniZeroAgent(EvaluatedAgent[UniZeroConfig]):
 
     def chosen(self, options: EvaluationOptions) -> tuple[Self, tuple[str, ...]]:
         """Apply `--simulations`."""
-        return self.with_simulations(options.simulations), self.ways
+        return self.with_simulations(options.simulations), self.modes
 
     def with_simulations(self, simulations: int | None) -> Self:
         """Change the number of simulations of a search (None: keep it)."""

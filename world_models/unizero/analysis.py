@@ -148,10 +148,10 @@ def _moment(policy: SearchPolicy, played: PlayedStep, collection: UniZeroCollect
 
 def returns_to_go(reward: Array, ended: Array, gamma: float) -> Array:
     """Sum the discounted rewards from each step to the next end, (T,); NaN where no end follows."""
-    result, following = np.empty(len(reward)), np.nan
+    result, later = np.empty(len(reward)), np.nan
     for t in reversed(range(len(reward))):
-        following = reward[t] + (0.0 if ended[t] else gamma * following)
-        result[t] = following
+        later = reward[t] + (0.0 if ended[t] else gamma * later)
+        result[t] = later
     return result
 
 

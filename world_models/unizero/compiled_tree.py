@@ -106,10 +106,10 @@ def _descend(tree, b, discount, rule, numbers, forced):  # type: ignore[no-untyp
         else:
             _score(tree, b, node, mean, discount, rule, scores)
             chosen = _choose(tree, b, scores, rule[3], numbers[depth])
-        following = tree.child[b, node, chosen]
-        if following == 0:
+        child = tree.child[b, node, chosen]
+        if child == 0:
             return node, chosen
-        node, depth = following, depth + 1
+        node, depth = child, depth + 1
 
 
 @compiled

@@ -38,11 +38,9 @@ class EncoderConfig:
     channels: Annotated[int, Bounds(1)] = 32
     """Channels of the first convolutions of an image encoder; later ones have twice as many."""
     norm: Literal["batch", "group"] = "batch"
-    """`batch` as in the published encoder (then training and search normalise differently); `group` does not depend
-    on the rest of the batch."""
+    """`batch` as published: updates and searches normalise differently; `group` has no such difference."""
     activation: Literal["leaky_relu", "gelu"] = "leaky_relu"
-    """Between an encoder's layers: `leaky_relu` in the paper, which is the default; `gelu` in the released code.
-    Everything after the encoder has gelu in both."""
+    """Between the encoder's layers: `leaky_relu` as in the paper, `gelu` as in the released code."""
     hidden: Annotated[int, Bounds(1)] = 256
     """Hidden width of the encoder of vectors and tokens."""
 
@@ -57,8 +55,7 @@ class UniZeroModelConfig:
     removed: ClassVar[dict[str, Any]] = {"gate": "residual", "rotary": False, "span_diversity": 0.0}
 
     dynamics: Literal["transformer", "recurrent", "gru"] = "transformer"
-    """`transformer` is UniZero; `recurrent` is MuZero's, whose next state depends on state and action alone and which
-    is unrolled from the first observation; `gru` reads the transformer's tokens with a recurrence in its place."""
+    """`transformer` is UniZero; `gru` replaces attention by a GRU; `recurrent` is MuZero's, without a history."""
     width: Annotated[int, Bounds(1)] = 768
     """Width D of latents and tokens."""
     heads: Annotated[int, Bounds(1)] = 8
@@ -68,15 +65,13 @@ class UniZeroModelConfig:
     horizon: Annotated[int, Bounds(1)] = 10
     """Environment steps T of a training sequence, two tokens each."""
     context: Annotated[int, Bounds(4)] = 8
-    """Tokens of the search window: values and policies see at most context - 1 tokens, rewards context - 2."""
+    """Tokens of the search window, two for each environment step."""
     dropout: Annotated[float, Bounds(0, below=1)] = 0.1
     """Dropout of tokens, attention weights and sublayer outputs."""
     initialisation: Literal["paper", "torch"] = "paper"
-    """`paper` draws linear and embedding weights from N(0, 0.02); `torch` keeps their modules' default initialisation,
-    with which small models start with more signal. In both, positions are drawn from N(0, 0.02), convolutions by He's
-    rule, and the heads' last layers are zero."""
+    """`paper` draws weights from N(0, 0.02); `torch` keeps the modules' own, better for small models."""
     support: Annotated[int, Bounds(1)] = 50
-    """Rewards and values are distributions over the integers -support .. support, after the value transform."""
+    """Rewards and values are distributions over the integers -support .. support, after the transform."""
     prior: PriorConfig = field(default_factory=lambda: PriorConfig(span=SPAN, regulariser_weight=0.025))
     """Temporal prior of the attention."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
@@ -153,10 +148,9 @@ class UniZeroLearnerConfig:
     learning_rate: Annotated[float, Bounds(above=0)] = 1e-4
     """AdamW's learning rate."""
     prior_learning_rate: Annotated[float, Bounds(0)] | None = None
-    """Step size of learned attention priors (None: as all other parameters, with which 25,000 updates can move a
-    prior by 2.5 tokens at most)."""
+    """Step size of learned attention priors (None: that of all other parameters)."""
     max_grad_norm: Annotated[float, Bounds(above=0)] = 5.0
-    """Largest global L2 norm of the gradient (5 in the paper, which is the default; 20 in the released code)."""
+    """Largest global L2 norm of the gradient (5 in the paper, 20 in the released code)."""
     target_update_rate: Annotated[float, Bounds(above=0, most=1)] = 0.05
     """Fraction by which the target's parameters move towards the model's after every update."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -172,8 +166,7 @@ class UniZeroReplayConfig:
     capacity: int = 1_000_000
     """Environment steps kept; rounded down to whole columns of all environments."""
     final_observations: bool = True
-    """Keep a second observation per step, the true next one, which is needed at a time limit only: with it the value of
-    the final observation ends a target there; without it 0 does, as in the released code, at half the memory."""
+    """Store each episode's final observation, so that a time limit can end with its value."""
     terminal_fraction: Annotated[float, Bounds(0, 1)] = 0.0
     """Share of a batch's sequences that are drawn to end at a terminal step (0: as often as they happen)."""
 
@@ -211,28 +204,21 @@ class UniZeroCollectionConfig:
     removed: ClassVar[dict[str, Any]] = {"update_every": 1}
 
     temperature: Annotated[float, Bounds(0)] = 0.25
-    """Actions are drawn with probability visits^(1/temperature); 0 takes the most visited one. It changes
-    nothing with a Gumbel root, which plays the winner of its halving."""
+    """Actions are drawn by visits^(1/temperature); 0 takes the most visited one. Gumbel roots ignore it."""
     reset_history: Literal["episode", "released"] = "episode"
-    """When the history that a search sees is emptied: at the start of each environment's `episode`; or, as in the
-    `released` code, in all environments from the first end of an episode until each has ended one, after which the
-    next round begins."""
+    """Empty a history at the start of each `episode`, or in all environments at once, as `released`."""
     clip_rewards: bool = False
     """Train on the signs of the rewards (usual in Atari); evaluations count the rewards themselves."""
     terminal_on_life_loss: bool = False
-    """Let a lost life end an episode in training (usual in Atari): no value after it, no history from before it. The
-    game goes on, and evaluations play all lives."""
+    """Let a lost life end an episode in training; evaluations play all lives."""
     prepopulate: Annotated[int, Bounds(0)] = 0
-    """Environment steps of uniformly random actions before the first search. They cost no search, and where rewards are
-    rare they show the model what to search for. Their stored policy is uniform."""
+    """Environment steps of uniformly random actions before the first search."""
     learning_starts: Annotated[int, Bounds(0)] = 2_000
     """Environment steps before the first update."""
     replay_ratio: Annotated[float, Bounds(0, 1e4)] = 0.25
     """Updates per environment step."""
     reanalyse_fraction: Annotated[float, Bounds(0, 1)] = 0.02
-    """Fraction of the updates whose policy targets all come from new searches (0.02: every 50th update). The paper's
-    table has a "buffer reanalyze frequency" of 1/50 without saying what it counts; this reading is the default. The
-    released Atari configuration has 0; in the library that it uses the number has another meaning."""
+    """Fraction of the updates whose policy targets all come from new searches (0.02: every 50th)."""
 
     def updates_due(self, iteration: int, num_envs: int) -> int:
         """Count the updates after iteration `iteration` = 1, 2, ...; over a run their ratio to steps is exact."""
@@ -255,8 +241,7 @@ class UniZeroEvaluationConfig(WorldModelEvaluationConfig):
     """Evaluation without noise. The paper evaluates every 10,000 steps, the released code every 5,000 to 20,000."""
 
     evaluate_from: Annotated[int, Bounds(0)] = 20_000
-    """Environment steps before the first evaluation (20,000 in the paper, which is the default; the released code
-    begins with the untrained agent, here 0 begins with the first --evaluate-every)."""
+    """Environment steps before the first evaluation (0: the first --evaluate-every)."""
 
 
 @dataclass(frozen=True)
@@ -281,11 +266,9 @@ class UniZeroConfig:
     seed: Annotated[int, Bounds(0, below=2**63)] = 1
     """Seed of every random stream: environments, search, replay, evaluation, network, dropout."""
     total_steps: Annotated[int, Bounds(1)] = 100_000
-    """Environment steps of the run (100,000 in the paper, which is the default; 115,000 in most of the released
-    configurations, whose curves are cut at 100,000)."""
+    """Environment steps of the run (100,000 in the paper, 115,000 in most released configurations)."""
     plugin: Repeatable = ()
-    """Modules imported first, which register blocks or environments of their own. One that a --config names is
-    imported only where this flag names it too."""
+    """Modules imported first, which register blocks or environments; a preset's needs this flag too."""
 
     def base(self) -> UniZeroConfig:
         """Give the defaults under this config's prior, whose span starts at the paper's value."""

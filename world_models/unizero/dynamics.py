@@ -106,8 +106,8 @@ class TokenDynamics(Dynamics):
         trunk = self.embed(self.tokens(*pushed.clean()))[:, :-1]  # (B, 2W-1, D)
         after = 2 * pushed.count - 1
         at_action, memory = self.stack.read(trunk, self._embed_at(self.embedding(action), after), after)
-        following = predict(at_action)
-        return at_action, following, self.stack.extend(memory, self._embed_at(following, after + 1))
+        next_latent = predict(at_action)
+        return at_action, next_latent, self.stack.extend(memory, self._embed_at(next_latent, after + 1))
 
     def tokens(self, latent: Tensor, action: Tensor) -> Tensor:
         """Interleave latents (B, T, D) with embedded actions (B, T): (B, 2T, D)."""
@@ -145,8 +145,8 @@ class MarkovDynamics(Dynamics):
         for taken in action.unbind(1):
             at_latents.append(self._at_latent(z))
             at_actions.append(self._at_action(z, taken))
-            following = predict(at_actions[-1])
-            z = 0.5 * following + 0.5 * following.detach()
+            next_latent = predict(at_actions[-1])
+            z = 0.5 * next_latent + 0.5 * next_latent.detach()
         return torch.stack(at_latents, 1), torch.stack(at_actions, 1)
 
     def observe(self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None) -> Tensor:
@@ -158,8 +158,8 @@ class MarkovDynamics(Dynamics):
 
     def imagine(self, window: History, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
         at_action = self._at_action(latent[:, None], action)
-        following = predict(at_action)
-        return at_action, following, self._at_latent(following)
+        next_latent = predict(at_action)
+        return at_action, next_latent, self._at_latent(next_latent)
 
     def _at_latent(self, latent: Tensor) -> Tensor:
         return self.norm(latent.to(self.embedding.weight.dtype))

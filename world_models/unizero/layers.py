@@ -2,7 +2,7 @@
 
     y = stack(x[B, S, D])                                            # y (B, S, D)
     y, memory = stack.read(trunk[B, S, D], new[B, K, D], index[B])   # y (B, K, D): outputs at `new`
-    y = stack.extend(memory, following[B, K, D])                     # y (B, K, D): outputs one token further
+    y = stack.extend(memory, next_token[B, K, D])                     # y (B, K, D): outputs one token further
 
 A row's trunk is its first `index` tokens; each of its K branches places one token after it, then one more, and sees
 no other branch. Both equal the direct forward pass of each branch's token list. Nothing is kept between expansions:
@@ -54,15 +54,15 @@ class TokenColumns(NamedTuple):
         position = torch.cat((self.position, index[:, None].expand_as(new)), 1)
         return TokenColumns(position, torch.cat((self.branch, new), 1), self.length + 1)
 
-    def reach(self, queries: int) -> Reach:
+    def visibility(self, queries: int) -> Visibility:
         """Tell what the newest Q columns see: the trunk before them, and their own branch up to themselves."""
         branch, position = self.branch[:, -queries:], self.position[:, -queries:]
         back = position[:, :, None] - self.position[:, None]  # (B, Q, T)
         related = (self.branch[:, None] == TRUNK) | (self.branch[:, None] == branch[:, :, None])
-        return Reach(position, back.clamp(min=0), ~((back >= 0) & related), self.length)
+        return Visibility(position, back.clamp(min=0), ~((back >= 0) & related), self.length)
 
 
-class Reach(NamedTuple):
+class Visibility(NamedTuple):
     """What the Q newest of T columns see."""
 
     position: Tensor  # (B, Q) int64: where they stand
@@ -70,18 +70,18 @@ class Reach(NamedTuple):
     hidden: Tensor  # (B, Q, T)
     length: int  # all distances lie below
 
-    def last(self, queries: int) -> Reach:
+    def last(self, queries: int) -> Visibility:
         """Keep the newest `queries` of them."""
         position, distance, hidden = (value[:, -queries:] for value in self[:3])
-        return Reach(position, distance, hidden, self.length)
+        return Visibility(position, distance, hidden, self.length)
 
 
 def attend_branches(
-    attention: Attention, x: Tensor, memory: KeysValues | None, reach: Reach, queries: int
+    attention: Attention, x: Tensor, memory: KeysValues | None, visible: Visibility, queries: int
 ) -> tuple[Tensor, KeysValues]:
     """Compute the outputs (B, Q, D) of the last Q of the new columns x (B, N, D), and keys and values of all T columns.
 
-    `memory` holds those of the columns before x (None: there are none); `reach` says what the new ones see.
+    `memory` holds those of the columns before x (None: there are none); `visible` says what the new ones see.
     """
     packed = attention.project_in(x).unflatten(-1, (3, attention.heads, -1)).permute(2, 0, 3, 1, 4)
     query, key, value = packed.unbind()  # (B, H, N, hd)
@@ -90,13 +90,13 @@ def attend_branches(
     with torch.autocast(x.device.type, enabled=False):
         kind = torch.promote_types(x.dtype, torch.float32)
         scores = query[:, :, -queries:].to(kind) @ key.to(kind).transpose(-1, -2)  # (B, H, Q, T)
-        scores, reach = scores / math.sqrt(query.shape[-1]), reach.last(queries)
-        scale, bias = attention.prior.tables(reach.length)  # by distance, (H, T)
+        scores, visible = scores / math.sqrt(query.shape[-1]), visible.last(queries)
+        scale, bias = attention.prior.tables(visible.length)  # by distance, (H, T)
         if scale is not None:
-            scores = scores * scale.to(scores.dtype)[:, reach.distance].transpose(0, 1)
+            scores = scores * scale.to(scores.dtype)[:, visible.distance].transpose(0, 1)
         if bias is not None:
-            scores = scores + bias.to(scores.dtype)[:, reach.distance].transpose(0, 1)
-        weights = scores.masked_fill(reach.hidden[:, None], -math.inf).softmax(-1)
+            scores = scores + bias.to(scores.dtype)[:, visible.distance].transpose(0, 1)
+        weights = scores.masked_fill(visible.hidden[:, None], -math.inf).softmax(-1)
         mixed = F.dropout(weights, attention.dropout, attention.training) @ value.to(kind)
     return attention.project_out(mixed.transpose(1, 2).flatten(2).to(packed.dtype)), (key, value)
 
@@ -138,9 +138,11 @@ class AttentionLayer(Layer):
         y, index = self.attention(self.norms[0](x), lengths), lengths - 1
         return self._leave(select(x, index)[:, None], self.dropout(select(y, index)[:, None]))[:, 0]
 
-    def branch(self, x: Tensor, memory: KeysValues | None, reach: Reach, queries: int) -> tuple[Tensor, KeysValues]:
+    def branch(
+        self, x: Tensor, memory: KeysValues | None, visible: Visibility, queries: int
+    ) -> tuple[Tensor, KeysValues]:
         """Compute the last Q of the new columns x (B, N, D), (B, Q, D), and keys and values: see `attend`."""
-        y, memory = attend_branches(self.attention, self.norms[0](x), memory, reach, queries)
+        y, memory = attend_branches(self.attention, self.norms[0](x), memory, visible, queries)
         return self._leave(x[:, -queries:], self.dropout(y)), memory
 
 
@@ -184,7 +186,7 @@ class TokenStack(nn.Module, ABC):
         """Compute the outputs of K branches at one token after the trunk, and the memory for `extend`."""
 
     @abstractmethod
-    def extend(self, memory: Any, following: Tensor) -> Tensor:
+    def extend(self, memory: Any, next_token: Tensor) -> Tensor:
         """Compute the outputs one token further in each branch."""
 
 
@@ -205,23 +207,23 @@ class AttentionStack(TokenStack):
             tokens = trunk.repeat_interleave(branches, 0)  # (B K, S, D)
             return self._reread(tokens, new, index)
         columns = TokenColumns.trunk(trunk.shape[1], index).grow(index, branches)
-        x, reach, memories = torch.cat((trunk, new), 1), columns.reach(trunk.shape[1] + branches), []
+        x, visible, memories = torch.cat((trunk, new), 1), columns.visibility(trunk.shape[1] + branches), []
         for layer in self.attention_layers():
             queries = branches if layer is self.layers[-1] else x.shape[1]
-            x, memory = layer.branch(x, None, reach, queries)
+            x, memory = layer.branch(x, None, visible, queries)
             memories.append(memory)
         return self.norm(x), (columns, index, memories)
 
-    def extend(self, memory: Any, following: Tensor) -> Tensor:
+    def extend(self, memory: Any, next_token: Tensor) -> Tensor:
         """Attend to the keys and values of `read`."""
         known, index, memories = memory
-        branches = following.shape[1]
+        branches = next_token.shape[1]
         if not self.causal:
-            return self._reread(known, following, index + 1)[0]
-        reach = known.grow(index + 1, branches).reach(branches)
-        for layer, held in zip(self.attention_layers(), memories, strict=True):
-            following, _ = layer.branch(following, held, reach, branches)
-        return self.norm(following)
+            return self._reread(known, next_token, index + 1)[0]
+        visible = known.grow(index + 1, branches).visibility(branches)
+        for layer, cached in zip(self.attention_layers(), memories, strict=True):
+            next_token, _ = layer.branch(next_token, cached, visible, branches)
+        return self.norm(next_token)
 
     def _reread(self, tokens: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
         """Encode each branch as a row of its own.
@@ -253,9 +255,9 @@ class RecurrentStack(TokenStack):
             states = [torch.where(real, new_state, old) for new_state, old in zip(after, states, strict=True)]
         return self._branch(new, [state.repeat_interleave(new.shape[1], 0) for state in states])
 
-    def extend(self, memory: Any, following: Tensor) -> Tensor:
+    def extend(self, memory: Any, next_token: Tensor) -> Tensor:
         """Take one more step in every branch."""
-        return self._branch(following, memory)[0]
+        return self._branch(next_token, memory)[0]
 
     def _branch(self, new: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Take a step in every branch: new (B, K, D) from states (B K, D)."""

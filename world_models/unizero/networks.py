@@ -91,10 +91,10 @@ class UniZeroModel(nn.Module):
         if action.dim() == 1:
             only = self.expand(history, latent, action[:, None])
             return Expansion(**{name: value[:, 0] for name, value in vars(only).items()})
-        at_action, following, at_latent = self.dynamics.imagine(history, latent, action, self.predict)
+        at_action, next_latent, at_latent = self.dynamics.imagine(history, latent, action, self.predict)
         logits = torch.stack((self.heads["reward"](at_action), self.heads["value"](at_latent)))  # decoded at once
         reward, value = self.code.decode(logits)
-        return Expansion(reward, following, self.heads["policy"](at_latent), value)
+        return Expansion(reward, next_latent, self.heads["policy"](at_latent), value)
 
     def window(self, batch: int) -> History:
         """Make an empty history of B rows."""

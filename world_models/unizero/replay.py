@@ -28,7 +28,9 @@ class Sequences:
     policy: Tensor  # (B, T, A) float32, sums to 1; uniform in the padding
     mask: Tensor  # (B, T) bool: steps before the end of episode and segment
     left: Tensor  # (B,) int64: steps of the episode from the first one on; T + n if there are more
-    truncated: Tensor  # (B,) bool: the episode ends within reach, at a time limit, and its final observation is held
+    truncated: (
+        Tensor  # (B,) bool: a time limit ends the episode within these steps, and its final observation is stored
+    )
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,13 @@ class SequenceReplay(Ring):
         self, config: UniZeroReplayConfig, spec: ObservationSpec, num_actions: int, num_envs: int, device: torch.device,
         horizon: int, lookahead: int, history: int = 0, segment_length: int = SEGMENT_LENGTH,
     ) -> None:  # fmt: skip
-        self.reach = horizon + lookahead
+        self.sequence_length = horizon + lookahead
         columns = config.capacity // num_envs
-        if columns < self.reach + history + 1:
+        if columns < self.sequence_length + history + 1:
+            least = num_envs * (self.sequence_length + history + 1)
             raise UserError(
-                f"--capacity {config.capacity} is too small: {num_envs} environments with sequences of {self.reach} "
-                f"steps and {history} steps of history need at least {num_envs * (self.reach + history + 1)}"
+                f"--capacity {config.capacity} is too small: {num_envs} environments with sequences of "
+                f"{self.sequence_length} steps and {history} steps of history need at least {least}"
             )
         super().__init__(columns, num_envs, device)
         self.config, self.spec, self.num_actions = config, spec, num_actions
@@ -116,7 +119,7 @@ class SequenceReplay(Ring):
         first, stop = self._drawable_columns()
         bounds = (first * self.num_envs, stop * self.num_envs)
         if not self.drawable:
-            raise ValueError(f"no sequence of {self.reach} steps has been stored yet")
+            raise ValueError(f"no sequence of {self.sequence_length} steps has been stored yet")
         if self.drawable < batch:
             return torch.randint(*bounds, (batch,), generator=generator)
         drawn: dict[int, None] = {}  # in the order of their first appearance, which is fair to all subsets
@@ -127,7 +130,7 @@ class SequenceReplay(Ring):
     def sequences(self, drawn: Tensor) -> Sequences:
         """Gather the sequences that begin at the drawn steps."""
         column, env = self._cell(drawn)
-        offset = torch.arange(self.reach, device=self.device)  # (T + n,)
+        offset = torch.arange(self.sequence_length, device=self.device)  # (T + n,)
         columns, envs = column.unsqueeze(1) + offset, env.unsqueeze(1)
         done = self._at("done", columns, envs)
         real = done.cumsum(1) - done.long() == 0  # no earlier step ended the episode
@@ -160,7 +163,7 @@ class SequenceReplay(Ring):
 
     def _drawable_columns(self) -> tuple[int, int]:
         first = self.oldest + (self.history if self.oldest else 0)
-        return first, max(self.written - self.reach + 1, first)
+        return first, max(self.written - self.sequence_length + 1, first)
 
     def _observations(self, columns: Tensor, env: Tensor, left: Tensor, cut: Tensor) -> Tensor:
         """Gather observations (B, T + n, ...): the episode's, its final one if it was cut, then the last one repeated.

@@ -1,8 +1,8 @@
 """Train UniZero: `python -m world_models.unizero.train --config unizero/memory-5x5 --prior gaussian`.
 
-This file and `networks.py` are UniZero (Pu et al. 2024). From top to bottom: a run and its loop (plan, act, store,
-learn), searching stored steps again, value targets, the losses, the update, the target network. What every
-training script shares (state, resume, logging) is in `dqn_memory.runs.trainer`. `--resume RUN` continues a run.
+This file and `networks.py` are UniZero (Pu et al. 2024). From top to bottom: a run and its loop (act by a search,
+store, sample, update), new searches at stored steps, value targets, losses, the update, the target network. All
+training scripts share `dqn_memory.runs.trainer`: state, resume, logging. `--resume RUN` continues a run.
 
 From the value targets on every function has static shapes and copies nothing to the host, so that eager, compiled and
 graph-captured runs share them. Shapes: N environments, B sequences of T steps, W steps of history, A actions.
@@ -49,7 +49,7 @@ ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class UniZeroBatch(Sequences):
-    """Sequences without the steps after them, and what they teach of values."""
+    """Sequences without the steps after them, and their value targets."""
 
     value: Tensor  # (B, T) n-step targets, on the scale of returns
 
@@ -99,12 +99,15 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
         self.planner = Planner(self.model, num_envs, config.search, reset_history, self.functions)
 
     def iterate(self) -> None:
-        # plan and act
-        action, policy, latent = self._random() if self.steps < self.config.collection.prepopulate else self.plan()
+        """Take one step in every environment, store it, then make the updates that are due."""
+        collection = self.config.collection
+
+        # act
+        action, policy, latent = self.act_randomly() if self.steps < collection.prepopulate else self.plan()
         step = self.fleet.step(action)
 
         # store
-        reward, terminated = training_signal(step, self.config.collection)
+        reward, terminated = training_signal(step, collection)
         done = terminated | step.truncated
         final = {"next_observation": step.final_observation} if self.config.replay.final_observations else {}
         self.replay.add(
@@ -117,32 +120,29 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
         self.iterations += 1
         self.stats.count_episodes(step)
 
-        # learn
+        # sample and update
         if self.replay.drawable:
-            for _ in range(self.config.collection.updates_due(self.iterations, self.config.environment.num_envs)):
-                self._learn()
+            for _ in range(collection.updates_due(self.iterations, self.fleet.num_envs)):
+                metrics = self.learn(self.sequences(reanalyse=collection.reanalyses(self.updates)))
+                self.updates += 1
+                self.stats.count_update(metrics, self.steps)
 
     def plan(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Search for actions (N,); returns them with the search's policy (N, A) and the latents (N, D)."""
+        """Search for actions (N,). Returns also the search's policy (N, A), and the latents (N, D)."""
         search, rows = self.config.search, self.config.environment.num_envs
         numbers = draw_numbers(search, rows, self.num_actions, self.numbers)
         found, latent = self.planner.plan(self.observation, numbers)
         return choose_actions(found, numbers, search, self.config.collection.temperature), found.policy, latent
 
-    def _random(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw actions uniformly, without a search; returns the same as `plan`."""
+    def act_randomly(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw actions uniformly, without a search. Returns the same as `plan`."""
         rows = self.config.environment.num_envs
         action = torch.randint(self.num_actions, (rows,), generator=self.numbers, device=self.device)
         policy = torch.full((rows, self.num_actions), 1 / self.num_actions, device=self.device)
         return action, policy, self.planner.encode(self.observation)
 
-    def _learn(self) -> None:
-        metrics = self.learn(self.sequences(self.config.collection.reanalyses(self.updates)))
-        self.updates += 1
-        self.stats.count_update(metrics, self.steps)
-
     def sequences(self, reanalyse: bool) -> Sequences:
-        """Sample what an update learns from, with policy targets from the replay or from new searches."""
+        """Sample sequences for an update, with policy targets from the replay or from new searches."""
         drawn = self.replay.draw(self.config.learner.batch_size, self.drawing)
         sequences = self.replay.sequences(drawn)
         if not reanalyse:
@@ -156,7 +156,7 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
 
     @property
     def preparing(self) -> dict[str, int]:
-        """Name what comes before a search for each action and updates."""
+        """Name the phase before searches and updates, and its last step."""
         return {"prefill": max(self.config.collection.learning_starts, self.config.collection.prepopulate)}
 
     def scalars(self) -> dict[str, float]:
