@@ -1,4 +1,4 @@
-"""Episodes as GIF or APNG: the environment's picture beside actions, rewards and Q-values, and attention below."""
+"""Episodes as GIF or APNG: the environment's picture, and beside it what the agent did and thought."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ from envs.files import disk_errors, make_folder, write_atomic
 from envs.spaces import Array
 
 STEP_MS, LAST_MS = 400, 2000
-LONGEST_MS = 655_350  # a GIF shows no picture for longer
-PAGES = 200  # pictures of a video, about, at most; a longer one shows only some steps, each for longer
+LONGEST_MS = 655_350  # that a GIF can show a picture
+PAGES = 200  # about the most pictures of a video; of longer ones only some steps are shown, each for longer
 SHADES, SOME = 128, 8  # colours of a GIF, and of how many of its pictures they are
 SIDE, PANEL, MARGIN, LINE = 250, 230, 12, 23  # pixels
 LARGE, TEXT, SMALL = 19, 16, 15  # letters that can be read where a web page shows the picture at 400 pixels
@@ -33,14 +33,14 @@ Words = tuple[str, str, int]  # of one line: text, colour, size
 
 @dataclass(frozen=True)
 class Looks:
-    """The attention of each decision of an episode of T steps; each of R sources is a head of a layer."""
+    """What each decision of an episode of T steps attended to, from R sources."""
 
     names: tuple[str, ...]  # (R,)
     weights: Array  # (R, T, T): source, deciding step, step looked at
 
     @classmethod
     def of(cls, attention: Mapping[int, Array]) -> Self | None:
-        """Join the results of `episode_attention`, (H, T, T) by layer; None if no layer has attention."""
+        """Take what `episode_attention` found, (H, T, T) by layer; None where no layer has attention."""
         if not attention:
             return None
         names = (f"layer {layer} head {head}" for layer, maps in attention.items() for head in range(len(maps)))
@@ -48,21 +48,21 @@ class Looks:
 
     @classmethod
     def found(cls, network: QNetwork, episode: Episode, state: ActingState) -> Self | None:
-        """Compute the attention of each decision of an episode."""
+        """Compute what each decision of an episode attended to."""
         device = next(network.parameters()).device
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
         attention = episode_attention(network, observation, previous, state)
         return cls.of({layer: maps.double().cpu().numpy() for layer, maps in attention.items()})
 
     def at(self, step: int) -> tuple[Array, float]:
-        """Give the weights (R, T) of one decision as shares of the largest weight, and that weight."""
+        """Give the weights (R, T) of one decision as shares of the largest, and that one."""
         weights = self.weights[:, step]
         most = float(weights.max())
         return weights / max(most, 1e-9), most
 
 
 def check_target(path: Path, overwrite: bool) -> None:
-    """Raise a UserError for a path that a video cannot be written to."""
+    """Refuse a path that a video cannot be written to, before any work is done for it."""
     require(path.suffix.lower() in (".gif", ".png"), f"--video {path} must end in .gif, or in .png for an animated PNG")
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"--video {path} exists already; choose another name, or add --overwrite")
@@ -76,19 +76,11 @@ def save_video(
     looks: Sequence[Looks | None] = (),
     step_ms: int = STEP_MS,
 ) -> None:
-    """Write episodes with frames, one after the other.
+    """Write episodes with frames, one after the other; `actions` are names for the action numbers.
 
-    A long video leaves out steps and takes the same time.
-
-    Args:
-        path: the file.
-        episodes: what it shows.
-        actions: names for the action numbers.
-        looks: the attention in each episode; it stands below the picture, a column a step.
-        step_ms: milliseconds that a step is shown.
-
-    Raises:
-        UserError: the file cannot be written.
+    With `looks`, one for each episode, the weights of each decision stand below it, a column a step. A long
+    video leaves out steps and takes the same time.
+    Raises UserError where the disk refuses.
     """
     pictures: list[Image.Image] = []
     durations: list[int] = []
@@ -109,7 +101,7 @@ def save_video(
 
 
 def _with_palette(pictures: Sequence[Image.Image]) -> list[Image.Image]:
-    """Convert all pictures to the colours of a few of them, which halves the file."""
+    """Bring all to the colours of a few of them: half the size of a palette for each."""
     some = [*pictures[:: -(-len(pictures) // SOME)], pictures[-1]]
     sheet = Image.new("RGB", (max(each.width for each in some), sum(each.height for each in some)), PAPER)
     for each, top in zip(some, np.cumsum([0, *(each.height for each in some)]).tolist(), strict=False):
@@ -119,7 +111,7 @@ def _with_palette(pictures: Sequence[Image.Image]) -> list[Image.Image]:
 
 
 def page(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> Image.Image:
-    """Render a step: the environment before its action, or at step T the end, with words and attention."""
+    """Render the environment before action `step`, or after the last one at step T, and what goes with it."""
     frame, names = _enlarge(episode.frames[step]), named(episode, actions)
     height = max(frame.height, (6 + len(names)) * LINE) + 2 * MARGIN
     below = 0 if look is None else (len(look.names) + 2) * ROW + MARGIN
@@ -142,7 +134,7 @@ def named(episode: Episode, actions: Sequence[str]) -> list[str]:
 
 
 def moment(episode: Episode, step: int, number: int, names: Sequence[str]) -> list[Words]:
-    """Write the lines of a step, or at step T those of the episode's end."""
+    """Say what the agent does at a step, or at step T how the episode ended."""
     if step == len(episode):
         told = episode.env_reports_success
         return [
