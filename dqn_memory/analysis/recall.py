@@ -1,4 +1,4 @@
-"""How far back a network remembers: the influence of the observation d steps ago on its Q-values.
+"""How far back a network remembers: what its Q-values owe to the observation d steps ago.
 
 The same decisions are measured in two ways. The gradient measures local sensitivity to an observation's embedding; it
 can be large for directions that never occur in the data. Occlusion replaces one past observation and compares the
@@ -47,7 +47,7 @@ class Recall:
     spread: float  # standard deviation of the Q-values of all decisions, for scale
 
     def curve(self, name: str) -> list[Measure]:
-        """Give the mean over episodes of a measurement, with its 95 % interval, by distance."""
+        """Mean over episodes of one measurement, with its 95 % interval, by distance."""
         return [mean_interval(column[~np.isnan(column)], False) for column in getattr(self, name).T]
 
     def plain(self) -> dict[str, Any]:
@@ -61,12 +61,12 @@ class Recall:
 
     @property
     def distance(self) -> int:
-        """Count the newest past steps that carry half of the past's influence on Q, by occlusion; 0 without any."""
+        """Count the past steps from which half of the past's influence on Q comes, by occlusion; 0 if it has none."""
         _, *past = (mean if mean > ROUNDING * self.spread else 0.0 for mean, _, _ in self.curve("occlusion"))
         return 1 + int(np.searchsorted(np.cumsum(past), sum(past) / 2)) if sum(past) else 0
 
     def words(self, outputs: str = "Q") -> str:
-        """Write one sentence about occlusion; `outputs` names the network's outputs."""
+        """One sentence about occlusion, of a network whose outputs are Q-values or logits."""
         newest, *past = (mean for mean, _, _ in self.curve("occlusion"))
         if not self.distance:
             return f"recall: whichever observation of these episodes replaces a past one, nothing changes in {outputs}"
@@ -109,15 +109,15 @@ def recall(
 
 
 def _profile(tables: Sequence[Array], oldest: int) -> Array:
-    """Average over each episode's decisions, (E, D)."""
-    means = [np.nanmean(table, 0) for table in tables]  # each column of a table has a value of some decision
+    """Mean over each episode's decisions, (E, D)."""
+    means = [np.nanmean(table, 0) for table in tables]  # every age up to a table's last is one of some decision
     return np.stack([np.pad(mean, (0, oldest - len(mean)), constant_values=np.nan) for mean in means])
 
 
 def gradients(network: QNetwork, given: Windows) -> Tensor:
-    """Compute the norm of dQ/de at every position of each window, over all actions and features, (B, S).
+    """Norm of dQ/de at every position e of each window, over all actions and features, (B, S).
 
-    e is the embedding of the observation; the embedding of a previous action is left out.
+    Of a network that also sees previous actions, the observation's features alone.
     """
     first, norms = network.config.row().action_embedding, []
     for part in given.split():
@@ -125,7 +125,7 @@ def gradients(network: QNetwork, given: Windows) -> Tensor:
             inputs = network.embed(part.observation, part.previous_action).detach().requires_grad_()
             q = network.at_embedded(inputs, part.lengths, part.position)  # (B, A)
             squares = torch.zeros_like(inputs[..., 0])  # (B, S)
-            for column in q.sum(0):  # windows are independent, so the sum has the gradients of all
+            for column in q.sum(0):  # the windows do not mix, so a sum over them gives each its own gradient
                 (gradient,) = torch.autograd.grad(column, inputs, retain_graph=True)  # (B, S, D)
                 squares = squares + gradient[..., first:].square().sum(-1)
         norms.append(squares.sqrt())
@@ -142,7 +142,7 @@ def substitutes(pool: Tensor, config: RecallConfig, draws: torch.Generator, rows
 def occlusions(
     network: QNetwork, given: Windows, replacements: Callable[[int], Iterable[Tensor]]
 ) -> tuple[Array, Array]:
-    """Compute mean |change of Q| and the share of changed actions, by age of the replaced observation, (B, S)."""
+    """Mean |change of Q| and share of changed greedy actions by age of the replaced observation, both (B, S)."""
     before, rows = q_values(network, given), len(given)  # (B, A)
     ages = torch.arange(int(given.lengths.max()), device=given.lengths.device)
     changes, flips = [], []
@@ -162,6 +162,6 @@ def occlusions(
 
 
 def _known(table: Tensor, given: Windows) -> Array:
-    """Give values by age (B, S), NaN for ages beyond a window's beginning."""
+    """Values by age (B, S), not a number beyond a window's beginning."""
     ages = torch.arange(table.shape[1], device=table.device)
     return table.double().masked_fill(ages >= given.lengths[:, None], torch.nan).cpu().numpy()

@@ -48,21 +48,21 @@ class Looks:
 
     @classmethod
     def found(cls, network: QNetwork, episode: Episode, state: ActingState) -> Self | None:
-        """Compute the attention of each decision of an episode."""
+        """Compute what each decision of an episode attended to."""
         device = next(network.parameters()).device
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
         attention = episode_attention(network, observation, previous, state)
         return cls.of({layer: maps.double().cpu().numpy() for layer, maps in attention.items()})
 
     def at(self, step: int) -> tuple[Array, float]:
-        """Give the weights (R, T) of one decision as shares of the largest weight, and that weight."""
+        """Give the weights (R, T) of one decision as shares of the largest, and that one."""
         weights = self.weights[:, step]
         most = float(weights.max())
         return weights / max(most, 1e-9), most
 
 
 def check_target(path: Path, overwrite: bool) -> None:
-    """Raise a UserError for a path that a video cannot be written to."""
+    """Refuse a path that a video cannot be written to, before any work is done for it."""
     require(path.suffix.lower() in (".gif", ".png"), f"--video {path} must end in .gif, or in .png for an animated PNG")
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"--video {path} exists already; choose another name, or add --overwrite")
@@ -76,19 +76,11 @@ def save_video(
     looks: Sequence[Looks | None] = (),
     step_ms: int = STEP_MS,
 ) -> None:
-    """Write episodes with frames, one after the other.
+    """Write episodes with frames, one after the other; `actions` are names for the action numbers.
 
-    A long video leaves out steps and takes the same time.
-
-    Args:
-        path: the file.
-        episodes: what it shows.
-        actions: names for the action numbers.
-        looks: the attention in each episode; it stands below the picture, a column a step.
-        step_ms: milliseconds that a step is shown.
-
-    Raises:
-        UserError: the file cannot be written.
+    With `looks`, one for each episode, the weights of each decision stand below it, a column a step. A long
+    video leaves out steps and takes the same time.
+    Raises UserError where the disk refuses.
     """
     pictures: list[Image.Image] = []
     durations: list[int] = []
