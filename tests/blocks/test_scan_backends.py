@@ -14,7 +14,7 @@ from trained import CAR, contents, training_flags
 
 from dqn_memory.blocks.kernels import select
 from dqn_memory.blocks.kernels.scan import scan_torch
-from dqn_memory.blocks.kernels.select import BACKENDS, Unavailable, choose, load, mixers, set_scan
+from dqn_memory.blocks.kernels.select import BACKENDS, Unavailable, choose, load_scan, mixers, set_scan
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.runs import backend
 from dqn_memory.size import gigaflop
@@ -67,7 +67,7 @@ def test_the_first_that_works_is_taken_and_the_others_are_named(device, there, t
             raise Unavailable("it is not here")
         return scan_torch
 
-    monkeypatch.setattr(select, "load", only)
+    monkeypatch.setattr(select, "load_scan", only)
     assert choose("auto", device) == select.Choice(taken, scan_torch, why)
 
 
@@ -106,7 +106,7 @@ def test_a_backend_with_other_numbers_or_with_none_is_refused(wrong, monkeypatch
     monkeypatch.setitem(sys.modules, "dqn_memory.blocks.kernels.triton", types.SimpleNamespace(scan_triton=bent))
     words = r"trial on cpu failed: RuntimeError: no kernel image$" if wrong == "broken" else "is off by"
     with pytest.raises(Unavailable, match=words):
-        load("triton", CPU)
+        load_scan("triton", CPU)
 
 
 # --- resets
@@ -128,14 +128,14 @@ def one_by_one(u, delta, decay, write, read, initial, keep):
 )
 def test_nothing_crosses_a_reset(name, dtype):
     """More channels than a vector has, not a multiple of it, and more rows than a group."""
-    scan, keep = load(name, CPU), resets(19, 7)
+    scan, keep = load_scan(name, CPU), resets(19, 7)
     ours, known = numbers(scan, drawn(19, 7, 11, 3, dtype), keep.to(dtype)), drawn(19, 7, 11, 3)
     assert max(map(off, ours, numbers(one_by_one, known, keep))) <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("name", ["torch", "simd"])
 def test_a_mask_of_ones_gives_the_same_bits_as_none(name):
-    scan, inputs = load(name, CPU), drawn(3, 7, 11, 4, torch.float32)
+    scan, inputs = load_scan(name, CPU), drawn(3, 7, 11, 4, torch.float32)
     both = numbers(scan, inputs, torch.ones(3, 7)), numbers(scan, inputs, None)
     assert all(torch.equal(ours, known) for ours, known in zip(*both, strict=True))
 
@@ -143,7 +143,7 @@ def test_a_mask_of_ones_gives_the_same_bits_as_none(name):
 @pytest.mark.parametrize("name", ["torch", "simd"])
 def test_its_operations_are_counted_and_a_network_with_it_can_be_pickled(name):
     block, inputs = Mamba(4), drawn(3, 7, 11, 4, torch.float32)
-    block.core = load(name, CPU)
+    block.core = load_scan(name, CPU)
     assert pickle.loads(pickle.dumps(block)).core is block.core
     size = 3 * 7 * 11 * 4 / 1e9
     assert gigaflop(lambda: block.core(*inputs)) == pytest.approx(6 * size)

@@ -110,11 +110,11 @@ def _forward(first, last, query, packed, time, heads, units, out, norms):
                 _softmax(scores, block, keys, ends)
                 _mix(scores, packed, start + 2 * width, 3 * width, keys, units, mixed)
                 for element in range(here):
-                    at, total = (row * time + block + element) * width + head * units, v.get(ends, COUNT + element)
+                    at, total = (row * time + block + element) * width + head * units, v.load_one(ends, COUNT + element)
                     for unit in range(units):
-                        v.put(out, at + unit, v.get(mixed, unit * COUNT + element) / total)
-                    norm = v.get(ends, element) + np.float32(math.log2(total))
-                    v.put(norms, (row * heads + head) * time + block + element, norm)
+                        v.store_one(out, at + unit, v.load_one(mixed, unit * COUNT + element) / total)
+                    norm = v.load_one(ends, element) + np.float32(math.log2(total))
+                    v.store_one(norms, (row * heads + head) * time + block + element, norm)
 
 
 @v.compiled
@@ -137,9 +137,9 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
                 for element in range(here):
                     at, total = whole + element * width, np.float32(0)
                     for unit in range(units):
-                        total -= v.get(out, at + unit) * v.get(grad, at + unit)
-                    v.put(ends, element, v.get(norms, (row * heads + head) * time + block + element))
-                    v.put(ends, COUNT + element, total)
+                        total -= v.load_one(out, at + unit) * v.load_one(grad, at + unit)
+                    v.store_one(ends, element, v.load_one(norms, (row * heads + head) * time + block + element))
+                    v.store_one(ends, COUNT + element, total)
                 _transpose(packed, own, 3 * width, here, units, scale, query)
                 _transpose(grad, whole, width, here, units, np.float32(1), given)
                 _products(query, units, packed + 4 * (start + width), 3 * width, keys, nothing, scores)
@@ -148,7 +148,11 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
                 _mix(slopes, packed, start + width, 3 * width, keys, units, mixed)
                 for element in range(here):
                     for unit in range(units):
-                        v.put(change, own + element * 3 * width + unit, natural * v.get(mixed, unit * COUNT + element))
+                        v.store_one(
+                            change,
+                            own + element * 3 * width + unit,
+                            natural * v.load_one(mixed, unit * COUNT + element),
+                        )
                 _rows(packed, own, 3 * width, here, units, natural, query)
                 _rows(grad, whole, width, here, units, np.float32(1), given)
                 _add_outer(slopes, query, keys, units, keys == time, change + 4 * (start + width), 3 * width)
@@ -160,10 +164,10 @@ def _transpose(source, start, stride, here, units, scale, transposed):
     """Eight rows of h units as h rows of eight elements; elements after the last position are zero."""
     for element in range(here):
         for unit in range(units):
-            v.put(transposed, unit * COUNT + element, v.get(source, start + element * stride + unit) * scale)
+            v.store_one(transposed, unit * COUNT + element, v.load_one(source, start + element * stride + unit) * scale)
     for element in range(here, COUNT):
         for unit in range(units):
-            v.put(transposed, unit * COUNT + element, 0.0)
+            v.store_one(transposed, unit * COUNT + element, 0.0)
 
 
 @v.compiled

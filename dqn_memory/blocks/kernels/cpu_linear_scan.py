@@ -19,7 +19,7 @@ def cpu_states(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | Non
     inputs = [_filled(x, pairs) for x in (decay, drive, initial)]
     states = torch.empty_like(inputs[1])
     sizes = (drive.shape[1], states.shape[2], int(varies), int(pairs))
-    v.run_in_threads(_forward, len(drive), 0, sizes, (*inputs, states, v.plain(keep)))
+    v.run_in_threads(_forward, len(drive), 0, sizes, (*inputs, states, v.dense(keep)))
     return _cut(states, drive, pairs)
 
 
@@ -32,7 +32,7 @@ def cpu_gradients(
     to_drive, to_initial = torch.empty_like(inputs[0]), torch.empty_like(inputs[3])
     to_decay = torch.empty_like(inputs[0]) if varies else torch.empty_like(inputs[3])
     sizes = (grad.shape[1], to_drive.shape[2], int(varies), int(pairs))
-    v.run_in_threads(_backward, len(grad), 0, sizes, (*inputs, to_decay, to_drive, to_initial, v.plain(keep)))
+    v.run_in_threads(_backward, len(grad), 0, sizes, (*inputs, to_decay, to_drive, to_initial, v.dense(keep)))
     found = (to_decay if varies else to_decay.sum(0), to_drive, to_initial)
     of_decay, of_drive, of_initial = (
         _cut(x, like, pairs) for x, like in zip(found, (decay, grad, initial), strict=True)
@@ -42,7 +42,7 @@ def cpu_gradients(
 
 def _filled(x: Tensor, pairs: bool) -> Tensor:
     """(..., F) or (..., F, 2) as (..., n), n a multiple of eight."""
-    return v.filled(x.flatten(-2) if pairs else x)
+    return v.padded_to_eight(x.flatten(-2) if pairs else x)
 
 
 def _cut(flat: Tensor, like: Tensor, pairs: bool) -> Tensor:
@@ -66,7 +66,7 @@ def _conjugate_product(a, g, pairs):
 @v.compiled
 def _begins(keep, at):
     """Whether a position begins an episode."""
-    return keep != 0 and v.get(keep, at) == 0
+    return keep != 0 and v.load_one(keep, at) == 0
 
 
 @v.compiled

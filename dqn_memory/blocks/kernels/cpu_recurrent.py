@@ -14,7 +14,7 @@ from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.simd import COUNT
 
 LOG2_E = math.log2(math.e)
-DENSE = torch.contiguous_format  # of what a kernel writes: `simd.plain` hands it a copy of any other
+DENSE = torch.contiguous_format  # of what a kernel writes: `simd.dense` hands it a copy of any other
 SMALLEST = -87.0  # a sigmoid of less is 1e-38
 
 
@@ -78,14 +78,14 @@ def _packed(weight: Tensor) -> Tensor:
 
 def _run(kernel: object, states: Tensor, *arrays: Tensor | None) -> None:
     time, batch, width = states.shape
-    v.run_in_threads(kernel, batch, 0, (time, batch, width), states, *map(v.plain, arrays))
+    v.run_in_threads(kernel, batch, 0, (time, batch, width), states, *map(v.dense, arrays))
 
 
 # ---- kernels: rows `first` .. `last` - 1, eight at a time ------------------------------------------------------------
 @v.compiled
 def _begins(keep, at):
     """Whether a row begins an episode."""
-    return keep != 0 and v.get(keep, at) == 0
+    return keep != 0 and v.load_one(keep, at) == 0
 
 
 @v.compiled

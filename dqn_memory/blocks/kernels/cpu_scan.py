@@ -30,11 +30,11 @@ def cpu_scan_forward(
     if u.dtype != torch.float32:
         raise ValueError(f"the simd backend of mamba computes in float32 alone, not in {u.dtype}; use torch")
     (batch, time, channels), states = u.shape, decay.shape[1]
-    inputs = [v.filled(u), v.filled(delta), _exponent(decay)]
+    inputs = [v.padded_to_eight(u), v.padded_to_eight(delta), _exponent(decay)]
     inputs += [x.detach().contiguous() for x in (write, read, initial)]
     y, last = torch.empty_like(inputs[0]), torch.empty_like(inputs[5])
     sizes = (time, channels, y.shape[2], states)
-    v.run_in_threads(_forward, batch, states * COUNT, sizes, (*inputs, y, last, v.plain(keep)))
+    v.run_in_threads(_forward, batch, states * COUNT, sizes, (*inputs, y, last, v.dense(keep)))
     return y[..., :channels].contiguous(), last
 
 
@@ -44,7 +44,7 @@ def cpu_scan_backward(
 ) -> Gradients:  # fmt: skip
     """Gradients of all six inputs from those of y (B, T, E) and of the last state (B, E, N)."""
     (batch, time, channels), states = u.shape, decay.shape[1]
-    inputs = [v.filled(grad), v.filled(u), v.filled(delta), _exponent(decay)]
+    inputs = [v.padded_to_eight(grad), v.padded_to_eight(u), v.padded_to_eight(delta), _exponent(decay)]
     inputs += [x.detach().contiguous() for x in (write, read, initial, grad_last)]
     padded, groups = inputs[0].shape[2], -(-batch // ROWS)
     to_u, to_delta, to_initial = torch.empty_like(inputs[1]), torch.empty_like(inputs[2]), torch.empty_like(inputs[6])
@@ -52,7 +52,7 @@ def cpu_scan_backward(
     to_write, to_read = (u.new_empty(batch, time, states) for _ in range(2))
     outputs = (to_u, to_delta, to_decay, to_write, to_read, to_initial)
     sizes, scratch = (batch, time, channels, padded, states), (4 * time + 2) * states * COUNT
-    v.run_in_threads(_backward, groups, scratch, sizes, (*inputs, *outputs, v.plain(keep)))
+    v.run_in_threads(_backward, groups, scratch, sizes, (*inputs, *outputs, v.dense(keep)))
     whole = to_decay.sum(0).transpose(1, 2).flatten(0, 1)[:channels]
     to_u, to_delta = (x[..., :channels].contiguous() for x in (to_u, to_delta))
     return to_u, to_delta, whole, to_write, to_read, to_initial
@@ -73,7 +73,7 @@ def _power(x):
 @v.compiled
 def _begins(keep, at):
     """Whether a position begins an episode, where a product with 0 would let NaN pass."""
-    return keep != 0 and v.get(keep, at) == 0
+    return keep != 0 and v.load_one(keep, at) == 0
 
 
 @v.compiled
@@ -83,7 +83,7 @@ def _gather(source, start, here, states, block):
         v.store(block, at, v.constant(0.0))
     for element in range(here):
         for n in range(states):
-            v.put(block, n * COUNT + element, v.get(source, start + element * states + n))
+            v.store_one(block, n * COUNT + element, v.load_one(source, start + element * states + n))
 
 
 @v.compiled
@@ -91,7 +91,7 @@ def _scatter(block, here, states, target, start):
     """Undo `_gather`."""
     for element in range(here):
         for n in range(states):
-            v.put(target, start + element * states + n, v.get(block, n * COUNT + element))
+            v.store_one(target, start + element * states + n, v.load_one(block, n * COUNT + element))
 
 
 @v.compiled
@@ -139,8 +139,8 @@ def _backward(first, last, held, sizes, addresses):
             _walk_back(row, block, sizes, addresses, (held, kept, into, out, change))
             _scatter(change, here, states, addresses[13], own)
         for at in range(time * states):
-            v.put(addresses[11], row * time * states + at, _sum(into, at * COUNT))
-            v.put(addresses[12], row * time * states + at, _sum(out, at * COUNT))
+            v.store_one(addresses[11], row * time * states + at, _sum(into, at * COUNT))
+            v.store_one(addresses[12], row * time * states + at, _sum(out, at * COUNT))
 
 
 @v.compiled
@@ -199,7 +199,7 @@ def _sum(source, at):
     """Of eight numbers."""
     total = np.float32(0)
     for element in range(COUNT):
-        total += v.get(source, at + element)
+        total += v.load_one(source, at + element)
     return total
 
 

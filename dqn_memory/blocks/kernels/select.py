@@ -44,17 +44,17 @@ def choose(backend: str, device: torch.device) -> Choice:
     last states in its kernels. Raises Unavailable, whose sentence says why, where another than "auto" cannot run.
     """
     if backend != "auto":
-        return Choice(backend, load(backend, device), "asked for")
+        return Choice(backend, load_scan(backend, device), "asked for")
     refused: list[str] = []
     for name in CANDIDATES.get(device.type, ()):
         try:
-            return Choice(name, load(name, device), "; ".join(["auto", *refused]))
+            return Choice(name, load_scan(name, device), "; ".join(["auto", *refused]))
         except Unavailable as error:
             refused.append(f"not {name}, {error}")
     return Choice("torch", scan_torch, "; ".join(["auto", *refused]))
 
 
-def load(name: str, device: torch.device) -> Scan:
+def load_scan(name: str, device: torch.device) -> Scan:
     """Load a backend by name and try it on the device; Unavailable says why it cannot run."""
     if name not in BACKENDS:
         raise Unavailable(f"there is no such backend; known: {', '.join(BACKENDS)}")

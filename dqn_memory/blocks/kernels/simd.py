@@ -120,13 +120,13 @@ def store(builder: Any, address: Any, index: Any, value: Any) -> None:
 
 
 @_instruction(types.float32, types.intp, types.intp)
-def get(builder: Any, address: Any, index: Any) -> Any:
+def load_one(builder: Any, address: Any, index: Any) -> Any:
     """Load the number at `index`."""
     return builder.load(_pointer(builder, address, index), align=4)
 
 
 @_instruction(types.void, types.intp, types.intp, types.float32)
-def put(builder: Any, address: Any, index: Any, value: Any) -> None:
+def store_one(builder: Any, address: Any, index: Any, value: Any) -> None:
     """Write one number at `index`."""
     builder.store(value, _pointer(builder, address, index), align=4)
 
@@ -248,12 +248,12 @@ def _addresses(argument: Any) -> Any:
     return argument.data_ptr() if isinstance(argument, torch.Tensor) else argument
 
 
-def plain(x: torch.Tensor | None) -> torch.Tensor | None:
+def dense(x: torch.Tensor | None) -> torch.Tensor | None:
     """Give the numbers alone, in order, where there are any."""
     return None if x is None else x.detach().contiguous()
 
 
-def filled(x: torch.Tensor) -> torch.Tensor:
+def padded_to_eight(x: torch.Tensor) -> torch.Tensor:
     """Give (..., n) with zeros up to a multiple of eight."""
     missing = -x.shape[-1] % COUNT
     return F.pad(x.detach(), (0, missing)) if missing else x.detach().contiguous()
