@@ -15,7 +15,7 @@ from torch import Tensor
 
 from envs.core import Step
 from envs.errors import UserError, check_known, require
-from envs.gymnasium_fleet import ReplayedFleet, spawn_seeds
+from envs.replayed import ReplayedFleet, spawn_seeds
 from envs.spaces import Array
 
 

@@ -13,7 +13,7 @@ from envs.atari import AtariConfig, AtariFleet
 from envs.contract import probe
 from envs.core import State, Step, World, put, where
 from envs.errors import UserError, require
-from envs.gymnasium_fleet import GymnasiumFleet
+from envs.gymnasium import GymnasiumFleet
 from envs.registry import WORLDS, check_keywords, make_world
 from envs.seeding import digest, restore_generator
 

@@ -34,7 +34,8 @@ from dqn_memory.runs.settings import Settings, parse
 from dqn_memory.runs.toml import to_toml
 from envs.files import portable_name
 from envs.fleet import make_fleet
-from envs.gymnasium_fleet import GymnasiumFleet, ReplayedFleet
+from envs.gymnasium import GymnasiumFleet
+from envs.replayed import ReplayedFleet
 from envs.seeding import restore_generator
 from envs.terminal import say
 

@@ -18,7 +18,7 @@ from unizero_models import actions, flags, model, simplex
 from dqn_memory.blocks import PRIORS
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.seeding import Streams
-from envs.gymnasium_fleet import GymnasiumFleet
+from envs.gymnasium import GymnasiumFleet
 from world_models.settings import EvalSetup
 from world_models.unizero.acting import evaluate, load_model
 from world_models.unizero.analysis import attention_maps, play, returns_to_go, strongest_link
