@@ -10,7 +10,7 @@ from gymnasium.spaces import flatdim
 from torch import Tensor
 
 from envs.atari import AtariConfig, AtariFleet
-from envs.contract import probe
+from envs.checker import probe
 from envs.core import State, Step, World, put, where
 from envs.errors import UserError, require
 from envs.gymnasium import GymnasiumFleet

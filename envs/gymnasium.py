@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from envs.contract import probe
+from envs.checker import probe
 from envs.core import State, Step, World, put
 from envs.errors import DrawsNothing, UserError, require
 from envs.packages import Make, make_env, without_module

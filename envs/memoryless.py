@@ -25,13 +25,14 @@ from torch import Tensor
 
 from envs.baselines.players import draws, finish
 from envs.baselines.search import PAID, WON, Graph, explore
+from envs.checker import probe
 from envs.cli import Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
-from envs.contract import entry_bounds, probe
 from envs.core import State, World, where
 from envs.errors import one_line_errors, require
 from envs.files import make_folder
 from envs.machine import cpu, revision
 from envs.registry import make_world
+from envs.spaces import entry_bounds
 from envs.tables import Table, origin, read_tables, write_page
 from envs.terminal import say
 

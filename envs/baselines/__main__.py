@@ -18,8 +18,8 @@ from envs.baselines import known
 from envs.baselines.bounds import BY_CHANCE, POINT_BASED, Best, Budget, best
 from envs.baselines.known import SHIPPED, UNKNOWN, Level, Lines
 from envs.baselines.players import level, play, random_player
+from envs.checker import probe
 from envs.cli import Ids, Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
-from envs.contract import probe
 from envs.core import World
 from envs.errors import UserError, one_line_errors, require
 from envs.files import make_folder, write_text

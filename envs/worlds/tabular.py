@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -203,11 +203,6 @@ class Tables:
     def num_observations(self) -> int:
         """Count the observations, Z."""
         return len(self.observation_names)
-
-    def numbered(self) -> Tables:
-        """Return the same model with numbers for names."""
-        names = {f"{kind}_names": numbers(len(getattr(self, f"{kind}_names"))) for kind in KINDS}
-        return replace(self, **names)  # type: ignore[arg-type]
 
     def rewards_by_observation(self) -> bool:
         """Tell whether R depends on the observation."""
