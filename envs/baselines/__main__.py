@@ -14,9 +14,8 @@ from typing import Any
 import torch
 import tyro
 
-from envs.baselines import known
 from envs.baselines.bounds import BY_CHANCE, POINT_BASED, Best, Budget, best
-from envs.baselines.known import SHIPPED, UNKNOWN, Level, Lines
+from envs.baselines.known import ORIGIN, SHIPPED, UNKNOWN, Level, Lines, as_csv, as_json, lines, markdown, read
 from envs.baselines.players import level, play, random_player
 from envs.checker import probe
 from envs.cli import Ids, Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
@@ -39,8 +38,7 @@ class Args(Budget, WriteArgs):
     plugin: Plugins = ()
     """A module that registers environments of your own, by its name without .py; repeatable."""
     ship: bool = False
-    """Also write the rows in --write's folder to lines.json in the package, which scripts read to print the two lines
-    beside their scores."""
+    """Also write the rows in --write's folder to the package, whose scripts print them beside their scores."""
 
     def check(self) -> None:
         for name, least in (("episodes", 2), ("seed", 0), ("size", 1)):  # 2 for an error
@@ -54,7 +52,9 @@ class Args(Budget, WriteArgs):
         if self.ship and self.write is None:
             raise UserError("--ship writes the rows of a folder to the package; name it with --write FOLDER.")
         if self.ship and (self.options or self.plugin):
-            raise UserError("--ship writes lines of the package's own environments; leave out --options and --plugin.")
+            raise UserError(
+                "--ship writes the scores of the package's own environments; leave out --options and --plugin."
+            )
 
     def ids(self) -> list[str]:
         """List what is to be computed, in the order of the table; environments made from a file have no one answer."""
@@ -79,7 +79,7 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
     begin = time.perf_counter()
     player = random_player(world.num_actions, args.seed + 1, world.device)
     random = level(play(world, player, args.episodes, args.seed), "measured")
-    shipped = known.lines(id)
+    shipped = lines(id)
     try:
         found = best(world, args)
     except UserError as error:
@@ -123,22 +123,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     command = shlex.join(["python", "-m", "envs.baselines", *argv])
     folder = args.write
-    rows = {} if folder is None else known.read(folder / "baselines.json")
+    rows = {} if folder is None else read(folder / "baselines.json")
     worlds = args.worlds()
     if folder is not None:
         make_folder(folder)
     for id, world in worlds.items():
-        rows[id] = lines = compute(id, world, args, command)
-        say(f"{id:<48} {lines.summary}")
+        rows[id] = reference = compute(id, world, args, command)
+        say(f"{id:<48} {reference.summary}")
         if folder is not None:
             # As the registry sorts them; rows with options, and of environments not registered now, come last.
             rows = {id: rows[id] for id in [*(id for id in WORLDS if id in rows), *sorted(set(rows) - set(WORLDS))]}
-            write_text(folder / "baselines.json", known.as_json(rows))
-            write_text(folder / "baselines.csv", known.as_csv(rows))
-            write_text(folder / "baselines.md", known.markdown(rows))
+            write_text(folder / "baselines.json", as_json(rows))
+            write_text(folder / "baselines.csv", as_csv(rows))
+            write_text(folder / "baselines.md", markdown(rows))
         if args.ship:
-            own = {id: lines for id, lines in rows.items() if id in WORLDS and lines.bounded}
-            write_text(SHIPPED, known.as_json(own, without=known.ORIGIN))
+            own = {id: each for id, each in rows.items() if id in WORLDS and each.bounded}
+            write_text(SHIPPED, as_json(own, without=ORIGIN))
 
 
 if __name__ == "__main__":
