@@ -23,23 +23,22 @@ TRUTH = {"True": True, "False": False}
 
 @dataclass(frozen=True, kw_only=True)
 class WriteArgs:
-    """What every script takes whose results can be kept: it prints them, and writes where it is told to."""
+    """The flag of scripts that print results and can also write them."""
 
     write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Also write the results into this folder, such as results; files of theirs that are there are replaced (None: they
-    are only printed)."""
+    """Folder to also write the results into; older files of theirs are replaced (None: they are only printed)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureArgs(WriteArgs):
-    """What every benchmark takes."""
+    """Flags of all benchmarks."""
 
     threads: int = 1
     """Threads of torch on a CPU."""
     clock: Literal["wall", "cpu"] = "wall"
-    """`cpu` counts the time that the process was given, for a machine that others use too."""
+    """`cpu` counts processor time, for a machine that others use too."""
     quick: bool = False
-    """Few repetitions of tiny sizes: shows that everything runs; its numbers mean nothing."""
+    """Few repetitions of tiny sizes, to see that everything runs; the numbers mean nothing."""
 
     def check(self) -> None:
         require(1 <= self.threads <= 1024, f"--threads {self.threads} must be from 1 to 1,024")

@@ -147,7 +147,7 @@ class World(ABC, Generic[S]):
 
 
 class StateObserved(World[Any]):
-    """The same episodes under the same draws, observed as `world.observe_state` says: made by `observe="state"`.
+    """A world that shows its state instead of its observation, made by `observe="state"`.
 
     Only the observation changes. Initial states, transitions, rewards, endings and pictures are those of the world,
     so that two agents can be compared on the very same episodes, one of which has nothing to remember; all methods do

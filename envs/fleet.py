@@ -1,4 +1,7 @@
-"""What a trainer steps: N environments of one kind, each reset when its episode ends."""
+"""Vector environments: N environments of one kind, stepped at once, each reset when its episode ends.
+
+Trainers step a `Fleet`, which `make_fleet` makes of an id.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -31,7 +34,7 @@ def advance(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, St
 
 
 def advance_finished(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
-    """Do the same with resets of the finished rows only: less work on a CPU, but shapes that depend on data."""
+    """Step every row and reset the finished ones only: less work on a CPU, but shapes that depend on data."""
     after, step = _step(world, state, action, u)
     rows = step.done.nonzero().squeeze(1)  # (M,)
     if len(rows) == 0:
@@ -131,7 +134,7 @@ class TensorFleet:
         return self.state
 
 
-Fleet = TensorFleet | GymnasiumFleet | AtariFleet  # what a trainer steps; all three have one interface
+Fleet = TensorFleet | GymnasiumFleet | AtariFleet  # all three have one interface
 
 
 def make_fleet(

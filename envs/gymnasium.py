@@ -35,7 +35,7 @@ SEED_STEPS, SEED_SECONDS = 30, 1.0  # limits of the comparison of two environmen
 
 
 class _Adapter:
-    """What both adapters have: a world, the engine that runs it, and the state of its rows."""
+    """The base of both adapters: a world, the engine that runs it, and the state of its rows."""
 
     metadata = METADATA
     state: State | None = None
@@ -328,9 +328,9 @@ class GymnasiumFleet(ReplayedFleet):
 
 
 class Engine:
-    """How an adapter runs a world, arrays in and arrays out; states are never changed in place.
+    """Runs a world for an adapter, arrays in and arrays out; states are never changed in place.
 
-    `on_arrays`: whether numpy arrays stand for its tensors, which is faster; where the world can if not given.
+    `on_arrays`: run on numpy arrays instead of tensors, which is faster (None: if the world can).
     """
 
     def __init__(self, world: World[Any], on_arrays: bool | None = None) -> None:

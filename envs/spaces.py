@@ -149,7 +149,7 @@ def _fitted(space: gymnasium.Space[Any], given: Any) -> Array:
     shape, dtype = space.shape or (), np.dtype(space.dtype)
     try:
         array = np.asarray(given)
-    except Exception:  # ragged lists, and whatever an object's own conversion ends on
+    except Exception:  # ragged lists, and errors of an object's own conversion
         raise Unfit(f"an observation that is no array: {shown(given)}; its space is {shown(space)}") from None
     if array.dtype.kind not in "biuf":
         raise Unfit(f"an observation that holds no numbers: {shown(given)}; its space is {shown(space)}")

@@ -103,7 +103,7 @@ class LocalRows:
 
 
 class RowsStep(NamedTuple):
-    """What one step of N environments gives."""
+    """The arrays of one step of N environments."""
 
     final: Array  # (N, ...) of the episode that the action belongs to
     fresh: Array  # (M, ...) first observations of the M episodes that begin, in the order of rows
@@ -122,13 +122,13 @@ def _success(info: dict[str, Any]) -> int:
 
 
 class Failure(NamedTuple):
-    """What a process replies where an exception was raised in it."""
+    """The reply of a process in which an exception was raised."""
 
     error: Exception
 
 
 class WorkerRows:
-    """The same for environments in processes of their own: `LocalRows`, each with a share of the environments.
+    """N environments in other processes, each of which has `LocalRows` of some of them.
 
     A process is a fresh interpreter that reads requests from its standard input and writes replies to its standard
     output. It ends with the process that started it, however that ends and whatever its environments do. Exceptions are
@@ -137,11 +137,11 @@ class WorkerRows:
 
     def __init__(self, make: Make, count: int, key: str | None, longest: int | None = None, workers: int = 1) -> None:
         require(workers >= 1, f"workers must be at least 1 process, not {workers}.")
-        sample = LocalRows(make, 1, key)  # what is wrong with the environment is said here
+        sample = LocalRows(make, 1, key)  # raises here if the environment is wrong
         self.observation_space, self.num_actions = sample.observation_space, sample.num_actions
         spec, self.name = sample.envs[0].spec, sample.envs[0].name
         sample.close()
-        # what a module or a notebook of the user's has registered is unknown to a fresh interpreter
+        # a fresh interpreter does not know ids that the user's module or notebook has registered
         registered = {} if spec is None or spec.id not in gymnasium.registry else {spec.id: gymnasium.registry[spec.id]}
         self._bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
         self._children = [_start(talks=worker == 0) for worker in range(len(self._bounds) - 1)]
@@ -255,7 +255,7 @@ def serve(parent: int, talks: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what environments print must not fall among the replies
+    os.dup2(2, 1)  # so that environments do not print among the replies
     rows: Any = None
     with suppress(EOFError, BrokenPipeError):
         while True:

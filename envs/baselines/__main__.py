@@ -1,7 +1,7 @@
-"""How good is good: `python -m envs.baselines`.
+"""Compute reference scores: `python -m envs.baselines`.
 
-Computes and prints, for every environment, what random actions reach and the best that is known. --write FOLDER keeps
-them as baselines.md, .csv and .json, where rows that are not asked for by --env stay.
+Prints, for every environment, the scores of random actions and the best known ones. --write FOLDER writes baselines.md,
+.csv and .json; rows of environments that --env does not name stay.
 """
 
 import shlex
@@ -32,9 +32,9 @@ class Args(Budget, WriteArgs):
     """Measure random actions and the best known players."""
 
     env: Ids = ()
-    """Ids of the environments to compute, each with a flag of its own (none given: all that need no file)."""
+    """Id of an environment; repeatable (none: all that need no file)."""
     options: Options = ()
-    """Keywords and values of the one environment that --env names, such as path my.pomdp; it has a row of its own."""
+    """Keywords and values of the one environment of --env, such as path my.pomdp."""
     plugin: Plugins = ()
     """A module that registers environments of your own, by its name without .py; repeatable."""
     ship: bool = False
@@ -71,10 +71,9 @@ class Args(Budget, WriteArgs):
 
 
 def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
-    """Compute one row; what nobody has a player for is taken from the shipped row.
+    """Compute one row. Without a player for an environment, its bounds are those of the shipped row.
 
-    Where there is none, as for an environment of one's own or other options than the default ones, the row has no
-    bounds, and the reason is printed.
+    Without a shipped row, as for an environment of your own, the row has no bounds and the reason is printed.
     """
     begin = time.perf_counter()
     player = random_player(world.num_actions, args.seed + 1, world.device)

@@ -38,7 +38,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Level:
-    """How well one kind of player does. `kind` says what sort of number it is."""
+    """Success and return of one player. `kind` says how the numbers were found."""
 
     success: Measure
     returns: Measure  # undiscounted
@@ -208,7 +208,7 @@ def _level_row(reference: Lines) -> tuple[str, ...]:
 
 
 def _origin(references: Sequence[Lines]) -> list[str]:
-    """Say what made the rows: commands, machine, and what each row took."""
+    """List the origin of the rows: commands, machine, and the seed and time of each row."""
     commands = list(dict.fromkeys(reference.command for reference in references))
     machines = "; ".join(sorted({reference.machine for reference in references}))
     columns = ("environment", "episodes", "of scripted players", "seed", "revision", "minutes", "command")

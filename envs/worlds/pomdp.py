@@ -44,7 +44,7 @@ class Token:
     line: int
 
     def __str__(self) -> str:
-        """Say it as an error message does."""
+        """Write the word for an error message."""
         return repr(self.text) if self.text else "the end of the file"
 
 
