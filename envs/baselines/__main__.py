@@ -15,7 +15,7 @@ import torch
 import tyro
 
 from envs.baselines.bounds import BY_CHANCE, POINT_BASED, Best, Budget, best
-from envs.baselines.known import ORIGIN, SHIPPED, UNKNOWN, Level, Lines, as_csv, as_json, lines, markdown, read
+from envs.baselines.known import UNKNOWN, Level, Lines, as_csv, as_json, lines, markdown, read
 from envs.baselines.players import level, play, random_player
 from envs.checker import probe
 from envs.cli import Ids, Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
@@ -37,8 +37,6 @@ class Args(Budget, WriteArgs):
     """Keywords and values of the one environment of --env, such as path my.pomdp."""
     plugin: Plugins = ()
     """A module that registers environments of your own, by its name without .py; repeatable."""
-    ship: bool = False
-    """Also write the rows in --write's folder to the package, whose scripts print them beside their scores."""
 
     def check(self) -> None:
         for name, least in (("episodes", 2), ("seed", 0), ("size", 1)):  # 2 for an error
@@ -49,12 +47,6 @@ class Args(Budget, WriteArgs):
             check_id(id, self.plugin)
         if self.options and len(self.ids()) != 1:
             raise UserError("--options belong to one environment; name it with --env.")
-        if self.ship and self.write is None:
-            raise UserError("--ship writes the rows of a folder to the package; name it with --write FOLDER.")
-        if self.ship and (self.options or self.plugin):
-            raise UserError(
-                "--ship writes the scores of the package's own environments; leave out --options and --plugin."
-            )
 
     def ids(self) -> list[str]:
         """List what is to be computed, in the order of the table; environments made from a file have no one answer."""
@@ -135,9 +127,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             write_text(folder / "baselines.json", as_json(rows))
             write_text(folder / "baselines.csv", as_csv(rows))
             write_text(folder / "baselines.md", markdown(rows))
-        if args.ship:
-            own = {id: each for id, each in rows.items() if id in WORLDS and each.bounded}
-            write_text(SHIPPED, as_json(own, without=ORIGIN))
 
 
 if __name__ == "__main__":

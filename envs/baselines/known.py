@@ -1,7 +1,7 @@
 """Reference scores, which a score is read against: those of random actions, and the best that is known.
 
-`python -m envs.baselines` computes them; those of the registered environments are shipped in `lines.json`. A folder of
-results has them as a page, a CSV table and a JSON file, with their origin.
+`python -m envs.baselines` computes them and writes a page, a CSV table and a JSON file. A JSON file of the registered
+environments is shipped as `lines.json`; scripts read it to print reference scores beside their own.
 """
 
 import csv
@@ -24,7 +24,6 @@ TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_t
 SHIPPED, PUBLISHED_SCORES = (Path(__file__).parent / name for name in ("lines.json", "published.csv"))
 Scores = Mapping[str, float | None]  # by architecture; None where the text has no value
 LEVELS = ("random", "lower", "upper")
-ORIGIN = ("command", "machine", "seconds")  # how the numbers came about; not shipped
 DOUBT = 2.0  # standard errors within which two numbers are not told apart
 
 
@@ -152,11 +151,9 @@ def read(path: Path) -> dict[str, Lines]:
         raise UserError(f"{path} is no table of baselines; move it away or choose another folder") from None
 
 
-def as_json(references: Mapping[str, Lines], without: Sequence[str] = ()) -> str:
-    """Write reference scores as JSON, without the facts of these names."""
-    entries = {id: plain(reference) for id, reference in references.items()}
-    kept = {id: {name: entry[name] for name in entry if name not in without} for id, entry in entries.items()}
-    return json.dumps(kept, indent=1) + "\n"
+def as_json(references: Mapping[str, Lines]) -> str:
+    """Write reference scores as JSON."""
+    return json.dumps({id: plain(reference) for id, reference in references.items()}, indent=1) + "\n"
 
 
 def as_csv(references: Mapping[str, Lines]) -> str:
