@@ -149,8 +149,8 @@ def make_fleet(
 ) -> Fleet:
     """Make N environments by id: an AtariFleet for ALE/..., a TensorFleet for a World, else a GymnasiumFleet.
 
-    Only the last can be shared out among processes (`workers`), and may have episodes that never end, which are cut
-    after `longest` steps; all others have a limit of their own. Of `seed` a TensorFleet on a CPU reads the low 32 bits.
+    Only a GymnasiumFleet can be shared out among processes (`workers`). Its episodes that nothing else limits are cut
+    after `longest` steps. A TensorFleet on a CPU reads the low 32 bits of `seed`.
     """
     kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
     require(seed >= 0, f"seed must not be negative, not {seed}.")
