@@ -2,14 +2,14 @@
 
 import re
 
-import gymnasium
+from gymnasium.envs import registration  # the name `gymnasium` belongs to the module envs.gymnasium here
 
 from envs.errors import UserError
 from envs.registry import WORLDS, Entry
 
 __all__ = ["WORLDS", "Entry", "UserError", "register"]
 
-ADAPTER = "envs.adapters:WorldEnv"
+ADAPTER = "envs.gymnasium:WorldEnv"
 ID = re.compile(r"([\w-]+/)?[\w.-]+")
 
 
@@ -35,15 +35,17 @@ def register(id: str, entry: Entry) -> None:
         raise UserError(f'An id must be like "Mine/World-v0", of letters, digits, _ . and -, not {id!r}.')
     if id in WORLDS and repr(WORLDS[id]) != repr(entry):
         raise UserError(f"There is an environment {id!r} already, {WORLDS[id].entry!r}; register yours by another id.")
-    if id in gymnasium.registry and gymnasium.registry[id].entry_point != ADAPTER:
+    if id in registration.registry and registration.registry[id].entry_point != ADAPTER:
         raise UserError(f"{id!r} is an environment of Gymnasium's already; register yours by another id.")
     WORLDS[id] = entry
-    if id not in gymnasium.registry:
+    if id not in registration.registry:
         _register_with_gymnasium(id)
 
 
 def _register_with_gymnasium(id: str) -> None:
-    gymnasium.register(id, entry_point=ADAPTER, vector_entry_point="envs.adapters:WorldVectorEnv", kwargs={"world": id})
+    registration.register(
+        id, entry_point=ADAPTER, vector_entry_point="envs.gymnasium:WorldVectorEnv", kwargs={"world": id}
+    )
 
 
 for _id in WORLDS:

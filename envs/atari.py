@@ -1,7 +1,7 @@
-"""Atari games behind the fleet's interface: the one place that touches ale-py.
+"""Atari games, N at once: the only module that uses ale-py.
 
-The emulators run in parallel in ale-py's own vector environment. None of its defaults is relied on: every setting is
-given. Its frames and rewards are those of the classic wrappers, frame for frame.
+The emulators run in parallel in ale-py's own vector environment. Every setting of it is given, so that no default of
+ale-py matters. Frames and rewards equal those of the classic wrappers.
 """
 
 import re
@@ -16,13 +16,15 @@ from torch import Tensor
 from envs.core import Step
 from envs.errors import check_known, require
 from envs.extras import extra
-from envs.gymnasium_fleet import ReplayedFleet, spawn_seeds
+from envs.replayed import ReplayedFleet, spawn_seeds
 from envs.spaces import Array
 
 
+# UniZero's default is sticky 0.25, as in the text of "Learning to Focus". Its released code plays v4 games (sticky 0)
+# and truncates after 108,000 actions, which are 432,000 frames.
 @dataclass(frozen=True)
 class AtariConfig:
-    """How a game is shown and played."""
+    """Frames, actions and episodes of a game."""
 
     size: int = 64
     """Height and width of a frame in pixels."""
@@ -31,13 +33,11 @@ class AtariConfig:
     frame_skip: int = 4
     """Emulator frames an action is held for; the last two are merged by their maximum."""
     sticky: float = 0.0
-    """Probability that an emulator frame repeats the action before (0.25: Machado et al. 2018; 0: v4 games). UniZero's
-    default is 0.25, as "Learning to Focus" has sticky actions, whose released code plays v4 games; all others' is 0."""
+    """Probability that an emulator frame repeats the last action (0.25: Machado et al. 2018; 0: v4 games)."""
     noops: int = 30
-    """Most no-ops at the start of an episode, drawn uniformly (0: none)."""
+    """Maximum of the no-ops at the start of an episode; their number is uniform (0: none)."""
     most_frames: int = 108_000
-    """Emulator frames after which an episode is truncated (108,000: the usual half hour; the code released with
-    "Learning to Focus" counts 108,000 actions, 432,000 frames)."""
+    """Emulator frames after which an episode is truncated (108,000: half an hour of play)."""
 
     def check(self) -> None:
         require(0 <= self.sticky < 1, f"sticky {self.sticky} must be at least 0 and below 1.")

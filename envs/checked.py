@@ -1,4 +1,7 @@
-"""One environment of somebody else, whose values are brought into the form of its spaces or refused in one sentence."""
+"""Checks of Gymnasium environments of other people, at every step.
+
+Their values are brought into the form of their spaces, or refused in one sentence.
+"""
 
 import inspect
 import random
@@ -37,7 +40,7 @@ def say_once(sentence: str) -> None:
 
 
 class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment whose `reset` and `step` give what Gymnasium prescribes, or raise a UserError that says what not.
+    """An environment whose `reset` and `step` return values as Gymnasium prescribes, or raise a UserError.
 
     Observations have the shape and the dtype of their space, by the rule of `envs.spaces.fitter`; the reward is a
     finite float, both flags are bools, `truncated` is never set together with `terminated`, and the success that the
@@ -175,7 +178,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
     def _misfit(self, error: Exception, args: Any, names: Iterable[str]) -> str | None:
-        """Say what is wrong with a function's arguments or number of values, where that is why it failed."""
+        """Explain an error that wrong arguments or a wrong number of values caused; None for other errors."""
         if not isinstance(error, TypeError | ValueError):
             return None
         step = self._where == "step"
@@ -248,7 +251,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class CheckedVector:
-    """The results of a vector environment of somebody else, which are as Gymnasium prescribes or a UserError."""
+    """A vector environment whose results are as Gymnasium prescribes; anything else raises a UserError."""
 
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> None:
         first = next(iter(getattr(env, "envs", ())), env)  # of Gymnasium's SyncVectorEnv: one of its environments
@@ -350,7 +353,7 @@ def with_spaces(env: Any) -> gymnasium.Env[Any, Any]:
 
 
 def limited(env: Any) -> bool:
-    """Whether a limit of steps is known, as of all environments of this suite."""
+    """Tell whether an environment has a known limit of steps, as all of this suite have."""
     known = (env.spec is not None and env.spec.max_episode_steps) or hasattr(env.unwrapped, "world")
     while not known and isinstance(env, gymnasium.Wrapper):
         known, env = isinstance(env, gymnasium.wrappers.TimeLimit), env.env
@@ -380,7 +383,7 @@ def learning_wrappers(env: Any) -> list[str]:
 
 
 def _bounded(space: gymnasium.spaces.Box) -> bool:
-    """Whether all values have bounds that scale them, as `dqn_memory.blocks.embeddings.UnitScale` does."""
+    """Tell whether `dqn_memory.blocks.embeddings.UnitScale` can scale all values by their bounds."""
     with np.errstate(invalid="ignore", over="ignore"):
         return bool((space.high.astype(np.float64) - space.low.astype(np.float64) < 2.0**31).all())
 
@@ -412,7 +415,7 @@ def _text(error: BaseException) -> str:
 
 
 def _raised_in_gymnasium(error: Exception) -> bool:
-    """Whether a line of Gymnasium's, such as of a wrapper, raised it, and not one of the environment's."""
+    """Tell whether code of Gymnasium's, such as a wrapper, raised an error, and not the environment's own."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return bool(frames) and frames[-1][0].f_globals.get("__name__", "").startswith("gymnasium.")
 
@@ -464,7 +467,7 @@ def generators() -> list[tuple[str, Callable[[], Any], Callable[[Any], Any], Cal
 
 
 def differ(old: Any, new: Any) -> bool:
-    """Whether two states of one generator differ."""
+    """Tell whether two states of one generator differ."""
     if isinstance(old, tuple) and isinstance(old[1], np.ndarray):
         return old[2] != new[2] or not np.array_equal(old[1], new[1])  # numpy's: name, key, place and what is left over
     return not bool(np.array_equal(old, new)) if hasattr(old, "shape") else bool(old != new)

@@ -23,11 +23,10 @@ TRUTH = {"True": True, "False": False}
 
 @dataclass(frozen=True, kw_only=True)
 class WriteArgs:
-    """What every script takes whose results can be kept: it prints them, and writes where it is told to."""
+    """The flag of scripts that print results and can also write them."""
 
     write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Also write the results into this folder, such as results; files of theirs that are there are replaced (None: they
-    are only printed)."""
+    """Folder to also write the results into; older files of theirs are replaced (None: they are only printed)."""
 
 
 def check_id(id: str, plugins: Sequence[str]) -> None:

@@ -56,7 +56,7 @@ class World(ABC, Generic[S]):
     """N independent episodes as pure functions of tensors: static shapes, no global randomness.
 
     What a world of your own must have, in the order in which you need it. `make_world` refuses a class that lacks a
-    part, fleets and adapters try one reset and one step and refuse wrong tensors (`envs.contract`), and
+    part, fleets and adapters try one reset and one step and refuse wrong tensors (`envs.checker`), and
     `envs.checker.check_registered(id)` plays whole episodes. Where all probabilities can be written as tables, a
     subclass of `envs.worlds.tabular.Tabular` needs nothing but `super().__init__(tables, time_limit, device)`.
 
@@ -147,7 +147,7 @@ class World(ABC, Generic[S]):
 
 
 class StateObserved(World[Any]):
-    """The same episodes under the same draws, observed as `world.observe_state` says: made by `observe="state"`.
+    """A world that shows its state instead of its observation, made by `observe="state"`.
 
     Only the observation changes. Initial states, transitions, rewards, endings and pictures are those of the world,
     so that two agents can be compared on the very same episodes, one of which has nothing to remember; all methods do

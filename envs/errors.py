@@ -51,7 +51,7 @@ def check_known(what: str, name: str, known: Collection[str], where: str = "") -
 
 
 def near_names(what: str, name: str, known: Iterable[str]) -> str:
-    """Say that `name` is no known `what`, and what `suggestion` says of the known names."""
+    """Write the sentence for an unknown name, with the known names near it."""
     hint = suggestion(name, known)
     if not hint.startswith("none of"):
         return f"unknown {what} '{name}'; {hint}"
@@ -60,7 +60,7 @@ def near_names(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Which known names a wrong one resembles, case and namespace ("Gridverse/") aside, and which ones exist."""
+    """Name the known names that a wrong one resembles, case and namespace ("Gridverse/") aside."""
     names, name = sorted(known), str(name)
     plain = {full.lower().rpartition("/")[2]: full for full in names} | {full.lower(): full for full in names}
     close = list(dict.fromkeys(plain[key] for key in get_close_matches(name.lower(), plain, n=6, cutoff=0.6)))
@@ -112,7 +112,7 @@ def _check_arguments(arguments: Iterable[Any]) -> None:
 
 
 def _sentence(error: Exception) -> str | None:
-    """Say what the system refuses: a file, or memory; None where the error is about something else."""
+    """Write the sentence for a file or memory that the system refuses; None for other errors."""
     if getattr(error, "__notes__", None):  # which say that somebody else's code raised it
         return None
     if "embedded null byte" in str(error):

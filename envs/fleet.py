@@ -1,4 +1,7 @@
-"""What a trainer steps: N environments of one kind, each reset when its episode ends."""
+"""Vector environments: N environments of one kind, stepped at once, each reset when its episode ends.
+
+Trainers step a `Fleet`, which `make_fleet` makes of an id.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,10 +13,10 @@ from gymnasium.spaces import flatdim
 from torch import Tensor
 
 from envs.atari import AtariConfig, AtariFleet
-from envs.contract import probe
+from envs.checker import probe
 from envs.core import State, Step, World, put, where
 from envs.errors import UserError, require
-from envs.gymnasium_fleet import GymnasiumFleet
+from envs.gymnasium import GymnasiumFleet
 from envs.registry import WORLDS, check_keywords, make_world
 from envs.seeding import digest, restore_generator
 
@@ -31,7 +34,7 @@ def advance(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, St
 
 
 def advance_finished(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
-    """Do the same with resets of the finished rows only: less work on a CPU, but shapes that depend on data."""
+    """Step every row and reset the finished ones only: less work on a CPU, but shapes that depend on data."""
     after, step = _step(world, state, action, u)
     rows = step.done.nonzero().squeeze(1)  # (M,)
     if len(rows) == 0:
@@ -131,7 +134,7 @@ class TensorFleet:
         return self.state
 
 
-Fleet = TensorFleet | GymnasiumFleet | AtariFleet  # what a trainer steps; all three have one interface
+Fleet = TensorFleet | GymnasiumFleet | AtariFleet  # all three have one interface
 
 
 def make_fleet(
@@ -146,8 +149,8 @@ def make_fleet(
 ) -> Fleet:
     """Make N environments by id: an AtariFleet for ALE/..., a TensorFleet for a World, else a GymnasiumFleet.
 
-    Only the last can be shared out among processes (`workers`), and may have episodes that never end, which are cut
-    after `longest` steps; all others have a limit of their own. Of `seed` a TensorFleet on a CPU reads the low 32 bits.
+    Only a GymnasiumFleet can be shared out among processes (`workers`). Its episodes that nothing else limits are cut
+    after `longest` steps. A TensorFleet on a CPU reads the low 32 bits of `seed`.
     """
     kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
     require(seed >= 0, f"seed must not be negative, not {seed}.")

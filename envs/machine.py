@@ -1,4 +1,4 @@
-"""What a measured number depends on: machine, versions, revision, clock."""
+"""The machine, versions, revision and clock behind a measured number."""
 
 import os
 import platform
@@ -25,7 +25,7 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time
 
 
 def describe_environment(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Collect what a reader needs to judge or repeat a run; plain JSON values."""
+    """Collect the facts that a reader needs to judge or repeat a run, as JSON values."""
     device = torch.device(device)
     return {
         "python": platform.python_version(),
@@ -41,7 +41,7 @@ def describe_environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def benchmark_facts() -> dict[str, Any]:
-    """Collect what a measured speed depends on."""
+    """Collect the facts that a measured speed depends on."""
     facts = describe_environment() | {"cores": os.cpu_count()}
     accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {"accelerator": accelerator, **{name: facts[name] for name in FACTS}}
@@ -79,7 +79,7 @@ def _version(package: str) -> str | None:
 
 
 def memory(device: torch.device | str = "cpu") -> tuple[int, int] | None:
-    """Give the bytes of a device that are free now, and all it has, for this process; None where nobody says so."""
+    """Give the free and the total bytes of a device for this process; None if they are unknown."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)

@@ -1,13 +1,11 @@
 """Search the best policy without a memory: `python -m envs.memoryless --env ENV_ID`.
 
 Two kinds of reactive policies are searched: deterministic ones, a table from the newest observation to an action, and
-stochastic ones, a table of action probabilities. What is found is a lower bound on the best policy of its kind: every
-number is that of a policy, and nothing proves that there is no better one. How many restarts of the search end with
-the best value says how firm it is. Observations of integers and pictures are told apart as they are, the components of
-a continuous observation by the cells of a grid (`BINS`).
+stochastic ones, a table of action probabilities. Each result is the score of a policy, so it is a lower bound on the
+best policy of its kind. It is the firmer the more restarts of the search end with it. Observations of integers and
+pictures are told apart as they are, the components of a continuous observation by the cells of a grid (`BINS`).
 
-Prints what it found; --write FOLDER keeps it in memoryless.json and memoryless.md, beside the rows of other
-environments there.
+Prints the results; --write FOLDER adds them to memoryless.json and memoryless.md.
 """
 
 import sys
@@ -25,13 +23,14 @@ from torch import Tensor
 
 from envs.baselines.players import draws, finish
 from envs.baselines.search import PAID, WON, Graph, explore
+from envs.checker import probe
 from envs.cli import Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
-from envs.contract import entry_bounds, probe
 from envs.core import State, World, where
 from envs.errors import one_line_errors, require
 from envs.files import make_folder
 from envs.machine import cpu, revision
 from envs.registry import make_world
+from envs.spaces import entry_bounds
 from envs.tables import Table, origin, read_tables, write_page
 from envs.terminal import say
 
@@ -62,17 +61,17 @@ class Args(WriteArgs):
     plugin: Plugins = ()
     """A module that registers environments of your own, by its name without .py; repeatable."""
     restarts: int = 16
-    """Searches from tables of their own."""
+    """Number of searches, each from a table of its own."""
     sweeps: int = 8
-    """Most passes of a search over all observations."""
+    """Maximum of passes of a search over all observations."""
     patience: int = 2
-    """Passes without a gain after which it ends."""
+    """Passes without a gain after which a search ends."""
     updates: int = 100
     """Updates of the stochastic policy, which begins at the best table."""
     episodes: int = 200
-    """Initial states that a search judges by, where they cannot all be tried."""
+    """Episodes that score a policy during the search, if exact scores are out of reach."""
     fresh: int = 10_000
-    """Other episodes that its result is judged by then."""
+    """Other episodes that score the result of such a search."""
     seed: int = 0
     """Seed of the searches."""
 

@@ -127,7 +127,7 @@ def load_wanted(names: Iterable[str], who: str) -> None:
 
 
 def _refusal(name: str, who: str) -> str:
-    """Say that a module is not imported merely because a file names it."""
+    """Write the sentence that refuses to import a module merely because a file names it."""
     if not all(part.isidentifier() for part in name.split(".")):
         return f"{who} wants the module {name!r}, which is no module's name: take that out of it"
     flag = f"--plugin {shlex.quote(name)}"

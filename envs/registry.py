@@ -83,7 +83,7 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     """
     import torch
 
-    from envs.contract import check_class, check_members
+    from envs.checker import check_class, check_members
     from envs.core import OBSERVE, StateObserved
 
     name = check_known("environment", id.removeprefix("envs:"), WORLDS)

@@ -54,6 +54,23 @@ def integer_ranges(space: Any) -> tuple[Array, Array] | None:
     return None
 
 
+def entry_bounds(what: str, space: Any) -> tuple[Array, Array]:
+    """Find the least and the greatest value (d,) of each entry, in the dtype of the space."""
+    if isinstance(space, spaces.Dict):
+        entries = [entry_bounds(f"{what}, entry {name!r},", entry) for name, entry in space.items()]
+        low, high = map(np.concatenate, zip(*entries, strict=True))
+        return low, high
+    if isinstance(space, spaces.Box):
+        return space.low.reshape(-1), space.high.reshape(-1)
+    ranges = integer_ranges(space)
+    if ranges is None:
+        raise UserError(f"{what} must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, not {space!r}.")
+    count, start = ranges
+    # trainers take such numbers for indices of a table, and the one after the last for padding
+    require(not start.any(), f"{what} must count from 0, not {shown(space)}.")
+    return np.zeros(count.shape, space.dtype), (count - 1).astype(space.dtype)
+
+
 # Batches
 
 
@@ -132,7 +149,7 @@ def _fitted(space: gymnasium.Space[Any], given: Any) -> Array:
     shape, dtype = space.shape or (), np.dtype(space.dtype)
     try:
         array = np.asarray(given)
-    except Exception:  # ragged lists, and whatever an object's own conversion ends on
+    except Exception:  # ragged lists, and errors of an object's own conversion
         raise Unfit(f"an observation that is no array: {shown(given)}; its space is {shown(space)}") from None
     if array.dtype.kind not in "biuf":
         raise Unfit(f"an observation that holds no numbers: {shown(given)}; its space is {shown(space)}")

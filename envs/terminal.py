@@ -1,4 +1,4 @@
-"""What is said on a terminal: text of files, environments and users, without characters that steer the terminal."""
+"""Printing: text of files, environments and users, without characters that steer the terminal."""
 
 import re
 import sys

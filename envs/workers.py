@@ -37,7 +37,7 @@ PATIENCE = 5.0  # seconds that a process has to close its environments
 SLOW, LOST = 60.0, 600.0  # seconds without an answer after which a process is named, and after which it is given up
 
 
-class Rows:
+class LocalRows:
     """N environments in this process, each started over when its episode ends."""
 
     def __init__(self, make: Make, count: int, key: str | None, longest: int | None = None) -> None:
@@ -51,7 +51,7 @@ class Rows:
         found = [self._encode(env.reset(seed=seed)[0]) for env, seed in zip(self.envs, seeds, strict=True)]
         return self._sound(np.stack(found), self.envs)
 
-    def step(self, actions: list[int]) -> Outcome:
+    def step(self, actions: list[int]) -> RowsStep:
         """Take one action in each environment and start finished ones over."""
         results = [env.step(self._decode(action)) for env, action in zip(self.envs, actions, strict=True)]
         final = self._sound(np.stack([self._encode(result[0]) for result in results]), self.envs)  # (N, ...)
@@ -69,7 +69,7 @@ class Rows:
         begun = [self.envs[row] for row in np.flatnonzero(done)]
         for place, env in enumerate(begun):
             fresh[place] = self._encode(env.reset()[0])
-        return Outcome(final, self._sound(fresh, begun), rewards, terminated, truncated, success)
+        return RowsStep(final, self._sound(fresh, begun), rewards, terminated, truncated, success)
 
     def _sound(self, observations: Array, envs: list[Checked]) -> Array:
         """Return the observations (N, ...) of environments, none of which is a number that a network cannot take."""
@@ -102,8 +102,8 @@ class Rows:
             env.close()
 
 
-class Outcome(NamedTuple):
-    """What one step of N environments gives."""
+class RowsStep(NamedTuple):
+    """The arrays of one step of N environments."""
 
     final: Array  # (N, ...) of the episode that the action belongs to
     fresh: Array  # (M, ...) first observations of the M episodes that begin, in the order of rows
@@ -122,13 +122,13 @@ def _success(info: dict[str, Any]) -> int:
 
 
 class Failure(NamedTuple):
-    """What a process replies where an exception was raised in it."""
+    """The reply of a process in which an exception was raised."""
 
     error: Exception
 
 
 class WorkerRows:
-    """The same for environments in processes of their own: `Rows`, each with a share of the environments.
+    """N environments in other processes, each of which has `LocalRows` of some of them.
 
     A process is a fresh interpreter that reads requests from its standard input and writes replies to its standard
     output. It ends with the process that started it, however that ends and whatever its environments do. Exceptions are
@@ -137,11 +137,11 @@ class WorkerRows:
 
     def __init__(self, make: Make, count: int, key: str | None, longest: int | None = None, workers: int = 1) -> None:
         require(workers >= 1, f"workers must be at least 1 process, not {workers}.")
-        sample = Rows(make, 1, key)  # what is wrong with the environment is said here
+        sample = LocalRows(make, 1, key)  # raises here if the environment is wrong
         self.observation_space, self.num_actions = sample.observation_space, sample.num_actions
         spec, self.name = sample.envs[0].spec, sample.envs[0].name
         sample.close()
-        # what a module or a notebook of the user's has registered is unknown to a fresh interpreter
+        # a fresh interpreter does not know ids that the user's module or notebook has registered
         registered = {} if spec is None or spec.id not in gymnasium.registry else {spec.id: gymnasium.registry[spec.id]}
         self._bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
         self._children = [_start(talks=worker == 0) for worker in range(len(self._bounds) - 1)]
@@ -153,9 +153,9 @@ class WorkerRows:
     def first(self, seeds: list[int | None]) -> Array:
         return np.concatenate(self._ask("first", self._shares(seeds)))
 
-    def step(self, actions: list[int]) -> Outcome:
+    def step(self, actions: list[int]) -> RowsStep:
         parts = zip(*self._ask("step", self._shares(actions)), strict=True)
-        return Outcome(*map(np.concatenate, parts))
+        return RowsStep(*map(np.concatenate, parts))
 
     def frame(self, row: int) -> Array | None:
         worker = bisect(self._bounds, row) - 1
@@ -255,7 +255,7 @@ def serve(parent: int, talks: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what environments print must not fall among the replies
+    os.dup2(2, 1)  # so that environments do not print among the replies
     rows: Any = None
     with suppress(EOFError, BrokenPipeError):
         while True:
@@ -264,7 +264,7 @@ def serve(parent: int, talks: bool) -> None:
                 if method == "build":
                     registered, *job = cloudpickle.loads(argument)
                     gymnasium.registry.update(registered)
-                    rows, reply = Rows(*job), None
+                    rows, reply = LocalRows(*job), None
                 else:
                     reply = getattr(rows, method)(argument)
             except Exception as error:

@@ -7,8 +7,8 @@
 | `OneHot`         | `VectorOneHot`         | integers as 0 and 1                                              |
 | `Antialias`      | `VectorAntialias`      | continuous numbers, such as Car Flag's position, as soft one-hot |
 
-They can be nested: `Antialias(StepCount(env), bins=20, entries=[0, 3])`. What a wrapper does to observations is a
-`Transform`, a pure function of batches that the single and the vector form share.
+They can be nested: `Antialias(StepCount(env), bins=20, entries=[0, 3])`. A wrapper's change of
+observations is a `Transform`, a pure function of batches that the single and the vector form share.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ Vector = VectorEnv[Any, Any, Any]
 
 
 class Transform(NamedTuple):
-    """What a wrapper does to observations.
+    """The change that a wrapper makes to observations.
 
     A wrapper may follow one integer per row, which starts at `first` and which actions change: the previous action
     or the step count. The others ignore it.

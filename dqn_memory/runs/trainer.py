@@ -35,7 +35,8 @@ from dqn_memory.runs.stateful import load_parts, save_parts
 from dqn_memory.runs.toml import to_toml
 from envs.files import portable_name
 from envs.fleet import make_fleet
-from envs.gymnasium_fleet import GymnasiumFleet, ReplayedFleet
+from envs.gymnasium import GymnasiumFleet
+from envs.replayed import ReplayedFleet
 from envs.terminal import say
 
 C = TypeVar("C", bound=Any)

@@ -1,4 +1,4 @@
-"""How good is good: what random actions and the best known players reach in every world."""
+"""Reference scores: random actions and the best known players in every environment."""
 
 from envs.baselines.known import Level, Lines, Measure, baseline_summary, lines, relative
 

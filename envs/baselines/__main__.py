@@ -1,7 +1,7 @@
-"""How good is good: `python -m envs.baselines`.
+"""Compute reference scores: `python -m envs.baselines`.
 
-Computes and prints, for every environment, what random actions reach and the best that is known. --write FOLDER keeps
-them as baselines.md, .csv and .json, where rows that are not asked for by --env stay.
+Prints, for every environment, the scores of random actions and the best known ones. --write FOLDER writes baselines.md,
+.csv and .json; rows of environments that --env does not name stay.
 """
 
 import shlex
@@ -14,12 +14,11 @@ from typing import Any
 import torch
 import tyro
 
-from envs.baselines import known
 from envs.baselines.bounds import BY_CHANCE, POINT_BASED, Best, Budget, best
-from envs.baselines.known import SHIPPED, UNKNOWN, Level, Lines
+from envs.baselines.known import UNKNOWN, Level, Lines, as_csv, as_json, lines, markdown, read
 from envs.baselines.players import level, play, random_player
+from envs.checker import probe
 from envs.cli import Ids, Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
-from envs.contract import probe
 from envs.core import World
 from envs.errors import UserError, one_line_errors, require
 from envs.files import make_folder, write_text
@@ -33,14 +32,11 @@ class Args(Budget, WriteArgs):
     """Measure random actions and the best known players."""
 
     env: Ids = ()
-    """Ids of the environments to compute, each with a flag of its own (none given: all that need no file)."""
+    """Id of an environment; repeatable (none: all that need no file)."""
     options: Options = ()
-    """Keywords and values of the one environment that --env names, such as path my.pomdp; it has a row of its own."""
+    """Keywords and values of the one environment of --env, such as path my.pomdp."""
     plugin: Plugins = ()
     """A module that registers environments of your own, by its name without .py; repeatable."""
-    ship: bool = False
-    """Also write the rows in --write's folder to lines.json in the package, which scripts read to print the two lines
-    beside their scores."""
 
     def check(self) -> None:
         for name, least in (("episodes", 2), ("seed", 0), ("size", 1)):  # 2 for an error
@@ -51,10 +47,6 @@ class Args(Budget, WriteArgs):
             check_id(id, self.plugin)
         if self.options and len(self.ids()) != 1:
             raise UserError("--options belong to one environment; name it with --env.")
-        if self.ship and self.write is None:
-            raise UserError("--ship writes the rows of a folder to the package; name it with --write FOLDER.")
-        if self.ship and (self.options or self.plugin):
-            raise UserError("--ship writes lines of the package's own environments; leave out --options and --plugin.")
 
     def ids(self) -> list[str]:
         """List what is to be computed, in the order of the table; environments made from a file have no one answer."""
@@ -71,15 +63,14 @@ class Args(Budget, WriteArgs):
 
 
 def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
-    """Compute one row; what nobody has a player for is taken from the shipped row.
+    """Compute one row. Without a player for an environment, its bounds are those of the shipped row.
 
-    Where there is none, as for an environment of one's own or other options than the default ones, the row has no
-    bounds, and the reason is printed.
+    Without a shipped row, as for an environment of your own, the row has no bounds and the reason is printed.
     """
     begin = time.perf_counter()
     player = random_player(world.num_actions, args.seed + 1, world.device)
     random = level(play(world, player, args.episodes, args.seed), "measured")
-    shipped = known.lines(id)
+    shipped = lines(id)
     try:
         found = best(world, args)
     except UserError as error:
@@ -123,22 +114,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     command = shlex.join(["python", "-m", "envs.baselines", *argv])
     folder = args.write
-    rows = {} if folder is None else known.read(folder / "baselines.json")
+    rows = {} if folder is None else read(folder / "baselines.json")
     worlds = args.worlds()
     if folder is not None:
         make_folder(folder)
     for id, world in worlds.items():
-        rows[id] = lines = compute(id, world, args, command)
-        say(f"{id:<48} {lines.summary}")
+        rows[id] = reference = compute(id, world, args, command)
+        say(f"{id:<48} {reference.summary}")
         if folder is not None:
             # As the registry sorts them; rows with options, and of environments not registered now, come last.
             rows = {id: rows[id] for id in [*(id for id in WORLDS if id in rows), *sorted(set(rows) - set(WORLDS))]}
-            write_text(folder / "baselines.json", known.as_json(rows))
-            write_text(folder / "baselines.csv", known.as_csv(rows))
-            write_text(folder / "baselines.md", known.markdown(rows))
-        if args.ship:
-            own = {id: lines for id, lines in rows.items() if id in WORLDS and lines.bounded}
-            write_text(SHIPPED, known.as_json(own, without=known.ORIGIN))
+            write_text(folder / "baselines.json", as_json(rows))
+            write_text(folder / "baselines.csv", as_csv(rows))
+            write_text(folder / "baselines.md", markdown(rows))
 
 
 if __name__ == "__main__":

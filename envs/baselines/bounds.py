@@ -1,4 +1,4 @@
-"""The best that is known of each environment: a lower and an upper bound on success and on return, and their kinds."""
+"""Bounds on the best success and the best return of each environment, and the kinds of these bounds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,16 +24,16 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is computed."""
+    """The amount of computation."""
 
     episodes: int = 4_000
     """Episodes of random actions and of players."""
     seed: int = 0
     """Seed of environments and players."""
     gap: float = 0.01
-    """Difference between the bounds on the discounted value of a tabular environment at which their search ends."""
+    """Difference of the bounds on a tabular environment's discounted value at which their search ends."""
     size: int = 2_500
-    """Vectors and points of these bounds after which their search gives up; Hallway's gap closes slowly."""
+    """Maximum of the vectors and points in these bounds; Hallway's gap closes slowly."""
 
 
 @dataclass(frozen=True)

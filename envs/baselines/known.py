@@ -1,7 +1,7 @@
-"""The two lines that a score is read against: a uniformly random policy, and the best that is known.
+"""Reference scores, which a score is read against: those of random actions, and the best that is known.
 
-The numbers were computed by `python -m envs.baselines` and are shipped in `lines.json`; reading them computes nothing.
-All rows that were ever computed, with their origin, make a page, a CSV table, and the JSON file that keeps them.
+`python -m envs.baselines` computes them and writes a page, a CSV table and a JSON file. A JSON file of the registered
+environments is shipped as `lines.json`; scripts read it to print reference scores beside their own.
 """
 
 import csv
@@ -24,13 +24,12 @@ TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_t
 SHIPPED, PUBLISHED_SCORES = (Path(__file__).parent / name for name in ("lines.json", "published.csv"))
 Scores = Mapping[str, float | None]  # by architecture; None where the text has no value
 LEVELS = ("random", "lower", "upper")
-ORIGIN = ("command", "machine", "seconds")  # how the numbers came about; not shipped
 DOUBT = 2.0  # standard errors within which two numbers are not told apart
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A mean and its standard error, which is 0 where nothing was sampled."""
+    """A mean and its standard error, which is 0 for exact numbers."""
 
     mean: float
     error: float = 0.0
@@ -38,7 +37,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Level:
-    """How well one kind of player does. `kind` says what sort of number it is."""
+    """Success and return of one player. `kind` says how the numbers were found."""
 
     success: Measure
     returns: Measure  # undiscounted
@@ -51,7 +50,7 @@ BOUNDLESS = {"lower": UNKNOWN, "upper": UNKNOWN}
 
 @dataclass(frozen=True)
 class Lines:
-    """What is known of an environment: `lower` and `upper` bound the best expected success and return.
+    """The reference scores of an environment: `lower` and `upper` bound the best expected success and return.
 
     The best success and the best return need not be one player's. Both bounds are UNKNOWN where nobody has a player.
     """
@@ -94,34 +93,34 @@ class Lines:
 
 
 def lines(id: str) -> Lines | None:
-    """Return the shipped lines of an environment with its default options; None where there are none."""
+    """Return the shipped reference scores of an environment with its default options; None where there are none."""
     return shipped().get(id.removeprefix("envs:"))
 
 
 @cache
 def shipped() -> Mapping[str, Lines]:
-    """Return all shipped lines by id."""
+    """Return all shipped reference scores by id."""
     return read(SHIPPED)
 
 
-def relative(score: float, lines: Lines) -> str:
-    """Put the two lines in words, with a remark where a success rate does not rise above the lower one."""
-    return lines.words if above(score, lines) else f"{lines.words}: not above random"
+def relative(score: float, reference: Lines) -> str:
+    """Put the reference scores in words, with a remark where a success rate is not above that of random actions."""
+    return reference.words if above(score, reference) else f"{reference.words}: not above random"
 
 
-def above(score: float, lines: Lines) -> bool:
+def above(score: float, reference: Lines) -> bool:
     """Tell whether a success rate is above that of random actions by more than the latter's error."""
-    return score > lines.random.success.mean + DOUBT * lines.random.success.error
+    return score > reference.random.success.mean + DOUBT * reference.random.success.error
 
 
 def baseline_summary(score: float, id: str, options: Mapping[str, Any] | None = None) -> str:
-    """Return " (random 0.45, best known 1.00)" for a score; empty where no lines are known for such options."""
+    """Return " (random 0.45, best known 1.00)" for a score; nothing where the options have no reference."""
     known = None if options else lines(id)
     return "" if known is None else f" ({relative(score, known)})"
 
 
 def from_plain(id: str, entry: Mapping[str, Any]) -> Lines:
-    """Make lines from plain dicts and numbers, as `plain` gives them."""
+    """Read the reference scores of an environment from JSON values."""
     fields: dict[str, Any] = dict(entry) if {"lower", "upper"} & set(entry) else {**BOUNDLESS, **entry}
     for name in LEVELS:
         if level := entry.get(name):
@@ -129,11 +128,11 @@ def from_plain(id: str, entry: Mapping[str, Any]) -> Lines:
     return Lines(id=id, **fields)
 
 
-def plain(lines: Lines) -> dict[str, Any]:
-    """Turn lines into plain dicts and numbers, without the id."""
-    entry = dataclasses.asdict(lines)
-    empty = ({"id"} if lines.bounded else {"id", *BOUNDLESS}) | (
-        {"defines_success"} if lines.defines_success else set()
+def plain(reference: Lines) -> dict[str, Any]:
+    """Write reference scores as JSON values, without the id."""
+    entry = dataclasses.asdict(reference)
+    empty = ({"id"} if reference.bounded else {"id", *BOUNDLESS}) | (
+        {"defines_success"} if reference.defines_success else set()
     )
     return {name: value for name, value in entry.items() if name not in empty and value is not None}
 
@@ -142,7 +141,7 @@ def plain(lines: Lines) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Lines]:
-    """Read all lines; none where there is no file yet."""
+    """Read the reference scores of a file by id; none where there is no file yet."""
     if not path.exists():
         return {}
     try:
@@ -152,65 +151,63 @@ def read(path: Path) -> dict[str, Lines]:
         raise UserError(f"{path} is no table of baselines; move it away or choose another folder") from None
 
 
-def as_json(all_lines: Mapping[str, Lines], without: Sequence[str] = ()) -> str:
-    """Write the text that `read` reads, without the facts of these names."""
-    entries = {id: plain(lines) for id, lines in all_lines.items()}
-    kept = {id: {name: entry[name] for name in entry if name not in without} for id, entry in entries.items()}
-    return json.dumps(kept, indent=1) + "\n"
+def as_json(references: Mapping[str, Lines]) -> str:
+    """Write reference scores as JSON."""
+    return json.dumps({id: plain(reference) for id, reference in references.items()}, indent=1) + "\n"
 
 
-def as_csv(all_lines: Mapping[str, Lines]) -> str:
+def as_csv(references: Mapping[str, Lines]) -> str:
     """Write one flat row per environment."""
-    return Table.from_records([_flat(lines) for lines in all_lines.values()]).csv()
+    return Table.from_records([_flat(reference) for reference in references.values()]).csv()
 
 
-def _flat(lines: Lines) -> dict[str, Value]:
-    row: dict[str, Value] = {"id": lines.id, "time_limit": lines.time_limit}
+def _flat(reference: Lines) -> dict[str, Value]:
+    row: dict[str, Value] = {"id": reference.id, "time_limit": reference.time_limit}
     for name in LEVELS:
-        level: Level = getattr(lines, name)
+        level: Level = getattr(reference, name)
         for measured, value in (("success", level.success), ("returns", level.returns)):
             known = {f"{name}_{measured}": value.mean, f"{name}_{measured}_error": value.error}
             row |= dict.fromkeys(known) if math.isnan(value.mean) else known
         row[f"{name}_kind"] = level.kind
-    found = lines.discounted or {}
+    found = reference.discounted or {}
     row |= {"discount": found.get("discount")} | {f"discounted_{name}": found.get(name) for name in ("lower", "upper")}
     names = ("episodes", "scripted_episodes", "seed", "revision", "command", "machine")
-    return row | {name: getattr(lines, name) for name in names}
+    return row | {name: getattr(reference, name) for name in names}
 
 
 def markdown(by_id: Mapping[str, Lines]) -> str:
     """Write the whole page."""
-    all_lines = list(by_id.values())
+    references = list(by_id.values())
     columns = ("environment", "random success", "best success", "random return", "best return", "kind", "time limit")
-    parts = [TEXTS["head"], Table(columns, [_level_row(lines) for lines in all_lines]).markdown()]
-    parts += [TEXTS["published"].format(DOUBT), published_table(all_lines).markdown()]
+    parts = [TEXTS["head"], Table(columns, [_level_row(reference) for reference in references]).markdown()]
+    parts += [TEXTS["published"].format(DOUBT), published_table(references).markdown()]
     discounted = [
-        (lines.id, f"{found['discount']:g}", f"{found['lower']:.4f}", f"{found['upper']:.4f}")
-        for lines in all_lines
-        if (found := lines.discounted)
+        (reference.id, f"{found['discount']:g}", f"{found['lower']:.4f}", f"{found['upper']:.4f}")
+        for reference in references
+        if (found := reference.discounted)
     ]
     if discounted:
         parts += [TEXTS["discounted"], Table(("environment", "discount", "lower", "upper"), discounted).markdown()]
-    return "\n".join([*parts, *_origin(all_lines)]) + "\n"
+    return "\n".join([*parts, *_origin(references)]) + "\n"
 
 
-def _level_row(lines: Lines) -> tuple[str, ...]:
-    kinds = "; ".join(dict.fromkeys((lines.lower.kind, lines.upper.kind)))
-    success = (show(lines.random.success), best(lines)) if lines.defines_success else ("-", "-")
+def _level_row(reference: Lines) -> tuple[str, ...]:
+    kinds = "; ".join(dict.fromkeys((reference.lower.kind, reference.upper.kind)))
+    success = (show(reference.random.success), best(reference)) if reference.defines_success else ("-", "-")
     return (
-        lines.id,
+        reference.id,
         *success,
-        show(lines.random.returns),
-        _range(lines.lower.returns, lines.upper.returns),
+        show(reference.random.returns),
+        _range(reference.lower.returns, reference.upper.returns),
         kinds,
-        str(lines.time_limit),
+        str(reference.time_limit),
     )
 
 
-def _origin(all_lines: Sequence[Lines]) -> list[str]:
-    """Say what made the rows: commands, machine, and what each row took."""
-    commands = list(dict.fromkeys(lines.command for lines in all_lines))
-    machines = "; ".join(sorted({lines.machine for lines in all_lines}))
+def _origin(references: Sequence[Lines]) -> list[str]:
+    """List the origin of the rows: commands, machine, and the seed and time of each row."""
+    commands = list(dict.fromkeys(reference.command for reference in references))
+    machines = "; ".join(sorted({reference.machine for reference in references}))
     columns = ("environment", "episodes", "of scripted players", "seed", "revision", "minutes", "command")
     rows = [
         (
@@ -222,7 +219,7 @@ def _origin(all_lines: Sequence[Lines]) -> list[str]:
             f"{each.seconds / 60:.1f}",
             commands.index(each.command) + 1,
         )
-        for each in all_lines
+        for each in references
     ]
     text = ["", "## How the rows were made", "", *(f"{n}. `{command}`" for n, command in enumerate(commands, 1)), ""]
     text += [f"Machine: {machines}; other work ran on it. A + after a revision: with uncommitted changes.", ""]
@@ -241,9 +238,9 @@ def published() -> Mapping[str, Scores]:
     return {row.pop("id"): {name: float(value) if value else None for name, value in row.items()} for row in rows}
 
 
-def published_table(all_lines: Sequence[Lines]) -> Table:
-    """Set the published scores beside our lines, with a mark on those that random actions beat."""
-    known = {lines.id: lines for lines in all_lines}
+def published_table(references: Sequence[Lines]) -> Table:
+    """Set the published scores beside our reference scores, with a mark on those that random actions beat."""
+    known = {reference.id: reference for reference in references}
     names = list(next(iter(published().values())))
     rows = [
         (id, show(known[id].random.success), *(_marked(scores[name], known[id]) for name in names), best(known[id]))
@@ -253,13 +250,13 @@ def published_table(all_lines: Sequence[Lines]) -> Table:
     return Table(("environment", "random", *names, "best known"), rows)
 
 
-def _marked(score: float | None, lines: Lines) -> str:
+def _marked(score: float | None, reference: Lines) -> str:
     """Write a published score, with a mark where it is not above random."""
     if score is None:
         return ""
-    if score < lines.random.success.mean - DOUBT * lines.random.success.error:
+    if score < reference.random.success.mean - DOUBT * reference.random.success.error:
         return Markup(f"**{score:.4f}** ▼")
-    return f"{score:.4f}{'' if above(score, lines) else ' ≈'}"
+    return f"{score:.4f}{'' if above(score, reference) else ' ≈'}"
 
 
 def show(value: Measure) -> str:
@@ -269,9 +266,9 @@ def show(value: Measure) -> str:
     return f"{value.mean:.3f}" + (f" ± {value.error:.3f}" if value.error else "")
 
 
-def best(lines: Lines) -> str:
+def best(reference: Lines) -> str:
     """Write the best success, or what encloses it."""
-    return _range(lines.lower.success, lines.upper.success)
+    return _range(reference.lower.success, reference.upper.success)
 
 
 def _range(lower: Measure, upper: Measure) -> str:

@@ -26,7 +26,7 @@ between calls, so each game needs a fresh one."""
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What came of N episodes."""
+    """The results of N episodes."""
 
     success: Tensor  # (N,) bool, the world's own verdict
     returns: Tensor  # (N,) float64, undiscounted

@@ -92,7 +92,7 @@ def full_state(model: Model, horizon: int) -> float:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the search has found out about the discounted value of the start."""
+    """Bounds on the discounted value of the start, and the policy of the lower one."""
 
     lower: float
     upper: float

@@ -1,4 +1,4 @@
-"""What a network is shown of an object: a row of numbers, looked up by code."""
+"""Encodings of objects for networks: a row of numbers for each code."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def default(declared: Objects) -> Encoding:
 
 
 def no_overlap(declared: Objects) -> Encoding:
-    """Do as `default`, each channel moved past the highest number of the one before it."""
+    """Use the numbers of `default`, each channel moved past the highest number of the one before it."""
     sizes = tuple(accumulate(default(declared).sizes))
     return Encoding(_raw() + torch.tensor((0, *sizes[:2])), sizes)
 
@@ -150,7 +150,7 @@ class FullState:
 
 
 def _offsets(side: int) -> tuple[Tensor, Tensor]:
-    """Say how far below and right of the agent each shown cell lies, (4, S*S) each: a square turned around it."""
+    """List the offsets of the shown cells below and right of the agent, by heading, (4, S*S) each."""
     cell = torch.arange(side * side)
     ahead, aside = side // 2 - cell // side, cell % side - side // 2  # (S*S,) steps from the agent
     axes = torch.tensor([heading_axes(heading) for heading in range(len(DIRECTIONS))])  # (4, 2, 2)

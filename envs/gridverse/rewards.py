@@ -1,4 +1,4 @@
-"""What a step pays and what ends an episode, on tensors and on numpy arrays (see `envs.numpy_backend`)."""
+"""Rewards and endings, on tensors and on numpy arrays (see `envs.numpy_backend`)."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from envs.numpy_backend import take
 
 
 class ByCell:
-    """What a table (SEEN,) has for the object that the agent stands on: a reward, or whether the episode ends."""
+    """A table (SEEN,) of rewards or endings, read at the object that the agent stands on."""
 
     runs_on_numpy = True
 

@@ -1,4 +1,4 @@
-"""How the agent moves, turns and uses its hand, on tensors and on numpy arrays (see `envs.numpy_backend`)."""
+"""Rules: moves, turns and the hand of the agent, on tensors and numpy arrays (see `envs.numpy_backend`)."""
 
 from collections.abc import Iterable
 

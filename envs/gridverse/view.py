@@ -1,4 +1,4 @@
-"""What the agent sees: a window that turns with it, cut by what blocks sight."""
+"""The agent's view: a window that turns with it, in which walls and doors block sight."""
 
 import itertools
 import math
@@ -20,7 +20,7 @@ Stretch = tuple[frozenset[int], int]  # the cells that a ray crosses before a ce
 
 
 class Visibility:
-    """Which cells of a window are lit, made with its rows and columns and the agent's (row, column) in it: here all."""
+    """The lit cells of a window, here all. `agent` is the (row, column) of the agent in the window."""
 
     draws = 0
 

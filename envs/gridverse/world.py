@@ -38,7 +38,7 @@ class GridState(State):
 
 @dataclass(frozen=True)
 class Task:
-    """What happens in a grid world, however it is seen."""
+    """The dynamics, rewards and endings of a grid world, without the view."""
 
     runs_on_numpy = True  # as far as its parts do
 

@@ -110,7 +110,7 @@ class MemoryCards(World[CardState]):
         return ((removed[:, None] & self.bits) != 0) * self.gap
 
     def _turn_up(self, removed: Tensor, u: Tensor) -> Tensor:
-        """Do as `turn_up`, for any number of cards."""
+        """Turn up a card as `turn_up` does, for any number of cards."""
         rank = ((removed[:, None] & self.bits) == 0).cumsum(1)  # (N, 2P), 1-based among the remaining
         left = rank[:, -1]
         wanted = (integers(u * left) + self.one).clip(self.one, left)  # rounding may lift u * left to left itself

@@ -1,4 +1,4 @@
-"""Models in Cassandra's .pomdp format: a reader, a writer, and a world from a file.
+"""Models in Cassandra's .pomdp format: a reader, and a world from a file.
 
 The reader takes the whole format (pomdp.org, "POMDP file format") and one meaning that gym-pomdps adds to
 `T: action : state reset`: the episode ends there, and a start state is drawn. The probabilities of a row must sum to
@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -23,7 +23,7 @@ import torch
 
 from envs.errors import UserError, require, suggestion
 from envs.files import read_bytes
-from envs.worlds.tabular import KINDS, MOST_ENTRIES, Floats, Tables, Tabular, check_size, numbers
+from envs.worlds.tabular import MOST_ENTRIES, Floats, Tables, Tabular, check_size, numbers
 
 PREAMBLE = ("discount", "values", "states", "actions", "observations")
 SECTIONS = (*PREAMBLE, "start", "T", "O", "R")  # words that begin something new wherever they stand
@@ -44,7 +44,7 @@ class Token:
     line: int
 
     def __str__(self) -> str:
-        """Say it as an error message does."""
+        """Write the word for an error message."""
         return repr(self.text) if self.text else "the end of the file"
 
 
@@ -319,48 +319,3 @@ def read(path: str | os.PathLike[str]) -> Tables:
     line = data[: max(bad, 0)].count(b"\n") + 1
     require(bad < 0, f"{path}:{line}: found bytes that are no text in UTF-8, expected a .pomdp file.")
     return parse(text, str(path))
-
-
-def write(tables: Tables) -> str:
-    """Write a model as a text in .pomdp format, from which `parse` makes the same tables bit for bit.
-
-    Raises:
-        UserError: the format has no place for a name.
-    """
-    pairs = list(np.ndindex(tables.reset.shape))
-    lines = [f"discount: {float(tables.discount)!r}", "values: reward"]
-    lines += [f"{kind}s: {_names(kind, getattr(tables, f'{kind}_names'))}" for kind in KINDS]
-    lines.append(f"start: {_row(tables.start)}")
-    lines += [f"T: {a} : {s} " + ("reset" if tables.reset[a, s] else _row(tables.T[a, s])) for a, s in pairs]
-    lines += [f"O: {a} : {s} {_row(tables.O[a, s])}" for a, s in pairs]
-    return "\n".join([*lines, *_rewards(tables), ""])
-
-
-def _names(kind: str, names: tuple[str, ...]) -> str:
-    """Write a list of names, or their number where they are numbers."""
-    if names == numbers(len(names)):
-        return str(len(names))
-    wanted = "a letter and then anything but spaces, ':' and '#', and no keyword"
-    for name in names:
-        sentence = f"A .pomdp file has no place for the {kind} {name!r}, only for {wanted}; use numbered()."
-        require(NAME.fullmatch(name) and name not in KEYWORDS, sentence)
-    return " ".join(names)
-
-
-def _rewards(tables: Tables) -> Iterator[str]:
-    """Write an entry for every row of rewards that is not all 0, or one for all next states where they are alike."""
-    for a, s in np.ndindex(tables.reset.shape):
-        rows = np.ascontiguousarray(tables.R[a, s])  # (S', Z)
-        for to, row in [("*", rows[0])] if _same(rows) else enumerate(rows):
-            if row.view(np.int64).any():  # -0.0 is no 0
-                yield f"R: {a} : {s} : {to} " + (f": * {float(row[0])!r}" if _same(row) else _row(row))
-
-
-def _same(values: Floats) -> bool:
-    """Tell whether all are equal along the first axis, to the bit."""
-    bits = values.view(np.int64)
-    return bool((bits == bits[:1]).all())
-
-
-def _row(values: Floats) -> str:
-    return " ".join(map(repr, values.tolist()))

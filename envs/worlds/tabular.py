@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -52,7 +52,7 @@ class Tabular(World[TabularState]):
             tuple(map(self._tensor, (each.slots, each.first, each.cuts))) for each in (start, move, sight)
         )
         self.sight_column, self.by_observation = move.draws, tables.rewards_by_observation()
-        # By piece of a draw: what it leads to.
+        # Tables by piece of a draw.
         self.start_state, self.seen = self._tensor(start.choices), self._tensor(sight.choices)
         over = np.pad(tables.reset, ((0, 0), (0, 1))).flatten()  # (A * (S + 1),); the cleared state stays anyway
         self.following = self._tensor(np.where(over[move.row], states, move.choices))
@@ -204,11 +204,6 @@ class Tables:
         """Count the observations, Z."""
         return len(self.observation_names)
 
-    def numbered(self) -> Tables:
-        """Return the same model with numbers for names."""
-        names = {f"{kind}_names": numbers(len(getattr(self, f"{kind}_names"))) for kind in KINDS}
-        return replace(self, **names)  # type: ignore[arg-type]
-
     def rewards_by_observation(self) -> bool:
         """Tell whether R depends on the observation."""
         return self.R.strides[3] != 0 and bool((self.R[..., :1] != self.R).any())
@@ -251,7 +246,7 @@ UNITS = 2**53
 
 
 class Draw:
-    """How to choose from R rows of probabilities by one uniform and a few look-ups, however long the rows are.
+    """Choose from R rows of probabilities by one uniform and a few look-ups, however long the rows are.
 
     This is Walker's alias method. For every row [0, 1) is cut into equal slots, a power of two of them, and every slot
     into two pieces, one of which may be empty; each piece belongs to one outcome, and the pieces of an outcome are
@@ -350,9 +345,9 @@ def units(chance: Floats) -> Integers:
 def pair(mass: Integers) -> tuple[Integers, Integers]:
     """Share out K slots: slot k holds kept[k] units of outcome k, and outcome other[k] fills it up.
 
-    Lights, which have less than a slot, take their own slot, filled up by the current heavy one. When that has
-    less than a slot left, it takes its own too, and the next heavy one fills it up. `mass` (R, K) ascends in each row
-    and sums to 2**53.
+    This is Walker's and Vose's alias method. An outcome below 1/K gets a slot that a heavy outcome fills up. A heavy
+    outcome whose rest falls below 1/K gets the next slot, which the next heavy outcome fills up. `mass` (R, K) ascends
+    in each row and sums to 2**53.
     """
     slots, every = mass.shape[1], np.arange(len(mass))
     share = UNITS // slots

@@ -134,7 +134,6 @@ def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
 
 def test_nothing_is_written_unasked(here, capsys):
     main(["--env", "POMDP/CarFlag-v0", "--episodes", "40"])
-    assert "name it with --write FOLDER" in told(main, ["--env", "POMDP/CarFlag-v0", "--ship"])
     assert "POMDP/CarFlag-v0" in capsys.readouterr().out and not list(here.iterdir())
 
 

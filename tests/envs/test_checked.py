@@ -15,7 +15,7 @@ from run_folders import told
 from envs.checked import Checked
 from envs.errors import one_line_errors
 from envs.fleet import make_fleet
-from envs.gymnasium_fleet import GymnasiumFleet
+from envs.gymnasium import GymnasiumFleet
 
 STILL = torch.zeros(2, dtype=torch.int64)
 GREY, CUE = spaces.Box(0, 255, (2, 3, 1), np.uint8), spaces.Box(0, 1, (2, 3, 1), np.uint8)

@@ -7,9 +7,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from run_folders import told
 from world_keywords import IDS, keywords
 
-from envs.adapters import WorldEnv, WorldVectorEnv
 from envs.checker import check_registered, check_vector_env
 from envs.errors import UserError
+from envs.gymnasium import WorldEnv, WorldVectorEnv
 
 CARDS, LIMIT = "POMDP/MemoryCards-v0", {"pairs": 2, "time_limit": 9}
 

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from world_keywords import IDS, build, keywords
 
-from envs.adapters import WorldEnv
+from envs.gymnasium import WorldEnv
 from envs.seeding import RowStreams
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from world_keywords import IDS, build, check_same, play, same, uniforms
 
-from envs.adapters import Engine
 from envs.fleet import advance, advance_finished
+from envs.gymnasium import Engine
 from envs.registry import make_world
 from envs.worlds.memory_cards import MOST_TABLED, MemoryCards
 

@@ -12,7 +12,7 @@ from run_folders import told
 from world_keywords import IDS, actions, keywords, roll, same
 
 from envs.fleet import TensorFleet, make_fleet
-from envs.gymnasium_fleet import GymnasiumFleet
+from envs.gymnasium import GymnasiumFleet
 from envs.registry import make_world
 from envs.seeding import restore_generator
 from envs.spaces import discrete_actions, encoder, only_box

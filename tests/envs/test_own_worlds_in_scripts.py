@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from dataclasses import replace
 
 import gymnasium
 import own_worlds
@@ -107,20 +106,6 @@ def test_a_player_of_ones_own_is_asked_before_that_of_a_base_class(plugin, tmp_p
     monkeypatch.setitem(bounds.BOUNDS, own_worlds.Cue, lambda world, budget: bounds.Best(optimum, optimum))
     baselines(["--env", ID, "--plugin", plugin, *few(tmp_path)])
     assert rows(tmp_path)[ID]["upper"]["success"]["mean"] == 1.0
-
-
-def test_only_worlds_of_the_package_are_shipped(plugin, tmp_path, monkeypatch):
-    for flags in (["--plugin", plugin], ["--env", "POMDP/CarFlag-v0", "--options", "time_limit", "9"]):
-        assert "leave out --options and --plugin" in told(baselines, [*flags, "--ship", *few(tmp_path)])
-    monkeypatch.setattr("envs.baselines.__main__.SHIPPED", tmp_path / "lines.json")
-    baselines(["--env", ID, "--plugin", plugin, *few(tmp_path)])
-    del WORLDS[ID]
-    baselines(["--env", "POMDP/CarFlag-v0", "--ship", *few(tmp_path)])
-    assert list(rows(tmp_path)) == ["POMDP/CarFlag-v0", ID]
-    shipped = known.read(tmp_path / "lines.json")
-    assert list(shipped) == ["POMDP/CarFlag-v0"]
-    written = known.read(tmp_path / "baselines.json")["POMDP/CarFlag-v0"]
-    assert shipped["POMDP/CarFlag-v0"] == replace(written, command="", machine="", seconds=0.0)
 
 
 def test_a_file_of_ones_own_has_a_search_and_a_row(tmp_path, capsys):

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pomdp_writer import numbered, write
 from run_folders import told
 from world_keywords import DATA, random_model
 
 from envs.errors import UserError
 from envs.worlds import hallway, heaven_hell
-from envs.worlds.pomdp import parse, read, write
+from envs.worlds.pomdp import parse, read
 from envs.worlds.tabular import Tables
 
 FILES = sorted((DATA / "pomdp").glob("*.pomdp"))
@@ -46,7 +47,7 @@ def tiger():
 
 def test_the_tiger_is_read_in_rewards_and_in_costs_and_other_forms():
     rewards, costs, ours = (read(DATA / "pomdp" / f"tiger{form}.pomdp") for form in ("", "_costs", "_episodic"))
-    assert same(rewards, tiger()) and same(costs, tiger().numbered())
+    assert same(rewards, tiger()) and same(costs, numbered(tiger()))
     assert ours.reset.tolist() == [[False, False], [True, True], [True, True]]  # the only difference
     assert same(replace(ours, reset=tiger().reset), tiger())
 
@@ -231,4 +232,4 @@ def test_our_worlds_survive_being_written(model):
     assert "A .pomdp file has no place for the state" in told(write, model)
     keyword = replace(tiger(), state_names=("reset", "b"))
     assert "no place for the state 'reset'" in told(write, keyword)
-    assert same(parse(write(model.numbered())), model, names=False)
+    assert same(parse(write(numbered(model))), model, names=False)

@@ -19,7 +19,7 @@ from world_keywords import roll, same
 from envs import workers as module
 from envs.errors import UserError
 from envs.fleet import make_fleet
-from envs.gymnasium_fleet import GymnasiumFleet
+from envs.gymnasium import GymnasiumFleet
 
 
 @pytest.mark.parametrize(("id", "limit"), [("CartPole-v1", 12), ("FrozenLake-v1", 9)])
@@ -132,7 +132,7 @@ import sys
 import torch
 sys.path.insert(0, {tests!r})
 from foreign import Odd, hang
-from envs.gymnasium_fleet import GymnasiumFleet
+from envs.gymnasium import GymnasiumFleet
 fleet = GymnasiumFleet(functools.partial(Odd, after=hang), 2, 0, workers=2)
 fleet.reset()
 print(*(child.pid for child in fleet.rows._children), flush=True)

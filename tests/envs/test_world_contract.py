@@ -12,11 +12,10 @@ from own_worlds import Cue, FourValues, Narrow, Sided, spoiled
 from run_folders import told
 
 import envs
-from envs.adapters import WorldEnv, WorldVectorEnv
-from envs.checker import check_registered
-from envs.contract import probe
+from envs.checker import check_registered, probe
 from envs.core import StateObserved, World
 from envs.fleet import TensorFleet, make_fleet
+from envs.gymnasium import WorldEnv, WorldVectorEnv
 from envs.registry import WORLDS, Entry, make_world
 
 ID = "Mine/Cue-v0"

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import trainer_class
 from envs.checked import CheckedVector
-from envs.gymnasium_fleet import GymnasiumFleet
+from envs.gymnasium import GymnasiumFleet
 
 ID = "Fuzz/Odd-v0"
 TINY = {

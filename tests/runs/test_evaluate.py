@@ -21,7 +21,7 @@ from dqn_memory.evaluate import main
 from dqn_memory.evaluation import EvalSetup, evaluate, load_network, mean_interval, play, wilson
 from dqn_memory.network import NetworkConfig, observation_spec
 from dqn_memory.runs.settings import parse
-from envs import gymnasium_fleet
+from envs import gymnasium as adapter
 from envs.core import Step
 from envs.fleet import TensorFleet, make_fleet
 from envs.registry import make_world
@@ -124,7 +124,7 @@ def test_the_interval_of_a_mean():
 
 def test_a_long_evaluation_says_how_far_it_is_and_closes_its_environments(monkeypatch, capsys):
     monkeypatch.setattr("dqn_memory.evaluation.SILENCE", 0.0)
-    opened, closed, make = [], [], gymnasium_fleet.make_env
+    opened, closed, make = [], [], adapter.make_env
 
     def counted(*args, **kwargs):
         env = make(*args, **kwargs)
@@ -132,7 +132,7 @@ def test_a_long_evaluation_says_how_far_it_is_and_closes_its_environments(monkey
         monkeypatch.setattr(env, "close", lambda: closed.append(env))
         return env
 
-    monkeypatch.setattr(gymnasium_fleet, "make_env", counted)
+    monkeypatch.setattr(adapter, "make_env", counted)
     config = parse(TrainConfig, ["--env", "CartPole-v1", "--width", "16", "--heads", "2", "--context", "8"])
     setup = config.eval_setup(torch.device("cpu"))
     network = config.network.build(observation_spec(setup.fleet(1, 0)[0].observation_space), 2)

@@ -17,7 +17,7 @@ from unizero_models import actions, flags, model, simplex
 from dqn_memory.blocks import PRIORS
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.seeding import Streams
-from envs.gymnasium_fleet import GymnasiumFleet
+from envs.gymnasium import GymnasiumFleet
 from world_models.evaluation import EvalEnvironments
 from world_models.unizero.acting import UniZeroAgent
 from world_models.unizero.analysis import play_trajectory, returns_to_go, window_attention

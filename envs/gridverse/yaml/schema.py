@@ -1,4 +1,4 @@
-"""What a gridverse YAML file may say: the form of its functions, and the values that their parameters may have.
+"""The form of a gridverse YAML file: its functions, and the values of their parameters.
 
 A file is a tree of functions, `{name: ..., parameter: value, ...}`. `PARAMETERS` says how a parameter of a given name
 is checked, the same in all functions; `envs.gridverse.yaml.world` lists the functions and their parameters.

@@ -146,7 +146,7 @@ def read(path: str | Path) -> Any:
 
 @dataclass(frozen=True)
 class Ground:
-    """What the other functions of a file have to know: the layout, and where all tables are.
+    """The context of a file's functions: the layout, and the device of all tables.
 
     `carried` says whether the agent can lift things, so that the grid may be without a key.
     """

@@ -1,8 +1,14 @@
-"""Gymnasium environments of any world: one row as an Env, N rows as a VectorEnv, numpy in and numpy out."""
+"""The adapter to Gymnasium, in both directions.
+
+`WorldEnv` and `WorldVectorEnv` are a world of this package as a Gymnasium environment: one row as an Env, N rows as a
+VectorEnv, numpy in and numpy out. `GymnasiumFleet` is N Gymnasium environments of anybody's as trainers step them.
+"""
 
 import copy
+import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -12,20 +18,24 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from envs.contract import probe
-from envs.core import State, World, put
-from envs.errors import UserError, require
+from envs.checker import probe
+from envs.core import State, Step, World, put
+from envs.errors import DrawsNothing, UserError, require
+from envs.packages import Make, make_env, without_module
 from envs.registry import make_world
+from envs.replayed import RESTART, ReplayedFleet
 from envs.seeding import Floats, Rows, RowStreams
 from envs.spaces import Array, object_rows, row, unflatten
+from envs.workers import LocalRows, WorkerRows
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 RENDER_MODES = ("rgb_array", "ansi")
 METADATA: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 8}
+SEED_STEPS, SEED_SECONDS = 30, 1.0  # limits of the comparison of two environments that were seeded alike
 
 
 class _Adapter:
-    """What both adapters have: a world, the engine that runs it, and the state of its rows."""
+    """The base of both adapters: a world, the engine that runs it, and the state of its rows."""
 
     metadata = METADATA
     state: State | None = None
@@ -229,10 +239,98 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         return seed
 
 
-class Engine:
-    """How an adapter runs a world, arrays in and arrays out; states are never changed in place.
+class GymnasiumFleet(ReplayedFleet):
+    """N environments of one kind, stepped one after the other, each started over when its episode ends.
 
-    `on_arrays`: whether numpy arrays stand for its tensors, which is faster; where the world can if not given.
+    Every environment is seeded once, at the first reset, with a seed spawned from `seed`. An episode's success is what
+    the info of its last step says as "success" or "is_success"; where it says neither, a return above 0 counts, and
+    `reports_success` is False from then on.
+
+    Args:
+        env: a Gymnasium id, which takes the remaining keywords, or a function that makes one environment.
+        observation_key: the entry to use of a Dict observation.
+        workers: processes that share the environments; None: they are in this one. The steps are the same.
+        longest: steps after which an episode is cut that nothing else limits; None: it goes on.
+
+    Raises:
+        UserError: the id is unknown or cannot be made, the actions are not Discrete or MultiDiscrete, the observation
+            has another form than Box, Discrete, MultiDiscrete or MultiBinary, or a key is missing.
+    """
+
+    def __init__(
+        self,
+        env: str | Make,
+        num_envs: int,
+        seed: int,
+        device: str | torch.device = "cpu",
+        observation_key: str | None = None,
+        workers: int | None = None,
+        longest: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(env if isinstance(env, str) else getattr(env, "__name__", repr(env)), num_envs, device)
+        make: Make = partial(make_env, without_module(env), **kwargs) if isinstance(env, str) else env
+        self._sample: Callable[[], LocalRows] = partial(LocalRows, make, 1, observation_key)
+        rows = LocalRows if workers is None else partial(WorkerRows, workers=workers)
+        self._open: Callable[[], LocalRows | WorkerRows] = partial(rows, make, num_envs, observation_key, longest)
+        children = np.random.SeedSequence(seed).spawn(num_envs)
+        self.seeds = [int(child.generate_state(1)[0]) for child in children]
+        self.reports_success = True  # until an episode ends without a word of it
+        self._build()
+        self.observation_space, self.num_actions = self.rows.observation_space, self.rows.num_actions
+
+    def reset(self) -> Tensor:
+        """Start all episodes, seeded the first time only; returns the first observations (N, ...)."""
+        if self.observation is None:
+            return self._start(self.seeds)
+        self.log.extend([RESTART] * self.num_envs)
+        return self._start(None)
+
+    def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Draw one environment, if it was made with render_mode="rgb_array", as a picture (height, width, 3)."""
+        picture = self.rows.frame(row)
+        if picture is None:
+            raise DrawsNothing(f"Environment {self.name!r} draws nothing with render_mode='rgb_array'.")
+        return picture
+
+    def close(self) -> None:
+        self.rows.close()
+
+    def ignores_seed(self) -> bool:
+        """Tell whether two fresh environments differ that are seeded alike and take the same few actions."""
+        with suppress(Exception), closing(self._sample()) as one, closing(self._sample()) as other:
+            if not np.array_equal(one.first([self.seeds[0]]), other.first([self.seeds[0]])):
+                return True
+            until = time.monotonic() + SEED_SECONDS
+            for step in range(SEED_STEPS):
+                results = [rows.step([step % self.num_actions]) for rows in (one, other)]
+                if not all(map(np.array_equal, *results)):
+                    return True
+                if time.monotonic() > until:
+                    break
+        return False  # also where one fails, which is said as soon as training comes to it
+
+    def _build(self) -> None:
+        self.rows = self._open()
+
+    def _first(self, seeds: list[int] | None) -> Array:
+        return self.rows.first([None] * self.num_envs if seeds is None else [*seeds])
+
+    def _step(self, chosen: list[int]) -> Step:
+        found = self.rows.step(chosen)
+        self._count(found.rewards)
+        done = found.terminated | found.truncated
+        self.reports_success &= bool((found.success[done] >= 0).all())
+        success = done & np.where(found.success < 0, self.returns > 0, found.success > 0)
+        self.observation = found.final.copy()
+        self.observation[done] = found.fresh
+        return Step(**self._fields(found.final, found.rewards, found.terminated, found.truncated, success))
+
+
+class Engine:
+    """Runs a world for an adapter, arrays in and arrays out; states are never changed in place.
+
+    `on_arrays`: run on numpy arrays instead of tensors, which is faster (None: if the world can).
     """
 
     def __init__(self, world: World[Any], on_arrays: bool | None = None) -> None:
