@@ -31,7 +31,7 @@ from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.process import process_restored
-from envs.checked import LONGEST, Checked, CheckedVector
+from envs.checked import MAX_STEPS, Checked, CheckedVector
 from envs.cli import load_plugins
 from envs.files import make_folder, write_atomic
 from envs.spaces import discrete_actions
@@ -147,7 +147,7 @@ class Agent:
         vector: VectorEnv[Any, Any, Any] = (
             env
             if isinstance(env, VectorEnv)
-            else SyncVectorEnv([lambda: Checked(env, key, LONGEST)], autoreset_mode="SameStep")
+            else SyncVectorEnv([lambda: Checked(env, key, MAX_STEPS)], autoreset_mode="SameStep")
         )
         found, known = discrete_actions(vector.single_action_space)[0], self.interface.num_actions
         if found != known:
@@ -234,8 +234,8 @@ def play_vector(agent: Agent, envs: VectorEnv[Any, Any, Any], episodes: int, see
         observation, reward, terminated, truncated, info = given.step(agent.act(observation, reset))
         returns, lengths = returns + np.where(idle, 0.0, reward), lengths + ~idle
         require(
-            lengths.max() <= LONGEST or given.limited,
-            f"{given.name}: an episode has not ended after {LONGEST:,} steps, and nothing limits it; make the "
+            lengths.max() <= MAX_STEPS or given.limited,
+            f"{given.name}: an episode has not ended after {MAX_STEPS:,} steps, and nothing limits it; make the "
             "environment with max_episode_steps",
         )
         done = (terminated | truncated) & ~idle

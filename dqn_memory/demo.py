@@ -29,7 +29,7 @@ from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import Bounds, check_numbers
-from envs.baselines import baseline_summary
+from envs.baselines import reference_summary
 from envs.terminal import say
 
 BEACONS = (11, 12, 13, 14)  # tokens of beacons in a Gridverse observation, one for each colour
@@ -169,7 +169,7 @@ def count_wins(config: TrainConfig, score: Score, step: int) -> str:
     """Say how many episodes are won."""
     wins, kind = int(score.success.sum()), "initial states" if score.exhaustive else "episodes"
     agent, env = config.network.architecture, config.environment.env
-    known = baseline_summary(wins / score.episodes, env, config.env_kwargs(training=False))
+    known = reference_summary(wins / score.episodes, env, config.env_kwargs(training=False))
     return f"{agent} wins {wins} of {score.episodes} {kind} of {env} after {step:,} steps{known}"
 
 

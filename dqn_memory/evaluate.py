@@ -30,7 +30,7 @@ from dqn_memory.runs.folder import Run, RunArgument
 from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.modules import module_of
 from dqn_memory.runs.settings import check_numbers
-from envs.baselines import baseline_summary
+from envs.baselines import reference_summary
 from envs.cli import load_plugins
 from envs.terminal import say
 
@@ -100,7 +100,7 @@ def as_text(folder: Path, args: Args, found: Evaluation) -> str:
         first, *others = lines(score)
         if score.env_reports_success:
             what = " initial states" if score.exhaustive else ""
-            known = baseline_summary(float(score.success.mean()), found.env, found.env_kwargs)
+            known = reference_summary(float(score.success.mean()), found.env, found.env_kwargs)
             first += f"   {int(score.success.sum()):,} of {score.episodes:,}{what}{known}"
         indent = "  " if policy else ""
         text += [how, *(f"{indent}{line}" for line in (first, *others))]

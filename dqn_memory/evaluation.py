@@ -30,12 +30,12 @@ from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.seeding import Streams, generator, seeded
 from dqn_memory.runs.settings import Bounds
-from envs.checked import LONGEST
+from envs.checked import MAX_STEPS
 from envs.core import Step
-from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
 from envs.spaces import Array
 from envs.terminal import say
+from envs.vector import TensorVector, VectorEnvironment, make_vector
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
 SUCCESS = "success"
@@ -221,12 +221,12 @@ class PlayedStep(NamedTuple):
     step: Step  # the environments' answer
 
 
-def play_steps(fleet: Fleet, policy: Policy, observation: Tensor) -> Iterator[PlayedStep]:
+def play_steps(vector: VectorEnvironment, policy: Policy, observation: Tensor) -> Iterator[PlayedStep]:
     """Play on without end from the first observations (N, ...) of episodes; each step is taken when it is asked for."""
-    reset = torch.ones(fleet.num_envs, dtype=torch.bool, device=fleet.device)
+    reset = torch.ones(vector.num_envs, dtype=torch.bool, device=vector.device)
     while True:
         action, outputs = policy.act(observation, reset)
-        step = fleet.step(action)
+        step = vector.step(action)
         yield PlayedStep(observation, action, outputs, step)
         observation, reset = step.observation, step.done
 
@@ -239,9 +239,9 @@ def one_episode(steps: Iterator[PlayedStep], max_steps: float = math.inf) -> Ite
             return
 
 
-def play(fleet: Fleet, policy: Policy, quota: int) -> Tally:
+def play(vector: VectorEnvironment, policy: Policy, quota: int) -> Tally:
     """Play until every environment has ended `quota` episodes; environments that have play on uncounted."""
-    tally, steps = Tally(quota, fleet.num_envs), play_steps(fleet, policy, fleet.reset())
+    tally, steps = Tally(quota, vector.num_envs), play_steps(vector, policy, vector.reset())
     while tally.open:
         tally.count(next(steps).step)
     return tally
@@ -275,10 +275,10 @@ class EvalSetup:
     def interface(self) -> tuple[ObservationSpec, int]:
         """Give the form of the environment's observations, and the number of its actions."""
         cpu = torch.device("cpu")
-        with closing(make_fleet(self.env, 1, 0, cpu, self.observation_key, self.env_kwargs)) as fleet:
-            return observation_spec(fleet.observation_space), fleet.num_actions
+        with closing(make_vector(self.env, 1, 0, cpu, self.observation_key, self.env_kwargs)) as vector:
+            return observation_spec(vector.observation_space), vector.num_actions
 
-    def fleet(self, episodes: int, seed: int) -> tuple[Fleet, int, bool]:
+    def vector(self, episodes: int, seed: int) -> tuple[VectorEnvironment, int, bool]:
         """Make environments for at least `episodes` episodes.
 
         Returns:
@@ -290,12 +290,12 @@ class EvalSetup:
             world = make_world(name, device=self.device, **self.env_kwargs)
             draws = world.initial_draws()
             if draws is not None and not self.sampled:  # one episode says too little of drawn actions
-                return TensorFleet(world, len(draws), seed, initial=draws), 1, True
+                return TensorVector(world, len(draws), seed, initial=draws), 1, True
         num_envs = min(episodes, MAX_EVAL_ENVS)
-        fleet = make_fleet(
-            self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers, LONGEST
+        vector = make_vector(
+            self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers, MAX_STEPS
         )
-        return fleet, math.ceil(episodes / num_envs), False
+        return vector, math.ceil(episodes / num_envs), False
 
     def policy(self, network: QNetwork, num_envs: int, seed: int) -> NetworkPolicy:
         """Let a network act in N episodes at once; `seed` is of the actions that it draws."""
@@ -310,11 +310,11 @@ def evaluate(network: QNetwork, setup: EvalSetup, episodes: int, seed: int) -> S
     """Play episodes without dropout, the same number in every environment."""
     training = network.training
     network.eval()
-    fleet, quota, exhaustive = setup.fleet(episodes, seed)
-    with closing(fleet):
-        tally = play(fleet, setup.policy(network, fleet.num_envs, seed), quota)
+    vector, quota, exhaustive = setup.vector(episodes, seed)
+    with closing(vector):
+        tally = play(vector, setup.policy(network, vector.num_envs, seed), quota)
     network.train(training)
-    return tally.score(None if exhaustive else episodes, exhaustive, fleet.reports_success)
+    return tally.score(None if exhaustive else episodes, exhaustive, vector.reports_success)
 
 
 @torch.no_grad()

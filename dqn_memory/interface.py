@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from dqn_memory.runs.errors import UserError
-from envs.fleet import make_fleet
 from envs.packages import make_env
 from envs.registry import WORLDS
 from envs.spaces import Array, Decode, Encode, discrete_actions, encoder, integer_ranges
+from envs.vector import make_vector
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Interface:
     def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None) -> Self:
         """Make the interface of an environment made with `kwargs`; a UserError says why there is none."""
         if env.startswith("ALE/") or env.removeprefix("envs:") in WORLDS:
-            fleet = make_fleet(env, 1, 0, observation_key=key, env_kwargs=kwargs)
-            raw, (_, encode) = fleet.observation_space, encoder(fleet.observation_space)
-            return cls(raw, encode, raw, fleet.num_actions, lambda action: action, key)  # nothing is encoded
+            vector = make_vector(env, 1, 0, observation_key=key, env_kwargs=kwargs)
+            raw, (_, encode) = vector.observation_space, encoder(vector.observation_space)
+            return cls(raw, encode, raw, vector.num_actions, lambda action: action, key)  # nothing is encoded
         made = make_env(env, **kwargs)
         try:
             encoder(made.observation_space, key)  # says what is wrong with the key

@@ -18,8 +18,8 @@ from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.runs.seeding import seeded
 from dqn_memory.runs.trainer import Trainer
 from dqn_memory.size import match
-from envs.baselines import baseline_summary
-from envs.fleet import make_fleet
+from envs.baselines import reference_summary
+from envs.vector import make_vector
 
 C = TypeVar("C", bound=Any)
 RECALL_EPISODES, RECALL_STEPS = 4, 100  # that the recall distance of a trained agent is measured in
@@ -36,7 +36,7 @@ class NetworkTrainer(Trainer[C]):
 
     def build_networks(self, averaged: bool) -> None:
         """Build the online network and its average, which is evaluated and is the agent of a checkpoint."""
-        self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
+        self.spec, self.num_actions = observation_spec(self.vector.observation_space), self.vector.num_actions
         self.network = self.build_network()
         self.evaluated = self.build_network().requires_grad_(False) if averaged else self.network
 
@@ -98,7 +98,7 @@ class NetworkTrainer(Trainer[C]):
 
     def summary(self, score: Score) -> str:
         environment, options = self.config.environment.env, self.config.env_kwargs(training=False)
-        return summary(score, baseline_summary(float(score.success.mean()), environment, options))
+        return summary(score, reference_summary(float(score.success.mean()), environment, options))
 
     @classmethod
     def variant(cls, config: C) -> str:
@@ -114,9 +114,9 @@ class NetworkTrainer(Trainer[C]):
         if config.match is None:
             return config
         key, cpu = environment.observation_key, torch.device("cpu")
-        fleet = make_fleet(environment.env, 1, 0, cpu, observation_key=key, env_kwargs=config.env_kwargs())
-        spec = observation_spec(fleet.observation_space)
-        return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
+        vector = make_vector(environment.env, 1, 0, cpu, observation_key=key, env_kwargs=config.env_kwargs())
+        spec = observation_spec(vector.observation_space)
+        return replace(config, network=match(config.match, config.network, spec, vector.num_actions))
 
     evaluate_run = staticmethod(evaluate_run)
     load_policy = staticmethod(load_policy)

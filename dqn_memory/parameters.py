@@ -38,7 +38,7 @@ from dqn_memory.size import (
 from envs.cli import WriteArgs
 from envs.files import write_text
 from envs.machine import revision
-from envs.tables import Table, Value, origin, page
+from envs.tables import Table, Value, origin, tables_page
 from envs.terminal import say
 
 MISSING_COLUMNS = ("dbgfqn", "dtqn4")  # the proposed model and its baseline, which the paper's Table 3 leaves out
@@ -121,7 +121,9 @@ def markdown_page(rows: Sequence[Row], facts: Mapping[str, Value], notes: Sequen
     """Write the whole report: definitions, Table 3 and its reconciliation, then all rows."""
     tables = "\n\n".join(f"## {table.title}\n\n{table.note}\n\n{table.markdown()}" for table in all_tables(rows))
     left_out = "".join(["\n\n## Left out\n\n", *(f"- {note}\n" for note in notes)]).rstrip() if notes else ""
-    return f"{page('Parameters', facts, [])}\n## What is counted\n\n{TEXTS['definitions']}\n\n{tables}{left_out}\n"
+    return (
+        f"{tables_page('Parameters', facts, [])}\n## What is counted\n\n{TEXTS['definitions']}\n\n{tables}{left_out}\n"
+    )
 
 
 def all_tables(rows: Sequence[Row]) -> Iterator[Table]:

@@ -106,7 +106,9 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
         # rollouts
         self.exploration = generator(streams.exploration, self.device)  # of actions
         self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
-        self.collector = Collector(self.fleet, self.network, self.explorer, learner.rollout_steps, learner.reward_scale)
+        self.collector = Collector(
+            self.vector, self.network, self.explorer, learner.rollout_steps, learner.reward_scale
+        )
         # updates
         self.drawing = generator(streams.replay)  # of minibatches
         learned = (self.network, self.predictor)
@@ -132,7 +134,7 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
         """Collect one rollout, learn from it, forget it."""
         learner, progress = self.config.learner, self.steps / self.config.total_steps
         set_learning_rate(self.optimizer, learner.final_lr_fraction, progress)
-        schedule = Schedule.draw(learner, self.explorer, self.drawing, self.fleet.num_envs, self.steps, self.updates)
+        schedule = Schedule.draw(learner, self.explorer, self.drawing, self.vector.num_envs, self.steps, self.updates)
         episodes, metrics = self.learn_once(schedule)
         self.iterations += 1
         self.updates += learner.epochs * learner.minibatches
@@ -192,7 +194,7 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
     @property
     def steps_per_iteration(self) -> int:
         """Environment steps of a rollout."""
-        return self.fleet.num_envs * self.config.learner.rollout_steps
+        return self.vector.num_envs * self.config.learner.rollout_steps
 
 
 # ---- loss ------------------------------------------------------------------------------------------------------------

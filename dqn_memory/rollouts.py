@@ -33,8 +33,8 @@ from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbe
 from dqn_memory.runs.stateful import Stateful
 from dqn_memory.size import on_meta
 from envs.core import Step
-from envs.fleet import Fleet
 from envs.registry import WORLDS
+from envs.vector import VectorEnvironment
 
 
 # ---- config ----------------------------------------------------------------------------------------------------------
@@ -159,18 +159,23 @@ class Collector(Stateful):
     state_names = ("observation", "previous_action", "reset", "state", "moments")
 
     def __init__(
-        self, fleet: Fleet, network: QNetwork, explorer: Explorer, length: int, reward_scale: float | None = None
+        self,
+        vector: VectorEnvironment,
+        network: QNetwork,
+        explorer: Explorer,
+        length: int,
+        reward_scale: float | None = None,
     ) -> None:
-        self.fleet, self.network, self.explorer, self.length = fleet, network, explorer, length
-        self.reward_scale, self.device = reward_scale, fleet.device
+        self.vector, self.network, self.explorer, self.length = vector, network, explorer, length
+        self.reward_scale, self.device = reward_scale, vector.device
         self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)  # returns: number, sum, sum of squares
         self.begin()
 
     def begin(self) -> None:
         """Start episodes in all environments, from the network's initial state."""
-        rows = self.fleet.num_envs
-        self.observation = self.fleet.reset()  # (N, ...)
-        self.previous_action = torch.full((rows,), self.fleet.num_actions, device=self.device)  # A: none yet
+        rows = self.vector.num_envs
+        self.observation = self.vector.reset()  # (N, ...)
+        self.previous_action = torch.full((rows,), self.vector.num_actions, device=self.device)  # A: none yet
         self.reset = torch.ones(rows, dtype=torch.bool, device=self.device)
         self.state = self.network.initial_state(rows, self.device)
 
@@ -190,7 +195,7 @@ class Collector(Stateful):
             x, state = self.network.encode_step(self.observation, self.previous_action, self.state, self.reset)
             outputs = read(x)
             action, random = self.explorer.choose(choose(outputs), epsilon[t], self.reset)  # (N,)
-            step = self.fleet.step(action)
+            step = self.vector.step(action)
             cut = ~step.terminated if t + 1 == self.length else step.truncated
             bootstrap = torch.zeros_like(outputs.value)
             if self.device.type != "cpu" or bool(cut.any()):
@@ -205,7 +210,7 @@ class Collector(Stateful):
             )  # fmt: skip
             steps.append(step)
             self.observation, self.reset, self.state = step.observation, step.done, state
-            self.previous_action = torch.where(step.done, self.fleet.num_actions, action)
+            self.previous_action = torch.where(step.done, self.vector.num_actions, action)
         rollout = tree_map(lambda *parts: torch.stack(parts, 1), *transitions)
         return rollout._replace(state=before), ended_episodes(steps)
 
@@ -367,8 +372,8 @@ class CapturedIteration(Generic[R]):
         optimizer: torch.optim.Optimizer,
     ) -> None:
         self.learn, self.collector = learn, collector
-        fleet: Any = collector.fleet
-        self.fleet, drawn_from = fleet, (collector.explorer.generator, fleet.generator)
+        vector: Any = collector.vector
+        self.vector, drawn_from = vector, (collector.explorer.generator, vector.generator)
         self.graph = Captured(self._iteration, list(modules), [optimizer], generators=drawn_from)
 
     def __call__(self, schedule: Schedule) -> R:
@@ -384,11 +389,11 @@ class CapturedIteration(Generic[R]):
 
     def _carried(self) -> dict[str, Any]:
         """List the tensors that one iteration leaves to the next."""
-        explorer, fleet = self.collector.explorer.state_dict(), dict(vars(self.fleet.state))
-        return {"collector": self.collector.state_dict(), "explorer": explorer, "fleet": fleet}
+        collector, explorer = self.collector.state_dict(), self.collector.explorer.state_dict()
+        return {"collector": collector, "explorer": explorer, "vector": dict(vars(self.vector.state))}
 
     def _carry(self, carried: dict[str, Any]) -> None:
         """Go on from what `_carried` gave."""
         self.collector.load_state_dict(carried["collector"])
         self.collector.explorer.load_state_dict(carried["explorer"])
-        self.fleet.state = replace(self.fleet.state, **carried["fleet"])
+        self.vector.state = replace(self.vector.state, **carried["vector"])

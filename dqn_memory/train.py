@@ -72,7 +72,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
 
     def begin(self) -> None:
         num_envs = self.config.environment.num_envs
-        self.observation = self.fleet.reset()  # (N, ...)
+        self.observation = self.vector.reset()  # (N, ...)
         self.previous_action = torch.full((num_envs,), self.num_actions, device=self.device)  # A: none yet
         self.time = torch.zeros(num_envs, dtype=torch.int64, device=self.device)  # step within the episode
         self.actor.observe(self.observation, self.previous_action, self.time == 0)
@@ -83,7 +83,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         all_random = self.explorer.epsilon(self.steps) == 1.0
         greedy = torch.zeros_like(self.previous_action) if all_random else self.actor.q_values().argmax(1)
         action, _ = self.explorer.choose(greedy, self.explorer.epsilon(self.steps), self.time == 0)  # (N,)
-        step = self.fleet.step(action)
+        step = self.vector.step(action)
 
         # store
         self.replay.add(
@@ -127,7 +127,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
     @property
     def preparing(self) -> dict[str, int]:
         """Say at which step updates begin; a run resumed without its replay fills it again first."""
-        first = self.steps - self.replay.written * self.fleet.num_envs
+        first = self.steps - self.replay.written * self.vector.num_envs
         return {"prefill": max(first + self.config.replay.learning_starts, self.config.exploration.prepopulate)}
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from envs.core import Step
 from envs.errors import check_known, require
 from envs.extras import extra
-from envs.replayed import ReplayedFleet, spawn_seeds
+from envs.replayed import ReplayedVector, spawn_seeds
 from envs.spaces import Array
 
 
@@ -48,12 +48,12 @@ class AtariConfig:
 
 @dataclass
 class AtariStep(Step):
-    """A fleet's step, and where a life was lost: an end for an agent's values, not for the game."""
+    """A vector's step, and where a life was lost: an end for an agent's values, not for the game."""
 
     life_lost: Tensor  # (N,) bool
 
 
-class AtariFleet(ReplayedFleet):
+class AtariVector(ReplayedVector):
     """N copies of one game, each started over when it ends; frames (N, C, size, size) uint8, rewards unclipped.
 
     Success is a positive return: Atari reports none of its own.

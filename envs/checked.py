@@ -22,10 +22,12 @@ from envs.terminal import say
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and new line
 FIVE = "observation, reward, terminated, truncated, info"
-WATCHED = 25  # calls of each copy during which the global generators are watched
-LONGEST = 3_000  # steps of an evaluation's episode that nothing else ends
-CHAIN = 100  # errors that led to one another, of which the texts are read
-CAREFUL = 10  # first values of an integer image or vector whose bounds are checked; a later check would cost too much
+WATCHED_CALLS = 25  # calls of each copy during which the global generators are watched
+MAX_STEPS = 3_000  # steps of an evaluation's episode that nothing else ends
+MAX_CAUSES = 100  # errors that led to one another, of which the texts are read
+BOUND_CHECKS = (
+    10  # first values of an integer image or vector whose bounds are checked; a later check would cost too much
+)
 
 silent = False  # set in processes beside which another one says the same
 _draws_globally: set[Any] = set()  # kinds of environments that were seen to use a global generator
@@ -53,10 +55,10 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         env: the environment.
         key: the entry of a Dict observation that is read; the others may be anything.
-        longest: steps after which an episode is truncated that nothing else limits (None: it goes on).
+        max_steps: steps after which an episode is truncated that nothing else limits (None: it goes on).
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], key: str | None = None, longest: int | None = None) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], key: str | None = None, max_steps: int | None = None) -> None:
         super().__init__(with_spaces(env))
         self.name = name_of(env)
         seen = env.observation_space
@@ -64,8 +66,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._key is not None:
             seen = seen[self._key]  # type: ignore[index]
         self._fit, self._seen = fitter(seen), seen
-        self._careful = CAREFUL if isinstance(seen, gymnasium.spaces.Box) and seen.dtype.kind in "biu" else 0
-        self._longest = None if limited(env) else longest
+        self._careful = BOUND_CHECKS if isinstance(seen, gymnasium.spaces.Box) and seen.dtype.kind in "biu" else 0
+        self._max_steps = None if limited(env) else max_steps
         self.taken = 0  # steps of the running episode
         self._where = "reset"
         self._globals: Globals | None = None
@@ -118,10 +120,10 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         if type(info) is not dict or "action_mask" in info:
             info = self._info(info)
         observation = self._observation(observation)
-        if self._longest is not None and self.taken >= self._longest and not (terminated or truncated):
+        if self._max_steps is not None and self.taken >= self._max_steps and not (terminated or truncated):
             truncated = True
             say_once(
-                f"{self.name}: an evaluation cuts episodes after {self._longest:,} steps, as nothing else ends them; "
+                f"{self.name}: an evaluation cuts episodes after {self._max_steps:,} steps, as nothing else ends them; "
                 "--time-limit (of a run) or max_episode_steps (of gymnasium.make) sets another limit"
             )
         truncated = truncated and not terminated  # an end at the limit is an end
@@ -172,7 +174,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"{self.name} ignores its seed: it draws from {self._globals.used}, not from the generator that "
                 "reset(seed=...) seeds (self.np_random); each copy is lent a seeded one, which makes runs repeatable"
             )
-        if self._globals.calls >= WATCHED and self._kind not in _draws_globally:
+        if self._globals.calls >= WATCHED_CALLS and self._kind not in _draws_globally:
             _keeps_to_its_own.add(self._kind)
             self._globals = None
         return result
@@ -391,7 +393,7 @@ def _bounded(space: gymnasium.spaces.Box) -> bool:
 def without_control(error: Exception) -> Exception:
     """Take the characters that steer a terminal out of what an error says, and out of what led to it."""
     seen: BaseException | None = error
-    for _ in range(CHAIN):
+    for _ in range(MAX_CAUSES):
         if seen is None:
             break
         if CONTROL.search(_text(seen)):

@@ -62,7 +62,7 @@ def keywords(options: Sequence[str]) -> dict[str, Any]:
     return given
 
 
-def named(id: str, given: Mapping[str, Any]) -> str:
+def row_name(id: str, given: Mapping[str, Any]) -> str:
     """Name a row of a table: the environment with its options."""
     options = ", ".join(f"{key}={value}" for key, value in given.items())
     return id.removeprefix("envs:") + (f" ({options})" if options else "")

@@ -56,7 +56,7 @@ class World(ABC, Generic[S]):
     """N independent episodes as pure functions of tensors: static shapes, no global randomness.
 
     What a world of your own must have, in the order in which you need it. `make_world` refuses a class that lacks a
-    part, fleets and adapters try one reset and one step and refuse wrong tensors (`envs.checker`), and
+    part, vectors and adapters try one reset and one step and refuse wrong tensors (`envs.checker`), and
     `envs.checker.check_registered(id)` plays whole episodes. Where all probabilities can be written as tables, a
     subclass of `envs.worlds.tabular.Tabular` needs nothing but `super().__init__(tables, time_limit, device)`.
 
@@ -67,7 +67,7 @@ class World(ABC, Generic[S]):
        these; integers count from 0. The observation tensor has the dtype of the space (a Box is float32
        unless told, a Discrete int64) and is always one flat row (N, d); for a Dict it holds the flattened entries in
        the space's order, for a Discrete d is 1, and the adapters give it the space's form. Only an image, a Box of
-       three axes, has that form in the world already, (N, C, H, W), as trainers read it from a fleet.
+       three axes, has that form in the world already, (N, C, H, W), as trainers read it from a vector.
     5. `__init__(self, ..., time_limit=100, device="cpu")`, whose first line is `super().__init__(time_limit, device)`.
        `device` is always given by keyword; all tables are made there. Other keywords are what `Entry.kwargs`,
        `--options` and `gymnasium.make` set, so each needs a default or a value in the Entry.
@@ -209,7 +209,7 @@ def _as_the_world_has_it(state: State) -> State:
     return type(state).__bases__[0](**values)
 
 
-def where(mask: Tensor, chosen: S, other: S) -> S:
+def where_state(mask: Tensor, chosen: S, other: S) -> S:
     """Choose row by row between two states of one dataclass: `chosen` where mask (N,) holds, else `other`."""
     values = {}
     for field in dataclasses.fields(chosen):
@@ -218,7 +218,7 @@ def where(mask: Tensor, chosen: S, other: S) -> S:
     return type(chosen)(**values)
 
 
-def put(state: S, rows: Tensor, fresh: S) -> S:
+def put_state(state: S, rows: Tensor, fresh: S) -> S:
     """Copy `state` with the M rows of `fresh` in its rows (M,) int64."""
     new = vars(fresh)
     return type(state)(**{name: put_rows(old, rows, new[name]) for name, old in vars(state).items()})

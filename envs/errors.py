@@ -18,7 +18,7 @@ SHORT_OF_MEMORY = re.compile("out of memory|can't allocate memory|unable to allo
 SIZE = re.compile(r"to allocate (\d[\d.]* ?\w+)")
 LONG_WORD = re.compile(r"\S{400,}")  # a path or a value that nobody would read to its end
 PIPE_CLOSED = 141  # the exit code of a program that a closed pipe ended
-MOST_LISTED = 40  # of more known names only the nearest are said
+MAX_LISTED = 40  # of more known names only the nearest are said
 REGISTERED = ("architecture", "environment")  # what users' own modules bring
 
 
@@ -64,7 +64,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     names, name = sorted(known), str(name)
     plain = {full.lower().rpartition("/")[2]: full for full in names} | {full.lower(): full for full in names}
     close = list(dict.fromkeys(plain[key] for key in get_close_matches(name.lower(), plain, n=6, cutoff=0.6)))
-    if len(names) > MOST_LISTED:
+    if len(names) > MAX_LISTED:
         if not close:
             return f"none of the {len(names)} known names is near it"
         return f"did you mean {' or '.join(repr(near) for near in close[:3])}?"

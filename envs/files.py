@@ -22,8 +22,8 @@ TEMPORARY = ".*.tmp"  # what a file is called that is not yet whole
 LEFT = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")  # such a file of ours, and nobody else's
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # in a file's name, by Windows
 DEVICES = re.compile("con|prn|aux|nul|(com|lpt)[0-9]", re.I)  # names that stand for no file there
-MOST_BYTES = 1 << 30  # of a file that is read whole, such as the log of a run
-MOST_TEXT = 1 << 26  # bytes of a file that holds settings or facts
+MAX_BYTES = 1 << 30  # of a file that is read whole, such as the log of a run
+MAX_TEXT_BYTES = 1 << 26  # bytes of a file that holds settings or facts
 SAFELY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK"))  # flags; Windows has none of them
 
 
@@ -89,7 +89,7 @@ def _check_regular(name: str, mode: int) -> None:
         raise OSError(errno.EINVAL, f"it is {what}, not a regular file", name)
 
 
-def read_bytes(path: Path, limit: int = MOST_BYTES, follow: bool = False) -> bytes:
+def read_bytes(path: Path, limit: int = MAX_BYTES, follow: bool = False) -> bytes:
     """Read a regular file; an OSError also where it has more than `limit` bytes, or is a link and `follow` is False."""
     with open_file(path, "rb", follow, buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -175,7 +175,7 @@ def read_text(path: Path, what: str = "", follow: bool = True) -> str:
     A file that the user names may be a link; one inside a run or a study may not (`follow=False`).
     """
     try:
-        text = read_bytes(path, MOST_TEXT, follow).decode("utf-8-sig")
+        text = read_bytes(path, MAX_TEXT_BYTES, follow).decode("utf-8-sig")
         return text.replace("\r\n", "\n").replace("\r", "\n")  # as text is read elsewhere
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"

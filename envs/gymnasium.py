@@ -1,7 +1,7 @@
 """The adapter to Gymnasium, in both directions.
 
 `WorldEnv` and `WorldVectorEnv` are a world of this package as a Gymnasium environment: one row as an Env, N rows as a
-VectorEnv, numpy in and numpy out. `GymnasiumFleet` is N Gymnasium environments of anybody's as trainers step them.
+VectorEnv, numpy in and numpy out. `GymnasiumVector` is N Gymnasium environments of anybody's as trainers step them.
 """
 
 import copy
@@ -19,11 +19,11 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from envs.checker import probe
-from envs.core import State, Step, World, put
+from envs.core import State, Step, World, put_state
 from envs.errors import DrawsNothing, UserError, require
 from envs.packages import Make, make_env, without_module
 from envs.registry import make_world
-from envs.replayed import RESTART, ReplayedFleet
+from envs.replayed import RESTART, ReplayedVector
 from envs.seeding import Floats, Rows, RowStreams
 from envs.spaces import Array, object_rows, row, unflatten
 from envs.workers import LocalRows, WorkerRows
@@ -239,7 +239,7 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         return seed
 
 
-class GymnasiumFleet(ReplayedFleet):
+class GymnasiumVector(ReplayedVector):
     """N environments of one kind, stepped one after the other, each started over when its episode ends.
 
     Every environment is seeded once, at the first reset, with a seed spawned from `seed`. An episode's success is what
@@ -250,7 +250,7 @@ class GymnasiumFleet(ReplayedFleet):
         env: a Gymnasium id, which takes the remaining keywords, or a function that makes one environment.
         observation_key: the entry to use of a Dict observation.
         workers: processes that share the environments; None: they are in this one. The steps are the same.
-        longest: steps after which an episode is cut that nothing else limits; None: it goes on.
+        max_steps: steps after which an episode is cut that nothing else limits; None: it goes on.
 
     Raises:
         UserError: the id is unknown or cannot be made, the actions are not Discrete or MultiDiscrete, the observation
@@ -265,14 +265,14 @@ class GymnasiumFleet(ReplayedFleet):
         device: str | torch.device = "cpu",
         observation_key: str | None = None,
         workers: int | None = None,
-        longest: int | None = None,
+        max_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(env if isinstance(env, str) else getattr(env, "__name__", repr(env)), num_envs, device)
         make: Make = partial(make_env, without_module(env), **kwargs) if isinstance(env, str) else env
         self._sample: Callable[[], LocalRows] = partial(LocalRows, make, 1, observation_key)
         rows = LocalRows if workers is None else partial(WorkerRows, workers=workers)
-        self._open: Callable[[], LocalRows | WorkerRows] = partial(rows, make, num_envs, observation_key, longest)
+        self._open: Callable[[], LocalRows | WorkerRows] = partial(rows, make, num_envs, observation_key, max_steps)
         children = np.random.SeedSequence(seed).spawn(num_envs)
         self.seeds = [int(child.generate_state(1)[0]) for child in children]
         self.reports_success = True  # until an episode ends without a word of it
@@ -357,7 +357,7 @@ class Engine:
     def restart(self, state: State, rows: Rows, u: Floats) -> State:
         """Start new episodes in the rows (M,), from uniforms (M, reset_draws)."""
         with self._mode():
-            return put(state, self._given(rows), self.world.reset(self._given(u)))
+            return put_state(state, self._given(rows), self.world.reset(self._given(u)))
 
     def observation(self, state: State) -> Array:
         """Read the flat observation (N, d), which must not be written into."""

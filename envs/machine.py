@@ -78,7 +78,7 @@ def _version(package: str) -> str | None:
     return None
 
 
-def memory(device: torch.device | str = "cpu") -> tuple[int, int] | None:
+def device_memory(device: torch.device | str = "cpu") -> tuple[int, int] | None:
     """Give the free and the total bytes of a device for this process; None if they are unknown."""
     device = torch.device(device)
     if device.type == "cuda":

@@ -21,11 +21,11 @@ import torch
 import tyro
 from torch import Tensor
 
-from envs.baselines.players import draws, finish
-from envs.baselines.search import PAID, WON, Graph, explore
+from envs.baselines.players import draw_uniforms, finish
+from envs.baselines.search import PAID, WON, Graph, explore_states
 from envs.checker import probe
-from envs.cli import Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
-from envs.core import State, World, where
+from envs.cli import Options, Plugins, WriteArgs, check_id, keywords, load_plugins, row_name
+from envs.core import State, World, where_state
 from envs.errors import one_line_errors, require
 from envs.files import make_folder
 from envs.machine import cpu, revision
@@ -44,7 +44,7 @@ ORIGINS = Table((), (), *TEXTS["origins"])
 SAME = 1e-9  # difference of two scores that is taken for rounding
 SURE = 3.0  # logit of a table's own action where a stochastic policy begins; all others begin at 0
 BINS = 8  # of each component of a continuous observation
-MOST_FRACTIONS = 20  # components: more powers of BINS + 1 do not fit into 63 bits
+MAX_FRACTIONS = 20  # components: more powers of BINS + 1 do not fit into 63 bits
 Row = dict[str, Any]  # of a table of results
 Found = tuple[Tensor, Tensor]  # the tables (R, O) that all restarts ended with, and their scores (R,)
 Identify = Callable[[Tensor], Tensor]  # from observations (N, ...) to their numbers (N,)
@@ -165,8 +165,8 @@ class SampledGame:
     def __init__(self, world: World[Any], episodes: int, seed: int, fresh: int) -> None:
         self.world, self.actions, self.fresh = world, world.num_actions, fresh
         self.generator = torch.Generator().manual_seed(seed)
-        self.start = draws(self.generator, episodes, world.reset_draws)
-        self.chance = [draws(self.generator, episodes, world.step_draws) for _ in range(world.time_limit)]
+        self.start = draw_uniforms(self.generator, episodes, world.reset_draws)
+        self.chance = [draw_uniforms(self.generator, episodes, world.step_draws) for _ in range(world.time_limit)]
         self.identify, self.points = identifier(world, self.generator)
         self.observations = len(self.points)
 
@@ -189,14 +189,14 @@ class SampledGame:
             score = score + logs[seen, action]
             return action
 
-        outcome = self._play(draws(self.generator, len(self.start), self.world.reset_draws), act)
+        outcome = self._play(draw_uniforms(self.generator, len(self.start), self.world.reset_draws), act)
         apart = outcome - outcome.mean(1, keepdim=True)
         return outcome.mean(1) + (apart * (score - score.detach())).mean(1)
 
     @torch.no_grad()
     def judge(self, policy: Tensor) -> Tensor:
         """Score without gradient, (2,), on episodes that no search has seen."""
-        start = draws(self.generator, self.fresh, self.world.reset_draws)
+        start = draw_uniforms(self.generator, self.fresh, self.world.reset_draws)
         return self._play(start, lambda seen: self._draw(policy, seen)).mean(1)
 
     def first_tables(self, count: int, generator: torch.Generator) -> Tensor:
@@ -209,14 +209,14 @@ class SampledGame:
 
     def _play(self, start: Tensor, act: Identify, chance: Callable[[], Tensor] | None = None) -> Tensor:
         """Return success and return (2, N) of one episode a row; without numbers of chance, new ones are drawn."""
-        chance = chance or (lambda: draws(self.generator, len(start), self.world.step_draws))
+        chance = chance or (lambda: draw_uniforms(self.generator, len(start), self.world.step_draws))
         state = self.world.reset(start)
         outcomes = finish(self.world, state, lambda observation, _: act(self.identify(observation)), chance)
         return torch.stack((outcomes.success.double(), outcomes.returns))
 
     def _draw(self, policy: Tensor, seen: Tensor) -> Tensor:
         total = policy.detach().cumsum(1)[seen]
-        return (draws(self.generator, len(seen), 1) > total).sum(1).clamp(max=self.actions - 1)
+        return (draw_uniforms(self.generator, len(seen), 1) > total).sum(1).clamp(max=self.actions - 1)
 
 
 Game = ExactGame | SampledGame
@@ -225,7 +225,7 @@ Game = ExactGame | SampledGame
 def make_game(world: World[Any], episodes: int, seed: int, fresh: int) -> Game:
     """Choose the exact game where the world has a list of initial states, and an ending alone tells its success."""
     if world.initial_draws() is not None:
-        graph = explore(world)
+        graph = explore_states(world)
         rewards = np.unique(graph.reward[graph.follower >= 0])  # of steps that end no episode
         if len(rewards) < 2 or not (graph.verdict == PAID).any():
             return ExactGame(world, graph, rewards.sum())
@@ -245,8 +245,8 @@ def identifier(world: World[Any], generator: torch.Generator) -> tuple[Identify,
     continuous = bounds[0].dtype.kind == "f"
     if continuous:
         high = torch.from_numpy(np.abs(bounds).max(0).astype(np.float64))  # of what is below 0, too
-        bounded = bool(high.isfinite().all()) and len(high) <= MOST_FRACTIONS
-        require(bounded, f"A search can tell at most {MOST_FRACTIONS} fractions apart, each between bounds.")
+        bounded = bool(high.isfinite().all()) and len(high) <= MAX_FRACTIONS
+        require(bounded, f"A search can tell at most {MAX_FRACTIONS} fractions apart, each between bounds.")
         weights = (BINS + 1) ** torch.arange(len(high))
     else:
         weights = torch.randint(2**40, bounds[0].shape, generator=generator)
@@ -273,15 +273,15 @@ def identifier(world: World[Any], generator: torch.Generator) -> tuple[Identify,
 def visited(world: World[Any], key: Identify, generator: torch.Generator, episodes: int = 2_000) -> Tensor:
     """Collect all keys, sorted, that random play meets; half of the episodes repeat an action for about 20 steps."""
     keys = []
-    state: State = world.reset(draws(generator, episodes, world.reset_draws))
+    state: State = world.reset(draw_uniforms(generator, episodes, world.reset_draws))
     action = torch.randint(world.num_actions, (episodes,), generator=generator)
     steady = torch.arange(episodes) % 2 * 0.95
     for _ in range(world.time_limit):
         keys.append(key(state.observation).unique())
         drawn = torch.randint(world.num_actions, (episodes,), generator=generator)
         action = torch.where(torch.rand(episodes, generator=generator) < steady, action, drawn)
-        after, _, _, terminated, _ = world.step(state, action, draws(generator, episodes, world.step_draws))
-        state = where(~terminated, after, state)
+        after, _, _, terminated, _ = world.step(state, action, draw_uniforms(generator, episodes, world.step_draws))
+        state = where_state(~terminated, after, state)
     return torch.cat(keys).unique()
 
 
@@ -337,7 +337,7 @@ def search_policy(game: Game, measure: int, table: Tensor, updates: int, rate: f
     return best
 
 
-def search(game: Game, args: Args, measures: Sequence[str] = MEASURES) -> list[Row]:
+def search_measures(game: Game, args: Args, measures: Sequence[str] = MEASURES) -> list[Row]:
     """Search for success, then for return; the second search goes on from the tables of the first.
 
     Returns a row for each: success and return of the best table and of the best stochastic policy. Where `measures`
@@ -361,7 +361,7 @@ def search(game: Game, args: Args, measures: Sequence[str] = MEASURES) -> list[R
 # The script
 
 
-def compute(args: Args, argv: Sequence[str]) -> tuple[list[Row], Row]:
+def search_environment(args: Args, argv: Sequence[str]) -> tuple[list[Row], Row]:
     """Search in one environment: the rows of its policies, and the row that says how they were found."""
     begin = time.perf_counter()
     options = keywords(args.options)
@@ -369,8 +369,8 @@ def compute(args: Args, argv: Sequence[str]) -> tuple[list[Row], Row]:
     probe(world)
     game = make_game(world, args.episodes, args.seed, args.fresh)
     measures = MEASURES if world.defines_success else MEASURES[1:]
-    name: Row = {"env": named(args.env, options)}
-    rows = [name | row for row in search(game, args, measures)]
+    name: Row = {"env": row_name(args.env, options)}
+    rows = [name | row for row in search_measures(game, args, measures)]
     made = name | {"observations": game.observations, "exact": game.exact}
     made |= {"episodes": None if game.exact else args.fresh, "time_limit": world.time_limit, "seed": args.seed}
     made |= {"revision": revision(), "seconds": round(time.perf_counter() - begin, 1), "cpu": cpu()}
@@ -387,7 +387,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.write is not None:  # before the search, whose result would be lost with it
         tables = read_tables(args.write / "memoryless.json")
         make_folder(args.write)
-    rows, made = compute(args, argv)
+    rows, made = search_environment(args, argv)
     say(Table.from_records(rows, formats=FORMATS).text())
     if args.write is not None:
         policies = tables.get(POLICIES.title, POLICIES).replace_rows("env", rows)

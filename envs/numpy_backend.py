@@ -19,21 +19,21 @@ def take(table: Values, index: Values) -> Values:
     return table.index_select(0, index) if isinstance(table, torch.Tensor) else table.take(index, 0)
 
 
-def pick(table: Values, column: Values) -> Values:
+def take_column(table: Values, column: Values) -> Values:
     """Take one entry of every row of a table (N, K), at column (N,): (N,)."""
     if isinstance(table, torch.Tensor):
         return table.gather(1, column.unsqueeze(1)).squeeze(1)
     return table.reshape(-1).take(_row_starts(*table.shape) + column)
 
 
-def gather(table: Values, columns: Values) -> Values:
+def take_columns(table: Values, columns: Values) -> Values:
     """Take entries of every row of a table (N, K), at columns (N, M): (N, M)."""
     if isinstance(table, torch.Tensor):
         return table.gather(1, columns)
     return table.reshape(-1).take(_row_starts(*table.shape)[:, None] + columns)
 
 
-def write(table: Values, column: Values, value: Values) -> Values:
+def put_column(table: Values, column: Values, value: Values) -> Values:
     """Write `value` (N,) into every row of a table (N, K) at column (N,), in place; returns the table."""
     if isinstance(table, torch.Tensor):
         return table.scatter_(1, column.unsqueeze(1), value.unsqueeze(1))

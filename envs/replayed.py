@@ -18,8 +18,8 @@ from envs.spaces import Array
 RESTART = -1  # logged in place of the actions when all episodes are started over
 
 
-class ReplayedFleet(ABC):
-    """A fleet of environments that cannot be copied: a saved state is the seeds and all actions since.
+class ReplayedVector(ABC):
+    """A vector of environments that cannot be copied: a saved state is the seeds and all actions since.
 
     Loading starts anew from the seeds and replays the actions; a hash of the last observations says whether it ended
     where it should.

@@ -19,7 +19,7 @@ BRIEF = 100  # characters of a value in a sentence
 MAX_ACTIONS = 2**15 - 2  # int16, less one number that stands for "no action"
 
 
-class Sizes(np.ndarray[Any, np.dtype[np.int64]]):
+class IntegerSizes(np.ndarray[Any, np.dtype[np.int64]]):
     """Integers that a loop yields as Python's own."""
 
     def __iter__(self) -> Iterator[Any]:
@@ -36,7 +36,7 @@ class MultiDiscrete(spaces.MultiDiscrete):
 
     def __init__(self, nvec: ArrayLike, **kwargs: Any) -> None:
         super().__init__(np.asarray(nvec), **kwargs)
-        self.nvec = self.nvec.view(Sizes)
+        self.nvec = self.nvec.view(IntegerSizes)
 
 
 def integer_ranges(space: Any) -> tuple[Array, Array] | None:

@@ -21,7 +21,7 @@ Value = str | int | float | bool | None
 Section = dict[str, Any]  # machine: facts by name; tables: a list of title, note and rows
 
 
-def show(value: Value, spec: str | None = None) -> str:
+def format_value(value: Value, spec: str | None = None) -> str:
     """Format a cell: numbers by `spec`, or large ones whole and small ones with three digits; nothing for None."""
     if value is None or isinstance(value, str):
         return value or ""
@@ -87,7 +87,10 @@ class Table:
         columns = []
         for name, values in zip(self.columns, self._values(), strict=True):
             if any(value is not None for value in values):
-                cells = [one_line(text) for text in (name, *(show(value, self.formats.get(name)) for value in values))]
+                cells = [
+                    one_line(text)
+                    for text in (name, *(format_value(value, self.formats.get(name)) for value in values))
+                ]
                 width = max(map(len, cells))
                 columns.append([cell.rjust(width) if _numeric(values) else cell.ljust(width) for cell in cells])
         lines = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
@@ -100,7 +103,7 @@ class Table:
 
 def _cell(value: Value, spec: str | None) -> str:
     """Write a cell in Markdown."""
-    return escape(value) if isinstance(value, str) else show(value, spec)
+    return escape(value) if isinstance(value, str) else format_value(value, spec)
 
 
 def _numeric(values: Sequence[Value]) -> bool:
@@ -113,7 +116,7 @@ def origin(module: str, argv: Sequence[str], **facts: Value) -> dict[str, Value]
     return {"command": shlex.join(["python", "-m", module, *argv]), **facts}
 
 
-def page(title: str, facts: Mapping[str, Value], tables: Iterable[Table]) -> str:
+def tables_page(title: str, facts: Mapping[str, Value], tables: Iterable[Table]) -> str:
     """Write a whole page: heading, facts as a list, every table below its title and note."""
     shown = {name: escape(value) if isinstance(value, str) else value for name, value in facts.items()}
     listed = [f"- {name}: {value}" for name, value in shown.items() if value is not None]
@@ -144,7 +147,7 @@ def write_page(
     else:
         content = {"title": title, **measured}
     write_text(path, json.dumps(content, indent=1) + "\n")
-    write_text(path.with_suffix(".md"), page_text(content))
+    write_text(path.with_suffix(".md"), stored_page(content))
 
 
 def publish(
@@ -175,7 +178,7 @@ def remake_page(path: Path) -> str | None:
     except (OSError, ValueError):
         return None
     paged = isinstance(content, dict) and "title" in content and not {"tables", "sections"}.isdisjoint(content)
-    return page_text(read_page(path)) if paged else None
+    return stored_page(read_page(path)) if paged else None
 
 
 def read_page(path: Path) -> dict[str, Any]:
@@ -184,7 +187,7 @@ def read_page(path: Path) -> dict[str, Any]:
         return {}
     try:
         content: dict[str, Any] = parse_json(read_bytes(path))
-        page_text(content)
+        stored_page(content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} does not hold a page of tables; move it away or choose another folder") from None
     return content
@@ -195,12 +198,12 @@ def read_tables(path: Path) -> dict[str, Table]:
     return {plain["title"]: _table(plain) for plain in read_page(path).get("tables", ())}
 
 
-def page_text(content: Mapping[str, Any]) -> str:
+def stored_page(content: Mapping[str, Any]) -> str:
     """Write the Markdown of a page from its numbers, its sections one below the other."""
     parts = {content["title"]: content}
     if "sections" in content:
         parts = {f"{content['title']}: {key}": part for key, part in content["sections"].items()}
-    return "\n".join(page(title, part["machine"], map(_table, part["tables"])) for title, part in parts.items())
+    return "\n".join(tables_page(title, part["machine"], map(_table, part["tables"])) for title, part in parts.items())
 
 
 def _plain(table: Table) -> dict[str, Any]:

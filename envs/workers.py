@@ -40,11 +40,11 @@ SLOW, LOST = 60.0, 600.0  # seconds without an answer after which a process is n
 class LocalRows:
     """N environments in this process, each started over when its episode ends."""
 
-    def __init__(self, make: Make, count: int, key: str | None, longest: int | None = None) -> None:
+    def __init__(self, make: Make, count: int, key: str | None, max_steps: int | None = None) -> None:
         made = [with_spaces(make()) for _ in range(count)]
         self.observation_space, self._encode = encoder(made[0].observation_space, key, fitted=True)
         self.num_actions, self._decode = discrete_actions(made[0].action_space)
-        self.envs = [Checked(env, key, longest) for env in made]
+        self.envs = [Checked(env, key, max_steps) for env in made]
 
     def first(self, seeds: list[int | None]) -> Array:
         """Start all episodes, with seeds (N,) or None for each; gives the observations (N, ...)."""
@@ -135,7 +135,7 @@ class WorkerRows:
     raised here, with the traceback from there as a note.
     """
 
-    def __init__(self, make: Make, count: int, key: str | None, longest: int | None = None, workers: int = 1) -> None:
+    def __init__(self, make: Make, count: int, key: str | None, max_steps: int | None = None, workers: int = 1) -> None:
         require(workers >= 1, f"workers must be at least 1 process, not {workers}.")
         sample = LocalRows(make, 1, key)  # raises here if the environment is wrong
         self.observation_space, self.num_actions = sample.observation_space, sample.num_actions
@@ -147,7 +147,7 @@ class WorkerRows:
         self._children = [_start(talks=worker == 0) for worker in range(len(self._bounds) - 1)]
         self._end = weakref.finalize(self, _stop, self._children)
         sizes = np.diff(self._bounds).tolist()
-        jobs = [cloudpickle.dumps((registered, make, size, key, longest)) for size in sizes]
+        jobs = [cloudpickle.dumps((registered, make, size, key, max_steps)) for size in sizes]
         self._ask("build", dict(enumerate(jobs)))
 
     def first(self, seeds: list[int | None]) -> Array:

@@ -57,7 +57,7 @@ def in_place_of_a_graph(*trainers: Any) -> Any:
             for part, name in ((each, name) for each in parts for name in each.state_names):
                 setattr(part, name, tree_map(torch.zeros_like, getattr(part, name)))
             for trainer in trainers:
-                trainer.fleet.state = mapped(torch.zeros_like, trainer.fleet.state)
+                trainer.vector.state = mapped(torch.zeros_like, trainer.vector.state)
             return found
 
         return call

@@ -20,9 +20,9 @@ from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.common import set_tf32
 from dqn_memory.runs.errors import UserError, check_known, one_line_errors
 from dqn_memory.runs.settings import parse
-from envs.fleet import Fleet
 from envs.tables import Table
 from envs.timing import BenchmarkArgs, Page, Timer, Work, run_benchmark
+from envs.vector import VectorEnvironment
 from world_models.glam.config import MemoryKind
 from world_models.glam.train import GlamTrainer
 from world_models.unizero.train import UniZeroTrainer
@@ -120,17 +120,17 @@ def timed(timer: Timer, works: Mapping[str, Work]) -> Row:
     return medians | {"spread": max(time.spread for time in times.values())}
 
 
-def random_play_work(fleet: Fleet, device: str) -> Work:
+def random_play_work(vector: VectorEnvironment, device: str) -> Work:
     """Make a step of parallel environments under random actions."""
     draws = torch.Generator().manual_seed(0)
-    return lambda: fleet.step(torch.randint(fleet.num_actions, (fleet.num_envs,), generator=draws).to(device))
+    return lambda: vector.step(torch.randint(vector.num_actions, (vector.num_envs,), generator=draws).to(device))
 
 
 # ---- UniZero ---------------------------------------------------------------------------------------------------------
 def unizero_rows(case: Row, wanted: Sequence[str], timer: Timer, flags: str = "") -> Iterator[tuple[str, Row]]:
     """Measure an acting step beside a step of the games; an update, its batch, and a batch with new policies."""
     trainer = make_trainer("unizero", case, flags)
-    config, num_envs = trainer.config, trainer.fleet.num_envs
+    config, num_envs = trainer.config, trainer.vector.num_envs
     no_end = torch.zeros(num_envs, dtype=torch.bool, device=trainer.device)
 
     def step() -> None:
@@ -139,7 +139,7 @@ def unizero_rows(case: Row, wanted: Sequence[str], timer: Timer, flags: str = ""
 
     if "acting" in wanted:
         row = case | {"num_envs": num_envs, "simulations": config.search.simulations}
-        row |= timed(timer, {"step": step, "games": random_play_work(trainer.fleet, case["device"])})
+        row |= timed(timer, {"step": step, "games": random_play_work(trainer.vector, case["device"])})
         row |= {"steps_s": 1000 * num_envs / row["step_ms"], "step_bar": bar("step", row)}
         yield "acting", row | {"steps_s_bar": CASES["bars"]["tiny"] if case["preset"] == "tiny" else None}
     if "learning" in wanted:

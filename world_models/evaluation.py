@@ -14,8 +14,8 @@ from dqn_memory.blocks.kernels.select import Choice
 from dqn_memory.evaluation import Evaluation, EvaluationOptions, LoadedPolicy, Policy, Score, play
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.trainer import Trainer
-from envs.checked import LONGEST
-from envs.fleet import Fleet, make_fleet
+from envs.checked import MAX_STEPS
+from envs.vector import VectorEnvironment, make_vector
 from world_models.settings import WorldModelComputeConfig
 
 C = TypeVar("C", bound=Any)
@@ -40,10 +40,10 @@ class EvalEnvironments:
         environment, kwargs = config.environment, config.env_kwargs(training=False)
         return cls(environment.env, kwargs, environment.observation_key, device, reset_memory, environment.env_workers)
 
-    def fleet(self, num_envs: int, seed: int) -> Fleet:
+    def vector(self, num_envs: int, seed: int) -> VectorEnvironment:
         """Make N environments."""
-        return make_fleet(
-            self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers, LONGEST
+        return make_vector(
+            self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers, MAX_STEPS
         )
 
     def play(
@@ -52,9 +52,9 @@ class EvalEnvironments:
         """Play the first episodes of each of N environments; `start` makes the policy of N episodes."""
         streams = Streams.spawn(seed)
         policy = start(num_envs, generator(streams.exploration, self.device))
-        with closing(self.fleet(num_envs, streams.worlds)) as fleet:
-            tally = play(fleet, policy, episodes_per_env)
-        return tally.score(reported=fleet.reports_success)
+        with closing(self.vector(num_envs, streams.worlds)) as vector:
+            tally = play(vector, policy, episodes_per_env)
+        return tally.score(reported=vector.reports_success)
 
 
 class EvaluatedAgent(ABC, Generic[C]):

@@ -15,11 +15,11 @@ from dqn_memory.actors import ActingState
 from dqn_memory.evaluation import EvalSetup, PlayedStep, one_episode, play_steps
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
-from envs.checked import LONGEST
-from envs.fleet import Fleet, TensorFleet, make_fleet
+from envs.checked import MAX_STEPS
 from envs.registry import WORLDS, make_world
 from envs.spaces import Array
 from envs.terminal import one_line
+from envs.vector import TensorVector, VectorEnvironment, make_vector
 
 
 @dataclass(frozen=True)
@@ -84,25 +84,25 @@ def play_each(
     Raises:
         UserError: there is no such initial state, or the environment cannot be drawn.
     """
-    with closing(single_fleet(setup, seed, initial, draw)) as fleet:
-        steps = play_steps(fleet, setup.policy(network, 1, seed), fleet.reset())
+    with closing(single_vector(setup, seed, initial, draw)) as vector:
+        steps = play_steps(vector, setup.policy(network, 1, seed), vector.reset())
         for _ in range(episodes):
-            yield _record(fleet, one_episode(steps, max_steps), draw, setup.values)
+            yield _record(vector, one_episode(steps, max_steps), draw, setup.values)
 
 
-def single_fleet(setup: EvalSetup, seed: int, initial: int | None = None, draw: bool = False) -> Fleet:
-    """Make a fleet of one environment that starts from initial state number `initial`, or from a drawn one."""
+def single_vector(setup: EvalSetup, seed: int, initial: int | None = None, draw: bool = False) -> VectorEnvironment:
+    """Make a vector of one environment that starts from initial state number `initial`, or from a drawn one."""
     ours = setup.env.removeprefix("envs:") in WORLDS
     if initial is None:
         kwargs = setup.env_kwargs | ({"render_mode": "rgb_array"} if draw and not ours else {})
-        return make_fleet(setup.env, 1, seed, setup.device, setup.observation_key, kwargs, longest=LONGEST)
+        return make_vector(setup.env, 1, seed, setup.device, setup.observation_key, kwargs, max_steps=MAX_STEPS)
     world = make_world(setup.env, setup.device, **setup.env_kwargs) if ours else None
     draws = None if world is None else world.initial_draws()
     if world is None or draws is None:
         raise UserError(f"--initial {initial}: {setup.env} has no finite list of initial states; use --seed")
     if not 0 <= initial < len(draws):
         raise UserError(f"--initial {initial} is not within 0 .. {len(draws) - 1}, the initial states of {setup.env}")
-    return TensorFleet(world, 1, seed, initial=draws[initial : initial + 1])
+    return TensorVector(world, 1, seed, initial=draws[initial : initial + 1])
 
 
 def action_names(setup: EvalSetup) -> tuple[str, ...]:
@@ -112,61 +112,61 @@ def action_names(setup: EvalSetup) -> tuple[str, ...]:
     return tuple(map(one_line, make_world(setup.env, **setup.env_kwargs).action_names))
 
 
-def _record(fleet: Fleet, steps: Iterator[PlayedStep], draw: bool, values: str) -> Episode:
-    """Keep the steps of an episode that a fleet of one environment plays; `values` names the network's outputs."""
+def _record(vector: VectorEnvironment, steps: Iterator[PlayedStep], draw: bool, values: str) -> Episode:
+    """Keep the steps of an episode that a vector of one environment plays; `values` names the network's outputs."""
     played: list[PlayedStep] = []
-    drawn = [_drawn(fleet)] if draw else []
-    before = _state_before(fleet) if draw else None
+    drawn = [_drawn(vector)] if draw else []
+    before = _state_before(vector) if draw else None
     for taken in steps:
         played.append(taken)
         if draw and bool(taken.step.done):
-            drawn.append(_last_drawn(fleet, before, taken.action, drawn[-1]))
+            drawn.append(_last_drawn(vector, before, taken.action, drawn[-1]))
         elif draw:
-            drawn.append(_drawn(fleet))
-            before = _state_before(fleet)
+            drawn.append(_drawn(vector))
+            before = _state_before(vector)
     frames, texts = (tuple(each) for each in zip(*drawn, strict=True)) if draw else ((), ())
     action = torch.cat([each.action for each in played]).cpu()
     return Episode(
         observation=torch.cat([each.observation for each in played]).cpu(),
-        previous_action=torch.cat([torch.full((1,), fleet.num_actions), action[:-1]]),
+        previous_action=torch.cat([torch.full((1,), vector.num_actions), action[:-1]]),
         action=action.numpy(),
         q=torch.cat([each.outputs.float() for each in played]).cpu().numpy(),
         reward=torch.cat([each.step.reward for each in played]).cpu().numpy(),
         frames=frames,
         success=bool(played[-1].step.success),
-        env_reports_success=fleet.reports_success,
+        env_reports_success=vector.reports_success,
         texts=texts if all(texts) else (),
         values=values,
     )
 
 
-def _drawn(fleet: Fleet) -> tuple[Array, str]:
+def _drawn(vector: VectorEnvironment) -> tuple[Array, str]:
     """Draw the environment as a picture and in characters; none where it has no text."""
-    text = fleet.world.text(fleet.state, 0) if isinstance(fleet, TensorFleet) else ""
-    return fleet.frame(0), text
+    text = vector.world.text(vector.state, 0) if isinstance(vector, TensorVector) else ""
+    return vector.frame(0), text
 
 
-def _state_before(fleet: Fleet) -> tuple[Any, Tensor] | None:
-    return (fleet.state, fleet.generator.get_state()) if isinstance(fleet, TensorFleet) else None
+def _state_before(vector: VectorEnvironment) -> tuple[Any, Tensor] | None:
+    return (vector.state, vector.generator.get_state()) if isinstance(vector, TensorVector) else None
 
 
 def _last_drawn(
-    fleet: Fleet, before: tuple[Any, Tensor] | None, action: Tensor, shown: tuple[Array, str]
+    vector: VectorEnvironment, before: tuple[Any, Tensor] | None, action: Tensor, shown: tuple[Array, str]
 ) -> tuple[Array, str]:
-    """Draw the state after the episode's last action; the fleet has begun a new episode since.
+    """Draw the state after the episode's last action; the vector has begun a new episode since.
 
     An environment of this suite takes that step again with the same draws. Other environments cannot; their last
     picture is shown once more.
     """
-    if before is None or not isinstance(fleet, TensorFleet):
+    if before is None or not isinstance(vector, TensorVector):
         return shown
     state, stream = before
-    generator = torch.Generator(fleet.device)
+    generator = torch.Generator(vector.device)
     generator.set_state(stream)
-    count = fleet.world.step_draws + fleet.world.reset_draws  # in one call, as the fleet draws them
-    u = torch.rand(1, count, dtype=torch.float64, device=fleet.device, generator=generator)
-    after = fleet.world.step(state, action, u[:, : fleet.world.step_draws])[0]
-    return fleet.world.frame(after, 0), fleet.world.text(after, 0)
+    count = vector.world.step_draws + vector.world.reset_draws  # in one call, as the vector draws them
+    u = torch.rand(1, count, dtype=torch.float64, device=vector.device, generator=generator)
+    after = vector.world.step(state, action, u[:, : vector.world.step_draws])[0]
+    return vector.world.frame(after, 0), vector.world.text(after, 0)
 
 
 # ---- the windows that decisions were made from -----------------------------------------------------------------------

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from dqn_memory.runs.errors import SHORT_OF_MEMORY, UserError, train_anew
 from dqn_memory.runs.ring import Ring
 from envs.files import (
-    MOST_TEXT,
+    MAX_TEXT_BYTES,
     check_inside,
     disk_errors,
     leftovers,
@@ -34,7 +34,7 @@ from envs.files import (
     sha256,
     write_atomic,
 )
-from envs.machine import memory
+from envs.machine import device_memory
 
 MANIFEST = "manifest.json"
 FORMAT = "dqn-memory checkpoint 1"
@@ -263,7 +263,7 @@ class CheckpointFolder:
         path = self.folder / record["file"]
         try:
             size = path.lstat().st_size
-            room = memory()
+            room = device_memory()
             if room is not None and size > room[0]:
                 raise UserError(f"{path} has {size:,} bytes, more than the {room[0]:,} bytes of memory that are free")
             data = read_bytes(path, record["size"]) if size == record["size"] else None
@@ -278,7 +278,7 @@ class CheckpointFolder:
     def _manifest(self) -> Record:
         path = self.folder / MANIFEST
         try:
-            manifest = parse_json(read_bytes(path, MOST_TEXT))
+            manifest = parse_json(read_bytes(path, MAX_TEXT_BYTES))
         except FileNotFoundError:
             raise UserError(f"{self.folder.parent} holds no checkpoint yet (no {path})") from None
         except (OSError, ValueError) as error:
@@ -300,7 +300,9 @@ class CheckpointFolder:
         with suppress(OSError):
             left = leftovers(self.folder)
             lists = [path for path in left if _BEGUN.fullmatch(path.name)]
-            begun = [name for path in lists for name in read_bytes(path, MOST_TEXT).decode(errors="replace").split()]
+            begun = [
+                name for path in lists for name in read_bytes(path, MAX_TEXT_BYTES).decode(errors="replace").split()
+            ]
             gone = {*_named(before), *filter(_WRITTEN.fullmatch, begun)}.difference(_named(manifest), (MANIFEST,))
             halves = [*(path for path in left if path not in lists), *leftovers(self.folder / REPLAY)]
             for path in (*(self.folder / name for name in sorted(gone)), *halves, *lists):

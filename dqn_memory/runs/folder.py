@@ -35,7 +35,7 @@ from dqn_memory.runs.metrics import FINAL, Metrics, checked_facts, read_metrics
 from dqn_memory.runs.ring import Ring
 from dqn_memory.runs.settings import Repeatable
 from envs.cli import load_plugins
-from envs.files import MOST_TEXT, disk_errors, leftovers, parse_json, read_bytes, read_text, write_atomic
+from envs.files import MAX_TEXT_BYTES, disk_errors, leftovers, parse_json, read_bytes, read_text, write_atomic
 from envs.machine import describe_environment
 
 LOCK = ".lock"  # held by the process that trains the run
@@ -137,7 +137,7 @@ class Run:
         """Facts in environment.json; empty if the run was killed before it was written."""
         path = self.path / "environment.json"
         try:
-            return checked_facts(parse_json(read_bytes(path, MOST_TEXT))) if os.path.lexists(path) else {}
+            return checked_facts(parse_json(read_bytes(path, MAX_TEXT_BYTES))) if os.path.lexists(path) else {}
         except (OSError, ValueError) as error:
             raise UserError(f"{path} is damaged: {error}; delete it to go on without what it says") from None
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.runs.errors import SHORT_OF_MEMORY, UserError
-from envs.machine import memory
+from envs.machine import device_memory
 from envs.terminal import say
 
 
@@ -89,7 +89,7 @@ def check_room(size: int, cells: int, device: torch.device) -> None:
 
     Memory of a CPU is taken as the replay fills, so that a short run needs less.
     """
-    found = memory(device)
+    found = device_memory(device)
     if found is None:
         return
     free, whole = found

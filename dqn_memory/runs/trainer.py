@@ -34,10 +34,10 @@ from dqn_memory.runs.settings import Settings, parse
 from dqn_memory.runs.stateful import load_parts, save_parts
 from dqn_memory.runs.toml import to_toml
 from envs.files import portable_name
-from envs.fleet import make_fleet
-from envs.gymnasium import GymnasiumFleet
-from envs.replayed import ReplayedFleet
+from envs.gymnasium import GymnasiumVector
+from envs.replayed import ReplayedVector
 from envs.terminal import say
+from envs.vector import make_vector
 
 C = TypeVar("C", bound=Any)
 AFTER_STOP = 1 << 31  # seed offset of the evaluation after an early stop; a CPU's generator reads 32 bits of a seed
@@ -47,7 +47,7 @@ class Trainer(ABC, Generic[C]):
     """One run of one algorithm, from the command line to the last evaluation.
 
     Attributes:
-        fleet: N environments, stepped at once.
+        vector: N environments, stepped at once.
         updates: how many updates the networks have had.
         solved: whether an evaluation reached the goal that the config sets.
     """
@@ -80,7 +80,7 @@ class Trainer(ABC, Generic[C]):
         self.solved = False
         self.stats, self.clock = RunStats(self.device), Clock()
         environment = config.environment
-        self.fleet = make_fleet(
+        self.vector = make_vector(
             environment.env, environment.num_envs, self.streams.worlds, self.device,
             observation_key=environment.observation_key, env_kwargs=config.env_kwargs(),
             workers=environment.env_workers,
@@ -150,7 +150,7 @@ class Trainer(ABC, Generic[C]):
     @property
     def steps_per_iteration(self) -> int:
         """Count the environment steps of one iteration."""
-        return self.fleet.num_envs
+        return self.vector.num_envs
 
     @property
     def steps(self) -> int:
@@ -173,7 +173,8 @@ class Trainer(ABC, Generic[C]):
         """Give all else that the future of the run depends on, except the replay."""
         return {
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            **save_parts(self, ("fleet", "stats", *self.state_names)),
+            "fleet": self.vector.state_dict(),
+            **save_parts(self, ("stats", *self.state_names)),
             **dropout_state(self.device),
             "solved": self.solved, "iterations": self.iterations, "updates": self.updates,
         }  # fmt: skip
@@ -185,10 +186,11 @@ class Trainer(ABC, Generic[C]):
         state, self.clock.saved = checkpoint.trainer, checkpoint.header
         device_bound = ("optimizers", *dropout_state(self.device))  # their form differs between devices
         check_form(state, {name: own for name, own in self.state_dict().items() if name not in device_bound})
-        check_actions(state, self.fleet.num_actions)
+        check_actions(state, self.vector.num_actions)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             restore_optimizer(optimizer, saved)
-        load_parts(self, {name: state[name] for name in ("fleet", "stats", *self.state_names)}, self.device)
+        self.vector.load_state_dict(state["fleet"])
+        load_parts(self, {name: state[name] for name in ("stats", *self.state_names)}, self.device)
         restore_dropout(state, self.device)
         for name in ("solved", "iterations", "updates"):
             setattr(self, name, state[name])
@@ -239,7 +241,7 @@ class Trainer(ABC, Generic[C]):
     def announce(self) -> None:
         """Print what a user should know before a fresh run."""
         backend.log_backend(self.backend, self.device)
-        if isinstance(self.fleet, GymnasiumFleet) and self.fleet.ignores_seed():
+        if isinstance(self.vector, GymnasiumVector) and self.vector.ignores_seed():
             say(
                 f"{self.config.environment.env} ignores its seed: two copies with the same one differ, and so will "
                 "runs with the same --seed, and a resume is not exact; let it draw from self.np_random",
@@ -378,11 +380,11 @@ class Trainer(ABC, Generic[C]):
     def shorten_log(self) -> None:
         """Begin new episodes if a resume would have to repeat too many actions."""
         limit = self.config.output.max_repeated_actions
-        if limit is not None and isinstance(self.fleet, ReplayedFleet) and len(self.fleet.log) > limit:
-            say(f"step {self.steps}: new episodes, as a resume would repeat {len(self.fleet.log)} actions")
+        if limit is not None and isinstance(self.vector, ReplayedVector) and len(self.vector.log) > limit:
+            say(f"step {self.steps}: new episodes, as a resume would repeat {len(self.vector.log)} actions")
             if self.replay is not None:
                 self.replay.cut()
-            self.fleet.forget()
+            self.vector.forget()
             self.begin()
 
     def _due(self, every: int) -> bool:
@@ -390,7 +392,7 @@ class Trainer(ABC, Generic[C]):
 
     def shown_scalars(self, scalars: Mapping[str, float]) -> dict[str, float]:
         """Choose the metrics of the progress line, by the words that stand for them."""
-        has_success = self.fleet.reports_success
+        has_success = self.vector.reports_success
         shown = dict(self.shown) | {"evaluated": "eval/success_rate" if has_success else "eval/episodic_return"}
         if not has_success and SUCCESS in shown:
             del shown[SUCCESS]

@@ -48,7 +48,7 @@ from dqn_memory.study.run_record import (
     read_table,
 )
 from dqn_memory.study.store import DEFINITION, HOME, INDEX, Facts, RunState, Study, checked_run, read_facts
-from envs.files import MOST_TEXT, disk_errors, parse_json, sha256, write_text
+from envs.files import MAX_TEXT_BYTES, disk_errors, parse_json, sha256, write_text
 
 FORMAT = "dqn-memory archive 1"
 RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
@@ -112,7 +112,7 @@ def _with_definition(facts: Tree, folder: Path, runs: tuple[RunState, ...], dama
     """Add the definition to the facts of a study, and the problems of the definition to the damage."""
     problems, path, text, lines = list(damage.get("", ())), folder / DEFINITION, "", dict[str, Line]()
     try:
-        text = read_file(path, bytes.decode, MOST_TEXT)
+        text = read_file(path, bytes.decode, MAX_TEXT_BYTES)
         lines = parse_file(text, str(path)).lines
     except UserError as error:
         problems.append(str(error))

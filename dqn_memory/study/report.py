@@ -25,7 +25,7 @@ from dqn_memory.study.run_record import compact
 from dqn_memory.study.sections import learned, runs, scores
 from dqn_memory.study.store import INDEX
 from dqn_memory.study.template import filled_pages
-from envs.baselines import known as baselines
+from envs.baselines import reference as baselines
 from envs.cli import load_plugins
 from envs.files import check_inside, write_atomic
 from envs.markup import Markup, prose
@@ -99,8 +99,11 @@ def remake_all(folder: Path) -> list[str]:
     pages = {path: text for path, text in made.items() if text is not None}
     known = folder / "baselines.json"
     if known.is_file():
-        rows = baselines.read(known)
-        pages |= {known.with_suffix(".md"): baselines.markdown(rows), known.with_suffix(".csv"): baselines.as_csv(rows)}
+        rows = baselines.read_references(known)
+        pages |= {
+            known.with_suffix(".md"): baselines.references_page(rows),
+            known.with_suffix(".csv"): baselines.references_csv(rows),
+        }
     for path, content in ({path: text.encode() for path, text in pages.items()} | filled_pages(folder)).items():
         write_atomic(path, content)
         say(f"wrote {path}")

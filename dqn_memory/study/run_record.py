@@ -17,7 +17,7 @@ import tomli_w
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import FINAL, METRICS, RAW, checked_facts, is_count, is_line, is_number, read_metrics
 from dqn_memory.runs.toml import parse_toml
-from envs.files import MOST_BYTES, MOST_TEXT, check_inside, parse_json, read_bytes, sha256, write_atomic, write_text
+from envs.files import MAX_BYTES, MAX_TEXT_BYTES, check_inside, parse_json, read_bytes, sha256, write_atomic, write_text
 
 CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 SUMMARY, ATTENTION = "summary.json", "attention.json"
@@ -47,7 +47,7 @@ class RunRecord:
         return tomli_w.dumps(self.config)
 
 
-def read_file(path: Path, parse: Callable[[bytes], Any], limit: int = MOST_BYTES) -> Any:
+def read_file(path: Path, parse: Callable[[bytes], Any], limit: int = MAX_BYTES) -> Any:
     """Read a file of a run, a study or an archive; a UserError says that it is missing or damaged."""
     try:
         return parse(read_bytes(path, limit))
@@ -66,14 +66,14 @@ def read_json(path: Path, check: Callable[[Any], Any]) -> Any:
 
 def read_table(path: Path) -> Tree:
     """Read a file of TOML."""
-    return parse_toml(read_file(path, bytes.decode, MOST_TEXT), str(path))
+    return parse_toml(read_file(path, bytes.decode, MAX_TEXT_BYTES), str(path))
 
 
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder. A folder that was unpacked from an archive has a summary and attention maps too."""
     return RunRecord(
         read_table(folder / CONFIG),
-        read_file(folder / ENVIRONMENT, lambda data: checked_facts(parse_json(data)), MOST_TEXT),
+        read_file(folder / ENVIRONMENT, lambda data: checked_facts(parse_json(data)), MAX_TEXT_BYTES),
         read_metrics(folder / METRICS),
         read_json(folder / SUMMARY, checked_summary),
         read_json(folder / ATTENTION, checked_maps),

@@ -299,9 +299,9 @@ def world_scale(id: str, success: bool = True) -> Scale | None:
     """Give the success, or the return, of random actions and of the best known player with default options.
 
     If the optimum is only bounded, the lower bound stands for the best known player, and a score may exceed 1. The
-    result is None if `envs/baselines/lines.json` has no reference scores of this environment.
+    result is None if `envs/baselines/reference.json` has no reference scores of this environment.
     """
-    lines = baselines.lines(id)
+    lines = baselines.reference_of(id)
     if lines is None:
         return None
     zero, one = (level.success if success else level.returns for level in (lines.random, lines.lower))

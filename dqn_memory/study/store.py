@@ -23,7 +23,7 @@ from dqn_memory.runs.metrics import is_count, is_number
 from dqn_memory.runs.toml import flat, from_toml, to_toml
 from dqn_memory.study.definition import LONGEST_TEXT, Definition, Label, Planned
 from envs.files import (
-    MOST_TEXT,
+    MAX_TEXT_BYTES,
     check_inside,
     disk_errors,
     make_inside,
@@ -200,7 +200,7 @@ def _read_state(folder: Path) -> dict[str, Any]:
         way = f"; {_way_out(folder)}" if (folder / "configs").is_dir() else ""
         raise UserError(f"{folder} is no study: it has no {STATE}{way}")
     try:
-        tree = parse_json(read_bytes(path, MOST_TEXT))
+        tree = parse_json(read_bytes(path, MAX_TEXT_BYTES))
         found = {"study": read_facts(tree["study"]), "runs": dict(tree["runs"]), "format": tree["format"]}
     except OSError as error:
         raise UserError(f"{path} cannot be used: {error.strerror}") from None

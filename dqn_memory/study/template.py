@@ -36,7 +36,7 @@ from dqn_memory.study.sections import scores
 from dqn_memory.study.statistics import interval, plain_name, runs_reaching, short_name
 from dqn_memory.study.store import INDEX
 from envs.files import read_text
-from envs.tables import Table, show
+from envs.tables import Table, format_value
 
 TEMPLATE, QUESTIONS = ".template.md", "questions.toml"
 PLACEHOLDER = re.compile(r"\{\{([^{}]+)\}\}")
@@ -169,7 +169,7 @@ def costs(archives: Archives, archive: str) -> str:
     for name in data.series:
         if runs := data.of(series=name):
             row = {"": name, "parameters": sizes_of(runs)}
-            rows.append(row | {label: show(cost(runs), ",.0f") for label, cost in COSTS.items()})
+            rows.append(row | {label: format_value(cost(runs), ",.0f") for label, cost in COSTS.items()})
     return Table.from_records(rows).markdown()
 
 

@@ -1,5 +1,5 @@
 """Reference scores: random actions and the best known players in every environment."""
 
-from envs.baselines.known import Level, Lines, Measure, baseline_summary, lines, relative
+from envs.baselines.reference import Level, Measure, ReferenceScores, beside_reference, reference_of, reference_summary
 
-__all__ = ["Level", "Lines", "Measure", "baseline_summary", "lines", "relative"]
+__all__ = ["Level", "Measure", "ReferenceScores", "beside_reference", "reference_of", "reference_summary"]

@@ -14,11 +14,20 @@ from typing import Any
 import torch
 import tyro
 
-from envs.baselines.bounds import BY_CHANCE, POINT_BASED, Best, Budget, best
-from envs.baselines.known import UNKNOWN, Level, Lines, as_csv, as_json, lines, markdown, read
-from envs.baselines.players import level, play, random_player
+from envs.baselines.bounds import BY_CHANCE, POINT_BASED, Best, Budget, bounds_of
+from envs.baselines.players import play_episodes, random_player, sampled_level
+from envs.baselines.reference import (
+    UNKNOWN,
+    Level,
+    ReferenceScores,
+    read_references,
+    reference_of,
+    references_csv,
+    references_json,
+    references_page,
+)
 from envs.checker import probe
-from envs.cli import Ids, Options, Plugins, WriteArgs, check_id, keywords, load_plugins, named
+from envs.cli import Ids, Options, Plugins, WriteArgs, check_id, keywords, load_plugins, row_name
 from envs.core import World
 from envs.errors import UserError, one_line_errors, require
 from envs.files import make_folder, write_text
@@ -56,23 +65,23 @@ class Args(Budget, WriteArgs):
     def worlds(self) -> dict[str, World[Any]]:
         """Make all of them, by the names of their rows, and check them before any is computed."""
         given = keywords(self.options)
-        made = {named(id, given): make_world(id, **given) for id in self.ids()}
+        made = {row_name(id, given): make_world(id, **given) for id in self.ids()}
         for world in made.values():
             probe(world)
         return made
 
 
-def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
+def compute_reference(id: str, world: World[Any], args: Args, command: str) -> ReferenceScores:
     """Compute one row. Without a player for an environment, its bounds are those of the shipped row.
 
     Without a shipped row, as for an environment of your own, the row has no bounds and the reason is printed.
     """
     begin = time.perf_counter()
     player = random_player(world.num_actions, args.seed + 1, world.device)
-    random = level(play(world, player, args.episodes, args.seed), "measured")
-    shipped = lines(id)
+    random = sampled_level(play_episodes(world, player, args.episodes, args.seed), "measured")
+    shipped = reference_of(id)
     try:
-        found = best(world, args)
+        found = bounds_of(world, args)
     except UserError as error:
         if shipped is None:
             say(f"{id}: no best. {error}")
@@ -87,7 +96,7 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
             (lower.success, random.success), (lower.returns, random.returns)
         ))  # fmt: skip
         lower = Level(success, returns, POINT_BASED if success is lower.success else BY_CHANCE)
-    return Lines(
+    return ReferenceScores(
         id=id,
         time_limit=world.time_limit,
         random=random,
@@ -114,19 +123,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     command = shlex.join(["python", "-m", "envs.baselines", *argv])
     folder = args.write
-    rows = {} if folder is None else read(folder / "baselines.json")
+    rows = {} if folder is None else read_references(folder / "baselines.json")
     worlds = args.worlds()
     if folder is not None:
         make_folder(folder)
     for id, world in worlds.items():
-        rows[id] = reference = compute(id, world, args, command)
+        rows[id] = reference = compute_reference(id, world, args, command)
         say(f"{id:<48} {reference.summary}")
         if folder is not None:
             # As the registry sorts them; rows with options, and of environments not registered now, come last.
             rows = {id: rows[id] for id in [*(id for id in WORLDS if id in rows), *sorted(set(rows) - set(WORLDS))]}
-            write_text(folder / "baselines.json", as_json(rows))
-            write_text(folder / "baselines.csv", as_csv(rows))
-            write_text(folder / "baselines.md", markdown(rows))
+            write_text(folder / "baselines.json", references_json(rows))
+            write_text(folder / "baselines.csv", references_csv(rows))
+            write_text(folder / "baselines.md", references_page(rows))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from envs.baselines import players, search, tabular
-from envs.baselines.known import Level
-from envs.baselines.players import exactly, level, play
+from envs.baselines.players import exact_level, play_episodes, sampled_level
+from envs.baselines.reference import Level
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
@@ -45,7 +45,7 @@ class Best:
     discounted: dict[str, float] | None = None
 
 
-def best(world: World[Any], budget: Budget) -> Best:
+def bounds_of(world: World[Any], budget: Budget) -> Best:
     """Find the best that is known of a world by its class: see `BOUNDS`, to which a module may add."""
     for kind in type(world).__mro__:  # the nearest class first, so that a subclass may have a player of its own
         if kind in BOUNDS:
@@ -59,17 +59,17 @@ def best(world: World[Any], budget: Budget) -> Best:
 
 def car_flag_bounds(world: CarFlag, budget: Budget) -> Best:
     """Play the signpost player, who wins from every start; nobody gets more than 1."""
-    outcomes = players.every_start(world)
-    found = exactly(float(outcomes.success.double().mean()), float(outcomes.returns.mean()), EXACT)
-    upper = exactly(1.0, 1.0, EXACT)
-    return Best(found if found == upper else level(outcomes, SCRIPTED), upper)
+    outcomes = players.signpost_outcomes(world)
+    found = exact_level(float(outcomes.success.double().mean()), float(outcomes.returns.mean()), EXACT)
+    upper = exact_level(1.0, 1.0, EXACT)
+    return Best(found if found == upper else sampled_level(outcomes, SCRIPTED), upper)
 
 
 def catch_bounds(world: BlinkingCatch, budget: Budget) -> Best:
     """Play whoever remembers: it catches every ball, and nobody gets more."""
-    outcomes = play(world, players.catcher(world), budget.episodes, budget.seed)
-    optimum = exactly(1.0, float(world.balls), EXACT)
-    return Best(optimum if bool(outcomes.success.all()) else level(outcomes, SCRIPTED), optimum)
+    outcomes = play_episodes(world, players.catcher(world), budget.episodes, budget.seed)
+    optimum = exact_level(1.0, float(world.balls), EXACT)
+    return Best(optimum if bool(outcomes.success.all()) else sampled_level(outcomes, SCRIPTED), optimum)
 
 
 def tabular_bounds(world: Tabular, budget: Budget) -> Best:
@@ -81,13 +81,15 @@ def tabular_bounds(world: Tabular, budget: Budget) -> Best:
     if exact and world.tables.discount == 1.0:
         return searched_bounds(world)
     model = tabular.Model.of(world.tables)
-    found = tabular.solve(model, budget.gap, budget.size)
+    found = tabular.bound_value(model, budget.gap, budget.size)
     discounted = {"discount": model.discount, "lower": found.lower, "upper": found.upper}
     if exact:
         return replace(searched_bounds(world), discounted=discounted)
-    outcomes = play(world, tabular.belief_player(model, found), budget.episodes, budget.seed)
+    outcomes = play_episodes(world, tabular.belief_player(model, found), budget.episodes, budget.seed)
     return Best(
-        level(outcomes, POINT_BASED), exactly(1.0, tabular.full_state(model, world.time_limit), FULL_STATE), discounted
+        sampled_level(outcomes, POINT_BASED),
+        exact_level(1.0, tabular.full_state(model, world.time_limit), FULL_STATE),
+        discounted,
     )
 
 
@@ -97,7 +99,7 @@ def grid_bounds(world: GridWorld, budget: Budget) -> Best:
         return searched_bounds(world)
     if not isinstance(world, MemoryRooms):
         raise UserError(f"No player is known for such rooms but of the registered worlds, not {type(world).__name__}.")
-    return Best(None, level(players.way_out(world, budget.episodes, budget.seed), FULL_STATE))
+    return Best(None, sampled_level(players.way_out(world, budget.episodes, budget.seed), FULL_STATE))
 
 
 def searched_bounds(world: World[Any]) -> Best:
@@ -105,13 +107,13 @@ def searched_bounds(world: World[Any]) -> Best:
 
     It is optimal in return; who gives some of it up may win more often, unless it always wins.
     """
-    found = search.solve(search.explore(world), world.time_limit)
-    outcomes = search.every_start(world, found)
+    found = search.find_plan(search.explore_states(world), world.time_limit)
+    outcomes = search.plan_outcomes(world, found)
     success, returns = float(outcomes.success.double().mean()), float(outcomes.returns.mean())
     if abs(returns - found.value) > ROUNDING * max(1.0, abs(found.value)):
         raise RuntimeError(f"The plan promises a return of {found.value} and gets {returns}.")
-    upper = exactly(1.0, returns, BELIEF_OPTIMAL if success == 1.0 else RETURN_OPTIMAL)
-    return Best(exactly(success, returns, BELIEF_OPTIMAL), upper)
+    upper = exact_level(1.0, returns, BELIEF_OPTIMAL if success == 1.0 else RETURN_OPTIMAL)
+    return Best(exact_level(success, returns, BELIEF_OPTIMAL), upper)
 
 
 BOUNDS: dict[type[Any], Callable[[Any, Budget], Best]] = {

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.baselines.known import Level, Measure
-from envs.core import State, World, where
+from envs.baselines.reference import Level, Measure
+from envs.core import State, World, where_state
 from envs.gridverse.objects import EXIT, blocks_movement, colours, kinds
 from envs.gridverse.tasks import BAD_EXIT, GOOD_EXIT, LIVING
 from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
@@ -33,30 +33,30 @@ class Outcomes:
     lengths: Tensor  # (N,) int64
 
 
-def measure(values: Tensor) -> Measure:
+def mean_with_error(values: Tensor) -> Measure:
     """Compute the mean of sampled values (N,), N > 1, with its standard error."""
     sample = values.double()
     return Measure(float(sample.mean()), float(sample.std(correction=1)) / len(sample) ** 0.5)
 
 
-def level(outcomes: Outcomes, kind: str) -> Level:
+def sampled_level(outcomes: Outcomes, kind: str) -> Level:
     """Measure the success and the return of sampled episodes."""
-    return Level(measure(outcomes.success), measure(outcomes.returns), kind)
+    return Level(mean_with_error(outcomes.success), mean_with_error(outcomes.returns), kind)
 
 
-def exactly(success: float, returns: float, kind: str) -> Level:
+def exact_level(success: float, returns: float, kind: str) -> Level:
     """Make a level of numbers that were computed and not sampled."""
     return Level(Measure(success), Measure(returns), kind)
 
 
-def play(world: World[Any], player: Player, episodes: int, seed: int) -> Outcomes:
+def play_episodes(world: World[Any], player: Player, episodes: int, seed: int) -> Outcomes:
     """Play one episode in each of `episodes` rows.
 
     Every row counts exactly once, however long it takes: what ends early is not counted more often.
     """
     generator = torch.Generator(world.device).manual_seed(seed)
-    start = world.reset(draws(generator, episodes, world.reset_draws))
-    return finish(world, start, player, lambda: draws(generator, episodes, world.step_draws))
+    start = world.reset(draw_uniforms(generator, episodes, world.reset_draws))
+    return finish(world, start, player, lambda: draw_uniforms(generator, episodes, world.step_draws))
 
 
 def finish(world: World[Any], state: State, player: Player, chance: Callable[[], Tensor] | None = None) -> Outcomes:
@@ -71,7 +71,7 @@ def finish(world: World[Any], state: State, player: Player, chance: Callable[[],
         u = no_chance(world, rows) if chance is None else chance()
         after, _, _, terminated, won = world.step(state, player(state.observation, running), u)
         success |= won & running
-        state = where(running, after, state)  # an ended episode stands still
+        state = where_state(running, after, state)  # an ended episode stands still
         running = running & ~(terminated | world.truncated(after, terminated))
     return Outcomes(success, state.returns, state.steps)
 
@@ -91,7 +91,7 @@ def no_chance(world: World[Any], rows: int) -> Tensor:
     return torch.zeros(rows, world.step_draws, dtype=torch.float64, device=world.device)
 
 
-def draws(generator: torch.Generator, rows: int, count: int) -> Tensor:
+def draw_uniforms(generator: torch.Generator, rows: int, count: int) -> Tensor:
     """Draw uniforms (rows, count)."""
     return torch.rand(rows, count, dtype=torch.float64, generator=generator, device=generator.device)
 
@@ -109,7 +109,7 @@ def signpost_player() -> Player:
     return act
 
 
-def every_start(world: World[Any]) -> Outcomes:
+def signpost_outcomes(world: World[Any]) -> Outcomes:
     """Play the signpost player from a grid of starts that has both ends of the line and both sides of heaven."""
     u = torch.linspace(0.0, 1.0, STARTS, dtype=torch.float64, device=world.device)
     starts = torch.cartesian_prod(torch.tensor([0.25, 0.75], dtype=u.dtype, device=u.device), u)  # (2 * STARTS, 2)
@@ -145,7 +145,7 @@ def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
     Where the bad exit bars every way, or the good one is too far for the time limit, the cheaper of the bad exit and of
     staying till the end. `world` is a grid world of the memory task.
     """
-    state = world.reset(draws(torch.Generator(world.device).manual_seed(seed), episodes, world.reset_draws))
+    state = world.reset(draw_uniforms(torch.Generator(world.device).manual_seed(seed), episodes, world.reset_draws))
     cells = state.cells.long().view(episodes, world.height, world.width)  # type: ignore[attr-defined]
     start = torch.zeros_like(cells, dtype=torch.bool)
     start.view(episodes, -1)[torch.arange(episodes), state.position] = True

@@ -22,7 +22,7 @@ from envs.spaces import Array
 
 Belief = tuple[int, ...]  # sorted numbers of states, all equally likely
 COUNTERS = ("steps", "returns")  # fields that are no part of where the world stands
-MOST_STATES = 200_000
+MAX_STATES = 200_000
 SAME = 1e-12  # difference of two values, of large ones their share, that is taken for rounding
 LOST, WON, PAID = 0, 1, 2  # verdicts on an ending: never a success, always one, one if the whole return is above 0
 FAR, NEAR = 1e9, 1e-6  # returns that decide in any case, and by a hair
@@ -56,7 +56,7 @@ class Plan:
     value: float
 
 
-def explore(world: World[Any]) -> Graph:
+def explore_states(world: World[Any]) -> Graph:
     """Give a number to every state that can be reached from `world.initial_draws()`.
 
     Raises:
@@ -81,13 +81,13 @@ def explore(world: World[Any]) -> Graph:
         found, first = np.unique(names, return_index=True)
         wave = _pick(after, first[found >= known])  # states not met before, in the order of their numbers
         observation.append(_number(wave.observation.cpu().numpy(), observation_ids))
-        if len(numbers) > MOST_STATES:
-            raise UserError(f"{type(world).__name__} has more than {MOST_STATES:,} states, too many to search.")
+        if len(numbers) > MAX_STATES:
+            raise UserError(f"{type(world).__name__} has more than {MAX_STATES:,} states, too many to search.")
     seen, follower, reward, verdict = map(np.concatenate, (observation, *columns))
     return Graph(initial, seen, follower, reward, verdict, observation_ids)
 
 
-def solve(graph: Graph, horizon: int) -> Plan:
+def find_plan(graph: Graph, horizon: int) -> Plan:
     """Find the greatest expected undiscounted return within `horizon` steps; initial states are equally likely."""
     start = _split(graph, graph.initial.tolist())
     following = _reachable(graph, start.values())
@@ -123,7 +123,7 @@ def planned_player(plan: Plan) -> Player:
     return act
 
 
-def every_start(world: World[Any], plan: Plan) -> Outcomes:
+def plan_outcomes(world: World[Any], plan: Plan) -> Outcomes:
     """Play the plan from every initial state."""
     draws = world.initial_draws()
     assert draws is not None, "explore refuses a world without initial states"

@@ -91,7 +91,7 @@ def full_state(model: Model, horizon: int) -> float:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class ValueBounds:
     """Bounds on the discounted value of the start, and the policy of the lower one."""
 
     lower: float
@@ -100,7 +100,7 @@ class Bounds:
     actions: np.ndarray  # (K,) int64, the first action of the plan that each stands for
 
 
-def solve(model: Model, gap: float = 0.01, size: int = 1_500) -> Bounds:
+def bound_value(model: Model, gap: float = 0.01, size: int = 1_500) -> ValueBounds:
     """Search until the bounds at the start differ by at most `gap`, or consist of `size` vectors and points.
 
     This is heuristic search value iteration (Smith & Simmons 2005). The lower bound is the largest of some linear
@@ -113,7 +113,7 @@ def solve(model: Model, gap: float = 0.01, size: int = 1_500) -> Bounds:
     while upper(start)[0] - lower(start)[0] > gap and len(lower.vectors) + len(upper.points) < size:
         if not _trial(model, lower, upper, gap):
             break
-    return Bounds(float(lower(start)[0]), float(upper(start)[0]), lower.vectors, lower.actions)
+    return ValueBounds(float(lower(start)[0]), float(upper(start)[0]), lower.vectors, lower.actions)
 
 
 def _trial(model: Model, lower: Lower, upper: Upper, gap: float) -> bool:
@@ -234,7 +234,7 @@ def _kept(covered: np.ndarray) -> np.ndarray:
     return keep
 
 
-def belief_player(model: Model, bounds: Bounds) -> Player:
+def belief_player(model: Model, bounds: ValueBounds) -> Player:
     """Track the belief of every row, and act by the linear function that is largest there.
 
     The first observation of an episode says nothing. Observations (N, 1) are numbers below Z after that.

@@ -11,7 +11,7 @@ from envs.errors import check_known
 from envs.gridverse import objects
 from envs.gridverse.objects import COLOURS, DIRECTIONS, SEEN, Scene, colours, kinds, pack, statuses
 from envs.gridverse.rules import heading_axes
-from envs.numpy_backend import concatenate, gather, integers, take, where
+from envs.numpy_backend import concatenate, integers, take, take_columns, where
 from envs.spaces import MultiDiscrete
 
 
@@ -43,18 +43,18 @@ class Encoding:
     sizes: tuple[int, ...]
 
 
-def default(declared: Objects) -> Encoding:
+def default_encoding(declared: Objects) -> Encoding:
     """Use the usual numbers of type, status and colour; the channels share numbers."""
     return Encoding(_raw(), tuple(high + 1 for high in _highest(declared)))
 
 
-def no_overlap(declared: Objects) -> Encoding:
+def no_overlap_encoding(declared: Objects) -> Encoding:
     """Use the numbers of `default`, each channel moved past the highest number of the one before it."""
-    sizes = tuple(accumulate(default(declared).sizes))
+    sizes = tuple(accumulate(default_encoding(declared).sizes))
     return Encoding(_raw() + torch.tensor((0, *sizes[:2])), sizes)
 
 
-def compact(declared: Objects) -> Encoding:
+def compact_encoding(declared: Objects) -> Encoding:
     """Assign numbers to types, then pairs of type and status, then colours, one after the other without a gap.
 
     Objects that the task does not declare have the numbers of a hidden cell.
@@ -69,7 +69,7 @@ def compact(declared: Objects) -> Encoding:
     return Encoding(torch.tensor(numbers), sizes)
 
 
-def summed(declared: Objects) -> Encoding:
+def summed_encoding(declared: Objects) -> Encoding:
     """Add type and colour, the published vector: one number a cell; the status is not seen.
 
     Its space is as wide as the released code declares it: twice the highest number of any channel, and one.
@@ -79,14 +79,14 @@ def summed(declared: Objects) -> Encoding:
 
 
 ENCODINGS: dict[str, Callable[[Objects], Encoding]] = {
-    "summed": summed,
-    "default": default,
-    "no-overlap": no_overlap,
-    "compact": compact,
+    "summed": summed_encoding,
+    "default": default_encoding,
+    "no-overlap": no_overlap_encoding,
+    "compact": compact_encoding,
 }
 
 
-def encode(name: str, declared: Objects, device: torch.device) -> Encoding:
+def encoding_of(name: str, declared: Objects, device: torch.device) -> Encoding:
     """Make an encoding by name, in which a floor on a phantom line looks like a wall."""
     encoding = ENCODINGS[check_known("grid encoding", name, ENCODINGS)](declared)
     numbers = encoding.numbers.clone()
@@ -145,7 +145,7 @@ class FullState:
         row = (y[:, None] + take(self.ahead, scene.heading)) % self.side  # (N, S*S)
         column = (x[:, None] + take(self.aside, scene.heading)) % self.side
         inside = (row < self.height) & (column < self.width)
-        around = gather(cells, where(inside, row * self.width + column, self.cells))
+        around = take_columns(cells, where(inside, row * self.width + column, self.cells))
         return concatenate([around, *(each[:, None] for each in (y, x, scene.heading, held, scene.good))])
 
 

@@ -10,7 +10,7 @@ from envs.core import choose
 from envs.errors import UserError, require
 from envs.gridverse import objects
 from envs.gridverse.objects import Layout, Scene, pack
-from envs.gridverse.rules import put
+from envs.gridverse.rules import put_code
 
 
 class Corridor(Layout):
@@ -24,7 +24,7 @@ class Corridor(Layout):
     makes: Mapping[int, int] = {objects.EXIT: 2, objects.BEACON: 2}
 
     def __init__(self, height: int, width: int, device: torch.device, colours: Sequence[int] = objects.COLOURS) -> None:
-        check_size("A memory corridor", (height, width), (5, 5))
+        check_sides("A memory corridor", (height, width), (5, 5))
         require(width % 2 != 0, f"A memory corridor needs an odd width, not {width}.")
         self.height, self.width, self.colours = height, width, tuple(colours)
         pairs = list(itertools.permutations(colours, 2))
@@ -75,7 +75,7 @@ class Scattered(Layout):
         self.height, self.width, self.colours = height, width, tuple(colours)
         self.makes = {objects.EXIT: exits, objects.BEACON: beacons} if beacons else {objects.EXIT: exits}
         ground = bordered(height, width)
-        parted = ground.masked_fill(lines(height, width, plan), pack(objects.WALL))
+        parted = ground.masked_fill(inner_lines(height, width, plan), pack(objects.WALL))
         self.base = (parted if walls else ground).flatten().to(device)  # (H*W,) codes before openings and objects
         self.floor = (parted.flatten() == pack(objects.FLOOR)).nonzero()[:, 0].to(device)  # (F,)
         openings = torch.tensor(_segments(height, width, plan) if walls else [], dtype=torch.int64, device=device)
@@ -133,7 +133,7 @@ class LockedRoom(Layout):
     colours = (objects.YELLOW,)
 
     def __init__(self, height: int, width: int, device: torch.device) -> None:
-        check_size("A keydoor grid", (height, width), (4, 5))  # with room beside the key
+        check_sides("A keydoor grid", (height, width), (4, 5))  # with room beside the key
         self.height, self.width, self.rows, self.columns = height, width, height - 2, width - 4
         grids = [_locked(height, width, x, y) for x in range(2, width - 2) for y in range(1, height - 1)]
         self.grids = torch.stack(grids).flatten(1).to(device)  # (columns*rows, H*W)
@@ -143,7 +143,7 @@ class LockedRoom(Layout):
         wall, door = choose(u[:, 0], self.columns), choose(u[:, 1], self.rows)  # (N,)
         cells = self.grids.index_select(0, wall * self.rows + door)
         key, position = (self._left(u[:, i], u[:, i + 1], wall + 1) for i in (2, 4))
-        cells = put(cells, key, torch.full_like(key, pack(objects.KEY, colour=objects.YELLOW)))
+        cells = put_code(cells, key, torch.full_like(key, pack(objects.KEY, colour=objects.YELLOW)))
         none = torch.zeros_like(key)
         return Scene(cells, position, choose(u[:, 6], 4), none + pack(objects.NONE), none)
 
@@ -164,7 +164,7 @@ def distinct(ranks: Tensor) -> Tensor:
     return torch.stack(found, 1)
 
 
-def check_size(what: str, shape: tuple[int, int], smallest: tuple[int, int]) -> None:
+def check_sides(what: str, shape: tuple[int, int], smallest: tuple[int, int]) -> None:
     """Refuse a grid with a side that is too short."""
     if shape[0] < smallest[0] or shape[1] < smallest[1]:
         least, given = (f"{height} x {width}" for height, width in (smallest, shape))
@@ -173,7 +173,7 @@ def check_size(what: str, shape: tuple[int, int], smallest: tuple[int, int]) -> 
 
 def bordered(height: int, width: int) -> Tensor:
     """Make a floor within walls."""
-    check_size("A grid", (height, width), (3, 3))
+    check_sides("A grid", (height, width), (3, 3))
     grid = torch.full((height, width), pack(objects.WALL), dtype=torch.int16)
     grid[1:-1, 1:-1] = pack(objects.FLOOR)
     return grid  # (H, W)
@@ -218,7 +218,7 @@ def splits(shape: tuple[int, int], rooms: Sequence[int]) -> tuple[list[int], lis
     return cuts[0], cuts[1]
 
 
-def lines(height: int, width: int, rooms: Sequence[int]) -> Tensor:
+def inner_lines(height: int, width: int, rooms: Sequence[int]) -> Tensor:
     """Mark the interior cells (H, W) bool that lie on an inner line of the rooms."""
     ys, xs = splits((height, width), rooms)
     marked = torch.zeros(height, width, dtype=torch.bool)

@@ -49,7 +49,7 @@ def colours(code: Tensor) -> Tensor:
     return code & 7
 
 
-def table(rule: Callable[[Tensor], Tensor], device: torch.device) -> Tensor:
+def tabulate(rule: Callable[[Tensor], Tensor], device: torch.device) -> Tensor:
     """Tabulate a property of objects by code, (SEEN,); the phantom flag changes none."""
     return rule(torch.arange(SEEN)).to(device)
 

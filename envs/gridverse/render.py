@@ -34,7 +34,7 @@ class Drawing:
     held: int  # code of the object in the hand
 
 
-def draw(drawing: Drawing) -> Picture:
+def draw_grid(drawing: Drawing) -> Picture:
     """Draw an RGB picture (H*CELL, W*CELL, 3); unlit cells are darker, and phantom walls lighter than walls."""
     height, width = drawing.grid.shape
     picture = np.zeros((height * CELL, width * CELL, 3), np.uint8)
@@ -49,7 +49,7 @@ def draw(drawing: Drawing) -> Picture:
     return picture
 
 
-def text(drawing: Drawing) -> str:
+def grid_text(drawing: Drawing) -> str:
     """Write the grid in two characters a cell, then the window as the agent sees it, then what it holds."""
     lines = [[_glyph(int(code)) for code in row] for row in drawing.grid]
     y, x = drawing.position

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from envs.gridverse.objects import DOOR, EXIT, OPEN, SEEN, Transition, colours, is_kind, statuses, table
+from envs.gridverse.objects import DOOR, EXIT, OPEN, SEEN, Transition, colours, is_kind, statuses, tabulate
 from envs.gridverse.rules import Front, at
 from envs.numpy_backend import take
 
@@ -30,12 +30,12 @@ def living(reward: float, device: torch.device) -> ByCell:
 def standing(kind: int, on: float, off: float, device: torch.device) -> ByCell:
     """Pay `on` where the agent stands on an object of this type, else `off`."""
     outcomes = torch.tensor([off, on], dtype=torch.float64, device=device)
-    return ByCell(outcomes[table(is_kind(kind), device).long()])
+    return ByCell(outcomes[tabulate(is_kind(kind), device).long()])
 
 
 def on_kind(kind: int, device: torch.device) -> ByCell:
     """End the episode where the agent stands on an object of this type."""
-    return ByCell(table(is_kind(kind), device))
+    return ByCell(tabulate(is_kind(kind), device))
 
 
 class MemoryPay:
@@ -59,7 +59,7 @@ class PickDrop:
     runs_on_numpy = True
 
     def __init__(self, kind: int, pick: float, drop: float, device: torch.device) -> None:
-        self.holds = table(is_kind(kind), device).long()  # (SEEN,)
+        self.holds = tabulate(is_kind(kind), device).long()  # (SEEN,)
         self.rewards = torch.tensor([drop, 0.0, pick], dtype=torch.float64, device=device)
 
     def __call__(self, step: Transition) -> Any:
@@ -74,9 +74,9 @@ class OpenDoor:
 
     def __init__(self, opened: float, closed: float, width: int, device: torch.device) -> None:
         self.front = Front(width, device)
-        door = table(is_kind(DOOR), device)
+        door = tabulate(is_kind(DOOR), device)
         # A door that is not open is 1, an open one 2, and anything else 0: only 1 to 2 and 2 to 1 are changes.
-        self.state = door.long() + (door & (table(statuses, device) == OPEN))  # (SEEN,)
+        self.state = door.long() + (door & (tabulate(statuses, device) == OPEN))  # (SEEN,)
         rewards = torch.zeros(9, dtype=torch.float64)
         rewards[3 * 1 + 2], rewards[3 * 2 + 1] = opened, closed
         self.rewards = rewards.to(device)

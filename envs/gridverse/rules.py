@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from envs.gridverse import objects
-from envs.gridverse.objects import DIRECTIONS, SEEN, Rule, Scene, is_kind, pack, statuses, table
-from envs.numpy_backend import copied, integers, pick, take, where, write
+from envs.gridverse.objects import DIRECTIONS, SEEN, Rule, Scene, is_kind, pack, statuses, tabulate
+from envs.numpy_backend import copied, integers, put_column, take, take_column, where
 
 # The canonical actions; a task lists those it has.
 FORWARD, BACKWARD, LEFT, RIGHT, LEFT_TURN, RIGHT_TURN, ACTUATE, PICK_N_DROP = range(8)
@@ -21,12 +21,12 @@ def heading_axes(heading: int) -> tuple[tuple[int, int], tuple[int, int]]:
 
 def at(cells: Tensor, position: Tensor) -> Tensor:
     """Return codes (N,) int64 of the cells at flat positions (N,)."""
-    return integers(pick(cells, position))
+    return integers(take_column(cells, position))
 
 
-def put(cells: Tensor, position: Tensor, code: Tensor) -> Tensor:
+def put_code(cells: Tensor, position: Tensor, code: Tensor) -> Tensor:
     """Put codes (N,) at flat positions (N,): new grids (N, H*W)."""
-    return write(copied(cells), position, code.to(torch.int16) if isinstance(code, Tensor) else code)
+    return put_column(copied(cells), position, code.to(torch.int16) if isinstance(code, Tensor) else code)
 
 
 class Front:
@@ -54,7 +54,7 @@ class Motion:
         turned = [[h, h, h, h, objects.TURN_LEFT[h], objects.TURN_RIGHT[h], h, h] for h in headings]
         kept = [[h] * self.actions for h in headings]
         self.turned = torch.tensor(turned if turns else kept, device=device).flatten()  # (4*8,)
-        self.blocked = table(objects.blocks_movement, device)  # (SEEN,)
+        self.blocked = tabulate(objects.blocks_movement, device)  # (SEEN,)
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
         entry = scene.heading * self.actions + action  # (N,)
@@ -72,7 +72,7 @@ class ActuateDoor:
 
     def __init__(self, width: int, device: torch.device) -> None:
         self.front = Front(width, device)
-        door, code = table(is_kind(objects.DOOR), device), torch.arange(SEEN, device=device)
+        door, code = tabulate(is_kind(objects.DOOR), device), torch.arange(SEEN, device=device)
         self.opened = torch.where(door, pack(objects.DOOR, objects.OPEN) + (code & 7), code)  # (SEEN,)
         self.locked = door & (statuses(code) == objects.LOCKED)  # (SEEN,)
         self.key = pack(objects.KEY) + (code & 7)  # (SEEN,), the key that opens this door
@@ -82,7 +82,7 @@ class ActuateDoor:
         code = at(scene.cells, position)
         barred = take(self.locked, code) & (take(self.key, code) != scene.held)
         still = barred | (action != ACTUATE)
-        return scene._replace(cells=put(scene.cells, position, where(still, code, take(self.opened, code))))
+        return scene._replace(cells=put_code(scene.cells, position, where(still, code, take(self.opened, code))))
 
 
 class PickAndDrop:
@@ -93,8 +93,8 @@ class PickAndDrop:
 
     def __init__(self, width: int, device: torch.device) -> None:
         self.front = Front(width, device)
-        key, code = table(is_kind(objects.KEY), device), torch.arange(SEEN, device=device)
-        self.open = table(is_kind(objects.FLOOR), device) | key  # (SEEN,)
+        key, code = tabulate(is_kind(objects.KEY), device), torch.arange(SEEN, device=device)
+        self.open = tabulate(is_kind(objects.FLOOR), device) | key  # (SEEN,)
         self.taken = torch.where(key, code, pack(objects.NONE))  # (SEEN,), what the hand gets
         self.left = torch.where(code == pack(objects.NONE), pack(objects.FLOOR), code)  # (SEEN,), what the hand leaves
 
@@ -104,10 +104,10 @@ class PickAndDrop:
         acts = take(self.open, code) & (action == PICK_N_DROP)
         left = where(acts, take(self.left, scene.held), code)
         held = where(acts, take(self.taken, code), scene.held)
-        return scene._replace(cells=put(scene.cells, position, left), held=held)
+        return scene._replace(cells=put_code(scene.cells, position, left), held=held)
 
 
-def changed(rules: Iterable[Rule], scene: Scene, action: Tensor, u: Tensor) -> tuple[Scene, Tensor]:
+def apply_rules(rules: Iterable[Rule], scene: Scene, action: Tensor, u: Tensor) -> tuple[Scene, Tensor]:
     """Apply rules one after the other, each with its share of the uniforms; returns the scene and what they left."""
     for rule in rules:
         scene = rule(scene, action, u[:, : rule.draws] if rule.draws else u)

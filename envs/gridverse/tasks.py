@@ -20,13 +20,13 @@ MEMORY = Objects((FLOOR, WALL, EXIT, BEACON), COLOURS)
 KEYDOOR = Objects((FLOOR, WALL, EXIT, DOOR, KEY), (YELLOW,))
 
 
-def memory(layout: Layout, device: torch.device) -> Task:
+def memory_task(layout: Layout, device: torch.device) -> Task:
     """Pay 5 on the exit of the beacons' colour and -5 on another one, which ends the episode; less 0.05 every step."""
     rules, rewards = (Motion(layout.width, device),), (MemoryPay(GOOD_EXIT, BAD_EXIT, LIVING, device),)
     return Task(layout, tuple(range(6)), rules, rewards, (on_kind(EXIT, device),), MEMORY)
 
 
-def keydoor(layout: layouts.LockedRoom, device: torch.device) -> Task:
+def keydoor_task(layout: layouts.LockedRoom, device: torch.device) -> Task:
     """Pay 5 on the exit, the end; 1 for the key, 1 for the door; 0.2 for getting closer; less 0.05 every step."""
     width = layout.width
     rewards = (
@@ -54,7 +54,7 @@ class Memory(GridWorld):
         if size < 5 or size % 2 == 0:
             raise UserError(f"size of a Gridverse memory world must be odd and at least 5, not {size}.")
         device = torch.device(options.get("device", "cpu"))
-        super().__init__(memory(layouts.Corridor(size, size, device), device), **options)
+        super().__init__(memory_task(layouts.Corridor(size, size, device), device), **options)
 
 
 class MemoryRooms(GridWorld):
@@ -72,7 +72,7 @@ class MemoryRooms(GridWorld):
     def __init__(self, size: int, rooms: Sequence[int], beacons: int = 1, exits: int = 2, **options: Any) -> None:
         device = torch.device(options.get("device", "cpu"))
         layout = layouts.Scattered(size, size, rooms, beacons, exits, device, walls=self.walls)
-        super().__init__(memory(layout, device), **options)
+        super().__init__(memory_task(layout, device), **options)
 
 
 class MemoryEmpty(MemoryRooms):
@@ -93,4 +93,4 @@ class Keydoor(GridWorld):
 
     def __init__(self, size: int, **options: Any) -> None:
         device = torch.device(options.get("device", "cpu"))
-        super().__init__(keydoor(layouts.LockedRoom(size, size, device), device), **options)
+        super().__init__(keydoor_task(layouts.LockedRoom(size, size, device), device), **options)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from envs.errors import UserError, require
-from envs.gridverse.objects import DIRECTIONS, HIDDEN, blocks_vision, pack, table
+from envs.gridverse.objects import DIRECTIONS, HIDDEN, blocks_vision, pack, tabulate
 from envs.gridverse.rules import heading_axes
-from envs.numpy_backend import gather, integers, take
+from envs.numpy_backend import integers, take, take_columns
 
 Area = tuple[tuple[int, int], tuple[int, int]]  # ((first row, last row), (first column, last column)) from the agent
 Cell = tuple[int, int]  # (row, column) of the window
@@ -73,7 +73,7 @@ class View:
         self.draws = self.visibility.draws
         self.offset = torch.tensor([_window(h, area) for h in range(len(DIRECTIONS))], device=device)
         self.flat = self.offset[..., 0] * width + self.offset[..., 1]  # (4, rows*columns)
-        self.transparent = ~table(blocks_vision, torch.device(device))  # (SEEN,)
+        self.transparent = ~tabulate(blocks_vision, torch.device(device))  # (SEEN,)
         # The agent never stands on the border and never inside something opaque, so the cells that touch it
         # are always inside the grid and always lit.
         touching = top >= -1 and bottom <= 0 and left >= -1 and right <= 1
@@ -116,7 +116,7 @@ def window(size: Sequence[int]) -> Area:
 
 def _codes(cells: Tensor, index: Tensor, flags: Tensor | None) -> Tensor:
     """Return codes int64 at flat positions, both (N, cells of the window)."""
-    codes: Tensor = integers(gather(cells, index))
+    codes: Tensor = integers(take_columns(cells, index))
     return codes if flags is None else codes + flags[index]
 
 
@@ -149,7 +149,7 @@ def _window(heading: int, area: Area) -> list[tuple[int, int]]:
 
 
 STEP = 0.01  # of a cell, the stride at which a ray is walked
-MOST_CELLS = 31 * 31  # of a window with rays, whose tables grow with the square of its area
+MAX_CELLS = 31 * 31  # of a window with rays, whose tables grow with the square of its area
 
 
 class Rays(Visibility):
@@ -161,9 +161,9 @@ class Rays(Visibility):
 
     def __init__(self, rows: int, columns: int, agent: Cell, device: str | torch.device = "cpu") -> None:
         super().__init__(rows, columns, agent, device)
-        if rows * columns > MOST_CELLS:
+        if rows * columns > MAX_CELLS:
             raise UserError(
-                f"Rays are followed through windows of at most {MOST_CELLS} cells, and {rows} x {columns} has more; "
+                f"Rays are followed through windows of at most {MAX_CELLS} cells, and {rows} x {columns} has more; "
                 "make the area smaller or use partially_occluded."
             )
         stretches = Counter(_stretches(rows, columns, agent))

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from envs.core import State, World
 from envs.gridverse import render
-from envs.gridverse.encodings import FullState, Objects, encode
-from envs.gridverse.layouts import lines
+from envs.gridverse.encodings import FullState, Objects, encoding_of
+from envs.gridverse.layouts import inner_lines
 from envs.gridverse.objects import HIDDEN, PHANTOM, Ending, Layout, Reward, Rule, Scene, Transition, pack
-from envs.gridverse.rules import ACTION_NAMES, at, changed
+from envs.gridverse.rules import ACTION_NAMES, apply_rules, at
 from envs.gridverse.view import View, window
 from envs.numpy_backend import concatenate, take
 from envs.spaces import MultiDiscrete
@@ -90,14 +90,14 @@ class GridWorld(World[GridState]):
         self.task, self.view, self.dictionary = task, view, dictionary
         self.phantoms: Tensor | None = None  # (H*W,) int64, PHANTOM on a line; nothing but the view knows of it
         if phantom_rooms is not None:
-            self.phantoms = lines(self.height, self.width, phantom_rooms).flatten().to(self.device) * PHANTOM
+            self.phantoms = inner_lines(self.height, self.width, phantom_rooms).flatten().to(self.device) * PHANTOM
         self.num_actions = len(task.actions)
         self.action_names = tuple(ACTION_NAMES[action] for action in task.actions)
         self.reset_draws = task.layout.draws + view.draws
         self.step_draws = sum(rule.draws for rule in task.rules) + view.draws
         plain = task.actions == tuple(range(len(task.actions)))
         self._canonical = None if plain else torch.tensor(task.actions, device=self.device)
-        encoded = encode(encoding, task.objects, self.device)
+        encoded = encoding_of(encoding, task.objects, self.device)
         self._numbers = encoded.numbers  # (SEEN, C)
         self._shown = view.rows * view.columns * len(encoded.sizes)
         agent = torch.zeros(1, view.rows, view.columns, dtype=torch.int64, device=self.device)
@@ -124,7 +124,7 @@ class GridWorld(World[GridState]):
         """Apply rules, then rewards and endings, then the view."""
         canonical = action if self._canonical is None else take(self._canonical, action)
         before = scene_of(state)
-        after, left = changed(self.task.rules, before, canonical, u)
+        after, left = apply_rules(self.task.rules, before, canonical, u)
         step = Transition(before, canonical, after, at(after.cells, after.position))
         reward = reduce(operator.add, [pay(step) for pay in self.task.rewards])
         terminated = reduce(operator.or_, [ends(step) for ends in self.task.endings])
@@ -147,11 +147,11 @@ class GridWorld(World[GridState]):
 
     def frame(self, state: GridState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw the whole grid with the agent, what it holds, phantom structure and, lit, the cells it sees."""
-        return render.draw(self._picture(state, row))
+        return render.draw_grid(self._picture(state, row))
 
     def text(self, state: GridState, row: int) -> str:
         """Draw the whole grid as lines of characters, the agent as ^ v < >, and below it the window as it is seen."""
-        return render.text(self._picture(state, row))
+        return render.grid_text(self._picture(state, row))
 
     def _initial(self, u: Any) -> Scene:
         """Draw the layout's scenes. A layout runs on tensors only: resets are rare."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from envs.core import State, World
 from envs.errors import require
-from envs.numpy_backend import integers, pick, stack, take, where, zeros
+from envs.numpy_backend import integers, stack, take, take_column, where, zeros
 from envs.spaces import MultiDiscrete
 
 BALL, PADDLE, UNSEEN = (235, 90, 60), (70, 160, 235), (80, 70, 70)  # RGB
@@ -56,7 +56,7 @@ class BlinkingCatch(World[CatchState]):
         time_limit: int | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
-        check(size, grid, balls, blink)
+        check_catch(size, grid, balls, blink)
         super().__init__(max(500, balls * (grid - 1)) if time_limit is None else time_limit, device)
         self.size, self.grid, self.balls = size, grid, balls
         self.reset_draws = balls
@@ -107,7 +107,7 @@ class BlinkingCatch(World[CatchState]):
 
     def _column(self, columns: Tensor, ball: Tensor) -> Tensor:
         """Return where a ball (N,) falls; past the last one, where that fell."""
-        return pick(columns, ball.clip(self.zero, self.last_ball))
+        return take_column(columns, ball.clip(self.zero, self.last_ball))
 
     def _pictures(self, colour: tuple[int, int, int], cells: list[tuple[int, int] | None]) -> Tensor:
         """Draw one black picture (3, size, size) a cell, which is filled with the colour."""
@@ -150,7 +150,7 @@ class BlinkingCatch(World[CatchState]):
         return (fallen, int(state.columns[row, ball])) if ball < self.balls else (None, 0)
 
 
-def check(size: int, grid: int, balls: int, blink: int) -> None:
+def check_catch(size: int, grid: int, balls: int, blink: int) -> None:
     """Refuse numbers that cannot work."""
     few, most = GRIDS
     require(few <= grid <= most, f"grid of Blinking Catch must be from {few} to {most} cells, not {grid}.")

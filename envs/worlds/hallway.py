@@ -48,7 +48,7 @@ class Hallway(Tabular):
     drawn_as_map = True
 
     def __init__(self, time_limit: int = 250, device: str | torch.device = "cpu") -> None:
-        super().__init__(tables(), time_limit, device)
+        super().__init__(hallway_tables(), time_limit, device)
 
     def text(self, state: TabularState, row: int) -> str:
         """Draw the maze in its walls (#) with its goal (+) and the agent as an arrow; an ended episode has no agent."""
@@ -62,7 +62,7 @@ class Hallway(Tabular):
 
 
 @cache
-def tables() -> Tables:
+def hallway_tables() -> Tables:
     """Make the model from the maze. State 4 * cell + heading, cells row by row, headings clockwise from north."""
     states = 4 * len(CELLS)
     goal = np.arange(states) // 4 == GOAL  # (S,)

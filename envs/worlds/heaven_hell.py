@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from envs.errors import require
-from envs.worlds.tabular import Tables, Tabular, TabularState, check_size, put_agent
+from envs.worlds.tabular import Tables, Tabular, TabularState, check_table_size, put_agent
 
 ACTIONS = ("N", "S", "E", "W")
 MOVES = ((-1, 0), (1, 0), (0, 1), (0, -1))  # (y, x) by action
@@ -28,7 +28,7 @@ class HeavenHell(Tabular):
     drawn_as_map = True
 
     def __init__(self, n: int = 3, time_limit: int = 250, device: str | torch.device = "cpu") -> None:
-        super().__init__(tables(n), time_limit, device)
+        super().__init__(heaven_hell_tables(n), time_limit, device)
         self.n = n
 
     def text(self, state: TabularState, row: int) -> str:
@@ -55,11 +55,11 @@ def cells(n: int) -> list[tuple[int, int]]:
     return north + arms + [(1, i) for i in range(n + 1)]
 
 
-def tables(n: int = 3) -> Tables:
+def heaven_hell_tables(n: int = 3) -> Tables:
     """Make the model from the map. State world * (4n + 2) + cell, world 0 with heaven left, world 1 with it right."""
     require(n >= 1, f"n of HeavenHell must be at least 1 cell, not {n}.")
     count, states = 4 * n + 2, 2 * (4 * n + 2)
-    check_size(states, len(ACTIONS), count + 1, f"HeavenHell with n={n}")
+    check_table_size(states, len(ACTIONS), count + 1, f"HeavenHell with n={n}")
     positions = cells(n)
     cell = np.arange(states) % count  # (S,)
     ends = (cell == 2 * n) | (cell == 3 * n)

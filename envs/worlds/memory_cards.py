@@ -9,12 +9,12 @@ from torch import Tensor
 
 from envs.core import State, World
 from envs.errors import require
-from envs.numpy_backend import argsort, integers, pick, take, where, write, zeros
+from envs.numpy_backend import argsort, integers, put_column, take, take_column, where, zeros
 from envs.spaces import MultiDiscrete
 
 HIDDEN = 0
-MOST_TABLED = 6  # pairs up to which the card to turn up is looked up among all sets of removed cards
-MOST = 31  # pairs whose cards fit as bits into one integer
+MAX_TABLED_PAIRS = 6  # pairs up to which the card to turn up is looked up among all sets of removed cards
+MAX_PAIRS = 31  # pairs whose cards fit as bits into one integer
 
 
 @dataclass
@@ -39,7 +39,7 @@ class MemoryCards(World[CardState]):
 
     def __init__(self, pairs: int = 5, time_limit: int = 50, device: str | torch.device = "cpu") -> None:
         super().__init__(time_limit, device)
-        require(2 <= pairs <= MOST, f"pairs of Memory Cards must be from 2 to {MOST}, not {pairs}.")
+        require(2 <= pairs <= MAX_PAIRS, f"pairs of Memory Cards must be from 2 to {MAX_PAIRS}, not {pairs}.")
         self.pairs = pairs
         self.num_actions = 2 * pairs
         self.reset_draws = 2 * pairs + 1
@@ -50,7 +50,7 @@ class MemoryCards(World[CardState]):
         self.all_removed = self.bits.sum()
         self.gap = torch.tensor(pairs + 1, device=self.device)
         self.right, self.wrong = torch.tensor([0.0, -1.0], dtype=torch.float64, device=self.device)
-        self.tabled = pairs <= MOST_TABLED
+        self.tabled = pairs <= MAX_TABLED_PAIRS
         if self.tabled:  # the two questions about the removed cards have a row for each set of them
             sets = torch.arange(1 << self.num_actions, device=self.device)
             self.gaps = self._gaps(sets)  # (2**2P, 2P)
@@ -73,7 +73,7 @@ class MemoryCards(World[CardState]):
         """Guess once: the index of the partner."""
         cards, shown = state.cards, state.current
         # Partners leave together, so a removed card never equals the one that lies face up.
-        match = (pick(cards, action) == pick(cards, shown)) & (action != shown)  # (N,)
+        match = (take_column(cards, action) == take_column(cards, shown)) & (action != shown)  # (N,)
         pair = take(self.bits, action) | take(self.bits, shown)
         removed = where(match, state.removed | pair, state.removed)
         terminated = removed == self.all_removed
@@ -87,16 +87,16 @@ class MemoryCards(World[CardState]):
     def observe(self, cards: Tensor, removed: Tensor, current: Tensor) -> Tensor:
         """Return the table as the player sees it, (N, 2P) int64."""
         table: Tensor = take(self.gaps, removed) if self.tabled else self._gaps(removed)
-        face_up = where(removed == self.all_removed, self.gap, pick(cards, current))  # none on an empty table
-        return write(table, current, face_up)
+        face_up = where(removed == self.all_removed, self.gap, take_column(cards, current))  # none on an empty table
+        return put_column(table, current, face_up)
 
     def observe_state(self, state: CardState) -> Tensor:
         """Show every card, (N, 2P) int64: its value 1..P, P + 1 if removed, P + 1 and its value if face up."""
         gone = (state.removed[:, None] & self.bits) != 0
         table = where(gone, self.gap, state.cards)
-        value = pick(state.cards, state.current) + self.gap
+        value = take_column(state.cards, state.current) + self.gap
         empty = state.removed == self.all_removed
-        return write(table, state.current, where(empty, self.gap, value))
+        return put_column(table, state.current, where(empty, self.gap, value))
 
     def turn_up(self, removed: Tensor, u: Tensor) -> Tensor:
         """Choose a card (N,) uniformly by u (N,) among those that are not bits of `removed` (N,); 0 if none is left."""

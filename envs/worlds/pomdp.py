@@ -23,7 +23,7 @@ import torch
 
 from envs.errors import UserError, require, suggestion
 from envs.files import read_bytes
-from envs.worlds.tabular import MOST_ENTRIES, Floats, Tables, Tabular, check_size, numbers
+from envs.worlds.tabular import MAX_ENTRIES, Floats, Tables, Tabular, check_table_size, number_names
 
 PREAMBLE = ("discount", "values", "states", "actions", "observations")
 SECTIONS = (*PREAMBLE, "start", "T", "O", "R")  # words that begin something new wherever they stand
@@ -32,7 +32,7 @@ WORD = re.compile(r":|[^\s:#]+")
 NAME = re.compile(r"[^\W\d][^\s:#]*")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 COUNT = re.compile(r"[0-9]{1,9}")
-MOST_NAMES = 2**16
+MAX_NAMES = 2**16
 LARGEST = float(np.finfo(np.float32).max)  # a reward, which trainers hold in float32
 
 
@@ -51,7 +51,7 @@ class Token:
 Names = tuple[str, dict[str, int]]  # what a reference may point to: its kind with its article, and the names' indices
 
 
-class Section:
+class ModelSection:
     """One keyword with the words that follow it up to the next, read from left to right.
 
     Args:
@@ -105,12 +105,12 @@ class Section:
 
     def names(self, kind: str) -> dict[str, int]:
         """Read a count, or a list of names that differ."""
-        if COUNT.fullmatch(self.next) and 0 < int(self.next) <= MOST_NAMES:
-            return {name: index for index, name in enumerate(numbers(int(self.take())))}
+        if COUNT.fullmatch(self.next) and 0 < int(self.next) <= MAX_NAMES:
+            return {name: index for index, name in enumerate(number_names(int(self.take())))}
         names: dict[str, int] = {}
         while self.next or not names:
             if not NAME.fullmatch(self.next) or self.next in KEYWORDS or self.next in names:
-                self.fail(f"a number of {kind} up to {MOST_NAMES}, or names that begin with a letter and differ")
+                self.fail(f"a number of {kind} up to {MAX_NAMES}, or names that begin with a letter and differ")
             names[self.take()] = len(names)
         return names
 
@@ -132,27 +132,27 @@ class Section:
         return np.array([self.number(wanted, least, most) for _ in range(count)])
 
 
-def sections(text: str, source: str) -> list[Section]:
+def split_sections(text: str, source: str) -> list[ModelSection]:
     """Cut a file into its sections."""
     lines = re.split(r"\r\n|\r|\n", text)
     words = [Token(word, at) for at, line in enumerate(lines, 1) for word in WORD.findall(line.partition("#")[0])]
     words.append(Token("", max(len(lines) - (not lines[-1]), 1)))
     begins = [index for index, word in enumerate(words) if word.text in SECTIONS]
     if not begins or begins[0] > 0:
-        Section(source, words[0], words).fail(f"one of {', '.join(PREAMBLE)}")
+        ModelSection(source, words[0], words).fail(f"one of {', '.join(PREAMBLE)}")
     ends = [*begins[1:], len(words) - 1]
-    return [Section(source, words[i], words[i + 1 : end + 1]) for i, end in zip(begins, ends, strict=True)]
+    return [ModelSection(source, words[i], words[i + 1 : end + 1]) for i, end in zip(begins, ends, strict=True)]
 
 
 Index = tuple[int | slice, ...]
 REFERENCES = {"T": 1, "O": 1, "R": 2}  # how many an entry has at least
 
 
-def parse(text: str, source: str = "text") -> Tables:
+def parse_pomdp(text: str, source: str = "text") -> Tables:
     """Read the model that a text in .pomdp format describes; `source` names it in messages."""
-    preamble: dict[str, Section] = {}
-    entries: list[Section] = []
-    for section in sections(text, source):
+    preamble: dict[str, ModelSection] = {}
+    entries: list[ModelSection] = []
+    for section in split_sections(text, source):
         name, line = section.keyword.text, section.keyword.line
         if name in REFERENCES:
             entries.append(section)
@@ -174,7 +174,7 @@ class Reader:
         source: what the file is called in messages.
     """
 
-    def __init__(self, preamble: dict[str, Section], source: str) -> None:
+    def __init__(self, preamble: dict[str, ModelSection], source: str) -> None:
         self.source, self.discount = source, preamble["discount"].number("a discount from 0 to 1", 0.0, 1.0)
         values = preamble["values"].accept("reward", "cost") or preamble["values"].fail("'reward' or 'cost'")
         self.cost = values == "cost"
@@ -190,13 +190,13 @@ class Reader:
         }
         self.sizes = {name: tuple(len(names) for _, names in axes) for name, axes in self.axes.items()}
         actions, states, observations = self.sizes["O"]
-        check_size(states, actions, observations, f"{source}:{preamble['states'].keyword.line}")
+        check_table_size(states, actions, observations, f"{source}:{preamble['states'].keyword.line}")
         self.start = start_of(preamble.get("start"), state)
         self.tables = {name: np.zeros(self.sizes[name]) for name in ("T", "O")}
         self.reset = np.zeros((actions, states), bool)
         self.rewards: list[tuple[Index, Floats]] = []
 
-    def read(self, entries: Sequence[Section]) -> Tables:
+    def read(self, entries: Sequence[ModelSection]) -> Tables:
         """Make the model from its T, O and R entries in their order."""
         for section in entries:
             self.entry(section)
@@ -208,7 +208,7 @@ class Reader:
         except UserError as error:
             raise UserError(f"{self.source}: {error}") from None
 
-    def entry(self, section: Section) -> None:
+    def entry(self, section: ModelSection) -> None:
         """Read one entry; it takes the place of what earlier ones said of the same thing."""
         name = section.keyword.text
         index = self.references(section)
@@ -220,7 +220,7 @@ class Reader:
         if name == "T":
             self.reset[index[:2]] = word == "reset"
 
-    def references(self, section: Section) -> Index:
+    def references(self, section: ModelSection) -> Index:
         """Read the references of an entry, names, numbers or * for everything, each after a colon."""
         name, index = section.keyword.text, list[int | slice]()
         for axis in self.axes[name]:
@@ -231,7 +231,7 @@ class Reader:
             index.append(slice(None) if section.accept("*") else section.reference(axis))
         return tuple(index)
 
-    def values(self, section: Section, shape: tuple[int, ...]) -> tuple[str | None, Floats]:
+    def values(self, section: ModelSection, shape: tuple[int, ...]) -> tuple[str | None, Floats]:
         """Read the numbers of an entry, or the word that stands for them, for the axes that are left."""
         name, count = section.keyword.text, math.prod(shape)
         words: tuple[str, ...] = ()  # what may stand for numbers
@@ -253,15 +253,15 @@ class Reader:
         for axis in (2, 3):
             if not any(len(index) <= axis or isinstance(index[axis], int) for index, _ in self.rewards):
                 used[axis] = 1
-        size, limit = math.prod(used), f"at most {MOST_ENTRIES} different entries of R"
-        require(size <= MOST_ENTRIES, f"{self.source}: found {size}, expected {limit}.")
+        size, limit = math.prod(used), f"at most {MAX_ENTRIES} different entries of R"
+        require(size <= MAX_ENTRIES, f"{self.source}: found {size}, expected {limit}.")
         rewards = np.zeros(used)
         for index, value in self.rewards:
             rewards[index] = value
         return np.broadcast_to(0.0 - rewards if self.cost else rewards, full)
 
 
-def start_of(section: Section | None, state: Names) -> Floats:
+def start_of(section: ModelSection | None, state: Names) -> Floats:
     """Read the distribution (S,) of first states."""
     count = len(state[1])
     if section is None:
@@ -298,10 +298,10 @@ class File(Tabular):
     """
 
     def __init__(self, path: str | os.PathLike[str], time_limit: int = 250, device: str | torch.device = "cpu") -> None:
-        super().__init__(read(path), time_limit, device)
+        super().__init__(read_pomdp(path), time_limit, device)
 
 
-def read(path: str | os.PathLike[str]) -> Tables:
+def read_pomdp(path: str | os.PathLike[str]) -> Tables:
     """Read the model of a .pomdp file.
 
     Raises:
@@ -318,4 +318,4 @@ def read(path: str | os.PathLike[str]) -> Tables:
         text, bad = "", error.start
     line = data[: max(bad, 0)].count(b"\n") + 1
     require(bad < 0, f"{path}:{line}: found bytes that are no text in UTF-8, expected a .pomdp file.")
-    return parse(text, str(path))
+    return parse_pomdp(text, str(path))

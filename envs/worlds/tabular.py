@@ -144,11 +144,11 @@ def _rewards(tables: Tables, move: Draw) -> Floats:
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 TOLERANCE = 1e-5  # how far a row of probabilities may be from one: files give them to a few decimals
-MOST_ENTRIES = 2**26  # of T and of O, half a gigabyte each
+MAX_ENTRIES = 2**26  # of T and of O, half a gigabyte each
 KINDS = ("state", "action", "observation")
 
 
-def numbers(count: int) -> tuple[str, ...]:
+def number_names(count: int) -> tuple[str, ...]:
     """Return the names 0, 1, 2, ... of things that have no other."""
     return tuple(map(str, range(count)))
 
@@ -232,12 +232,12 @@ class Tables:
         require(0 <= self.discount <= 1, f"discount must be from 0 to 1, not {self.discount}.")
 
 
-def check_size(states: int, actions: int, observations: int, where: str) -> None:
+def check_table_size(states: int, actions: int, observations: int, where: str) -> None:
     """Refuse a model whose tables would fill the memory; `where` begins the sentence."""
     entries = actions * states * max(states, observations)
     sizes = f"{states} states, {actions} actions and {observations} observations"
-    wanted = f"expected tables of at most {MOST_ENTRIES} entries, not {entries}"
-    require(entries <= MOST_ENTRIES, f"{where}: found {sizes}, {wanted}.")
+    wanted = f"expected tables of at most {MAX_ENTRIES} entries, not {entries}"
+    require(entries <= MAX_ENTRIES, f"{where}: found {sizes}, {wanted}.")
 
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]

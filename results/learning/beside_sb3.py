@@ -28,7 +28,7 @@ from statistics import mean, median
 from typing import Any
 
 from envs.machine import benchmark_facts, revision
-from envs.tables import Table, Value, origin, page
+from envs.tables import Table, Value, origin, tables_page
 
 HERE = Path(__file__).parent
 TABLE, PAGE, OURS = HERE / "beside_sb3.csv", HERE / "beside_sb3.md", HERE.parent / "studies" / "popgym"
@@ -199,7 +199,7 @@ def main() -> None:
                 writer.writerows([*key, step, f"{seconds:.1f}", f"{won:.3f}"] for step, seconds, won in points)
             print(env, learner, seed, solved(points), flush=True)
     tables = [Table.from_records(rows(runs), "Solved", NOTE), Table.from_records(returns(runs), "POPGym", RETURNS)]
-    PAGE.write_text(page("Beside RecurrentPPO of sb3-contrib", facts, tables))
+    PAGE.write_text(tables_page("Beside RecurrentPPO of sb3-contrib", facts, tables))
 
 
 if __name__ == "__main__":

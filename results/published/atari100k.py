@@ -13,7 +13,7 @@ from dqn_memory.study.statistics import HUMAN, Floats, game
 from envs.errors import require
 from envs.files import read_text, write_text
 from envs.markup import Markup, code
-from envs.tables import Table, Value, page
+from envs.tables import Table, Value, tables_page
 
 FOLDER = Path(__file__).parent
 SCORES = "atari100k_scores"
@@ -109,7 +109,7 @@ def main(target: Path) -> None:
         "bootstrap": f"{statistics.REPETITIONS:,} resamples of aggregates, {statistics.FEW:,} of probabilities of "
         "improvement, seed 0",
     }
-    write_text(target, page("Atari 100k, recomputed", facts, [aggregates_table()]))
+    write_text(target, tables_page("Atari 100k, recomputed", facts, [aggregates_table()]))
 
 
 if __name__ == "__main__":

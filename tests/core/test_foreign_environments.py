@@ -15,7 +15,7 @@ from dqn_memory.analysis import episodes
 from dqn_memory.api import Agent, evaluate, load_run, train
 from dqn_memory.network import ObservationSpec
 from dqn_memory.replay import Replay
-from envs.machine import memory
+from envs.machine import device_memory
 from world_models import evaluation as world_evaluation
 from world_models.glam import replay as glam
 from world_models.glam.config import GlamReplayConfig as GlamReplay
@@ -81,16 +81,16 @@ def endless(tmp_path_factory, registered):
 
 def test_evaluations_of_episodes_that_never_end_are_bounded(endless, monkeypatch):
     for module in (evaluation, agent, episodes, world_evaluation):
-        monkeypatch.setattr(module, "LONGEST", MOST)
+        monkeypatch.setattr(module, "MAX_STEPS", MOST)
     assert evaluate(endless, episodes=3).score.lengths.tolist() == [MOST] * 3
     player = Agent.load(endless)
     assert player.play(Endless(), 2).lengths.tolist() == [MOST] * 2
     network, config, _ = evaluation.load_network(endless)
     setup = config.eval_setup(torch.device("cpu"))
     assert [len(each) for each in episodes.play_in(setup, network, seed=0, episodes=2)] == [MOST] * 2
-    fleet = world_evaluation.EvalEnvironments("Mine/Endless-v0", {}, None, torch.device("cpu")).fleet(2, 0)
-    fleet.reset()
-    cut = [fleet.step(torch.zeros(2, dtype=torch.int64)).truncated.all() for _ in range(MOST)]
+    vector = world_evaluation.EvalEnvironments("Mine/Endless-v0", {}, None, torch.device("cpu")).vector(2, 0)
+    vector.reset()
+    cut = [vector.step(torch.zeros(2, dtype=torch.int64)).truncated.all() for _ in range(MOST)]
     assert cut == [False] * (MOST - 1) + [True]
     assert "Endless" in told(player.play, SyncVectorEnv([Endless] * 2), 2)
 
@@ -140,5 +140,5 @@ def test_a_replay_that_never_fits_is_one_sentence_from_python(tmp_path):
     ),
 ])  # fmt: skip
 def test_every_replay_says_that_it_does_not_fit(made):
-    assert "--capacity" in told(made, memory()[1] // 10_000)
+    assert "--capacity" in told(made, device_memory()[1] // 10_000)
     assert len(made(400).cells) >= 5

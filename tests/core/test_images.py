@@ -10,8 +10,8 @@ from run_folders import told
 from dqn_memory.blocks.embeddings import ImageEmbedding
 from dqn_memory.network import observation_embedding, observation_spec
 from dqn_memory.replay import Replay
-from envs.fleet import make_fleet
 from envs.spaces import encoder
+from envs.vector import make_vector
 from world_models.unizero.config import EncoderConfig
 from world_models.unizero.encoders import ENCODERS
 
@@ -76,7 +76,7 @@ def test_values_without_bounds_stay_as_they_are_and_it_is_said(capsys):
         torch.tensor([7.0]), torch.float32
     ).tolist() == [7.0]
     gymnasium.register("Mine/Boundless-v0", Boundless)
-    make_fleet("Mine/Boundless-v0", 2, 0)
+    make_vector("Mine/Boundless-v0", 2, 0)
     del gymnasium.registry["Mine/Boundless-v0"]
     assert capsys.readouterr().err.count("Mine/Boundless-v0") == 1
 

@@ -13,7 +13,7 @@ from dqn_memory.ppo import ActorCritic, PPOLearnerConfig, PPOTrainer, ppo_loss
 from dqn_memory.pqn import PQNTrainer, QValues, q_loss
 from dqn_memory.rollouts import CapturedIteration, Collector, Predictor, Rollout, gae, q_lambda
 from dqn_memory.runs.metrics import read_metrics
-from envs.fleet import make_fleet
+from envs.vector import make_vector
 
 GAMMA, DECAY = 0.5, 0.25
 
@@ -63,8 +63,8 @@ def test_predictions_are_of_the_next_observation_in_the_same_episode(env):
     each = collector(8, env)
     steps = collect(each)
     steps = steps._replace(terminated=steps.done)
-    spec = observation_spec(each.fleet.observation_space)
-    predictor = Predictor(spec, 16, each.fleet.num_actions, 1.0).double()
+    spec = observation_spec(each.vector.observation_space)
+    predictor = Predictor(spec, 16, each.vector.num_actions, 1.0).double()
     after = torch.cat((steps.observation[:, 1:], steps.observation[:, :1]), 1).flatten(2)
     known = torch.nn.functional.one_hot(after.long(), spec.vocabulary) * 1e3 if spec.vocabulary else after
     known = torch.where(steps.done[:, :, None], -known.flatten(2), known.flatten(2))  # wrong where nobody looks
@@ -78,12 +78,12 @@ def test_predictions_are_of_the_next_observation_in_the_same_episode(env):
 def collector(length, env=MEMORY, critic=False, scale=None):
     """Four environments whose episodes are cut off after 5 steps, and a network in float64."""
     torch.manual_seed(0)
-    fleet = make_fleet(env, 4, 7, env_kwargs={"time_limit": 5})
+    vector = make_vector(env, 4, 7, env_kwargs={"time_limit": 5})
     config = NetworkConfig("gru", width=16, action_embedding=4, initialisation="torch")
-    network = config.build(observation_spec(fleet.observation_space), fleet.num_actions).double()
+    network = config.build(observation_spec(vector.observation_space), vector.num_actions).double()
     value = torch.nn.Linear(16, 1).double()
-    own = Explorer(ExplorationConfig(epsilon_start=0, epsilon_end=0), 4, fleet.num_actions, torch.Generator())
-    each = Collector(fleet, network, own, length, scale)
+    own = Explorer(ExplorationConfig(epsilon_start=0, epsilon_end=0), 4, vector.num_actions, torch.Generator())
+    each = Collector(vector, network, own, length, scale)
     each.read = lambda x: QValues(network.read(x))
     if critic:
         each.read = lambda x: ActorCritic(network.read(x), value(x).squeeze(-1))
@@ -100,8 +100,8 @@ def collect(each):
 
 def steps_of(each):
     """The steps that the collector's environments take from now on."""
-    seen, step = [], each.fleet.step
-    each.fleet.step = lambda action: seen.append(step(action)) or seen[-1]
+    seen, step = [], each.vector.step
+    each.vector.step = lambda action: seen.append(step(action)) or seen[-1]
     return seen
 
 
@@ -149,7 +149,7 @@ def test_updates_compute_what_acting_computed(critic):
     x, _ = each.network.encode_sequence(*steps.inputs)
     torch.testing.assert_close(tuple(each.read(x)), tuple(steps.outputs), rtol=0, atol=1e-12)
     assert steps.reset[:, 1:].any() and torch.equal(steps.reset[:, 1:], steps.done[:, :-1])
-    actions = torch.where(steps.done[:, :-1], each.fleet.num_actions, steps.action[:, :-1])  # none where one begins
+    actions = torch.where(steps.done[:, :-1], each.vector.num_actions, steps.action[:, :-1])  # none where one begins
     assert torch.equal(steps.previous_action[:, 1:], actions)
 
 
@@ -285,7 +285,7 @@ def test_a_captured_iteration_equals_an_eager_one(tmp_path, monkeypatch, kind, d
         torch.testing.assert_close(captured.weights()[name], value, rtol=0, atol=0 if device == "cpu" else 1e-5)
     for left, right in ((captured.collector, eager.collector), (captured.explorer, eager.explorer)):
         torch.testing.assert_close(left.state_dict(), right.state_dict())
-    torch.testing.assert_close(vars(captured.fleet.state), vars(eager.fleet.state))
+    torch.testing.assert_close(vars(captured.vector.state), vars(eager.vector.state))
     assert captured.scalars() == pytest.approx(eager.scalars())
 
 

@@ -47,7 +47,7 @@ def test_every_kind_of_world_trains(tmp_path, env, more, capsys):
     assert any("eval/success_rate" in line for line in logged)
     assert logged[-1]["step"] == 420 and "final/success_rate" in logged[-1]
     said = capsys.readouterr().out
-    assert str(run) in said and ("best known" in said) == (baselines.lines(env) is not None)
+    assert str(run) in said and ("best known" in said) == (baselines.reference_of(env) is not None)
     assert ("final/recall_distance" in logged[-1]) == ("--memory-ablation" in more)
     if "gaussian_adaptive" in more:
         assert {"memory/0.0.mu", "memory/0.1.sigma", "memory/0.1.span"} <= set().union(*logged)
@@ -191,14 +191,14 @@ def test_the_last_backward_recurrence_keeps_its_first_values_at_newest_positions
 def test_what_is_stored_is_what_happened_also_at_the_ends_of_episodes(monkeypatch):
     """An episode that a time limit cuts off is done but not terminated, and none lends the next one an action."""
     training = QTrainer(parse(TrainConfig, flags("run", "--env FrozenLake-v1 --time-limit 6 --learning-starts 600")))
-    take, choose, before, begun, seen = training.fleet.step, training.explorer.choose, None, [], []
+    take, choose, before, begun, seen = training.vector.step, training.explorer.choose, None, [], []
 
     def step(action):
         seen.append((training.observation, action, take(action)))
         return seen[-1][2]
 
     monkeypatch.setattr(training.explorer, "choose", lambda own, *more: begun.append(more[1]) or choose(own, *more))
-    monkeypatch.setattr(training.fleet, "step", step)
+    monkeypatch.setattr(training.vector, "step", step)
     for _ in range(40):
         training.iterate()
         assert torch.equal(training.actor.lengths, (training.time + 1).clamp(max=8))  # of its windows, K = 8
@@ -304,5 +304,5 @@ def test_every_world_of_ours_trains_on_its_state(id, request):
     training = QTrainer(config)
     for _ in range(4):
         training.iterate()
-    assert training.updates > 0 and training.fleet.observation_space == training.fleet.world.state_space
+    assert training.updates > 0 and training.vector.observation_space == training.vector.world.state_space
     assert torch.isfinite(training.network.head[0].weight).all()

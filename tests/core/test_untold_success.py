@@ -14,10 +14,10 @@ from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main
 from dqn_memory.evaluation import Score, lines, load_network
 from envs.baselines.__main__ import main as baselines
-from envs.baselines.known import read
+from envs.baselines.reference import read_references
 from envs.checker import check_registered
-from envs.fleet import make_fleet
 from envs.memoryless import main as memoryless
+from envs.vector import make_vector
 
 POLE, FILE = "CartPole-v1", "POMDP/File-v0"
 RANGE = r"-?\d+\.\d{2} \[-?\d+\.\d{2}, -?\d+\.\d{2}\]"
@@ -69,7 +69,7 @@ R: * : left : * : * {reward}
 def test_a_model_without_ends_or_gains_defines_no_success(tmp_path, stop, values, reward, defined):
     (tmp_path / "listen.pomdp").write_text(LISTEN.format(stop=stop, values=values, reward=reward))
     options = {"path": str(tmp_path / "listen.pomdp"), "time_limit": 3}
-    assert make_fleet(FILE, 1, 0, env_kwargs=options).reports_success is defined
+    assert make_vector(FILE, 1, 0, env_kwargs=options).reports_success is defined
     env = gymnasium.make(FILE, **options)
     env.reset(seed=0)
     assert [("success" in env.step(0)[4]) for _ in range(3)] == [False, False, defined]
@@ -83,10 +83,13 @@ def test_baselines_of_such_a_model_are_returns(tmp_path, capsys):
     memoryless([*model, "--episodes", "20", "--restarts", "1", "--fresh", "10", "--updates", "2"])
     text = capsys.readouterr().out
     assert re.search(r"random return \d.* best return \d", text) and "success" not in text
-    assert read(tmp_path / "baselines.json")[f"{FILE} (path={tmp_path / 'listen.pomdp'}, time_limit=3)"].summary in text
+    assert (
+        read_references(tmp_path / "baselines.json")[f"{FILE} (path={tmp_path / 'listen.pomdp'}, time_limit=3)"].summary
+        in text
+    )
 
 
 def test_atari_tells_no_success():
     pytest.importorskip("ale_py")
-    assert not make_fleet("ALE/Freeway-v5", 1, 0).reports_success
-    assert make_fleet(CAR, 1, 0).reports_success
+    assert not make_vector("ALE/Freeway-v5", 1, 0).reports_success
+    assert make_vector(CAR, 1, 0).reports_success

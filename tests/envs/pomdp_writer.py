@@ -7,12 +7,12 @@ import numpy as np
 
 from envs.errors import require
 from envs.worlds.pomdp import KEYWORDS, NAME
-from envs.worlds.tabular import KINDS, Floats, Tables, numbers
+from envs.worlds.tabular import KINDS, Floats, Tables, number_names
 
 
 def numbered(tables: Tables) -> Tables:
     """Return the same model with numbers for names."""
-    names = {f"{kind}_names": numbers(len(getattr(tables, f"{kind}_names"))) for kind in KINDS}
+    names = {f"{kind}_names": number_names(len(getattr(tables, f"{kind}_names"))) for kind in KINDS}
     return replace(tables, **names)
 
 
@@ -33,7 +33,7 @@ def write(tables: Tables) -> str:
 
 def _names(kind: str, names: tuple[str, ...]) -> str:
     """Write a list of names, or their number where they are numbers."""
-    if names == numbers(len(names)):
+    if names == number_names(len(names)):
         return str(len(names))
     wanted = "a letter and then anything but spaces, ':' and '#', and no keyword"
     for name in names:

@@ -1,4 +1,4 @@
-"""Atari games as a fleet: what the emulator does, nothing else, and a resume that replays it."""
+"""Atari games as a vector: what the emulator does, nothing else, and a resume that replays it."""
 
 import inspect
 
@@ -11,8 +11,8 @@ from ale_py.vector_env import AtariVectorEnv
 from run_folders import told
 from world_keywords import actions, same
 
-from envs.atari import AtariConfig, AtariFleet, _games, rom
-from envs.fleet import make_fleet
+from envs.atari import AtariConfig, AtariVector, _games, rom
+from envs.vector import make_vector
 
 gymnasium.register_envs(ale_py)
 
@@ -20,14 +20,14 @@ gymnasium.register_envs(ale_py)
 @pytest.mark.long
 def test_rewards_ends_and_lives_are_those_of_the_emulator():
     """Each row beside the bare emulator: four frames an action, rewards summed, no no-ops, no sticky actions."""
-    fleet = AtariFleet("Breakout", 2, seed=1, config=AtariConfig(noops=0))
+    vector = AtariVector("Breakout", 2, seed=1, config=AtariConfig(noops=0))
     bare = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0)
-    fleet.reset()
+    vector.reset()
     bare.reset(seed=0)
     lives, rewarded, lost, ended = 5, 0, 0, 0
-    for action in actions(fleet, 1200):
+    for action in actions(vector, 1200):
         both = action[:1].repeat(2)  # the game is deterministic, so both rows must do what one emulator does
-        step, total = fleet.step(both), 0.0
+        step, total = vector.step(both), 0.0
         for _ in range(4):
             _, reward, done, _, info = bare.step(int(both[0]))
             total += reward
@@ -45,24 +45,24 @@ def test_rewards_ends_and_lives_are_those_of_the_emulator():
 
 
 def test_frames_are_the_maximum_of_the_last_two_and_in_colour():
-    fleet = AtariFleet("Pong", 1, seed=1, config=AtariConfig(noops=0, size=210, frame_skip=2))
+    vector = AtariVector("Pong", 1, seed=1, config=AtariConfig(noops=0, size=210, frame_skip=2))
     bare = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
-    fleet.reset()
+    vector.reset()
     bare.reset(seed=0)
-    for action in actions(fleet, 60):
+    for action in actions(vector, 60):
         frames = [bare.step(int(action[0]))[0] for _ in range(2)]
-        ours = fleet.step(action).observation[0].numpy()  # (3, 210, 210), stretched sideways only
+        ours = vector.step(action).observation[0].numpy()  # (3, 210, 210), stretched sideways only
         theirs = np.maximum(*frames)  # (210, 160, 3)
         assert np.abs(ours.mean((1, 2)) - theirs.mean((0, 1))).max() < 0.6
-    assert np.array_equal(fleet.frame(0), np.moveaxis(ours, 0, -1))
+    assert np.array_equal(vector.frame(0), np.moveaxis(ours, 0, -1))
 
 
 def test_an_episode_that_ends_starts_over_and_its_last_frame_is_kept():
-    fleet = AtariFleet("pong", 2, seed=3, config=AtariConfig(most_frames=400, noops=0))
-    first = fleet.reset()
+    vector = AtariVector("pong", 2, seed=3, config=AtariConfig(most_frames=400, noops=0))
+    first = vector.reset()
     assert first.shape == (2, 3, 64, 64) and first.dtype == torch.uint8
-    for time, action in enumerate(actions(fleet, 205), 1):
-        step = fleet.step(action)
+    for time, action in enumerate(actions(vector, 205), 1):
+        step = vector.step(action)
         over = time % 100 == 0
         assert step.truncated.tolist() == [over] * 2 and not step.terminated.any()
         if over:
@@ -73,16 +73,16 @@ def test_an_episode_that_ends_starts_over_and_its_last_frame_is_kept():
 
 
 @pytest.mark.parametrize("config", [AtariConfig(), AtariConfig(sticky=0.25, grayscale=True)])
-def test_a_saved_fleet_goes_on_as_if_it_had_not_been_stopped(config):
-    fleet = AtariFleet("ms_pacman", 2, seed=5, config=config)
-    fleet.reset()
-    drawn = actions(fleet, 120)
+def test_a_saved_vector_goes_on_as_if_it_had_not_been_stopped(config):
+    vector = AtariVector("ms_pacman", 2, seed=5, config=config)
+    vector.reset()
+    drawn = actions(vector, 120)
     for action in drawn[:60]:
-        fleet.step(action)
-    state = fleet.state_dict()
-    again = AtariFleet("ms_pacman", 2, seed=9, config=config)
+        vector.step(action)
+    state = vector.state_dict()
+    again = AtariVector("ms_pacman", 2, seed=9, config=config)
     again.load_state_dict(state)
-    assert all(same(fleet.step(action), again.step(action)) for action in drawn[60:])
+    assert all(same(vector.step(action), again.step(action)) for action in drawn[60:])
     assert "ends in other observations" in told(again.load_state_dict, {**state, "observation_hash": 1})
 
 
@@ -96,27 +96,27 @@ def test_every_keyword_of_the_emulators_is_given(monkeypatch):
 def test_names_of_games():
     assert [rom(name) for name in ("Pong", "MsPacman", "ms_pacman")] == ["pong", "ms_pacman", "ms_pacman"]
     assert rom("ALE/KungFuMaster-v5") == "kung_fu_master"
-    assert make_fleet("ALE/Pong-v5", 1, 0, env_kwargs={"size": 32}).observation_space.shape == (3, 32, 32)
+    assert make_vector("ALE/Pong-v5", 1, 0, env_kwargs={"size": 32}).observation_space.shape == (3, 32, 32)
     for name, options, words in (
         ("ALE/Pongg-v5", {}, "pong"),
         ("ALE/Pong-v5", {"sticki": 0.1}, "unexpected keyword argument 'sticki'"),
         ("ALE/Pong-v5", {"sticky": 2}, "sticky 2"),
     ):
-        assert words in told(make_fleet, name, 1, 0, env_kwargs=options)
+        assert words in told(make_vector, name, 1, 0, env_kwargs=options)
 
 
 def test_neither_another_row_nor_another_reset_repeats_the_first():
     """Rows differ by their no-ops and sticky actions."""
 
-    def episode(fleet):
-        return torch.stack([fleet.reset(), *(fleet.step(torch.tensor([2, 2])).observation for _ in range(60))])
+    def episode(vector):
+        return torch.stack([vector.reset(), *(vector.step(torch.tensor([2, 2])).observation for _ in range(60))])
 
-    fleet, again, other = (AtariFleet("pong", 2, seed, config=AtariConfig(sticky=0.25)) for seed in (5, 5, 6))
-    first, second = episode(fleet), episode(fleet)
+    vector, again, other = (AtariVector("pong", 2, seed, config=AtariConfig(sticky=0.25)) for seed in (5, 5, 6))
+    first, second = episode(vector), episode(vector)
     assert not torch.equal(first, second) and not torch.equal(first[:, 0], first[:, 1])
     assert torch.equal(episode(again), first) and torch.equal(episode(again), second)
-    other.load_state_dict(fleet.state_dict())
-    assert torch.equal(episode(other), episode(fleet))
+    other.load_state_dict(vector.state_dict())
+    assert torch.equal(episode(other), episode(vector))
 
 
 ATARI = sorted(id for id in gymnasium.registry if id.startswith("ALE/") and id.endswith("-v5"))

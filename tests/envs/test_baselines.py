@@ -10,9 +10,9 @@ import torch
 from run_folders import told
 
 from envs import baselines
-from envs.baselines import known, players
+from envs.baselines import players, reference
 from envs.baselines.__main__ import main
-from envs.baselines.known import published
+from envs.baselines.reference import published
 from envs.core import State, World
 from envs.registry import WORLDS, make_world
 
@@ -64,26 +64,38 @@ class Coin(World):
 
 
 def test_short_episodes_are_not_counted_more_often_than_long_ones():
-    outcomes = players.play(Coin(100), players.random_player(2, 0), 4_000, 0)
+    outcomes = players.play_episodes(Coin(100), players.random_player(2, 0), 4_000, 0)
     assert apart(float(outcomes.success.double().mean()), 4_000, 0.5, 10**9) < 4
     assert torch.equal(outcomes.lengths, torch.where(outcomes.success, 9, 1))
     assert torch.equal(outcomes.returns, outcomes.lengths.double())  # an ended episode stands still
-    measured = players.measure(torch.tensor([True, False, False, False]))
+    measured = players.mean_with_error(torch.tensor([True, False, False, False]))
     assert (measured.mean, measured.error) == pytest.approx((0.25, 0.25))
-    cut = players.play(Coin(5), players.random_player(2, 0), 100, 0)
+    cut = players.play_episodes(Coin(5), players.random_player(2, 0), 100, 0)
     assert not cut.success.any() and set(cut.lengths.tolist()) == {1, 5}
 
 
 def test_every_world_has_lines_but_those_that_are_made_from_a_file():
     namespaces = ("Gridverse/", "POMDP/", "Pixel/")  # other tests may add worlds of their own
     ours = {id for id in WORLDS if id.startswith(namespaces)}
-    assert set(known.shipped()) == {*RANDOM, PAIRS[0][1], NO_ORIGINAL} <= ours - {"Gridverse/Yaml-v0", "POMDP/File-v0"}
+    assert (
+        set(reference.shipped_references())
+        == {*RANDOM, PAIRS[0][1], NO_ORIGINAL}
+        <= ours - {"Gridverse/Yaml-v0", "POMDP/File-v0"}
+    )
     for hallucinated, control in PAIRS:
-        one, other = known.shipped()[hallucinated], known.shipped()[control]
+        one, other = reference.shipped_references()[hallucinated], reference.shipped_references()[control]
         assert one.random == other.random and one.upper == other.upper
     for id, rate in RANDOM.items():
-        assert apart(known.shipped()[id].random.success.mean, known.shipped()[id].episodes, rate, MEASURED) < 4, id
-    for id, lines in known.shipped().items():
+        assert (
+            apart(
+                reference.shipped_references()[id].random.success.mean,
+                reference.shipped_references()[id].episodes,
+                rate,
+                MEASURED,
+            )
+            < 4
+        ), id
+    for id, lines in reference.shipped_references().items():
         assert lines.time_limit == make_world(id).time_limit
         for lower, upper in ((lines.lower.success, lines.upper.success), (lines.lower.returns, lines.upper.returns)):
             assert lower.mean <= upper.mean + 4 * (lower.error + upper.error) + 1e-9, id
@@ -92,30 +104,30 @@ def test_every_world_has_lines_but_those_that_are_made_from_a_file():
 
 
 def example(random=0.45, error=0.01, lower=0.9, upper=0.99):
-    level = lambda mean, kind, error=0.0: known.Level(known.Measure(mean, error), known.Measure(1.0), kind)  # noqa: E731
+    level = lambda mean, kind, error=0.0: reference.Level(reference.Measure(mean, error), reference.Measure(1.0), kind)  # noqa: E731
     levels = level(random, "measured", error), level(lower, "a"), level(upper, "b")
-    return known.Lines("Mine/World-v0", 100, *levels, 10, 0, 0, "abc")
+    return reference.ReferenceScores("Mine/World-v0", 100, *levels, 10, 0, 0, "abc")
 
 
 def test_a_score_is_put_beside_the_two_lines():
-    assert baselines.relative(0.8, example()) == "random 0.45, best known 0.90 to 0.99"
-    assert baselines.relative(0.8, example(lower=0.991)) == "random 0.45, best known 0.99"
-    assert baselines.relative(0.46, example()) == "random 0.45, best known 0.90 to 0.99: not above random"
-    assert baselines.baseline_summary(1.0, "envs:Gridverse/Memory-7x7-v0").endswith(", best known 1.00)")
-    assert baselines.baseline_summary(1.0, "CartPole-v1") == ""
-    assert baselines.baseline_summary(1.0, "POMDP/CarFlag-v0", {"time_limit": 9}) == ""
-    assert baselines.lines("CartPole-v1") is None
+    assert baselines.beside_reference(0.8, example()) == "random 0.45, best known 0.90 to 0.99"
+    assert baselines.beside_reference(0.8, example(lower=0.991)) == "random 0.45, best known 0.99"
+    assert baselines.beside_reference(0.46, example()) == "random 0.45, best known 0.90 to 0.99: not above random"
+    assert baselines.reference_summary(1.0, "envs:Gridverse/Memory-7x7-v0").endswith(", best known 1.00)")
+    assert baselines.reference_summary(1.0, "CartPole-v1") == ""
+    assert baselines.reference_summary(1.0, "POMDP/CarFlag-v0", {"time_limit": 9}) == ""
+    assert baselines.reference_of("CartPole-v1") is None
 
 
 def test_published_scores_below_random_are_marked():
     assert set(published()) == set(RANDOM) - {PAIRS[1][0]}
-    page = known.published_table(list(known.shipped().values())).markdown()
+    page = reference.published_table(list(reference.shipped_references().values())).markdown()
     rows = {line.split(" | ")[0][2:]: line for line in page.splitlines()}
     assert rows["Gridverse/Memory-SixteenRooms-21x21-v0"].count("▼") == 4
     assert rows["Gridverse/Memory-5x5-v0"].count("▼") == 1 and "**0.3365** ▼" in rows["Gridverse/Memory-5x5-v0"]
     assert rows["POMDP/HeavenHell-v0"].count("▼") == 1
     assert "▼" not in rows["Gridverse/Keydoor-5x5-v0"]
-    assert "0.4400 ≈" in known._marked(0.44, example()) and known._marked(0.42, example()) == "**0.4200** ▼"
+    assert "0.4400 ≈" in reference._marked(0.44, example()) and reference._marked(0.42, example()) == "**0.4200** ▼"
 
 
 def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
@@ -145,7 +157,7 @@ def test_the_best_known_player_is_no_worse_than_chance(tmp_path):
     )
     options = ["--options", "path", str(path), "--episodes", "400", "--write", str(tmp_path)]
     main(["--env", "POMDP/File-v0", *options])
-    (found,) = known.read(tmp_path / "baselines.json").values()
+    (found,) = reference.read_references(tmp_path / "baselines.json").values()
     assert found.lower.success == found.random.success and found.lower.kind == "lower by random actions"
     assert found.lower.returns.mean > found.random.returns.mean
 
@@ -155,7 +167,7 @@ def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(
     shorter, fewer = (rooms, "--options", "time_limit", "100"), (cards, "--options", "pairs", "3")
     for world in ((rooms,), shorter, (cards,), fewer):
         main(["--env", *world, "--episodes", "40", "--write", str(tmp_path)])
-    found, shipped = known.read(tmp_path / "baselines.json"), known.shipped()
+    found, shipped = reference.read_references(tmp_path / "baselines.json"), reference.shipped_references()
     assert (found[rooms].lower, found[rooms].scripted_episodes) == (shipped[rooms].lower, 1_000)
     shortened = found[f"{rooms} (time_limit=100)"]
     assert shortened.lower == replace(shortened.random, kind="lower by random actions") and shortened.upper.kind
@@ -172,7 +184,9 @@ def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(
     (["--env", "POMDP/CarFlag-v0", "--write", "FOLDER/baselines.json/results"], "choose another folder"),
 ])  # fmt: skip
 def test_what_is_wrong_is_one_clear_sentence_before_the_work(flags, message, tmp_path, monkeypatch):
-    monkeypatch.setattr("envs.baselines.__main__.compute", lambda *_: pytest.fail("the computation came first"))
+    monkeypatch.setattr(
+        "envs.baselines.__main__.compute_reference", lambda *_: pytest.fail("the computation came first")
+    )
     (tmp_path / "baselines.json").write_text('{"mine": 1}')
     flags = [flag.replace("FOLDER", str(tmp_path)) for flag in flags]
     assert message in told(main, ["--write", str(tmp_path), *flags])

@@ -11,11 +11,11 @@ from test_baselines import apart
 from world_keywords import DATA
 
 from envs.baselines import bounds, players, search, tabular
-from envs.baselines.bounds import Budget, best
+from envs.baselines.bounds import Budget, bounds_of
 from envs.registry import make_world
-from envs.worlds.pomdp import read
+from envs.worlds.pomdp import read_pomdp
 
-TIGER = read(DATA / "pomdp" / "tiger.pomdp")
+TIGER = read_pomdp(DATA / "pomdp" / "tiger.pomdp")
 BUDGET = Budget(episodes=200, seed=0, gap=0.01, size=300)
 
 HEAD = "discount: 0.9 values: reward observations: o O: * uniform "
@@ -69,21 +69,21 @@ def by_force(world, horizon):
 
 def test_the_search_among_beliefs_is_that_of_brute_force():
     world = make_world("Gridverse/Memory-5x5-v0")
-    graph = search.explore(world)
-    assert search.solve(graph, 3).value == pytest.approx(by_force(world, 3), abs=1e-12)
-    assert search.solve(graph, 2).value == pytest.approx(by_force(world, 2), abs=1e-12)
+    graph = search.explore_states(world)
+    assert search.find_plan(graph, 3).value == pytest.approx(by_force(world, 3), abs=1e-12)
+    assert search.find_plan(graph, 2).value == pytest.approx(by_force(world, 2), abs=1e-12)
 
 
 @pytest.mark.parametrize(("size", "steps"), [(5, 3), (7, 11)])
 def test_the_plan_keeps_its_promise(size, steps):
-    found = best(make_world(f"Gridverse/Memory-{size}x{size}-v0"), BUDGET).lower
-    assert found == bounds.exactly(1.0, pytest.approx(5 - 0.05 * steps, abs=1e-9), bounds.BELIEF_OPTIMAL)
-    signposts = best(make_world("POMDP/CarFlag-v0"), BUDGET)
-    assert signposts.lower == signposts.upper == bounds.exactly(1.0, 1.0, bounds.EXACT)
+    found = bounds_of(make_world(f"Gridverse/Memory-{size}x{size}-v0"), BUDGET).lower
+    assert found == bounds.exact_level(1.0, pytest.approx(5 - 0.05 * steps, abs=1e-9), bounds.BELIEF_OPTIMAL)
+    signposts = bounds_of(make_world("POMDP/CarFlag-v0"), BUDGET)
+    assert signposts.lower == signposts.upper == bounds.exact_level(1.0, 1.0, bounds.EXACT)
 
 
 def test_the_value_of_tiger():
-    found = tabular.solve(tabular.Model.of(TIGER), gap=0.01)
+    found = tabular.bound_value(tabular.Model.of(TIGER), gap=0.01)
     assert found.lower <= 19.3714 + 1e-4 and found.upper >= 19.3713 - 1e-4
     assert 0 <= found.upper - found.lower <= 0.01
 
@@ -91,22 +91,22 @@ def test_the_value_of_tiger():
 def test_heaven_hell_takes_fifteen_steps():
     world = make_world("POMDP/HeavenHell-v0")
     described = tabular.Model.of(world.tables)
-    found = tabular.solve(described, gap=1e-6)
+    found = tabular.bound_value(described, gap=1e-6)
     assert found.lower == pytest.approx(0.99**14) and found.upper == pytest.approx(0.99**14)
     player = tabular.belief_player(described, found)
-    outcomes = players.play(world, player, 50, 0)
+    outcomes = players.play_episodes(world, player, 50, 0)
     assert outcomes.success.all() and (outcomes.lengths == 15).all() and (outcomes.returns == 1.0).all()
-    assert search.every_start(world, search.solve(search.explore(world), 250)).success.all()
+    assert search.plan_outcomes(world, search.find_plan(search.explore_states(world), 250)).success.all()
 
 
 @pytest.mark.long
 def test_the_bounds_of_hallway_enclose_what_its_policy_gets():
     world = make_world("POMDP/Hallway-v0")
     described = tabular.Model.of(world.tables)
-    found = tabular.solve(described, gap=0.01, size=700)
-    outcomes = players.play(world, tabular.belief_player(described, found), 1_000, 0)
+    found = tabular.bound_value(described, gap=0.01, size=700)
+    outcomes = players.play_episodes(world, tabular.belief_player(described, found), 1_000, 0)
     # The goal is reached one step before the end, and pays in that step.
-    paid = players.measure(torch.where(outcomes.success, 0.95 ** (outcomes.lengths - 2).double(), 0.0))
+    paid = players.mean_with_error(torch.where(outcomes.success, 0.95 ** (outcomes.lengths - 2).double(), 0.0))
     assert found.lower - 4 * paid.error < paid.mean < found.upper + 4 * paid.error
     assert found.upper - found.lower < 0.1 and outcomes.success.double().mean() > 0.97
     assert tabular.full_state(described, 250) >= float(outcomes.returns.mean())
@@ -133,19 +133,19 @@ def file_world(tmp_path, text, head=HEAD, **kwargs):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 250])
 def test_a_plan_knows_how_many_steps_are_left(tmp_path, limit):
-    found = best(file_world(tmp_path, CASH, time_limit=limit), BUDGET)
+    found = bounds_of(file_world(tmp_path, CASH, time_limit=limit), BUDGET)
     assert found.lower.returns.mean == found.upper.returns.mean == limit - 1 + 10
 
 
 @pytest.mark.parametrize(("limit", "discount"), [(2, 0.9), (3, 0.9), (4, 0.9), (250, 0.9), (250, 1.0)])
 def test_a_plan_goes_the_whole_way_where_steps_cost(tmp_path, limit, discount):
     head = HEAD.replace("0.9", str(discount))
-    found = best(file_world(tmp_path, WAY, head, time_limit=limit), BUDGET)
+    found = bounds_of(file_world(tmp_path, WAY, head, time_limit=limit), BUDGET)
     assert found.lower.returns.mean == found.upper.returns.mean == -min(limit, 3)
 
 
 def test_the_most_paying_plan_bounds_no_success(tmp_path):
-    found = best(file_world(tmp_path, GAMBLE), BUDGET)
+    found = bounds_of(file_world(tmp_path, GAMBLE), BUDGET)
     assert (found.lower.success.mean, found.lower.returns.mean) == (0.5, 4.5)
     assert (found.upper.success.mean, found.upper.returns.mean) == (1.0, 4.5)
     assert found.upper.kind == "return belief-optimal, success at most 1"
@@ -156,13 +156,13 @@ def test_chances_that_a_file_rounds_are_no_deaths(tmp_path):
     described = tabular.Model.of(thirds.tables)
     assert tabular.full_state(described, 250) == pytest.approx(250, abs=1e-9)
     assert np.allclose(tabular.blind(described), 10, atol=1e-9, rtol=0)
-    found = best(thirds, BUDGET)
+    found = bounds_of(thirds, BUDGET)
     assert found.lower.returns.mean <= found.upper.returns.mean + 1e-9
 
 
 def test_a_success_of_another_rule_is_refused(tmp_path):
     choosy = file_world(tmp_path, GAMBLE)
-    graph = search.explore(choosy)
+    graph = search.explore_states(choosy)
     assert (graph.verdict == search.PAID).all() and graph.follower.max() == -1
     plain = choosy.step
 
@@ -171,12 +171,12 @@ def test_a_success_of_another_rule_is_refused(tmp_path):
         return after, observation, reward, terminated, terminated & (after.returns > 2.0)
 
     choosy.step = step
-    assert "depends on the return, but not on its sign" in told(search.explore, choosy)
+    assert "depends on the return, but not on its sign" in told(search.explore_states, choosy)
 
 
 def test_seeing_the_state_is_never_worse_than_standing_still():
     for limit in (1, 8, 500):
-        found = best(make_world("Gridverse/Memory-FourRooms-7x7-v0", time_limit=limit), BUDGET)
+        found = bounds_of(make_world("Gridverse/Memory-FourRooms-7x7-v0", time_limit=limit), BUDGET)
         assert found.upper.returns.mean >= -0.05 * limit - 1e-9
 
 
@@ -191,16 +191,19 @@ def test_what_cannot_be_bounded_is_refused():
     endless, rooms = replace(TIGER, discount=1.0), make_world("Gridverse/Yaml-v0", path="memory_four_rooms.7x7")
     for refused, words in (
         (lambda: tabular.Model.of(endless), "discount above 0 and below 1, not 1.0"),
-        (lambda: search.explore(make_world("POMDP/CarFlag-v0")), "CarFlag is not deterministic with a list of initial"),
-        (lambda: best(rooms, BUDGET), "No player is known for such rooms"),
-        (lambda: search.explore(Timed()), "What happens in Timed depends on the step"),
+        (
+            lambda: search.explore_states(make_world("POMDP/CarFlag-v0")),
+            "CarFlag is not deterministic with a list of initial",
+        ),
+        (lambda: bounds_of(rooms, BUDGET), "No player is known for such rooms"),
+        (lambda: search.explore_states(Timed()), "What happens in Timed depends on the step"),
     ):
         assert words in told(refused)
 
 
 def test_the_full_state_player_takes_the_shortest_way():
     outcomes = players.way_out(make_world("Gridverse/Memory-FourRooms-13x13-v0"), 3_000, 0)
-    lengths = players.measure(outcomes.lengths[outcomes.success])
+    lengths = players.mean_with_error(outcomes.lengths[outcomes.success])
     assert abs(lengths.mean - 9.0) < 0.05 + 4 * lengths.error  # the originals' mean, to one decimal
     small = players.way_out(make_world("Gridverse/Memory-FourRooms-7x7-v0"), 4_000, 0)
     assert apart(float((~small.success).double().mean()), 4_000, 0.0146, 10_000) < 4  # resets nobody can win

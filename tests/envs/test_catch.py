@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from world_keywords import uniforms
 
 from envs.baselines import players
-from envs.baselines.bounds import Budget, best
-from envs.baselines.players import play, random_player
+from envs.baselines.bounds import Budget, bounds_of
+from envs.baselines.players import play_episodes, random_player
 from envs.registry import make_world
 from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
 
@@ -88,9 +88,9 @@ def test_columns_are_uniform():
 @pytest.mark.parametrize(("grid", "blink"), [(8, 4), (5, 99), (3, 1), (16, 15)])
 def test_who_remembers_catches_every_ball(grid, blink):
     world = BlinkingCatch(32, grid, 4, blink)
-    outcomes = play(world, players.catcher(world), 300, 0)
+    outcomes = play_episodes(world, players.catcher(world), 300, 0)
     assert outcomes.success.all() and (outcomes.returns == 4).all() and (outcomes.lengths == 4 * (grid - 1)).all()
-    assert best(world, Budget(50, 0, 0.0, 0)).lower.returns.mean == 4
+    assert bounds_of(world, Budget(50, 0, 0.0, 0)).lower.returns.mean == 4
 
 
 def test_players_are_worth_what_the_docstring_says():
@@ -103,7 +103,7 @@ def test_players_are_worth_what_the_docstring_says():
     following = by_rule(world, Rule(np.zeros(8, np.int64), towards, 0.0))
     players_of = {-7.5: random_player(3, 1), rule.bound: by_rule(world, rule), 1.79: following}
     for worth, player in players_of.items():
-        returns = play(world, player, 4_000, 2).returns
+        returns = play_episodes(world, player, 4_000, 2).returns
         assert float(returns.mean()) == pytest.approx(worth, abs=4 * float(returns.std()) / 4_000**0.5)
 
 

@@ -14,8 +14,8 @@ from run_folders import told
 
 from envs.checked import Checked
 from envs.errors import one_line_errors
-from envs.fleet import make_fleet
-from envs.gymnasium import GymnasiumFleet
+from envs.gymnasium import GymnasiumVector
+from envs.vector import make_vector
 
 STILL = torch.zeros(2, dtype=torch.int64)
 GREY, CUE = spaces.Box(0, 255, (2, 3, 1), np.uint8), spaces.Box(0, 1, (2, 3, 1), np.uint8)
@@ -27,14 +27,14 @@ class Unspeakable:
         return "\x1b[31mred\nmore"
 
 
-def fleet_of(longest=None, **parts):
-    return GymnasiumFleet(lambda: Odd(**parts), 2, seed=0, longest=longest)
+def vector_of(max_steps=None, **parts):
+    return GymnasiumVector(lambda: Odd(**parts), 2, seed=0, max_steps=max_steps)
 
 
 def stepped(**parts):
-    fleet = fleet_of(**parts)
-    fleet.reset()
-    return fleet.step(STILL)
+    vector = vector_of(**parts)
+    vector.reset()
+    return vector.step(STILL)
 
 
 def after(observation=0, reward=0.0, terminated=False, truncated=False, info=None):
@@ -79,7 +79,7 @@ def test_a_value_that_means_the_same_is_read(result):
 
 @pytest.mark.parametrize("first", [None, 0, (0,), (0, None), (None, {}), [0, {}], (5, {}), (0, {}, {})])
 def test_a_wrong_value_of_a_reset_is_one_sentence(first):
-    said = told(fleet_of(first=first).reset)
+    said = told(vector_of(first=first).reset)
     assert "Odd" in said and "reset" in said
 
 
@@ -91,11 +91,11 @@ def test_a_wrong_value_of_a_reset_is_one_sentence(first):
 def test_a_function_of_another_signature_or_number_of_values_is_one_sentence(functions):
     limit = functions.pop("limit", None)
     kind = type("Old", (Odd,), functions)
-    fleet = GymnasiumFleet((lambda: TimeLimit(kind(), limit)) if limit else kind, 2, 0)
+    vector = GymnasiumVector((lambda: TimeLimit(kind(), limit)) if limit else kind, 2, 0)
 
     def played():
-        fleet.reset()
-        fleet.step(STILL)
+        vector.reset()
+        vector.step(STILL)
 
     said = told(played)
     assert "Old" in said and ("reset" in said or "step" in said)
@@ -111,7 +111,7 @@ def test_a_function_of_another_signature_or_number_of_values_is_one_sentence(fun
 ])  # fmt: skip
 def test_a_cast_that_loses_nothing_is_made(space, given, kept):
     step = stepped(space=space, first=(given, {}), after=after(given))
-    assert (step.observation == kept).all() and step.observation.numpy().dtype == fleet_of(
+    assert (step.observation == kept).all() and step.observation.numpy().dtype == vector_of(
         space=space
     ).observation_space.dtype
 
@@ -124,20 +124,20 @@ def test_a_cast_that_loses_nothing_is_made(space, given, kept):
     (VECTOR, np.full(3, 1e300)), (spaces.MultiBinary(3), np.ones(3)), (spaces.MultiDiscrete([2, 3]), [1, 3]),
 ])  # fmt: skip
 def test_an_observation_that_is_not_of_its_space_is_refused(space, given):
-    assert "Odd" in told(fleet_of(space=space, first=(given, {})).reset)
+    assert "Odd" in told(vector_of(space=space, first=(given, {})).reset)
 
 
 def test_episodes_that_nothing_ends_are_cut_where_a_limit_is_asked_for(capsys):
-    fleet = fleet_of(longest=3)
-    fleet.reset()
-    assert [fleet.step(STILL).truncated.tolist() for _ in range(4)] == [
+    vector = vector_of(max_steps=3)
+    vector.reset()
+    assert [vector.step(STILL).truncated.tolist() for _ in range(4)] == [
         [False] * 2,
         [False] * 2,
         [True] * 2,
         [False] * 2,
     ]
     assert "--time-limit" in capsys.readouterr().err
-    limited = GymnasiumFleet(lambda: gymnasium.make("CartPole-v1", max_episode_steps=5), 2, 0, longest=3)
+    limited = GymnasiumVector(lambda: gymnasium.make("CartPole-v1", max_episode_steps=5), 2, 0, max_steps=3)
     limited.reset()
     assert not any(limited.step(STILL).truncated.any() for _ in range(3))
 
@@ -197,10 +197,10 @@ def test_global_generators_are_lent_seeded_named_and_given_back(name, capsys):
         def make():
             return kind(lambda env: (draw(), {}), lambda env: after(draw(), terminated=True), space)
 
-        fleet = GymnasiumFleet(make, 2, seed)
-        seen = [fleet.reset(), *(fleet.step(STILL).observation for _ in range(60))]
-        saved, last = fleet.state_dict(), fleet.step(STILL).observation
-        again = GymnasiumFleet(make, 2, 77)
+        vector = GymnasiumVector(make, 2, seed)
+        seen = [vector.reset(), *(vector.step(STILL).observation for _ in range(60))]
+        saved, last = vector.state_dict(), vector.step(STILL).observation
+        again = GymnasiumVector(make, 2, 77)
         again.load_state_dict(saved)
         assert torch.equal(again.step(STILL).observation, last)
         return torch.stack(seen)
@@ -218,8 +218,8 @@ def test_a_wrapper_that_draws_globally_is_watched_though_its_environment_draws_b
     calm = {"first": (zeros, {}), "after": after(zeros), "space": VECTOR}
 
     def rolled(make):
-        fleet = GymnasiumFleet(make, 2, 1)
-        return torch.stack([fleet.reset(), *(fleet.step(STILL).observation for _ in range(40))])
+        vector = GymnasiumVector(make, 2, 1)
+        return torch.stack([vector.reset(), *(vector.step(STILL).observation for _ in range(40))])
 
     rolled(lambda: TransformObservation(kind(**calm), np.copy, VECTOR))
     before = np.random.get_state()[1].copy()
@@ -234,13 +234,13 @@ def test_a_wrapper_that_draws_globally_is_watched_though_its_environment_draws_b
 def test_a_seed_that_changes_nothing_is_found():
     own = np.random.default_rng()
     space = spaces.Box(0, 1, (2,), np.float64)
-    assert fleet_of(
+    assert vector_of(
         first=lambda env: (own.random(2), {}), after=lambda env: after(own.random(2)), space=space
     ).ignores_seed()
-    late = fleet_of(first=(np.zeros(2), {}), after=lambda env: after(own.random(2)), space=space)
+    late = vector_of(first=(np.zeros(2), {}), after=lambda env: after(own.random(2)), space=space)
     assert late.ignores_seed()
     for id in ("CartPole-v1", "FrozenLake-v1", "Acrobot-v1"):
-        assert not make_fleet(id, 2, 0).ignores_seed()
+        assert not make_vector(id, 2, 0).ignores_seed()
 
 
 @pytest.mark.parametrize("wrapper", [NormalizeObservation, NormalizeReward])
@@ -254,10 +254,10 @@ def test_wrappers_that_keep_statistics_are_named(wrapper, capsys):
 
 def test_a_mask_of_actions_is_named_once(capsys):
     kind = type("Masked", (Odd,), {})
-    fleet = GymnasiumFleet(lambda: kind(after=after(info={"action_mask": np.ones(2)})), 2, 0)
-    fleet.reset()
+    vector = GymnasiumVector(lambda: kind(after=after(info={"action_mask": np.ones(2)})), 2, 0)
+    vector.reset()
     for _ in range(3):
-        fleet.step(STILL)
+        vector.step(STILL)
     assert capsys.readouterr().err.count("action_mask") == 1
 
 
@@ -273,11 +273,11 @@ def test_a_script_keeps_the_traceback_of_an_error_inside_an_environment(error):
 @pytest.mark.parametrize("picture", ["text", [1, 2], np.zeros((2, 2)), np.zeros((2, 2, 4)), 3])
 def test_a_picture_that_is_none_is_one_sentence(picture):
     kind = type("Drawn", (Odd,), {"render_mode": "rgb_array", "render": lambda self: picture})
-    fleet = GymnasiumFleet(kind, 1, 0)
-    fleet.reset()
-    assert "Drawn" in told(fleet.frame, 0)
+    vector = GymnasiumVector(kind, 1, 0)
+    vector.reset()
+    assert "Drawn" in told(vector.frame, 0)
 
 
 @pytest.mark.parametrize("made", [None, object(), gymnasium.Env(), type("Half", (Odd,), {"action_space": 3})()])
 def test_what_is_no_environment_with_spaces_is_one_sentence(made):
-    told(GymnasiumFleet, lambda: made, 1, 0)
+    told(GymnasiumVector, lambda: made, 1, 0)

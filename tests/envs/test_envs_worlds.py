@@ -7,10 +7,10 @@ import pytest
 import torch
 from world_keywords import IDS, build, check_same, play, same, uniforms
 
-from envs.fleet import advance, advance_finished
 from envs.gymnasium import Engine
 from envs.registry import make_world
-from envs.worlds.memory_cards import MOST_TABLED, MemoryCards
+from envs.vector import advance, advance_finished
+from envs.worlds.memory_cards import MAX_TABLED_PAIRS, MemoryCards
 
 
 def slice_state(state, row):
@@ -102,7 +102,7 @@ def test_cpu_and_cuda_agree(id):
     check_same([play(world, 64, 60, device=world.device) for world in worlds])
 
 
-@pytest.mark.parametrize("pairs", [2, MOST_TABLED + 1])
+@pytest.mark.parametrize("pairs", [2, MAX_TABLED_PAIRS + 1])
 def test_turn_up_skips_removed_cards(pairs):
     world = MemoryCards(pairs)
     removed = torch.full((4,), int(world.all_removed) - 0b1010)

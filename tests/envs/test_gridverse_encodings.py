@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from envs.gridverse import objects
-from envs.gridverse.encodings import ENCODINGS, encode
+from envs.gridverse.encodings import ENCODINGS, encoding_of
 from envs.gridverse.objects import BLUE, CLOSED, LOCKED, OPEN, PHANTOM, RED, YELLOW, pack
 from envs.gridverse.tasks import KEYDOOR, MEMORY
 
@@ -40,7 +40,7 @@ def test_numbers_and_sizes(declared, code, default, no_overlap, compact, summed)
     expected = {"default": default, "no-overlap": no_overlap, "compact": compact, "summed": (summed,)}
     assert set(expected) == set(ENCODINGS)
     for name, numbers in expected.items():
-        encoding = encode(name, declared, torch.device("cpu"))
+        encoding = encoding_of(name, declared, torch.device("cpu"))
         assert tuple(encoding.numbers[code].tolist()) == numbers, name
         assert encoding.sizes == SIZES[name][declared is KEYDOOR]
         assert all(number < size for number, size in zip(numbers, encoding.sizes, strict=True)), name
@@ -48,7 +48,7 @@ def test_numbers_and_sizes(declared, code, default, no_overlap, compact, summed)
 
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_a_floor_on_a_phantom_line_looks_like_a_wall_and_nothing_else_does(name):
-    numbers = encode(name, MEMORY, torch.device("cpu")).numbers
+    numbers = encoding_of(name, MEMORY, torch.device("cpu")).numbers
     assert torch.equal(numbers[PHANTOM | pack(objects.FLOOR)], numbers[pack(objects.WALL)])
     for code in (pack(objects.WALL), pack(objects.EXIT, colour=RED), pack(objects.BEACON, colour=BLUE)):
         assert torch.equal(numbers[PHANTOM | code], numbers[code])
@@ -56,7 +56,7 @@ def test_a_floor_on_a_phantom_line_looks_like_a_wall_and_nothing_else_does(name)
 
 
 def test_a_box_shows_nothing_of_its_contents():
-    numbers = encode("default", MEMORY, torch.device("cpu")).numbers
+    numbers = encoding_of("default", MEMORY, torch.device("cpu")).numbers
     assert numbers[[pack(objects.BOX), pack(objects.BOX) | 5, pack(objects.BOX) | 31]].tolist() == [[8, 0, 0]] * 3
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from envs.core import where
+from envs.core import where_state
 from envs.gridverse.objects import EAST, NORTH, SOUTH, WEST, colours, kinds, statuses
 from envs.gridverse.yaml.schema import KINDS
 from envs.gridverse.yaml.world import locate, stock_files
@@ -104,4 +104,4 @@ def test_both_engines_take_the_same_steps(name):
             assert theirs.step(int(action[row])) == (reward[row].item(), terminated[row].item())
             assert all(map(np.array_equal, snapshot(world, after, row), theirs.snapshot()))
             assert np.array_equal(theirs.observe(), observation[row].numpy())
-        state = where(terminated, state, after)
+        state = where_state(terminated, state, after)

@@ -7,10 +7,10 @@ import torch
 from world_keywords import uniforms
 
 from envs import WORLDS
-from envs.fleet import advance
 from envs.gridverse.objects import CLOSED, DOOR, FLOOR, KEY, LOCKED, OPEN, YELLOW, kinds, pack
 from envs.gridverse.rules import ACTUATE
 from envs.registry import make_world
+from envs.vector import advance
 
 IDS = [id for id, entry in sorted(WORLDS.items()) if entry.entry.startswith("envs.gridverse.tasks:")]
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from world_keywords import uniforms
 
 from envs.baselines.players import walk
-from envs.core import where
+from envs.core import where_state
 from envs.gridverse import objects
 from envs.gridverse.objects import Scene, Transition, blocks_movement, kinds, pack
 from envs.gridverse.rules import ACTUATE, FORWARD, LEFT_TURN, at
 from envs.gridverse.world import scene_of
-from envs.gridverse.yaml.parts import Teleport, WalkingDistance, pick, pick_distinct
+from envs.gridverse.yaml.parts import Teleport, WalkingDistance, pick_allowed, pick_distinct
 from envs.gridverse.yaml.world import ENDINGS, RESETS, REWARDS, RULES, Ground, stock_files
 from envs.registry import make_world
 
@@ -95,7 +95,7 @@ def test_what_every_step_keeps(name, seed):
         assert (terminated | (kinds(at(after.cells, after.position)) != objects.EXIT)).all()
         assert world.observation_space.contains(observation[0].numpy())
         assert reward.dtype == torch.float64 and (reward.abs() < 9).all()
-        before = where(terminated, before, after)
+        before = where_state(terminated, before, after)
 
 
 @pytest.mark.parametrize(("lines", "found"), [
@@ -161,11 +161,11 @@ def interior(height, width):
 
 def test_picks_are_uniform_over_what_is_allowed():
     allowed = torch.tensor([[False, True, True, False, True]]).expand(COUNT, -1)
-    check(pick(allowed, uniforms(COUNT, 1)[:, 0]).tolist(), [1, 2, 4])
+    check(pick_allowed(allowed, uniforms(COUNT, 1)[:, 0]).tolist(), [1, 2, 4])
     check(map(tuple, pick_distinct(allowed, uniforms(COUNT, 2)).tolist()), itertools.permutations([1, 2, 4], 2))
     highest = torch.tensor([np.nextafter(1.0, 0.0)], dtype=torch.float64)
-    assert pick(allowed[:1], highest).tolist() == [4]
-    assert pick(torch.zeros(1, 5, dtype=torch.bool), highest).tolist() == [4]
+    assert pick_allowed(allowed[:1], highest).tolist() == [4]
+    assert pick_allowed(torch.zeros(1, 5, dtype=torch.bool), highest).tolist() == [4]
 
 
 def test_empty_has_one_state_or_all():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from world_keywords import check_same, play, same, uniforms
 
-from envs.gridverse.layouts import lines
+from envs.gridverse.layouts import inner_lines
 from envs.registry import make_world
 
 TWINS = {  # hallucinated: its control twin
@@ -46,12 +46,12 @@ def test_a_registered_world_is_its_twin_with_a_plan(id):
 
 def test_lines_stand_where_the_walls_of_real_rooms_stand():
     for size, rooms, cuts in ((13, 5, [2, 4, 7, 9]), (13, 4, [3, 6, 9]), (13, 3, [4, 8]), (21, 4, [5, 10, 15])):
-        marked = lines(size, size, (rooms, rooms))
+        marked = inner_lines(size, size, (rooms, rooms))
         y, x = torch.arange(size)[:, None], torch.arange(size)
         inside = (y > 0) & (y < size - 1) & (x > 0) & (x < size - 1)
         on = torch.isin(y, torch.tensor(cuts)) | torch.isin(x, torch.tensor(cuts))
         assert torch.equal(marked, inside & on)
-    assert lines(9, 13, (2, 3)).nonzero().unique().numel() > 2  # plans need not be square
+    assert inner_lines(9, 13, (2, 3)).nonzero().unique().numel() > 2  # plans need not be square
 
 
 def test_pictures_tell_phantom_walls_from_walls():

@@ -13,9 +13,9 @@ from run_folders import told
 from torch import Tensor
 
 from envs.baselines.players import finish
-from envs.baselines.search import explore
+from envs.baselines.search import explore_states
 from envs.core import State, World
-from envs.memoryless import BINS, Args, ExactGame, SampledGame, as_policy, identifier, main, make_game, search
+from envs.memoryless import BINS, Args, ExactGame, SampledGame, as_policy, identifier, main, make_game, search_measures
 from envs.registry import make_world
 from envs.tables import read_tables
 
@@ -84,13 +84,13 @@ def test_a_cue_that_is_gone_is_lost_on_a_table(seen, best):
     world = Cue(seen)
     game = make_game(world, 50, 0, 500)
     assert isinstance(game, ExactGame) and game.exact and game.observations == (2 if seen else 3)
-    row = search(game, ARGS)[SUCCESS]
+    row = search_measures(game, ARGS)[SUCCESS]
     assert row["table_success"] == row["table_return"] == best and row["reached"] == 4
     assert row["stochastic_success"] == row["stochastic_return"] == pytest.approx(best, abs=0.02)
 
 
 def test_chances_can_be_worth_more_than_the_best_action_and_playing_agrees_with_following():
-    row = search(make_game(Driver(10), 1, 0, 1), ARGS)[RETURN]
+    row = search_measures(make_game(Driver(10), 1, 0, 1), ARGS)[RETURN]
     assert (row["table_success"], row["table_return"]) == (0, 1)
     assert row["stochastic_return"] == pytest.approx(4 / 3, abs=1e-3)
     world = Driver(10)
@@ -129,7 +129,7 @@ def test_a_success_that_depends_on_the_way_there_is_that_of_every_way():
 @pytest.mark.parametrize("limit", [37, 500])
 def test_tables_win_where_the_world_says_so(limit):
     world = make_world("Gridverse/Memory-5x5-v0", time_limit=limit)  # an exit after step 100 is no success any more
-    graph, game = explore(world), make_game(world, 1, 0, 1)
+    graph, game = explore_states(world), make_game(world, 1, 0, 1)
     tables = game.first_tables(100, torch.Generator().manual_seed(0))
     draws = world.initial_draws()
     owner = torch.arange(len(tables)).repeat_interleave(len(draws))  # each table plays from every start
@@ -165,7 +165,7 @@ def test_a_success_that_cannot_be_told_at_the_end_is_played():
 def test_the_best_rule_of_catch_is_found():
     world = make_world("Pixel/BlinkingCatch-v0", grid=3, size=3, balls=2, blink=2)
     game = SampledGame(world, 200, 0, 5_000)
-    best = search(game, replace(ARGS, updates=1))[RETURN]["table_return"]
+    best = search_measures(game, replace(ARGS, updates=1))[RETURN]["table_return"]
     assert best == pytest.approx(memoryless(world).bound, abs=0.15)
 
 
@@ -216,7 +216,7 @@ def test_the_script_keeps_other_worlds(tmp_path, capsys):
 
 
 def test_wrong_input_is_one_sentence_before_the_search(tmp_path, monkeypatch):
-    monkeypatch.setattr("envs.memoryless.compute", lambda *_: pytest.fail("the search came first"))
+    monkeypatch.setattr("envs.memoryless.search_environment", lambda *_: pytest.fail("the search came first"))
     (tmp_path / "file").write_text("mine")
     (tmp_path / "memoryless.json").write_text('{"mine": 1}')
     for flags, words in (

@@ -10,24 +10,24 @@ from world_keywords import IDS, build
 
 from envs import spaces
 from envs.core import StateObserved
-from envs.fleet import TensorFleet
 from envs.gridverse.encodings import FullState
 from envs.gridverse.objects import BOX, EAST, HIDDEN, KEY, NORTH, SOUTH, WEST, YELLOW, Scene, pack
 from envs.registry import make_world
+from envs.vector import TensorVector
 
 COUNTERS = ("observation", "steps", "returns", "shown")
 
 
 def walk(id, steps=40, rows=8, **kwargs):
-    """Fleets of a world and of its state-observed twin, and the same random actions in both: states and Steps."""
+    """Vectors of a world and of its state-observed twin, and the same random actions in both: states and Steps."""
     worlds = [build(id, time_limit=15, observe=observe, **kwargs) for observe in ("observation", "state")]
-    fleets = [TensorFleet(world, rows, 3) for world in worlds]
+    vectors = [TensorVector(world, rows, 3) for world in worlds]
     generator = torch.Generator().manual_seed(0)
-    for fleet in fleets:
-        fleet.reset()
+    for vector in vectors:
+        vector.reset()
     for _ in range(steps):
-        action = torch.randint(fleets[0].num_actions, (rows,), generator=generator)
-        yield fleets, [fleet.step(action) for fleet in fleets]
+        action = torch.randint(vectors[0].num_actions, (rows,), generator=generator)
+        yield vectors, [vector.step(action) for vector in vectors]
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -42,7 +42,7 @@ def test_only_the_observation_differs(id):
         assert all(twin.observation_space.contains(spaces.row(shaped, row)) for row in range(8))
     assert plain.world.text(plain.state, 1) == twin.world.text(twin.state, 1)
     np.testing.assert_array_equal(plain.frame(1), twin.frame(1))
-    initial = [fleet.world.initial_draws() for fleet in (plain, twin)]
+    initial = [vector.world.initial_draws() for vector in (plain, twin)]
     assert initial == [None, None] or torch.equal(*initial)
 
 

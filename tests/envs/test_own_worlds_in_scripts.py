@@ -10,7 +10,7 @@ import pytest
 from run_folders import told
 from world_keywords import DATA
 
-from envs.baselines import bounds, known
+from envs.baselines import bounds, reference
 from envs.baselines.__main__ import main as baselines
 from envs.cli import keywords
 from envs.memoryless import main as memoryless
@@ -71,7 +71,9 @@ def test_a_wrong_world_is_refused_before_the_work(plugin, tmp_path, monkeypatch)
     monkeypatch.setattr(own_worlds, "Cue", own_worlds.FourValues)
     words = "FourValues.step must return five values"
     assert words in told(memoryless, ["--env", ID, "--plugin", plugin, "--write", str(tmp_path)])
-    monkeypatch.setattr("envs.baselines.__main__.compute", lambda *_: pytest.fail("the computation came first"))
+    monkeypatch.setattr(
+        "envs.baselines.__main__.compute_reference", lambda *_: pytest.fail("the computation came first")
+    )
     assert words in told(baselines, ["--env", "POMDP/CarFlag-v0", "--env", ID, "--plugin", plugin, *few(tmp_path)])
 
 
@@ -92,16 +94,16 @@ def test_a_world_without_a_player_keeps_its_random_row_and_those_behind_it(plugi
     row = next(line for line in page.splitlines() if line.startswith(f"| {ID} | 0."))
     assert row.split(" | ")[2] == row.split(" | ")[4] == "-"
     assert f"{ID},10," in sheet and "measured,,,,,,,,,,,,," in sheet
-    read = known.read(tmp_path / "baselines.json")
+    read = reference.read_references(tmp_path / "baselines.json")
     assert not read[ID].bounded and read[ID].words == f"random {read[ID].random.success.mean:.2f}"
-    assert known.as_json(read) == (tmp_path / "baselines.json").read_text()
-    half = {name: value for name, value in known.plain(read["POMDP/CarFlag-v0"]).items() if name != "upper"}
+    assert reference.references_json(read) == (tmp_path / "baselines.json").read_text()
+    half = {name: value for name, value in reference.to_record(read["POMDP/CarFlag-v0"]).items() if name != "upper"}
     with pytest.raises(TypeError, match="upper"):  # a row that has lost one bound is a damaged one
-        known.from_plain("POMDP/CarFlag-v0", half)
+        reference.from_record("POMDP/CarFlag-v0", half)
 
 
 def test_a_player_of_ones_own_is_asked_before_that_of_a_base_class(plugin, tmp_path, monkeypatch):
-    optimum = bounds.exactly(1.0, 1.0, bounds.EXACT)
+    optimum = bounds.exact_level(1.0, 1.0, bounds.EXACT)
     monkeypatch.setitem(bounds.BOUNDS, own_worlds.World, lambda world, budget: pytest.fail("the base's was asked"))
     monkeypatch.setitem(bounds.BOUNDS, own_worlds.Cue, lambda world, budget: bounds.Best(optimum, optimum))
     baselines(["--env", ID, "--plugin", plugin, *few(tmp_path)])

@@ -13,7 +13,7 @@ from world_keywords import DATA, random_model
 
 from envs.errors import UserError
 from envs.worlds import hallway, heaven_hell
-from envs.worlds.pomdp import parse, read
+from envs.worlds.pomdp import parse_pomdp, read_pomdp
 from envs.worlds.tabular import Tables
 
 FILES = sorted((DATA / "pomdp").glob("*.pomdp"))
@@ -33,7 +33,7 @@ def same(ours, theirs, names=True):
 
 
 def table(text, name="T"):
-    return getattr(parse(HEAD + text), name).tolist()
+    return getattr(parse_pomdp(HEAD + text), name).tolist()
 
 
 def tiger():
@@ -46,7 +46,7 @@ def tiger():
 
 
 def test_the_tiger_is_read_in_rewards_and_in_costs_and_other_forms():
-    rewards, costs, ours = (read(DATA / "pomdp" / f"tiger{form}.pomdp") for form in ("", "_costs", "_episodic"))
+    rewards, costs, ours = (read_pomdp(DATA / "pomdp" / f"tiger{form}.pomdp") for form in ("", "_costs", "_episodic"))
     assert same(rewards, tiger()) and same(costs, numbered(tiger()))
     assert ours.reset.tolist() == [[False, False], [True, True], [True, True]]  # the only difference
     assert same(replace(ours, reset=tiger().reset), tiger())
@@ -99,7 +99,7 @@ def test_forms_of_rewards():
     expected[1, :, :, 0] = -2
     expected[1, 0, 2] = 7
     assert table(BODY + text, "R") == expected.tolist()
-    costs = parse((HEAD + BODY + text).replace("reward", "cost"))
+    costs = parse_pomdp((HEAD + BODY + text).replace("reward", "cost"))
     assert costs.R.tobytes() == (0.0 - expected).tobytes()  # no -0.0
 
 
@@ -107,7 +107,7 @@ def test_forms_of_rewards():
     "text", ["R: x : * : * : * 1", "R: x : a : * : * 1", "R: * : * : b : * 1", "R: * : * : * : q 1"]
 )
 def test_rewards_take_memory_only_for_what_they_depend_on(text):
-    ours = parse(HEAD + BODY + text).R
+    ours = parse_pomdp(HEAD + BODY + text).R
     assert ours.shape == (2, 3, 3, 2) and ours.max() == 1
     assert [stride == 0 for stride in ours.strides[2:]] == [": b" not in text, ": q" not in text]
 
@@ -124,13 +124,13 @@ def test_rewards_take_memory_only_for_what_they_depend_on(text):
 ])  # fmt: skip
 def test_forms_of_start(text, expected):
     assert table(text + "\n" + BODY, "start") == expected
-    assert parse(text + "\n" + HEAD + BODY).start.tolist() == expected  # its place does not matter
+    assert parse_pomdp(text + "\n" + HEAD + BODY).start.tolist() == expected  # its place does not matter
     one = "discount: 1 values: reward states: only actions: 1 observations: 1 T: 0 identity O: 0 uniform start: "
-    assert all(parse(one + start).start.tolist() == [1] for start in ("0", "1", "1.0", "only"))
+    assert all(parse_pomdp(one + start).start.tolist() == [1] for start in ("0", "1", "1.0", "only"))
 
 
 def test_resets():
-    ours = parse(HEAD + "start: 0.2 0.3 0.5\n" + BODY + "T: x : a reset T: * : c reset T: y : c 1 0 0")
+    ours = parse_pomdp(HEAD + "start: 0.2 0.3 0.5\n" + BODY + "T: x : a reset T: * : c reset T: y : c 1 0 0")
     assert ours.reset.tolist() == [[True, False, True], [False, False, False]]
     assert ours.T[0, 0].tolist() == ours.T[0, 2].tolist() == [0.2, 0.3, 0.5]
     assert ours.T[1, 2].tolist() == [1, 0, 0]  # a later entry takes the reset back
@@ -138,13 +138,13 @@ def test_resets():
 
 def test_the_preamble_may_stand_in_any_order():
     parts = re.sub(" (values|states|actions|observations)", r"\n\1", HEAD).strip().split("\n")
-    assert same(parse("\n".join([*reversed(parts), BODY])), parse(HEAD + BODY))
+    assert same(parse_pomdp("\n".join([*reversed(parts), BODY])), parse_pomdp(HEAD + BODY))
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_line_ends_of_all_systems(tmp_path, newline):
     (tmp_path / "model.pomdp").write_bytes(b"\xef\xbb\xbf" + TIGER.replace("\n", newline).encode())
-    assert same(read(tmp_path / "model.pomdp"), tiger())
+    assert same(read_pomdp(tmp_path / "model.pomdp"), tiger())
 
 
 @pytest.mark.parametrize(("text", "line", "said"), [
@@ -179,7 +179,7 @@ def test_line_ends_of_all_systems(tmp_path, newline):
     (TIGER.replace("R: listen", "R: lisen"), 29, "'lisen', expected an action.*; did you mean 'listen'"),
 ])  # fmt: skip
 def test_wrong_text_is_one_sentence_with_its_place(text, line, said):
-    start, found = f"m:{line}: found {said}" if line else f"m: {said}", told(parse, text, "m")
+    start, found = f"m:{line}: found {said}" if line else f"m: {said}", told(parse_pomdp, text, "m")
     assert found.startswith(start) or re.match(start, found)
 
 
@@ -193,8 +193,8 @@ def test_what_is_no_text_is_refused(tmp_path, data, said):
     path = tmp_path / "model.pomdp"
     if data is not None:
         path.write_bytes(data)
-    assert re.search("model.pomdp" + said, told(read, path))
-    assert "found no readable file" in told(read, tmp_path)
+    assert re.search("model.pomdp" + said, told(read_pomdp, path))
+    assert "found no readable file" in told(read_pomdp, tmp_path)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -202,7 +202,7 @@ def test_a_file_cut_off_anywhere_is_a_model_or_a_sentence(path):
     text, whole = path.read_text(), 0
     for end in range(0, len(text), 7):
         try:
-            parse(text[:end], "m")
+            parse_pomdp(text[:end], "m")
             whole += 1
         except UserError as error:
             assert str(error).startswith("m:") and "\n" not in str(error)
@@ -224,12 +224,14 @@ models = st.builds(
 @settings(max_examples=150, deadline=None)
 @given(models)
 def test_a_written_model_is_read_back_to_the_last_bit(model):
-    assert same(parse(write(model)), model)
+    assert same(parse_pomdp(write(model)), model)
 
 
-@pytest.mark.parametrize("model", [hallway.tables(), heaven_hell.tables(), heaven_hell.tables(1)])
+@pytest.mark.parametrize(
+    "model", [hallway.hallway_tables(), heaven_hell.heaven_hell_tables(), heaven_hell.heaven_hell_tables(1)]
+)
 def test_our_worlds_survive_being_written(model):
     assert "A .pomdp file has no place for the state" in told(write, model)
     keyword = replace(tiger(), state_names=("reset", "b"))
     assert "no place for the state 'reset'" in told(write, keyword)
-    assert same(parse(write(numbered(model))), model, names=False)
+    assert same(parse_pomdp(write(numbered(model))), model, names=False)

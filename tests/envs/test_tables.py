@@ -10,7 +10,17 @@ import pytest
 from run_folders import told
 
 from envs.errors import UserError
-from envs.tables import Table, origin, page, publish, read_page, read_tables, remake_page, show, write_page
+from envs.tables import (
+    Table,
+    format_value,
+    origin,
+    publish,
+    read_page,
+    read_tables,
+    remake_page,
+    tables_page,
+    write_page,
+)
 
 ROWS = [{"env": "Car|Flag", "steps": 12345, "ms": 0.12345}, {"env": "Hallway", "holds": True, "bar": None}]
 TABLE = Table.from_records(ROWS, "Speed", "A note.")
@@ -21,7 +31,7 @@ TABLE = Table.from_records(ROWS, "Speed", "A note.")
     (99.94, "99.9"), (1234.5, "1,234"), (math.nan, "-"),
 ])  # fmt: skip
 def test_a_cell(value: object, shown: str) -> None:
-    assert show(value) == shown  # type: ignore[arg-type]
+    assert format_value(value) == shown  # type: ignore[arg-type]
 
 
 def test_markdown_marks_columns_of_numbers_and_escapes_bars() -> None:
@@ -66,7 +76,7 @@ def test_tables_are_read_back_by_their_titles(tmp_path: Path) -> None:
 
 
 def test_a_page_says_how_it_was_made() -> None:
-    text = page("Title", origin("envs.benchmark", ["--only", "a b"], seed=3, dirty=None), [TABLE])
+    text = tables_page("Title", origin("envs.benchmark", ["--only", "a b"], seed=3, dirty=None), [TABLE])
     head = "# Title\n\n- command: python -m envs.benchmark --only 'a b'\n- seed: 3\n\n## Speed\n\nA note.\n\n| env |"
     assert text.startswith(head)
 

@@ -13,7 +13,7 @@ from run_folders import told
 from world_keywords import DATA, random_model, uniforms
 
 from envs.registry import make_world
-from envs.worlds.tabular import UNITS, Draw, Tables, Tabular, TabularState, numbers, piece
+from envs.worlds.tabular import UNITS, Draw, Tables, Tabular, TabularState, number_names, piece
 
 CASES = [("POMDP/Hallway-v0", "hallway"), ("POMDP/HeavenHell-v0", "heavenhell_3")]
 LAST = 1.0 - 2.0**-53  # the largest uniform
@@ -119,7 +119,7 @@ def corridor(**changes):
     T = np.stack([np.eye(3), np.eye(3)[[1, 2, 0]], np.full((3, 3), 1 / 3)])
     arrays = {"T": T, "O": np.stack([np.eye(3)] * 3), "R": np.ones((3, 3, 3, 3)), "start": np.full(3, 1 / 3)}
     reset = np.arange(3)[:, None].repeat(3, 1) == 2
-    return Tables(**(arrays | changes), reset=reset, **dict.fromkeys(NAMES, numbers(3)), discount=0.9)
+    return Tables(**(arrays | changes), reset=reset, **dict.fromkeys(NAMES, number_names(3)), discount=0.9)
 
 
 NAMES = ("state_names", "action_names", "observation_names")

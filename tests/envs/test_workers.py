@@ -18,42 +18,42 @@ from world_keywords import roll, same
 
 from envs import workers as module
 from envs.errors import UserError
-from envs.fleet import make_fleet
-from envs.gymnasium import GymnasiumFleet
+from envs.gymnasium import GymnasiumVector
+from envs.vector import make_vector
 
 
 @pytest.mark.parametrize(("id", "limit"), [("CartPole-v1", 12), ("FrozenLake-v1", 9)])
 def test_steps_resets_and_saved_states_are_the_same(id, limit):
     limits = {"max_episode_steps": limit}
-    here, apart = (make_fleet(id, 5, seed=3, env_kwargs=limits, workers=workers) for workers in (None, 2))
+    here, apart = (make_vector(id, 5, seed=3, env_kwargs=limits, workers=workers) for workers in (None, 2))
     assert here.observation_space == apart.observation_space
     for _ in range(2):  # seeded, then not
         assert torch.equal(here.reset(), apart.reset())
         assert all(map(same, roll(here, 30), roll(apart, 30)))
     apart.load_state_dict(here.state_dict())
     assert all(map(same, roll(here, 10, seed=1), roll(apart, 10, seed=1)))
-    for fleet in (here, apart):
-        fleet.forget()
+    for vector in (here, apart):
+        vector.forget()
     assert torch.equal(here.reset(), apart.reset()) and here.seeds == apart.seeds
     assert here.state_dict()["observation_hash"] == apart.state_dict()["observation_hash"]
 
 
 def test_pictures_come_from_the_process_of_their_row(monkeypatch):
-    fleet = make_fleet("FrozenLake-v1", 3, 0, env_kwargs={"render_mode": "rgb_array"}, workers=2)
-    single = make_fleet("FrozenLake-v1", 3, 0, env_kwargs={"render_mode": "rgb_array"})
-    for each in (fleet, single):
+    vector = make_vector("FrozenLake-v1", 3, 0, env_kwargs={"render_mode": "rgb_array"}, workers=2)
+    single = make_vector("FrozenLake-v1", 3, 0, env_kwargs={"render_mode": "rgb_array"})
+    for each in (vector, single):
         each.reset()
         each.step(torch.tensor([0, 1, 2]))
-    assert all((fleet.frame(row) == single.frame(row)).all() for row in range(3))
-    assert "draws nothing" in told(make_fleet("FrozenLake-v1", 3, 0, workers=9).frame, 2)
+    assert all((vector.frame(row) == single.frame(row)).all() for row in range(3))
+    assert "draws nothing" in told(make_vector("FrozenLake-v1", 3, 0, workers=9).frame, 2)
     monkeypatch.setattr(FrozenLakeEnv, "render", gymnasium.Env.render)  # which one that cannot draw inherits
     assert "draws nothing" in told(single.frame, 0)
 
 
 @pytest.mark.usefixtures("own_id")
 def test_what_only_this_process_has_registered_is_known_in_the_others():
-    fleet = make_fleet("Mine/Corridor-v0", 2, 0, observation_key="image", workers=1)
-    assert fleet.reset().shape == (2, 4, 5, 3)
+    vector = make_vector("Mine/Corridor-v0", 2, 0, observation_key="image", workers=1)
+    assert vector.reset().shape == (2, 4, 5, 3)
 
 
 @pytest.fixture
@@ -68,33 +68,33 @@ def own_id():
     (1, RuntimeError, "TwoArguments: here: because"),
 ])  # fmt: skip
 def test_an_exception_is_raised_here_with_the_traceback_from_there(action, kind, words):
-    fleet = GymnasiumFleet(Failing, 2, 0, workers=2)
-    fleet.reset()
+    vector = GymnasiumVector(Failing, 2, 0, workers=2)
+    vector.reset()
     with pytest.raises(kind, match=words) as caught:
-        fleet.step(torch.tensor([3, action]))
+        vector.step(torch.tensor([3, action]))
     assert str(caught.value) == words and "in bad" in caught.value.__notes__[0]
-    fleet.step(torch.tensor([3, 3]))  # and no reply is taken for that of another request
+    vector.step(torch.tensor([3, 3]))  # and no reply is taken for that of another request
 
 
 def test_a_process_that_ends_by_itself_is_one_sentence():
-    fleet = GymnasiumFleet(Failing, 2, 0, workers=2)
-    fleet.reset()
-    assert "has ended by itself (exit code 3;" in told(fleet.step, torch.tensor([3, 2]))
-    assert "have ended; make new ones" in told(fleet.step, torch.tensor([3, 3]))
-    fleet.forget()
-    assert fleet.reset().tolist() == [[0], [0]]
+    vector = GymnasiumVector(Failing, 2, 0, workers=2)
+    vector.reset()
+    assert "has ended by itself (exit code 3;" in told(vector.step, torch.tensor([3, 2]))
+    assert "have ended; make new ones" in told(vector.step, torch.tensor([3, 3]))
+    vector.forget()
+    assert vector.reset().tolist() == [[0], [0]]
 
 
 SCRIPT = """
 import signal
 import torch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started without it
-from envs.fleet import make_fleet
-fleet = make_fleet("CartPole-v1", 4, 0, workers=2)
-fleet.reset()
-print(*(child.pid for child in fleet.rows._children), flush=True)
+from envs.vector import make_vector
+vector = make_vector("CartPole-v1", 4, 0, workers=2)
+vector.reset()
+print(*(child.pid for child in vector.rows._children), flush=True)
 while True:
-    fleet.step(torch.zeros(4, dtype=torch.int64))
+    vector.step(torch.zeros(4, dtype=torch.int64))
 """
 
 
@@ -132,11 +132,11 @@ import sys
 import torch
 sys.path.insert(0, {tests!r})
 from foreign import Odd, hang
-from envs.gymnasium import GymnasiumFleet
-fleet = GymnasiumFleet(functools.partial(Odd, after=hang), 2, 0, workers=2)
-fleet.reset()
-print(*(child.pid for child in fleet.rows._children), flush=True)
-fleet.step(torch.zeros(2, dtype=torch.int64))
+from envs.gymnasium import GymnasiumVector
+vector = GymnasiumVector(functools.partial(Odd, after=hang), 2, 0, workers=2)
+vector.reset()
+print(*(child.pid for child in vector.rows._children), flush=True)
+vector.step(torch.zeros(2, dtype=torch.int64))
 """
 
 
@@ -161,11 +161,11 @@ def test_processes_whose_environments_hang_end_with_that_which_started_them(sent
 
 def test_a_process_that_hangs_is_named_and_given_up_in_the_end(monkeypatch, capsys):
     monkeypatch.setattr(module, "PATIENCE", 0.1)
-    fleet = GymnasiumFleet(functools.partial(Odd, after=hang), 2, 0, workers=1)
-    fleet.reset()
+    vector = GymnasiumVector(functools.partial(Odd, after=hang), 2, 0, workers=1)
+    vector.reset()
     monkeypatch.setattr(module, "SLOW", 0.2)
     monkeypatch.setattr(module, "LOST", 0.4)
-    child = fleet.rows._children[0]
-    assert str(child.pid) in told(fleet.step, torch.zeros(2, dtype=torch.int64))
+    child = vector.rows._children[0]
+    assert str(child.pid) in told(vector.step, torch.zeros(2, dtype=torch.int64))
     assert str(child.pid) in capsys.readouterr().err
     assert not runs(child.pid)

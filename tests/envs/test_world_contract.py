@@ -14,9 +14,9 @@ from run_folders import told
 import envs
 from envs.checker import check_registered, probe
 from envs.core import StateObserved, World
-from envs.fleet import TensorFleet, make_fleet
 from envs.gymnasium import WorldEnv, WorldVectorEnv
 from envs.registry import WORLDS, Entry, make_world
+from envs.vector import TensorVector, make_vector
 
 ID = "Mine/Cue-v0"
 
@@ -85,7 +85,7 @@ def wrong(index, change):
 ])  # fmt: skip
 def test_a_wrong_world_is_told_what_is_wrong(kind, words):
     before = torch.get_rng_state()
-    assert words in told(TensorFleet, kind(), 5, 0)
+    assert words in told(TensorVector, kind(), 5, 0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -128,15 +128,15 @@ def plain_init(self, time_limit=10, device="cpu"):
 ])  # fmt: skip
 def test_what_is_missing_is_named(kind, words, register, monkeypatch):
     monkeypatch.setattr(own_worlds, "Mine", kind, raising=False)
-    assert words in told(make_fleet, register("own_worlds:Mine"), 2, 0)
+    assert words in told(make_vector, register("own_worlds:Mine"), 2, 0)
 
 
 def test_a_class_with_all_members_and_a_function_make_worlds(register, monkeypatch):
     monkeypatch.setattr(own_worlds, "Mine", without(), raising=False)
-    assert make_fleet(register("own_worlds:Mine"), 2, 0).reset().shape == (2, 1)
+    assert make_vector(register("own_worlds:Mine"), 2, 0).reset().shape == (2, 1)
     envs.WORLDS.pop(ID)
     monkeypatch.setattr(own_worlds, "make", lambda device: Cue(device=device), raising=False)
-    assert make_fleet(register("own_worlds:make"), 2, 0).reset().shape == (2, 1)
+    assert make_vector(register("own_worlds:make"), 2, 0).reset().shape == (2, 1)
     monkeypatch.setattr(own_worlds, "make", lambda device: 3, raising=False)
     assert "int is no world" in told(make_world, ID)
 

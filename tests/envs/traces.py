@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from world_keywords import DATA
 
-from envs.core import where
+from envs.core import where_state
 from envs.gridverse.objects import BEACON, FLOOR, PHANTOM, WALL, Scene, colours, kinds, pack, statuses
 from envs.gridverse.world import GridState
 from envs.worlds.car_flag import CarState
@@ -115,7 +115,7 @@ def replay(world, trace, begin=grid):
         index = np.where(running, start + t, stop - 1)
         after, observation, *rest = world.step(state, tensor(trace["action"][index]), draws[index])
         truncated = world.truncated(after, rest[1])
-        state = where(torch.from_numpy(running), after, state)
+        state = where_state(torch.from_numpy(running), after, state)
         values = dict(zip(("reward", "terminated", "success"), rest, strict=True))
         values |= vars(after) | {"observation": observation, "truncated": truncated}
         steps.append({k: v.numpy()[running] for k, v in values.items()} | {"index": index[running]})

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from envs import WORLDS
-from envs.fleet import advance
 from envs.registry import make_world
-from envs.worlds.tabular import Tables, numbers
+from envs.vector import advance
+from envs.worlds.tabular import Tables, number_names
 
 IDS = sorted(WORLDS)
 DATA = Path(__file__).parents[1] / "data" / "envs"
@@ -56,14 +56,14 @@ def check_same(paths):
         assert same(ours, theirs) and same(step, other)
 
 
-def actions(fleet, steps, seed=0):
+def actions(vector, steps, seed=0):
     """Random actions (steps, N)."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(fleet.num_actions, (steps, fleet.num_envs), generator=generator)
+    return torch.randint(vector.num_actions, (steps, vector.num_envs), generator=generator)
 
 
-def roll(fleet, steps, seed=0):
-    return [fleet.step(action) for action in actions(fleet, steps, seed)]
+def roll(vector, steps, seed=0):
+    return [vector.step(action) for action in actions(vector, steps, seed)]
 
 
 def random_model(seed, sizes=(4, 3, 3), resets=0.1, whole=(True, True), prefix=""):
@@ -84,7 +84,7 @@ def random_model(seed, sizes=(4, 3, 3), resets=0.1, whole=(True, True), prefix="
     shape = (actions, states, states if whole[0] else 1, observations if whole[1] else 1)
     values = np.stack([rng.normal(size=shape), rng.integers(-3, 4, shape), np.zeros(shape), -np.zeros(shape)])
     R = np.broadcast_to(rng.permuted(values)[0], (*T.shape, observations))
-    names = (tuple(f"{prefix}{number}" for number in numbers(count)) for count in sizes)
+    names = (tuple(f"{prefix}{number}" for number in number_names(count)) for count in sizes)
     state_names, action_names, observation_names = names
     O = rows(actions, states, observations)  # noqa: E741
     return Tables(T, O, R, start, reset, state_names, action_names, observation_names, float(rng.random()))

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import trainer_class
 from envs.checked import CheckedVector
-from envs.gymnasium import GymnasiumFleet
+from envs.gymnasium import GymnasiumVector
 
 ID = "Fuzz/Odd-v0"
 TINY = {
@@ -107,13 +107,13 @@ def planned(draw: random.Random, of: gymnasium.Space[Any] | None = None) -> Plan
 
 
 def carried_out(plan: Plan, folder: Path) -> None:
-    """Step a fleet of two environments, then train for two iterations; what they learn from is finite."""
+    """Step a vector of two environments, then train for two iterations; what they learn from is finite."""
     gymnasium.register(ID, lambda: Odd(plan))
     try:
-        fleet = GymnasiumFleet(lambda: Odd(plan), 2, 0)
-        seen = [fleet.reset().double()]
+        vector = GymnasiumVector(lambda: Odd(plan), 2, 0)
+        seen = [vector.reset().double()]
         for _ in range(12):
-            step = fleet.step(torch.zeros(2, dtype=torch.int64))
+            step = vector.step(torch.zeros(2, dtype=torch.int64))
             seen += [step.observation.double(), step.final_observation.double(), step.reward.double()]
         assert all(bool(each.isfinite().all()) for each in seen)
         trainer, run = trainer_class("ppo").start(TINY | {"run": str(folder / "run")})

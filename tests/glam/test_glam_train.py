@@ -58,7 +58,7 @@ def test_what_is_stored_is_what_was_played():
     assert cells["first"][:, 0].nonzero().flatten().tolist() == [0, 6, 12]  # two balls of three steps
     assert cells["terminated"][:, 0].nonzero().flatten().tolist() == [5, 11]
     assert (cells["reward"] != 0).nonzero()[:, 0].unique().tolist() == [2, 5, 8, 11]
-    assert_equal(training.observation, training.fleet.state.observation)
+    assert_equal(training.observation, training.vector.state.observation)
     assert not torch.equal(cells["frames"][0], cells["frames"][1])
 
 

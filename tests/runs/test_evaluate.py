@@ -14,7 +14,7 @@ from scipy.stats import binomtest
 from trained import CAR, CARDS, MEMORY, contents, trained
 
 from dqn_memory.actors import NetworkPolicy
-from dqn_memory.analysis.episodes import _last_drawn, _state_before, play_in, single_fleet
+from dqn_memory.analysis.episodes import _last_drawn, _state_before, play_in, single_vector
 from dqn_memory.analysis.video import MARGIN
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluate import main
@@ -23,8 +23,8 @@ from dqn_memory.network import NetworkConfig, observation_spec
 from dqn_memory.runs.settings import parse
 from envs import gymnasium as adapter
 from envs.core import Step
-from envs.fleet import TensorFleet, make_fleet
 from envs.registry import make_world
+from envs.vector import TensorVector, make_vector
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +103,13 @@ def test_drawn_actions_are_as_frequent_as_their_logits_say():
         ended = torch.ones(rows, dtype=torch.bool)
         return Step(torch.zeros(rows, 1), torch.zeros(rows, 1), *(ended,) * 4, torch.zeros(rows), torch.ones(rows))
 
-    fleet = SimpleNamespace(num_envs=rows, device="cpu", reset=lambda: torch.zeros(rows, 1), step=step)
+    vector = SimpleNamespace(num_envs=rows, device="cpu", reset=lambda: torch.zeros(rows, 1), step=step)
     actor = SimpleNamespace(
         observe=lambda *seen: None, q_values=lambda: shares.log().expand(rows, 3) + 5, device="cpu",
         network=SimpleNamespace(num_actions=3),
     )  # fmt: skip
     for draws in (torch.Generator().manual_seed(0), None):
-        play(fleet, NetworkPolicy(actor, rows, draws), 1)
+        play(vector, NetworkPolicy(actor, rows, draws), 1)
     drawn, greedy = taken
     torch.testing.assert_close(drawn.bincount(minlength=3) / rows, shares, atol=0.02, rtol=0)
     assert (greedy == 2).all()
@@ -135,7 +135,7 @@ def test_a_long_evaluation_says_how_far_it_is_and_closes_its_environments(monkey
     monkeypatch.setattr(adapter, "make_env", counted)
     config = parse(TrainConfig, ["--env", "CartPole-v1", "--width", "16", "--heads", "2", "--context", "8"])
     setup = config.eval_setup(torch.device("cpu"))
-    network = config.network.build(observation_spec(setup.fleet(1, 0)[0].observation_space), 2)
+    network = config.network.build(observation_spec(setup.vector(1, 0)[0].observation_space), 2)
     opened.clear()
     evaluate(network, setup, episodes=3, seed=1)
     assert len(opened) == 3 and closed == opened
@@ -170,22 +170,22 @@ def test_a_video_never_replaces_a_file_unasked(cards, capsys, tmp_path):
 
 def test_other_gymnasium_worlds_are_filmed_where_they_draw():
     setup = EvalSetup("FrozenLake-v1", {}, None, torch.device("cpu"))
-    fleet = single_fleet(setup, seed=0, draw=True)
-    assert fleet.rows.envs[0].render_mode == "rgb_array"
-    assert single_fleet(setup, seed=0).rows.envs[0].render_mode is None
+    vector = single_vector(setup, seed=0, draw=True)
+    assert vector.rows.envs[0].render_mode == "rgb_array"
+    assert single_vector(setup, seed=0).rows.envs[0].render_mode is None
 
 
 @pytest.mark.parametrize("env", [MEMORY, CAR, CARDS])
 def test_the_last_picture_is_the_world_after_the_last_action(env):
-    fleet = TensorFleet(make_world(env), 1, seed=4)
-    fleet.reset()
+    vector = TensorVector(make_world(env), 1, seed=4)
+    vector.reset()
     for number in range(30):
-        before, action = _state_before(fleet), torch.tensor([number % fleet.num_actions])
-        step = fleet.step(action)
-        if not bool(step.done):  # then the fleet still shows that world, and must agree
-            frame, text = _last_drawn(fleet, before, action, None)
-            np.testing.assert_array_equal(frame, fleet.frame(0))
-            assert text == fleet.world.text(fleet.state, 0)
+        before, action = _state_before(vector), torch.tensor([number % vector.num_actions])
+        step = vector.step(action)
+        if not bool(step.done):  # then the vector still shows that world, and must agree
+            frame, text = _last_drawn(vector, before, action, None)
+            np.testing.assert_array_equal(frame, vector.frame(0))
+            assert text == vector.world.text(vector.state, 0)
 
 
 WRONG = {
@@ -213,15 +213,15 @@ def test_wrong_input_is_one_line_and_changes_nothing(cards, capsys, here, name):
 def test_a_policy_is_told_where_episodes_begin_also_after_a_time_limit():
     told, still = [], torch.zeros(3, dtype=torch.int64)
     policy = SimpleNamespace(act=lambda observation, reset: told.append(reset.tolist()) or (still, None))
-    play(make_fleet(CAR, 3, 0, env_kwargs={"time_limit": 5}), policy, 2)
+    play(make_vector(CAR, 3, 0, env_kwargs={"time_limit": 5}), policy, 2)
     assert told == [[t % 5 == 0] * 3 for t in range(10)]
 
 
 def test_as_many_episodes_are_scored_as_were_asked_for(monkeypatch):
     monkeypatch.setattr("dqn_memory.evaluation.MAX_EVAL_ENVS", 4)
     setup = EvalSetup(CAR, {"time_limit": 5}, None, torch.device("cpu"))
-    fleet = setup.fleet(6, 0)[0]
+    vector = setup.vector(6, 0)[0]
     network = NetworkConfig(width=16, heads=2, context=4).build(
-        observation_spec(fleet.observation_space), fleet.num_actions
+        observation_spec(vector.observation_space), vector.num_actions
     )
-    assert fleet.num_envs == 4 and evaluate(network, setup, 6, 0).episodes == 6
+    assert vector.num_envs == 4 and evaluate(network, setup, 6, 0).episodes == 6

@@ -269,7 +269,7 @@ def test_an_eager_run_on_a_gpu_names_the_faster_engine_where_it_can_run(
 ):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     config = trainer_class(kind).configure([*KINDS[kind].flags(tmp_path), "--device", "auto", *flags.split()])
-    told = SimpleNamespace(config=config, backend=None, device=torch.device("cuda"), fleet=None)
+    told = SimpleNamespace(config=config, backend=None, device=torch.device("cuda"), vector=None)
     Trainer.announce(told)
     assert ("--engine cudagraph is" in capsys.readouterr().out) == can
     monkeypatch.undo()
@@ -363,8 +363,8 @@ def test_a_policy_decides_how_agents_act_and_what_is_filmed(tmp_path):
 def test_actions_are_not_drawn_by_the_numbers_that_draw_the_environment(whole):
     network, config, _ = load_network(whole("ppo"))
     setup = config.eval_setup(torch.device("cpu"))
-    fleet, draws = setup.fleet(2, 5)[0], setup.policy(network, 2, 5).draws
-    assert not torch.equal(fleet.generator.get_state(), draws.get_state())
+    vector, draws = setup.vector(2, 5)[0], setup.policy(network, 2, 5).draws
+    assert not torch.equal(vector.generator.get_state(), draws.get_state())
     assert not torch.equal(generator(5).get_state(), draws.get_state())
 
 
@@ -409,7 +409,7 @@ def test_what_a_checkpoint_holds_of_the_replay_is_not_cut_later(tmp_path, monkey
         patched.setattr(trainer_kind, "iterate", interrupted)
         trained("q_network", tmp_path / "run", *more)
     trainer, run = trainer_kind.start({"resume": tmp_path / "run"})
-    assert bool(trainer.fleet.log) == (most > 0)  # with 0 also a stop's checkpoint begins new episodes
+    assert bool(trainer.vector.log) == (most > 0)  # with 0 also a stop's checkpoint begins new episodes
     with run:
         trainer.train(run)
     held, saved = trainer.replay, run.load().replay

@@ -14,7 +14,7 @@ from hostile_text import ACTIVE, OWNED, STEERING, Active, hostile_study, shown, 
 from dqn_memory.study.page import HTML, PAGE, Section, write_report
 from dqn_memory.study.report import main
 from envs.markup import Markup
-from envs.tables import Table, page
+from envs.tables import Table, tables_page
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MADE = Markup("Made by `python -m dqn_memory.study.report`")
@@ -113,5 +113,5 @@ def test_links_lead_to_the_web_or_beside_the_page_alone(tmp_path: Path, link: st
 
 def test_a_page_of_tables_holds_no_tags_of_its_data(tmp_path: Path) -> None:
     for text in strings():
-        written = page(text, {"cpu": text}, [Table((text,), [(text,)], title=text, note=text)])
+        written = tables_page(text, {"cpu": text}, [Table((text,), [(text,)], title=text, note=text)])
         assert not re.search(r"<[a-zA-Z/!?]", written), text

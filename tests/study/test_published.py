@@ -11,7 +11,7 @@ from run_folders import told
 
 from dqn_memory.parameters import read_table3
 from dqn_memory.study.statistics import HUMAN, game
-from envs.baselines import known as shipped
+from envs.baselines import reference as shipped
 
 RESULTS = Path(__file__).parents[2] / "results"
 FOLDER = RESULTS / "published"

@@ -62,15 +62,15 @@ def test_the_table_holds_the_readings_between_the_lines(finished: Path) -> None:
     data = read(finished)
     rows = {(row["environment"], row["series"]): row for row in table(scores.table_section(data))}
     row = rows[MEMORY, "dgfqn"]
-    runs, lines = data.of(MEMORY, "dgfqn"), baselines.lines(MEMORY)
+    runs, lines = data.of(MEMORY, "dgfqn"), baselines.reference_of(MEMORY)
     last = [float(np.mean(run.curve.success[-10:])) for run in runs]
     assert row["last average"].startswith(f"{np.mean(last):.3f} [{min(last):.3f}, {max(last):.3f}]")
     assert row["final"].startswith(f"{np.mean([run.curve.final for run in runs]):.3f}")
     assert (row["random"], row["best"]) == (f"{lines.random.success.mean:.3f}", f"{lines.lower.success.mean:.3f}")
     reached = [next(s for s, v in zip(r.curve.steps, r.curve.success, strict=True) if v >= 0.5) for r in runs]
     assert row["steps to 0.5"] == f"{int(np.median(reached)):,}"
-    fleet = runs[0].config.eval_setup("cpu").fleet(1, 0)[0]
-    network = runs[0].config.network.build(observation_spec(fleet.observation_space), fleet.num_actions)
+    vector = runs[0].config.eval_setup("cpu").vector(1, 0)[0]
+    network = runs[0].config.network.build(observation_spec(vector.observation_space), vector.num_actions)
     assert (row["seeds"], row["parameters"]) == ("2", f"{count(network).trainable:,}")
 
 
@@ -187,7 +187,7 @@ def test_solved_is_from_when_on_the_mean_of_the_seeds_stays_high(tmp_path: Path)
         ]
         return replace(run, success=False, record=replace(run.record, metrics=lines))
 
-    best = baselines.lines(MEMORY).lower.returns.mean
+    best = baselines.reference_of(MEMORY).lower.returns.mean
     make_study(tmp_path / "study", [MEMORY, GYM], '["dtqn4", "dgfqn", "drqn"]', [1, 2], level)
     data = read(tmp_path / "study")
     for each in data, replace(data, entries=tuple(map(by_return, data.entries))):

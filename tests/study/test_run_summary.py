@@ -10,7 +10,7 @@ from dqn_memory.runs.metrics import metrics_line, read_metrics
 from dqn_memory.study.run_summary import Curve, in_steps, median_steps, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, game, world_scale
 from envs.atari import rom
-from envs.baselines.known import shipped
+from envs.baselines.reference import shipped_references
 
 
 def curve(success, final=None, every=100, trained=None):
@@ -84,12 +84,12 @@ def test_a_line_that_cannot_be_is_noticed(tmp_path, line, words):
 
 
 def test_worlds_are_scaled_between_random_and_the_best_known_player():
-    for world, lines in shipped().items():
+    for world, lines in shipped_references().items():
         scale = world_scale(world)
         assert scale(lines.random.success.mean) == 0
         assert scale(lines.lower.success.mean) == pytest.approx(1)
         assert world_scale(f"envs:{world}") == scale
-    bounded = shipped()["Gridverse/Memory-SixteenRooms-21x21-v0"]
+    bounded = shipped_references()["Gridverse/Memory-SixteenRooms-21x21-v0"]
     assert world_scale(bounded.id)(bounded.upper.success.mean) > 1  # more than any known player
     assert world_scale("POMDP/CarFlg-v0") is None
 

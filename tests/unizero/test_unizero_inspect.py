@@ -17,7 +17,7 @@ from unizero_models import actions, flags, model, simplex
 from dqn_memory.blocks import PRIORS
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.seeding import Streams
-from envs.gymnasium import GymnasiumFleet
+from envs.gymnasium import GymnasiumVector
 from world_models.evaluation import EvalEnvironments
 from world_models.unizero.acting import UniZeroAgent
 from world_models.unizero.analysis import play_trajectory, returns_to_go, window_attention
@@ -73,10 +73,10 @@ def test_predictions_are_those_of_the_direct_forward_pass(memory):
     _, steps = inspected(memory, "--seed", "3", "--no-frames")
     agent = UniZeroAgent.load(memory, torch.device("cpu"))
     net, config = agent.model, agent.config
-    fleet = EvalEnvironments.of(config, torch.device("cpu")).fleet(1, Streams.spawn(3).worlds)
-    seen, rewards = [fleet.reset()], []
+    vector = EvalEnvironments.of(config, torch.device("cpu")).vector(1, Streams.spawn(3).worlds)
+    seen, rewards = [vector.reset()], []
     for action in steps["action"]:
-        step = fleet.step(torch.tensor([action]))
+        step = vector.step(torch.tensor([action]))
         rewards.append(step.reward.item())
         seen.append(step.final_observation)
     assert rewards == pytest.approx(steps["reward"]) and bool(step.done)
@@ -201,7 +201,7 @@ def test_worlds_without_pictures_need_a_flag(cart, capsys, monkeypatch):
         patched.setattr(CartPoleEnv, "render", gymnasium.Env.render)  # which every world without one inherits
         said = refused(capsys, [str(cart)], main)
         assert "CartPole-v1 cannot be drawn" in said and "--no-frames" in said
-    monkeypatch.setattr(GymnasiumFleet, "frame", nothing)
+    monkeypatch.setattr(GymnasiumVector, "frame", nothing)
     assert "--no-frames" in refused(capsys, [str(cart)], main)
     facts, _ = inspected(cart, "--no-frames")
     assert facts["pictures"] == ["trajectory.png", "attention.png"]  # plain causal attention has learned nothing

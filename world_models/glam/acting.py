@@ -18,7 +18,7 @@ from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.seeding import seeded
-from envs.fleet import Fleet
+from envs.vector import VectorEnvironment
 from world_models.evaluation import EvalEnvironments, EvaluatedAgent
 from world_models.glam.agent import ActorCritic
 from world_models.glam.config import GlamConfig
@@ -131,9 +131,9 @@ def build_glam(config: GlamConfig, actions: int, seed: int, device: torch.device
     return place(model, device), agent.to(device)
 
 
-def check_frames(fleet: Fleet, env: str, screen: int) -> None:
+def check_frames(vector: VectorEnvironment, env: str, screen: int) -> None:
     """Refuse an environment that does not show square frames of three colours, as large as the model's screen."""
-    space, shape = fleet.observation_space, (3, screen, screen)
+    space, shape = vector.observation_space, (3, screen, screen)
     if isinstance(space, gymnasium.spaces.Box) and space == gymnasium.spaces.Box(0, 255, shape, np.uint8):
         return
     raise UserError(
@@ -176,11 +176,11 @@ class GlamAgent(EvaluatedAgent[GlamConfig]):
 
     def check(self, environments: EvalEnvironments) -> None:
         """Raise UserError for environments with other frames, or with another number of actions."""
-        fleet = environments.fleet(1, 0)
-        check_frames(fleet, environments.env, self.config.model.screen)
-        if fleet.num_actions != self.model.actions:
+        vector = environments.vector(1, 0)
+        check_frames(vector, environments.env, self.config.model.screen)
+        if vector.num_actions != self.model.actions:
             raise UserError(
-                f"--env {environments.env} has {fleet.num_actions} actions, but the agent was trained with "
+                f"--env {environments.env} has {vector.num_actions} actions, but the agent was trained with "
                 f"{self.model.actions}"
             )
 

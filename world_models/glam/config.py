@@ -12,7 +12,7 @@ from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts, flags_of
-from envs.worlds.catch import check as check_catch
+from envs.worlds.catch import check_catch as check_catch
 from world_models import settings
 from world_models.settings import WorldModelComputeConfig, WorldModelEvaluationConfig, check_environment
 

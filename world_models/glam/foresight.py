@@ -62,9 +62,9 @@ def play_episode(agent: GlamAgent, seed: int, max_steps: int, greedy: bool) -> L
     """Play the first episode of one environment, or its first `max_steps` steps."""
     device = next(agent.model.parameters()).device
     streams, setup = Streams.spawn(seed), EvalEnvironments.of(agent.config, device)
-    fleet, numbers = setup.fleet(1, streams.worlds), generator(streams.exploration, device)
-    policy, first = agent.policy(1, numbers, mode="greedy" if greedy else "sampled"), fleet.reset()
-    played = list(one_episode(play_steps(fleet, policy, first), max_steps))
+    vector, numbers = setup.vector(1, streams.worlds), generator(streams.exploration, device)
+    policy, first = agent.policy(1, numbers, mode="greedy" if greedy else "sampled"), vector.reset()
+    played = list(one_episode(play_steps(vector, policy, first), max_steps))
     signals = [training_signal(each.step, agent.config.collection) for each in played]
     reward, terminated = (torch.cat(each).cpu() for each in zip(*signals, strict=True))
     return LivedEpisode(

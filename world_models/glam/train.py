@@ -72,8 +72,8 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         super().__init__(config)
         self.stats = ModelStats(self.device)
         streams, num_envs = self.streams, config.environment.num_envs
-        check_frames(self.fleet, config.environment.env, config.model.screen)
-        self.model, self.agent = build_glam(config, self.fleet.num_actions, streams.network, self.device)
+        check_frames(self.vector, config.environment.env, config.model.screen)
+        self.model, self.agent = build_glam(config, self.vector.num_actions, streams.network, self.device)
         self.backend = resolve_backend([self.model], config.compute.backend, self.device)
         engine, start = config.compute.engine, config.imagination.start_from
         capturable = engine == "cudagraph"
@@ -89,21 +89,21 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         self.begin()
 
     def begin(self) -> None:
-        num_envs = self.fleet.num_envs
-        self.observation = self.fleet.reset()  # (N, 3, S, S)
+        num_envs = self.vector.num_envs
+        self.observation = self.vector.reset()  # (N, 3, S, S)
         self.first = torch.ones(num_envs, dtype=torch.bool, device=self.device)  # (N,), first frame of an episode
         self.player = make_player(self.model, self.agent, num_envs, self.config.collection.act_before_observing)
 
     def iterate(self) -> None:
         """Take one step in every environment, store it, then make the updates that are due."""
-        collection, num_envs = self.config.collection, self.fleet.num_envs
+        collection, num_envs = self.config.collection, self.vector.num_envs
 
         # act
         if self.steps < collection.learning_starts:
-            action = torch.randint(self.fleet.num_actions, (num_envs,), generator=self.acting, device=self.device)
+            action = torch.randint(self.vector.num_actions, (num_envs,), generator=self.acting, device=self.device)
         else:
             action = self.act()
-        step = self.fleet.step(action)
+        step = self.vector.step(action)
 
         # store
         reward, terminated = training_signal(step, collection)
@@ -173,7 +173,7 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return `Trainer`'s state and the number of actions, for which a loaded agent is built."""
-        return super().state_dict() | {"actions": self.fleet.num_actions}
+        return super().state_dict() | {"actions": self.vector.num_actions}
 
     @classmethod
     def variant(cls, config: GlamConfig) -> str:

@@ -112,9 +112,9 @@ class UniZeroAgent(EvaluatedAgent[UniZeroConfig]):
     def load(cls, run: Path, device: torch.device) -> Self:
         """Load the model of a run's latest checkpoint in evaluation mode."""
         checkpoint, config = read_run(run, UniZeroConfig)
-        fleet = EvalEnvironments.of(config, torch.device("cpu")).fleet(1, 0)
+        vector = EvalEnvironments.of(config, torch.device("cpu")).vector(1, 0)
         with seeded(0):  # the first weights are overwritten at once
-            model = build_unizero(config.model, observation_spec(fleet.observation_space), fleet.num_actions)
+            model = build_unizero(config.model, observation_spec(vector.observation_space), vector.num_actions)
         checkpoint.fill(model, "model")
         return cls(place(model, device).eval(), config, checkpoint.step)
 
@@ -124,8 +124,8 @@ class UniZeroAgent(EvaluatedAgent[UniZeroConfig]):
 
     def check(self, environments: EvalEnvironments) -> None:
         """Raise UserError where observations or actions are others than the model's."""
-        fleet, model = environments.fleet(1, 0), self.model
-        spec, actions = observation_spec(fleet.observation_space), fleet.num_actions
+        vector, model = environments.vector(1, 0), self.model
+        spec, actions = observation_spec(vector.observation_space), vector.num_actions
         if (spec, actions) != (model.spec, model.num_actions):
             raise UserError(
                 f"--env {environments.env} has {spec.kind} observations of shape {spec.shape} and {actions} actions, "

@@ -18,8 +18,8 @@ from dqn_memory.analysis.attention import Maps
 from dqn_memory.evaluation import PlayedStep, one_episode, play_steps
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import Streams, generator
-from envs.fleet import Fleet
 from envs.spaces import Array
+from envs.vector import VectorEnvironment
 from world_models.distributions import group_kl
 from world_models.evaluation import EvalEnvironments
 from world_models.settings import training_signal
@@ -106,22 +106,22 @@ def play_trajectory(
     environment it is that evaluation's first episode.
     """
     streams = Streams.spawn(seed)
-    fleet = setup.fleet(1, streams.worlds)
+    vector = setup.vector(1, streams.worlds)
     policy = SearchPolicy(model, 1, config.search, generator(streams.exploration, setup.device))
-    observation = fleet.reset()
-    frames, moments = [_frame(fleet, setup)] if pictures else [], list[dict[str, Tensor]]()
-    for played in one_episode(play_steps(fleet, policy, observation), max_steps):
+    observation = vector.reset()
+    frames, moments = [_frame(vector, setup)] if pictures else [], list[dict[str, Tensor]]()
+    for played in one_episode(play_steps(vector, policy, observation), max_steps):
         moments.append(_moment(policy, played, config.collection))
-        frames += [_frame(fleet, setup)] if pictures else []
+        frames += [_frame(vector, setup)] if pictures else []
     joined = {name: torch.cat([moment[name] for moment in moments]).cpu() for name in moments[0]}
     latent = joined.pop("latent")
     arrays = {name: (x.double() if x.is_floating_point() else x).numpy() for name, x in joined.items()}
     return Trajectory(latent=latent, frames=tuple(frames[: len(moments)]), **arrays)
 
 
-def _frame(fleet: Fleet, setup: EvalEnvironments) -> Array:
+def _frame(vector: VectorEnvironment, setup: EvalEnvironments) -> Array:
     try:
-        return fleet.frame(0)
+        return vector.frame(0)
     except (UserError, gymnasium.error.Error) as error:  # Gymnasium's own says which package drawing needs
         reason = str(error).rstrip(".")
         raise UserError(f"{setup.env} cannot be drawn ({reason}); --no-frames does without its pictures") from error

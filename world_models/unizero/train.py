@@ -72,7 +72,7 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
         super().__init__(config)
         self.stats = RunStats(self.device, "losses/total")
         streams, rows = self.streams, config.environment.num_envs
-        self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
+        self.spec, self.num_actions = observation_spec(self.vector.observation_space), self.vector.num_actions
         with seeded(streams.network):
             self.model = place(build_unizero(config.model, self.spec, self.num_actions), self.device)
         self.target = make_target(self.model)
@@ -92,8 +92,8 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
 
     def begin(self) -> None:
         """Start episodes in all environments, with empty search histories."""
-        config, num_envs = self.config, self.fleet.num_envs
-        self.observation = self.fleet.reset()  # (N, ...)
+        config, num_envs = self.config, self.vector.num_envs
+        self.observation = self.vector.reset()  # (N, ...)
         self.time = torch.zeros(num_envs, dtype=torch.int64, device=self.device)  # step within the episode
         reset_history = config.collection.reset_history
         self.planner = Planner(self.model, num_envs, config.search, reset_history, self.functions)
@@ -104,7 +104,7 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
 
         # act
         action, policy, latent = self.act_randomly() if self.steps < collection.prepopulate else self.plan()
-        step = self.fleet.step(action)
+        step = self.vector.step(action)
 
         # store
         reward, terminated = training_signal(step, collection)
@@ -122,7 +122,7 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
 
         # sample and update
         if self.replay.drawable:
-            for _ in range(collection.updates_due(self.iterations, self.fleet.num_envs)):
+            for _ in range(collection.updates_due(self.iterations, self.vector.num_envs)):
                 metrics = self.learn(self.sequences(reanalyse=collection.reanalyses(self.updates)))
                 self.updates += 1
                 self.stats.count_update(metrics, self.steps)

@@ -16,7 +16,7 @@ from dqn_memory.study.run_summary import LEVELS, MEANINGS, in_steps, median_step
 from dqn_memory.study.statistics import Floats, Moments, difference, game, interval, runs_reaching, welch
 from envs.markup import Markup, code, escape
 from envs.registry import WORLDS
-from envs.tables import Table, show
+from envs.tables import Table, format_value
 
 READ = ("last average", "mean average", "final", "area")  # numbers of a summary that have a column
 ROUNDING = 1e-9  # by which the mean of equal numbers may fall short of them
@@ -48,7 +48,7 @@ class TimeSolved:
 
     def cells(self) -> dict[str, str]:
         """Show the steps and the seconds."""
-        return {"steps": f"{self.steps:,}", "processor seconds": show(self.seconds, ",.0f")}
+        return {"steps": f"{self.steps:,}", "processor seconds": format_value(self.seconds, ",.0f")}
 
 
 def solved_section(data: Data) -> Section | None:

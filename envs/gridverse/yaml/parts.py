@@ -8,9 +8,9 @@ from torch import Tensor
 from envs.core import choose
 from envs.errors import UserError, require
 from envs.gridverse import objects
-from envs.gridverse.layouts import bordered, check_size
+from envs.gridverse.layouts import bordered, check_sides
 from envs.gridverse.objects import Layout, Reward, Rule, Scene, Transition, kinds, pack
-from envs.gridverse.rules import Front, Motion, at, changed, put
+from envs.gridverse.rules import Front, Motion, apply_rules, at, put_code
 
 Shape = tuple[int, int]
 Distance = Callable[[Scene], Tensor]  # to (N,) float64
@@ -22,7 +22,7 @@ METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the cells betwe
 # ---- choices among cells: no sort, static shapes ---------------------------------------------------------------------
 
 
-def pick(allowed: Tensor, u: Tensor) -> Tensor:
+def pick_allowed(allowed: Tensor, u: Tensor) -> Tensor:
     """Choose one of the True entries of every row of allowed (N, C) bool by uniforms u (N,): index (N,) int64.
 
     A row without any gives C - 1: mask it.
@@ -36,7 +36,7 @@ def pick_distinct(allowed: Tensor, u: Tensor) -> Tensor:
     """Choose as many different True entries of each row of allowed (N, C) as u (N, M) has columns: (N, M) int64."""
     chosen = []
     for draw in u.unbind(1):
-        index = pick(allowed, draw)
+        index = pick_allowed(allowed, draw)
         allowed = allowed.scatter(1, index[:, None], False)
         chosen.append(index)
     return torch.stack(chosen, 1) if chosen else torch.zeros(len(u), 0, dtype=torch.int64, device=u.device)
@@ -59,7 +59,7 @@ class Empty(Layout):
     def __init__(
         self, device: torch.device, shape: Shape, random_agent: bool = False, random_exit: bool = False
     ) -> None:
-        check_size("An empty grid", shape, (4, 4))
+        check_sides("An empty grid", shape, (4, 4))
         self.height, self.width = shape
         self.random_agent, self.random_exit = random_agent, random_exit
         self.draws = int(random_exit) + 2 * int(random_agent)
@@ -136,7 +136,7 @@ class Crossing(Empty):
     """
 
     def __init__(self, device: torch.device, shape: Shape, num_rivers: int, object_type: int) -> None:
-        check_size("A crossing", shape, (5, 5))
+        check_sides("A crossing", shape, (5, 5))
         super().__init__(device, shape)
         if self.height % 2 == 0 or self.width % 2 == 0:
             raise UserError(f"A crossing needs an odd height and an odd width, not {list(shape)}.")
@@ -221,9 +221,9 @@ class MoveObstacles:
             around = start[:, None] + self.steps  # (N, 4)
             free = cells.gather(1, around) == pack(objects.FLOOR)
             moves = free.any(1) & (position < self.size)
-            target = torch.where(moves, around.gather(1, pick(free, draw)[:, None])[:, 0], start)
-            left = put(cells, start, torch.where(moves, pack(objects.FLOOR), at(cells, start)))
-            cells = put(left, target, torch.where(moves, pack(objects.OBSTACLE), at(left, target)))
+            target = torch.where(moves, around.gather(1, pick_allowed(free, draw)[:, None])[:, 0], start)
+            left = put_code(cells, start, torch.where(moves, pack(objects.FLOOR), at(cells, start)))
+            cells = put_code(left, target, torch.where(moves, pack(objects.OBSTACLE), at(left, target)))
         return scene._replace(cells=cells)
 
 
@@ -239,7 +239,7 @@ class Teleport:
         code = at(scene.cells, scene.position)
         others = (scene.cells == code[:, None]) & (self.cell != scene.position[:, None])  # (N, H*W)
         jumps = (kinds(code) == objects.TELEPOD) & others.any(1)
-        return scene._replace(position=torch.where(jumps, pick(others, u[:, 0]), scene.position))
+        return scene._replace(position=torch.where(jumps, pick_allowed(others, u[:, 0]), scene.position))
 
 
 class Chain:
@@ -250,7 +250,7 @@ class Chain:
         self.draws = sum(rule.draws for rule in rules)
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
-        return changed(self.rules, scene, action, u)[0]
+        return apply_rules(self.rules, scene, action, u)[0]
 
 
 # ---- rewards and endings ---------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def straight_distance(width: int, kind: int, metric: str) -> Distance:
     """Make the distance of the agent from the one object of a kind, walls aside."""
 
     def distance(scene: Scene) -> Tensor:
-        goal, agent = find(scene.cells, kind), scene.position
+        goal, agent = find_object(scene.cells, kind), scene.position
         return METRICS[metric](goal // width - agent // width, goal % width - agent % width)
 
     return distance
@@ -295,7 +295,7 @@ class WalkingDistance:
 
     def __init__(self, height: int, width: int, kind: int, device: torch.device) -> None:
         self.kind = kind
-        self.blocked = objects.table(objects.blocks_movement, device)  # (SEEN,)
+        self.blocked = objects.tabulate(objects.blocks_movement, device)  # (SEEN,)
         cells = torch.arange(height * width, device=device)
         # The border is wall, so a neighbour that is pulled back into the grid is never walked on.
         self.neighbours = (cells[:, None] + Front(width, device).ahead).clamp(0, len(cells) - 1)  # (H*W, 4)
@@ -303,7 +303,7 @@ class WalkingDistance:
 
     def __call__(self, scene: Scene) -> Tensor:
         free = ~self.blocked[scene.cells.long()]  # (N, H*W)
-        reached = torch.zeros_like(free).scatter(1, find(scene.cells, self.kind)[:, None], True)
+        reached = torch.zeros_like(free).scatter(1, find_object(scene.cells, self.kind)[:, None], True)
         agent = scene.position[:, None]
         missing = (~reached.gather(1, agent)).long()
         for _ in range(self.longest):  # as many as the longest walk there can be: the shape stays the same
@@ -313,6 +313,6 @@ class WalkingDistance:
         return torch.where(reached.gather(1, agent)[:, 0], steps, torch.inf)
 
 
-def find(cells: Tensor, kind: int) -> Tensor:
+def find_object(cells: Tensor, kind: int) -> Tensor:
     """Return the flat position (N,) int64 of the first object of a kind in grids (N, H*W)."""
     return (kinds(cells) == kind).to(torch.uint8).argmax(1)

@@ -100,7 +100,7 @@ area = of_type(
 )
 
 
-def named(table: Mapping[str, T]) -> Callable[[Any, Location], T]:
+def one_of(table: Mapping[str, T]) -> Callable[[Any, Location], T]:
     """Make a check that turns a name of the table into what it stands for."""
 
     def check(value: Any, location: Location) -> T:
@@ -124,22 +124,22 @@ def different(check: Callable[[Any, Location], T]) -> Callable[[Any, Location], 
     return check_all
 
 
-def kind(value: Any, location: Location) -> int:
+def object_kind(value: Any, location: Location) -> int:
     """Turn the name of an object, in either spelling (MovingObstacle, moving_obstacle), into its number."""
     lower = isinstance(value, str) and value.islower()
-    return named(KINDS)(value.title().replace("_", "") if lower else value, location)
+    return one_of(KINDS)(value.title().replace("_", "") if lower else value, location)
 
 
 def listed_kind(value: Any, location: Location) -> int:
     """Check an object that can stand in a space."""
-    if (found := kind(value, location)) == objects.BOX:
+    if (found := object_kind(value, location)) == objects.BOX:
         raise location.error("a Box has a content and cannot be listed in a space.")
     return found
 
 
 kinds = different(listed_kind)
-colours = different(named(COLOURS))
-actions = different(named({name: number for number, name in enumerate(ACTIONS)}))
+colours = different(one_of(COLOURS))
+actions = different(one_of({name: number for number, name in enumerate(ACTIONS)}))
 
 # Each waits for the window that it belongs to, see `View`.
 VISIBILITIES: dict[str, Callable[..., Callable[..., Visibility]]] = {
@@ -156,15 +156,15 @@ PARAMETERS: dict[str, Check] = {  # all others are numbers
     **dict.fromkeys(("layout", "shape"), pair),
     "area": area,
     "colors": colours,
-    "distance_function": named({name: name for name in METRICS}),
-    "object_type": kind,
-    "visibility_function": lambda value, location: build(VISIBILITIES, value, location),
+    "distance_function": one_of({name: name for name in METRICS}),
+    "object_type": object_kind,
+    "visibility_function": lambda value, location: build_function(VISIBILITIES, value, location),
 }
 
 # ---- functions -------------------------------------------------------------------------------------------------------
 
 
-def build(table: Mapping[str, Callable[..., T]], value: Any, location: Location, *context: Any) -> T:
+def build_function(table: Mapping[str, Callable[..., T]], value: Any, location: Location, *context: Any) -> T:
     """Build a function of the file, {name: ..., parameters ...}, by the row that `table` has for its name.
 
     The row is called with `context` and then the checked parameters by name; what it objects to is reported with
@@ -172,7 +172,7 @@ def build(table: Mapping[str, Callable[..., T]], value: Any, location: Location,
     """
     if not isinstance(value, dict) or "name" not in value:
         raise location.error(f"must be a function, a mapping with the key 'name', not {_shown(value)}.")
-    row = named(table)(value["name"], location.at("name"))
+    row = one_of(table)(value["name"], location.at("name"))
     parameters = list(inspect.signature(row).parameters.values())[len(context) :]
     required = [each.name for each in parameters if each.default is each.empty]
     optional = [each.name for each in parameters if each.default is not each.empty]
@@ -180,7 +180,7 @@ def build(table: Mapping[str, Callable[..., T]], value: Any, location: Location,
     arguments: dict[str, Any] = {}
     for key in [key for key in value if key != "name"]:
         if key.endswith("_functions"):
-            arguments[key] = build_all(table, value[key], location.at(key), *context)
+            arguments[key] = build_functions(table, value[key], location.at(key), *context)
         else:
             arguments[key] = PARAMETERS.get(key, number)(value[key], location.at(key))
     try:
@@ -191,10 +191,12 @@ def build(table: Mapping[str, Callable[..., T]], value: Any, location: Location,
         raise location.error(str(error)) from None
 
 
-def build_all(table: Mapping[str, Callable[..., T]], value: Any, location: Location, *context: Any) -> tuple[T, ...]:
+def build_functions(
+    table: Mapping[str, Callable[..., T]], value: Any, location: Location, *context: Any
+) -> tuple[T, ...]:
     """Build a list of functions."""
     entries = enumerate(filled(value, location))
-    return tuple(build(table, entry, location.at(index), *context) for index, entry in entries)
+    return tuple(build_function(table, entry, location.at(index), *context) for index, entry in entries)
 
 
 def check_keys(value: Any, location: Location, required: list[str], optional: list[str]) -> None:

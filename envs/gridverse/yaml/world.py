@@ -30,7 +30,16 @@ from envs.gridverse.rules import ActuateDoor, Motion, PickAndDrop
 from envs.gridverse.view import Area, View, Visibility
 from envs.gridverse.world import GridWorld, Task
 from envs.gridverse.yaml import parts, schema
-from envs.gridverse.yaml.schema import ACTIONS, COLOURS, KIND_NAMES, VISIBILITIES, Location, Pair, build, build_all
+from envs.gridverse.yaml.schema import (
+    ACTIONS,
+    COLOURS,
+    KIND_NAMES,
+    VISIBILITIES,
+    Location,
+    Pair,
+    build_function,
+    build_functions,
+)
 
 STOCK = Path(__file__).parents[1] / "files"
 FUNCTIONS = [f"{name}_function" for name in ("reset", "observation", "terminating")]
@@ -58,27 +67,27 @@ class Yaml(GridWorld):
             raise UserError(f"A Gridverse/Yaml world needs path=, a file or one of {', '.join(stock_files())}.")
         require("view" not in options, f"The view of {path} is in the file; leave out view=.")
         try:
-            task, view = load(path, torch.device(options.get("device", "cpu")))
+            task, view = load_world(path, torch.device(options.get("device", "cpu")))
         except RecursionError:
             raise UserError(f"{path} is nested too deeply to be a gridverse file.") from None
         super().__init__(task, view, **options)
         self.path = path
 
 
-def load(path: str | Path, device: torch.device) -> tuple[Task, View]:
+def load_world(path: str | Path, device: torch.device) -> tuple[Task, View]:
     """Read and check a file; returns the task and the view that it describes, with tables on `device`."""
-    top, data = Location(str(path)), read(path)
+    top, data = Location(str(path)), read_yaml(path)
     schema.check_keys(data, top, REQUIRED, ["action_space"])
     done = schema.actions(data.get("action_space", list(ACTIONS)), top.at("action_space"))
-    layout = build(RESETS, data["reset_function"], top.at("reset_function"), device)
+    layout = build_function(RESETS, data["reset_function"], top.at("reset_function"), device)
     _space(data["state_space"], top.at("state_space"), layout)
     seen = _space(data["observation_space"], top.at("observation_space"), layout)
     ground = Ground(layout, device)
-    rules = build_all(RULES, data["transition_functions"], top.at("transition_functions"), ground)
+    rules = build_functions(RULES, data["transition_functions"], top.at("transition_functions"), ground)
     ground = dataclasses.replace(ground, carried=_carries(rules) and ACTIONS.index("PICK_N_DROP") in done)
-    rewards = build_all(REWARDS, data["reward_functions"], top.at("reward_functions"), ground)
-    ending = build(ENDINGS, data["terminating_function"], top.at("terminating_function"), ground)
-    view = build(OBSERVATIONS, data["observation_function"], top.at("observation_function"), ground)
+    rewards = build_functions(REWARDS, data["reward_functions"], top.at("reward_functions"), ground)
+    ending = build_function(ENDINGS, data["terminating_function"], top.at("terminating_function"), ground)
+    view = build_function(OBSERVATIONS, data["observation_function"], top.at("observation_function"), ground)
     return Task(layout, done, rules, rewards, (ending,), seen), view
 
 
@@ -127,7 +136,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read(path: str | Path) -> Any:
+def read_yaml(path: str | Path) -> Any:
     """Read what a YAML file, or a stock file by its name, holds."""
     text = read_text(locate(path))
     try:

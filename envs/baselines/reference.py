@@ -1,7 +1,7 @@
 """Reference scores, which a score is read against: those of random actions, and the best that is known.
 
 `python -m envs.baselines` computes them and writes a page, a CSV table and a JSON file. A JSON file of the registered
-environments is shipped as `lines.json`; scripts read it to print reference scores beside their own.
+environments is shipped as `reference.json`; scripts read it to print reference scores beside their own.
 """
 
 import csv
@@ -21,7 +21,7 @@ from envs.markup import Markup
 from envs.tables import Table, Value
 
 TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-SHIPPED, PUBLISHED_SCORES = (Path(__file__).parent / name for name in ("lines.json", "published.csv"))
+SHIPPED, PUBLISHED_SCORES = (Path(__file__).parent / name for name in ("reference.json", "published.csv"))
 Scores = Mapping[str, float | None]  # by architecture; None where the text has no value
 LEVELS = ("random", "lower", "upper")
 DOUBT = 2.0  # standard errors within which two numbers are not told apart
@@ -49,7 +49,7 @@ BOUNDLESS = {"lower": UNKNOWN, "upper": UNKNOWN}
 
 
 @dataclass(frozen=True)
-class Lines:
+class ReferenceScores:
     """The reference scores of an environment: `lower` and `upper` bound the best expected success and return.
 
     The best success and the best return need not be one player's. Both bounds are UNKNOWN where nobody has a player.
@@ -89,46 +89,46 @@ class Lines:
         measure = "success" if self.defines_success else "returns"
         random, lower, upper = (getattr(getattr(self, name), measure) for name in LEVELS)
         word = "" if self.defines_success else " return"
-        return f"random{word} {show(random):<16} best{word} {_range(lower, upper)}"
+        return f"random{word} {format_measure(random):<16} best{word} {_range(lower, upper)}"
 
 
-def lines(id: str) -> Lines | None:
+def reference_of(id: str) -> ReferenceScores | None:
     """Return the shipped reference scores of an environment with its default options; None where there are none."""
-    return shipped().get(id.removeprefix("envs:"))
+    return shipped_references().get(id.removeprefix("envs:"))
 
 
 @cache
-def shipped() -> Mapping[str, Lines]:
+def shipped_references() -> Mapping[str, ReferenceScores]:
     """Return all shipped reference scores by id."""
-    return read(SHIPPED)
+    return read_references(SHIPPED)
 
 
-def relative(score: float, reference: Lines) -> str:
+def beside_reference(score: float, reference: ReferenceScores) -> str:
     """Put the reference scores in words, with a remark where a success rate is not above that of random actions."""
-    return reference.words if above(score, reference) else f"{reference.words}: not above random"
+    return reference.words if above_random(score, reference) else f"{reference.words}: not above random"
 
 
-def above(score: float, reference: Lines) -> bool:
+def above_random(score: float, reference: ReferenceScores) -> bool:
     """Tell whether a success rate is above that of random actions by more than the latter's error."""
     return score > reference.random.success.mean + DOUBT * reference.random.success.error
 
 
-def baseline_summary(score: float, id: str, options: Mapping[str, Any] | None = None) -> str:
+def reference_summary(score: float, id: str, options: Mapping[str, Any] | None = None) -> str:
     """Return " (random 0.45, best known 1.00)" for a score; nothing where the options have no reference."""
-    known = None if options else lines(id)
-    return "" if known is None else f" ({relative(score, known)})"
+    known = None if options else reference_of(id)
+    return "" if known is None else f" ({beside_reference(score, known)})"
 
 
-def from_plain(id: str, entry: Mapping[str, Any]) -> Lines:
+def from_record(id: str, entry: Mapping[str, Any]) -> ReferenceScores:
     """Read the reference scores of an environment from JSON values."""
     fields: dict[str, Any] = dict(entry) if {"lower", "upper"} & set(entry) else {**BOUNDLESS, **entry}
     for name in LEVELS:
         if level := entry.get(name):
             fields[name] = Level(Measure(**level["success"]), Measure(**level["returns"]), level["kind"])
-    return Lines(id=id, **fields)
+    return ReferenceScores(id=id, **fields)
 
 
-def plain(reference: Lines) -> dict[str, Any]:
+def to_record(reference: ReferenceScores) -> dict[str, Any]:
     """Write reference scores as JSON values, without the id."""
     entry = dataclasses.asdict(reference)
     empty = ({"id"} if reference.bounded else {"id", *BOUNDLESS}) | (
@@ -140,28 +140,28 @@ def plain(reference: Lines) -> dict[str, Any]:
 # The files
 
 
-def read(path: Path) -> dict[str, Lines]:
+def read_references(path: Path) -> dict[str, ReferenceScores]:
     """Read the reference scores of a file by id; none where there is no file yet."""
     if not path.exists():
         return {}
     try:
         entries = parse_json(read_bytes(path, follow=True))
-        return {id: from_plain(id, entry) for id, entry in entries.items()}
+        return {id: from_record(id, entry) for id, entry in entries.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is no table of baselines; move it away or choose another folder") from None
 
 
-def as_json(references: Mapping[str, Lines]) -> str:
+def references_json(references: Mapping[str, ReferenceScores]) -> str:
     """Write reference scores as JSON."""
-    return json.dumps({id: plain(reference) for id, reference in references.items()}, indent=1) + "\n"
+    return json.dumps({id: to_record(reference) for id, reference in references.items()}, indent=1) + "\n"
 
 
-def as_csv(references: Mapping[str, Lines]) -> str:
+def references_csv(references: Mapping[str, ReferenceScores]) -> str:
     """Write one flat row per environment."""
     return Table.from_records([_flat(reference) for reference in references.values()]).csv()
 
 
-def _flat(reference: Lines) -> dict[str, Value]:
+def _flat(reference: ReferenceScores) -> dict[str, Value]:
     row: dict[str, Value] = {"id": reference.id, "time_limit": reference.time_limit}
     for name in LEVELS:
         level: Level = getattr(reference, name)
@@ -175,7 +175,7 @@ def _flat(reference: Lines) -> dict[str, Value]:
     return row | {name: getattr(reference, name) for name in names}
 
 
-def markdown(by_id: Mapping[str, Lines]) -> str:
+def references_page(by_id: Mapping[str, ReferenceScores]) -> str:
     """Write the whole page."""
     references = list(by_id.values())
     columns = ("environment", "random success", "best success", "random return", "best return", "kind", "time limit")
@@ -191,20 +191,22 @@ def markdown(by_id: Mapping[str, Lines]) -> str:
     return "\n".join([*parts, *_origin(references)]) + "\n"
 
 
-def _level_row(reference: Lines) -> tuple[str, ...]:
+def _level_row(reference: ReferenceScores) -> tuple[str, ...]:
     kinds = "; ".join(dict.fromkeys((reference.lower.kind, reference.upper.kind)))
-    success = (show(reference.random.success), best(reference)) if reference.defines_success else ("-", "-")
+    success = (
+        (format_measure(reference.random.success), best_success(reference)) if reference.defines_success else ("-", "-")
+    )
     return (
         reference.id,
         *success,
-        show(reference.random.returns),
+        format_measure(reference.random.returns),
         _range(reference.lower.returns, reference.upper.returns),
         kinds,
         str(reference.time_limit),
     )
 
 
-def _origin(references: Sequence[Lines]) -> list[str]:
+def _origin(references: Sequence[ReferenceScores]) -> list[str]:
     """List the origin of the rows: commands, machine, and the seed and time of each row."""
     commands = list(dict.fromkeys(reference.command for reference in references))
     machines = "; ".join(sorted({reference.machine for reference in references}))
@@ -238,39 +240,44 @@ def published() -> Mapping[str, Scores]:
     return {row.pop("id"): {name: float(value) if value else None for name, value in row.items()} for row in rows}
 
 
-def published_table(references: Sequence[Lines]) -> Table:
+def published_table(references: Sequence[ReferenceScores]) -> Table:
     """Set the published scores beside our reference scores, with a mark on those that random actions beat."""
     known = {reference.id: reference for reference in references}
     names = list(next(iter(published().values())))
     rows = [
-        (id, show(known[id].random.success), *(_marked(scores[name], known[id]) for name in names), best(known[id]))
+        (
+            id,
+            format_measure(known[id].random.success),
+            *(_marked(scores[name], known[id]) for name in names),
+            best_success(known[id]),
+        )
         for id, scores in published().items()
         if id in known
     ]
     return Table(("environment", "random", *names, "best known"), rows)
 
 
-def _marked(score: float | None, reference: Lines) -> str:
+def _marked(score: float | None, reference: ReferenceScores) -> str:
     """Write a published score, with a mark where it is not above random."""
     if score is None:
         return ""
     if score < reference.random.success.mean - DOUBT * reference.random.success.error:
         return Markup(f"**{score:.4f}** ▼")
-    return f"{score:.4f}{'' if above(score, reference) else ' ≈'}"
+    return f"{score:.4f}{'' if above_random(score, reference) else ' ≈'}"
 
 
-def show(value: Measure) -> str:
+def format_measure(value: Measure) -> str:
     """Write three decimals, and the error where there is one; a dash for what nobody knows."""
     if math.isnan(value.mean):
         return "-"
     return f"{value.mean:.3f}" + (f" ± {value.error:.3f}" if value.error else "")
 
 
-def best(reference: Lines) -> str:
+def best_success(reference: ReferenceScores) -> str:
     """Write the best success, or what encloses it."""
     return _range(reference.lower.success, reference.upper.success)
 
 
 def _range(lower: Measure, upper: Measure) -> str:
     same = f"{lower.mean:.3f}" == f"{upper.mean:.3f}"
-    return show(lower) if same else f"{show(lower)} to {show(upper)}"
+    return format_measure(lower) if same else f"{format_measure(lower)} to {format_measure(upper)}"

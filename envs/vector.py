@@ -1,6 +1,6 @@
 """Vector environments: N environments of one kind, stepped at once, each reset when its episode ends.
 
-Trainers step a `Fleet`, which `make_fleet` makes of an id.
+Trainers step a `VectorEnvironment`, which `make_vector` makes of an id.
 """
 
 import dataclasses
@@ -12,11 +12,11 @@ import torch
 from gymnasium.spaces import flatdim
 from torch import Tensor
 
-from envs.atari import AtariConfig, AtariFleet
+from envs.atari import AtariConfig, AtariVector
 from envs.checker import probe
-from envs.core import State, Step, World, put, where
+from envs.core import State, Step, World, put_state, where_state
 from envs.errors import UserError, require
-from envs.gymnasium import GymnasiumFleet
+from envs.gymnasium import GymnasiumVector
 from envs.registry import WORLDS, check_keywords, make_world
 from envs.seeding import digest, restore_generator
 
@@ -29,7 +29,7 @@ def advance(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, St
     The uniforms u are (N, step_draws + reset_draws) float64; the latter count only where an episode ends.
     """
     after, step = _step(world, state, action, u)
-    state = where(step.done, world.reset(u[:, world.step_draws :]), after)
+    state = where_state(step.done, world.reset(u[:, world.step_draws :]), after)
     return state, dataclasses.replace(step, observation=state.observation)
 
 
@@ -39,7 +39,7 @@ def advance_finished(world: World[S], state: S, action: Tensor, u: Tensor) -> tu
     rows = step.done.nonzero().squeeze(1)  # (M,)
     if len(rows) == 0:
         return after, step
-    state = put(after, rows, world.reset(u[rows, world.step_draws :]))
+    state = put_state(after, rows, world.reset(u[rows, world.step_draws :]))
     return state, dataclasses.replace(step, observation=state.observation)
 
 
@@ -51,7 +51,7 @@ def _step(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step
     return after, Step(observation, *numbers)
 
 
-class TensorFleet:
+class TensorVector:
     """N rows of a world of this package, all on one device, with one random stream.
 
     Args:
@@ -77,7 +77,7 @@ class TensorFleet:
         self.state: State | None = None
 
     def draws(self, count: int) -> Tensor:
-        """Draw uniforms (N, count) float64 from the fleet's own stream."""
+        """Draw uniforms (N, count) float64 from the vector's own stream."""
         return torch.rand(self.num_envs, count, dtype=torch.float64, device=self.device, generator=self.generator)
 
     def reset(self) -> Tensor:
@@ -134,10 +134,10 @@ class TensorFleet:
         return self.state
 
 
-Fleet = TensorFleet | GymnasiumFleet | AtariFleet  # all three have one interface
+VectorEnvironment = TensorVector | GymnasiumVector | AtariVector  # all three have one interface
 
 
-def make_fleet(
+def make_vector(
     id: str,
     num_envs: int,
     seed: int,
@@ -145,21 +145,21 @@ def make_fleet(
     observation_key: str | None = None,
     env_kwargs: dict[str, Any] | None = None,
     workers: int | None = None,
-    longest: int | None = None,
-) -> Fleet:
-    """Make N environments by id: an AtariFleet for ALE/..., a TensorFleet for a World, else a GymnasiumFleet.
+    max_steps: int | None = None,
+) -> VectorEnvironment:
+    """Make N environments by id: an AtariVector for ALE/..., a TensorVector for a World, else a GymnasiumVector.
 
-    Only a GymnasiumFleet can be shared out among processes (`workers`). Its episodes that nothing else limits are cut
-    after `longest` steps. A TensorFleet on a CPU reads the low 32 bits of `seed`.
+    Only a GymnasiumVector can be shared out among processes (`workers`). Its episodes that nothing else limits are cut
+    after `max_steps` steps. A TensorVector on a CPU reads the low 32 bits of `seed`.
     """
     kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
     require(seed >= 0, f"seed must not be negative, not {seed}.")
     if not atari and id.removeprefix("envs:") not in WORLDS:
-        return GymnasiumFleet(id, num_envs, seed, device, observation_key, workers, longest, **kwargs)
+        return GymnasiumVector(id, num_envs, seed, device, observation_key, workers, max_steps, **kwargs)
     unused = f"observation_key {observation_key!r} chooses from a dictionary, which {id} does not show here."
     require(observation_key is None, unused)
     require(workers is None, f"{id} is not stepped in processes of its own; leave --env-workers out.")
     if atari:
         check_keywords(id, AtariConfig, kwargs)
-        return AtariFleet(id, num_envs, seed, device, AtariConfig(**kwargs))
-    return TensorFleet(make_world(id, device, **kwargs), num_envs, seed)
+        return AtariVector(id, num_envs, seed, device, AtariConfig(**kwargs))
+    return TensorVector(make_world(id, device, **kwargs), num_envs, seed)

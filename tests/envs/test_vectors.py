@@ -11,11 +11,11 @@ from gymnasium import spaces
 from run_folders import told
 from world_keywords import IDS, actions, keywords, roll, same
 
-from envs.fleet import TensorFleet, make_fleet
-from envs.gymnasium import GymnasiumFleet
+from envs.gymnasium import GymnasiumVector
 from envs.registry import make_world
 from envs.seeding import restore_generator
 from envs.spaces import discrete_actions, encoder, only_box
+from envs.vector import TensorVector, make_vector
 
 CAR, SMALL = "POMDP/CarFlag-v0", "Gridverse/Memory-5x5-v0"
 
@@ -26,15 +26,15 @@ CAR, SMALL = "POMDP/CarFlag-v0", "Gridverse/Memory-5x5-v0"
 ])  # fmt: skip
 def test_steps_are_those_of_the_environments(id, kwargs, shape, dtype):
     """Step by step equal to separate environments that are seeded once and reset by hand."""
-    fleet = make_fleet(id, 3, seed=4, env_kwargs=kwargs)
+    vector = make_vector(id, 3, seed=4, env_kwargs=kwargs)
     singles = [gymnasium.make(id, **kwargs) for _ in range(3)]
-    first = np.stack([np.atleast_1d(env.reset(seed=s)[0]) for env, s in zip(singles, fleet.seeds, strict=True)])
-    current = fleet.reset()
+    first = np.stack([np.atleast_1d(env.reset(seed=s)[0]) for env, s in zip(singles, vector.seeds, strict=True)])
+    current = vector.reset()
     assert (current.dtype, current.shape) == (dtype, (3, *shape))
     assert np.array_equal(current.numpy(), first)
     totals, lengths, ended, cut = np.zeros(3), np.zeros(3), 0, 0
-    for action in actions(fleet, 60):
-        step = fleet.step(action)
+    for action in actions(vector, 60):
+        step = vector.step(action)
         for row, env in enumerate(singles):
             observation, reward, terminated, truncated, _ = env.step(int(action[row]))
             totals[row] += reward
@@ -53,39 +53,39 @@ def test_steps_are_those_of_the_environments(id, kwargs, shape, dtype):
 
 
 def corridors(key, workers=None):
-    fleet = GymnasiumFleet(lambda: Corridor(key, "rgb_array"), 2, seed=0, observation_key="image", workers=workers)
-    first = fleet.reset()
+    vector = GymnasiumVector(lambda: Corridor(key, "rgb_array"), 2, seed=0, observation_key="image", workers=workers)
+    first = vector.reset()
     assert (first.shape, first.dtype) == ((2, 4, 5, 3), torch.uint8)
-    return fleet
+    return vector
 
 
 @pytest.mark.parametrize(("key", "reported", "workers"), [
     ("success", True, None), ("is_success", True, None), ("won", False, None), ("is_success", True, 2),
 ])  # fmt: skip
 def test_the_environments_own_verdict_a_factory_and_a_shifted_action_set(key, reported, workers):
-    fleet = corridors(key, workers)
+    vector = corridors(key, workers)
     for time in (1, 2, 3):
-        assert fleet.reports_success  # no episode has ended, so none was counted
-        step = fleet.step(torch.tensor([0, 1]))
+        assert vector.reports_success  # no episode has ended, so none was counted
+        step = vector.step(torch.tensor([0, 1]))
         assert step.success.tolist() == [False, time == 3 and reported]  # each return is -3
         assert step.final_observation[0, 0, 0, 0] == time
     assert step.terminated.all() and not step.truncated.any()  # both flags at once mean an end
     assert (step.observation == 0).all()
-    assert fleet.reports_success is reported
+    assert vector.reports_success is reported
     again = corridors(key, workers)
-    again.load_state_dict(fleet.state_dict())
+    again.load_state_dict(vector.state_dict())
     assert again.reports_success is reported
 
 
 def test_a_key_chooses_a_part_of_the_observation():
-    fleet = GymnasiumFleet(Corridor, 1, seed=0, observation_key="mission")
-    assert fleet.observation_space == spaces.MultiDiscrete([3])
-    assert fleet.reset().tolist() == [[0]]
-    assert fleet.step(torch.tensor([0])).observation.tolist() == [[1]]
+    vector = GymnasiumVector(Corridor, 1, seed=0, observation_key="mission")
+    assert vector.observation_space == spaces.MultiDiscrete([3])
+    assert vector.reset().tolist() == [[0]]
+    assert vector.step(torch.tensor([0])).observation.tolist() == [[1]]
     for key, words in ((None, "'image', 'mission'"), ("imag", "did you mean 'image'")):
-        assert words in told(GymnasiumFleet, Corridor, 1, seed=0, observation_key=key)
+        assert words in told(GymnasiumVector, Corridor, 1, seed=0, observation_key=key)
     for id in ("CartPole-v1", CAR, "ALE/Pong-v5"):
-        assert "observation_key 'image'" in told(make_fleet, id, 1, 0, observation_key="image")
+        assert "observation_key 'image'" in told(make_vector, id, 1, 0, observation_key="image")
 
 
 def test_only_a_single_box_is_chosen_unasked():
@@ -136,18 +136,18 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
 
 
 @pytest.mark.parametrize(("make", "words"), [
-    *((lambda _, row=row: make_fleet(row[0], 1, 0, env_kwargs=row[1]), row[2]) for row in UNMAKEABLE),
-    (lambda world: TensorFleet(world, 8, 0, world.initial_draws()), "at most 8 rows of 2"),
-    (lambda world: TensorFleet(world, 8, 0).step(torch.zeros(8, dtype=torch.int64)), "reset"),
-    (lambda world: make_fleet("CartPole-v1", 8, 0).state_dict(), "reset"),
-    (lambda world: TensorFleet(world, 0, 0), "num_envs"),
-    (lambda world: make_fleet(SMALL, 4, 0, workers=2), "is not stepped in processes of its own"),
-    (lambda world: make_fleet(CAR, 2, -1), "seed must not be negative, not -1"),
-    (lambda world: make_fleet("CartPole-v1", 0, 0), "num_envs"),
-    (lambda world: make_fleet("CartPole-v1", 1, 0).frame(0), "render_mode"),
-    (lambda world: GymnasiumFleet(Promising, 1, 0).reset(), "of shape (5,), its space is of shape (6,)"),
-    (lambda world: GymnasiumFleet(lambda: Promising(np.full(6, np.nan)), 1, 0).reset(), "holds nan, outside of"),
-    (lambda world: GymnasiumFleet(lambda: Promising(()), 1, 0).reset(), "reset must give two values"),
+    *((lambda _, row=row: make_vector(row[0], 1, 0, env_kwargs=row[1]), row[2]) for row in UNMAKEABLE),
+    (lambda world: TensorVector(world, 8, 0, world.initial_draws()), "at most 8 rows of 2"),
+    (lambda world: TensorVector(world, 8, 0).step(torch.zeros(8, dtype=torch.int64)), "reset"),
+    (lambda world: make_vector("CartPole-v1", 8, 0).state_dict(), "reset"),
+    (lambda world: TensorVector(world, 0, 0), "num_envs"),
+    (lambda world: make_vector(SMALL, 4, 0, workers=2), "is not stepped in processes of its own"),
+    (lambda world: make_vector(CAR, 2, -1), "seed must not be negative, not -1"),
+    (lambda world: make_vector("CartPole-v1", 0, 0), "num_envs"),
+    (lambda world: make_vector("CartPole-v1", 1, 0).frame(0), "render_mode"),
+    (lambda world: GymnasiumVector(Promising, 1, 0).reset(), "of shape (5,), its space is of shape (6,)"),
+    (lambda world: GymnasiumVector(lambda: Promising(np.full(6, np.nan)), 1, 0).reset(), "holds nan, outside of"),
+    (lambda world: GymnasiumVector(lambda: Promising(()), 1, 0).reset(), "reset must give two values"),
 ])  # fmt: skip
 def test_misuse_is_one_clear_sentence(make, words):
     assert words in told(make, make_world(SMALL))
@@ -173,10 +173,10 @@ def test_what_step_gives_is_checked(result, words):
             return result
 
     for workers in (None, 1) if "reward nan" in words else (None,):  # starting a process takes a second
-        fleet = GymnasiumFleet(Wrong, 2, 0, workers=workers)
-        fleet.reset()
-        assert words in told(fleet.step, torch.zeros(2, dtype=torch.int64))
-        fleet.close()
+        vector = GymnasiumVector(Wrong, 2, 0, workers=workers)
+        vector.reset()
+        assert words in told(vector.step, torch.zeros(2, dtype=torch.int64))
+        vector.close()
 
 
 KINDS = [*((id, keywords(id, time_limit=9)) for id in IDS), ("CartPole-v1", {}), ("FrozenLake-v1", {})]
@@ -184,18 +184,18 @@ KINDS = [*((id, keywords(id, time_limit=9)) for id in IDS), ("CartPole-v1", {}),
 
 @pytest.mark.parametrize(("id", "kwargs"), KINDS)
 def test_a_saved_state_continues_bit_for_bit(id, kwargs):
-    fleet = make_fleet(id, 3, seed=8, env_kwargs=kwargs)
-    fleet.reset()
-    early = make_fleet(id, 3, seed=9, env_kwargs=kwargs)
-    early.load_state_dict(fleet.state_dict())  # before the first step
-    assert all(map(same, roll(fleet, 20), roll(early, 20)))
-    fleet.reset()  # an extra start of all episodes is kept too
-    roll(fleet, 13, seed=1)
-    saved, file = fleet.state_dict(), io.BytesIO()
-    steps = roll(fleet, 30, seed=2)  # does not touch what was saved before
+    vector = make_vector(id, 3, seed=8, env_kwargs=kwargs)
+    vector.reset()
+    early = make_vector(id, 3, seed=9, env_kwargs=kwargs)
+    early.load_state_dict(vector.state_dict())  # before the first step
+    assert all(map(same, roll(vector, 20), roll(early, 20)))
+    vector.reset()  # an extra start of all episodes is kept too
+    roll(vector, 13, seed=1)
+    saved, file = vector.state_dict(), io.BytesIO()
+    steps = roll(vector, 30, seed=2)  # does not touch what was saved before
     torch.save(saved, file)
     file.seek(0)
-    other = make_fleet(id, 3, seed=77, env_kwargs=kwargs)
+    other = make_vector(id, 3, seed=77, env_kwargs=kwargs)
     other.reset()
     roll(other, 5)
     other.load_state_dict(torch.load(file, weights_only=True))
@@ -203,7 +203,7 @@ def test_a_saved_state_continues_bit_for_bit(id, kwargs):
     if "Cart" in id:
         said = told(other.load_state_dict, {**saved, "observation_hash": 1})
         assert "'CartPole-v1' is not deterministic: replaying 34 steps" in said
-    again = make_fleet(id, 3, seed=0, env_kwargs=kwargs)
+    again = make_vector(id, 3, seed=0, env_kwargs=kwargs)
     again.load_state_dict(other.state_dict())  # a resumed run is saved and resumed like any other
 
 
@@ -214,28 +214,28 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("saved", "other", "count"), OTHERS)
-def test_a_state_of_another_fleet_is_refused(saved, other, count):
-    fleet = make_fleet(saved, 2, 0)
-    fleet.reset()
-    assert f"does not fit {count}" in told(make_fleet(other, count, 0).load_state_dict, fleet.state_dict())
+def test_a_state_of_another_vector_is_refused(saved, other, count):
+    vector = make_vector(saved, 2, 0)
+    vector.reset()
+    assert f"does not fit {count}" in told(make_vector(other, count, 0).load_state_dict, vector.state_dict())
 
 
 def test_pictures_of_one_row():
-    fleet = make_fleet(f"envs:{CAR}", 2, seed=0)  # the module may stand in the id
-    fleet.reset()
-    assert fleet.frame(1).shape == (64, 360, 3)
+    vector = make_vector(f"envs:{CAR}", 2, seed=0)  # the module may stand in the id
+    vector.reset()
+    assert vector.frame(1).shape == (64, 360, 3)
     assert corridors("success").frame(0).shape == (2, 2, 3)
 
 
 @pytest.mark.parametrize("id", IDS)
 def test_a_step_reports_the_episode_and_its_observation_before_the_reset(id):
-    fleet = make_fleet(id, 32, seed=2, env_kwargs=keywords(id, time_limit=6))
-    first, world, action = fleet.reset(), fleet.world, torch.ones(32, dtype=torch.int64)
-    assert first.shape == (32, *(fleet.observation_space.shape or (1,)))
+    vector = make_vector(id, 32, seed=2, env_kwargs=keywords(id, time_limit=6))
+    first, world, action = vector.reset(), vector.world, torch.ones(32, dtype=torch.int64)
+    assert first.shape == (32, *(vector.observation_space.shape or (1,)))
     total, length, ended = torch.zeros(32, dtype=torch.float64), torch.zeros(32, dtype=torch.int64), []
     for _ in range(20):
-        before, stream = fleet.state, fleet.generator.clone_state()
-        step = fleet.step(action)
+        before, stream = vector.state, vector.generator.clone_state()
+        step = vector.step(action)
         u = torch.rand(32, world.step_draws + world.reset_draws, dtype=torch.float64, generator=stream)
         _, observation, reward, *_ = world.step(before, action, u[:, : world.step_draws])
         assert torch.equal(step.final_observation, observation)
@@ -250,11 +250,11 @@ def test_a_step_reports_the_episode_and_its_observation_before_the_reset(id):
 
 def test_initial_draws_cover_every_initial_state_once_and_success_comes_with_the_final_step():
     world = make_world(SMALL, time_limit=2)
-    fleet = TensorFleet(world, 26, seed=0, initial=world.initial_draws())
-    fleet.reset()
-    assert torch.equal(fleet.state.cells[:24], world.reset(world.initial_draws()).cells)
-    assert len(torch.unique(fleet.state.cells[:24], dim=0)) == 24
-    first, last = fleet.step(torch.zeros(26, dtype=torch.int64)), fleet.step(torch.full((26,), 2))
+    vector = TensorVector(world, 26, seed=0, initial=world.initial_draws())
+    vector.reset()
+    assert torch.equal(vector.state.cells[:24], world.reset(world.initial_draws()).cells)
+    assert len(torch.unique(vector.state.cells[:24], dim=0)) == 24
+    first, last = vector.step(torch.zeros(26, dtype=torch.int64)), vector.step(torch.full((26,), 2))
     assert not first.success.any()
     assert last.terminated.all() and not last.truncated.any()  # at the time limit, too
     assert last.success[:24].sum() == 12
