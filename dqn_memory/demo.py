@@ -16,7 +16,6 @@ from typing import Annotated
 import numpy as np
 import torch
 import tyro
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from dqn_memory.analysis import plots
@@ -30,7 +29,11 @@ from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.baselines import reference_summary
+from envs.extras import extra
 from envs.terminal import say
+
+with extra("plots"):
+    from matplotlib.figure import Figure
 
 BEACONS = (11, 12, 13, 14)  # tokens of beacons in a Gridverse observation, one for each colour
 

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
-from matplotlib.figure import Figure
 
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import attention_priors, carried_states, episode_attention, prior_tables
@@ -41,9 +40,13 @@ from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
+from envs.extras import extra
 from envs.files import check_inside, make_inside, write_atomic
 from envs.spaces import Array
 from envs.terminal import say
+
+with extra("plots"):
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)

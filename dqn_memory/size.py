@@ -20,7 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dqn_memory.blocks import MEMORY, Attention
 from dqn_memory.blocks.embeddings import ImageEmbedding
-from dqn_memory.blocks.kernels import cpu_attention, linear_scan, recurrent, scan  # noqa: F401 - for their operators
+from dqn_memory.blocks.kernels import linear_scan, recurrent, scan  # noqa: F401 - for their operators
+from dqn_memory.blocks.kernels.operator import NUMBA
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.blocks.positions import Positions
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork, observation_spec
@@ -240,10 +241,6 @@ def _recurrence(operations: int, x: tuple[int, ...], weights: Sequence[tuple[int
 
 # Operations of our own operators from the shapes of their inputs; a multiply-add is two.
 _OPERATORS: dict[Any, Callable[..., int]] = {
-    # packed (B, T, 3D): every query meets every key, every weight every value
-    _kernels.cpu_attention: lambda x, *_, **__: 4 * x[0] * x[1] ** 2 * (x[2] // 3),
-    # gradient (B, T, D): those of weights, values, queries and keys, but not scores that are computed anew
-    _kernels.cpu_attention_backward: lambda x, *_, **__: 8 * x[0] * x[1] ** 2 * x[2],
     # x (T, B, D) meets (G H, D), the states meet (G H, H); on the way back both matrices and both inputs
     _kernels.rnn_scan: lambda x, *weights, **__: _recurrence(2, x, weights),
     _kernels.gru_scan: lambda x, *weights, **__: _recurrence(2, x, weights),
@@ -260,6 +257,15 @@ _OPERATORS: dict[Any, Callable[..., int]] = {
     # two: the gradients of the state before and of the decay
     _kernels.linear_scan_backward: lambda grad, *_, **__: _each(grad, 4),
 }
+if NUMBA:
+    from dqn_memory.blocks.kernels import cpu_attention  # noqa: F401 - for its operators
+
+    _OPERATORS |= {
+        # packed (B, T, 3D): every query meets every key, every weight every value
+        _kernels.cpu_attention: lambda x, *_, **__: 4 * x[0] * x[1] ** 2 * (x[2] // 3),
+        # gradient (B, T, D): those of weights, values, queries and keys, but not scores that are computed anew
+        _kernels.cpu_attention_backward: lambda x, *_, **__: 8 * x[0] * x[1] ** 2 * x[2],
+    }
 
 
 def gigaflop(work: Callable[[], object]) -> float:

@@ -1,7 +1,6 @@
-"""Packages that an extra of the suite brings: what is missing is one sentence with the extra's name.
+"""Packages that an extra of the suite brings. A missing one is one sentence that names its extra.
 
-with extra("plots"):
-import matplotlib
+`with extra("plots"):` stands around the imports of such packages.
 """
 
 import sys

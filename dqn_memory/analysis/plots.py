@@ -6,22 +6,25 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from cycler import cycler
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.gridspec import GridSpecBase, SubplotSpec
-from matplotlib.image import AxesImage
-from matplotlib.patches import Rectangle
-from matplotlib.text import Text
-from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
-from PIL import Image
 
 from dqn_memory.runs.errors import require
+from envs.extras import extra
 from envs.files import write_atomic
 from envs.spaces import Array
 from envs.terminal import printable
+
+with extra("plots"):
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.gridspec import GridSpecBase, SubplotSpec
+    from matplotlib.image import AxesImage
+    from matplotlib.patches import Rectangle
+    from matplotlib.text import Text
+    from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
+    from PIL import Image
 
 Masked = np.ma.MaskedArray[Any, np.dtype[Any]]
 Curve = tuple[Sequence[float] | Array, Sequence[float] | Array]

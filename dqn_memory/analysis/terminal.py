@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-import matplotlib
 import numpy as np
-from PIL import Image
 from rich.color import Color
 from rich.console import Group, RenderableType
 from rich.style import Style
@@ -14,7 +12,12 @@ from rich.text import Text
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.analysis.plots import MAP_TOKENS
 from dqn_memory.analysis.video import BAD, CHOSEN, GOOD, Looks, action_labels, moment, shares
+from envs.extras import extra
 from envs.spaces import Array
+
+with extra("plots"):
+    import matplotlib
+    from PIL import Image
 
 UPPER, FULL = "▀", "█"  # a character shows two pixels, one above the other, as its own colour and the one behind it
 PANEL, BAR, MIN_ROWS = 38, 12, 6  # columns beside the picture, columns of a Q-value, minimum rows of a picture

@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import matplotlib
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
 
 from dqn_memory.actors import ActingState
 from dqn_memory.analysis.attention import episode_attention
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError, require
+from envs.extras import extra
 from envs.files import disk_errors, make_folder, write_atomic
 from envs.spaces import Array
+
+with extra("plots"):
+    import matplotlib
+    from PIL import Image, ImageDraw, ImageFont
 
 STEP_MS, LAST_MS = 400, 2000
 LONGEST_MS = 655_350  # a GIF cannot show a picture for longer

@@ -12,15 +12,17 @@ from itertools import chain, compress, count
 from pathlib import Path
 from string import Template
 
-from matplotlib.figure import Figure
-
 from dqn_memory.analysis.plots import png
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study.safe_html import to_html
+from envs.extras import extra
 from envs.files import check_inside, disk_errors, make_inside, read_bytes, read_text, write_atomic
 from envs.markup import Markup, alt, escape, paragraph
 from envs.tables import Table
 from envs.terminal import one_line
+
+with extra("plots"):
+    from matplotlib.figure import Figure
 
 WORDS: Mapping[str, Mapping[str, Markup]] = {
     name: {key: Markup(text) for key, text in words.items()}

@@ -7,19 +7,22 @@ from math import ceil, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter, StrMethodFormatter
 
 from dqn_memory.analysis.plots import COLOURS, FAINT, INK, STYLE, finish_panel, grid_panels, lowest, new_figure
 from dqn_memory.network import ARCHITECTURES
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import FinishedRun
 from dqn_memory.study.statistics import Estimate, Floats, Scale, plain_name
+from envs.extras import extra
+
+with extra("plots"):
+    import matplotlib
+    from matplotlib import colormaps
+    from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter, StrMethodFormatter
 
 _styled = matplotlib.rc_context({**STYLE, "font.size": 10, "axes.labelsize": 10, "legend.fontsize": 9})
 SHORT = 24  # letters of a panel's title

@@ -12,10 +12,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.integrate import trapezoid
 
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.study.statistics import Floats
+from envs.extras import extra
+
+with extra("plots"):
+    from scipy.integrate import trapezoid
 
 WINDOW = 10  # evaluations in the running average
 LEVELS = (0.5, 0.9)

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 from xml.etree.ElementTree import Element
 
-import markdown
-from markdown.treeprocessors import Treeprocessor
+from envs.extras import extra
+
+with extra("plots"):
+    import markdown
+    from markdown.treeprocessors import Treeprocessor
 
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 LISTS, TABLES = ("ul", "ol", "li"), ("table", "thead", "tbody", "tr", "th", "td")

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from scipy import optimize, stats
 
 from envs import baselines
+from envs.extras import extra
+
+with extra("plots"):
+    from scipy import optimize, stats
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]

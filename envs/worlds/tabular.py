@@ -8,11 +8,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from envs.core import State, World
 from envs.errors import UserError, require
+from envs.extras import extra
 from envs.numpy_backend import integers, take, zeros
 
 
@@ -106,6 +106,8 @@ class Tabular(World[TabularState]):
         text = self.text(state, row)
         if self.drawn_as_map:
             return paint(text)
+        with extra("plots"):
+            from PIL import Image, ImageDraw, ImageFont
         image = Image.new("RGB", (WIDTH, LINE * text.count("\n") + LINE + 2 * MARGIN), PAPER)
         ImageDraw.Draw(image).multiline_text((MARGIN, MARGIN), text, fill=INK, font=ImageFont.load_default())
         return np.array(image)

@@ -63,7 +63,7 @@ def test_presets_lie_under_settings_and_none_is_a_value(tmp_path):
     ({"total_step": 5}, "unknown setting 'total_step'; did you mean 'total_steps'"),
     ({"total_steps": "many"}, "total_steps must be an integer"),
     ({"num_envs": np.int64(0)}, "--num-envs 0 must be at least 1"),
-    ({"total_steps": {1: 2}}, "total_steps is a dict"),
+    ({"total_steps": {1: 2}}, "total_steps must be an integer, not a table"),
     ({"config": "dmo"}, "did you mean 'demo'"),
     ({"kind": "q"}, "unknown kind of run 'q'"),
     ({"resume": "nowhere"}, "nowhere is no run folder"),

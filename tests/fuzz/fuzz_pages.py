@@ -58,7 +58,7 @@ def small_archive() -> Path:
     """Archive a study of two runs."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-archive-"))
     make_study(folder / "study", [MEMORY], '["dtqn4"]', [1, 2])
-    report.archive(read(folder / "study"), folder / "kept")
+    report.archive_runs(read(folder / "study"), folder / "kept")
     (folder / "kept" / "attention.json").write_text("{}")
     return folder / "kept"
 
@@ -114,7 +114,7 @@ def inert(given: list[str], folder: Path) -> Case:
             source, title=next(fields), about=next(fields), runs=(*runs, lost), recorded=records,
             damage={lost.name: [next(fields)], "": [next(fields)]},
         )  # fmt: skip
-        _printed(lambda: report.write(collect(source), folder / "report"))
+        _printed(lambda: report.write_pages(collect(source), folder / "report"))
         found = Active.of((folder / "report" / HTML).read_text())
         assert not found.found, found.found
         for each in (source.title, *axes.values(), facts["cpu"], facts["torch"], *source.damage[""]):

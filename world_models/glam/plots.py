@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from PIL import Image
-from scipy import ndimage
 
 from dqn_memory.analysis.plots import GREY, INK, new_figure, png, styled
+from envs.extras import extra
 from envs.files import write_atomic
 from envs.spaces import Array
 from world_models.glam.foresight import EpisodeRollout
+
+with extra("plots"):
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+    from PIL import Image
+    from scipy import ndimage
 
 SIDE, WORDS = 0.95, 7.0  # inches of a frame, and those that the words below need
 KNOWN = 3  # frames shown before the rollout begins

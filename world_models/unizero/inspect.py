@@ -16,13 +16,13 @@ from typing import Annotated, Any
 
 import torch
 import tyro
-from matplotlib.figure import Figure
 
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import prior_tables
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
+from envs.extras import extra
 from envs.files import check_inside, make_inside, write_atomic
 from envs.registry import WORLDS, make_world
 from envs.spaces import Array
@@ -35,6 +35,9 @@ from world_models.unizero.acting import UniZeroAgent
 from world_models.unizero.analysis import Trajectory
 from world_models.unizero.config import UniZeroConfig
 from world_models.unizero.networks import UniZeroModel
+
+with extra("plots"):
+    from matplotlib.figure import Figure
 
 COLUMNS = 10  # steps in the picture of the trajectory
 

@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
-from matplotlib.patches import Rectangle
 
 from dqn_memory.analysis.plots import GREY, INK, MAP, MARK, hide_frame, new_figure, styled
+from envs.extras import extra
 from envs.spaces import Array
 from world_models.unizero.analysis import Trajectory
+
+with extra("plots"):
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+    from matplotlib.patches import Rectangle
 
 SIDE = 0.95  # inches of a small picture
 MANY = 8  # from so many actions on, probabilities are colours without numbers

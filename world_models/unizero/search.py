@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured
-from dqn_memory.runs.errors import require
+from envs.extras import extra
 from world_models.unizero.config import SearchConfig
 from world_models.unizero.gumbel import Halving
 from world_models.unizero.networks import History, UniZeroModel
@@ -192,7 +192,8 @@ def make_functions(engine: Engine, model: UniZeroModel, backend: str = "inductor
 
     The loop over simulations and the choices inside trees are never part of a graph: numba walks the trees on the CPU.
     """
-    require(find_spec("numba"), "UniZero's search needs numba, which is missing: pip install 'dqn-memory[fast]'")
+    with extra("fast"):
+        import_module("numba")
 
     def ask(latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         return outcome(model, latents, order, action)
