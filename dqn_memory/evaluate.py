@@ -20,7 +20,6 @@ from typing import Literal
 import tyro
 
 from dqn_memory.analysis.episodes import action_names, play_in
-from dqn_memory.analysis.video import Looks, check_target, save_video
 from dqn_memory.evaluation import Evaluation, EvaluationOptions, evaluation_setups, lines, load_network
 from dqn_memory.evaluation import fields as measures
 from dqn_memory.runs.backend import log_backend
@@ -76,6 +75,8 @@ def record_video(folder: Path, args: Args, file: str) -> None:
 
     Without its memory an agent is shown without what its decisions attend to.
     """
+    from dqn_memory.analysis.video import Looks, check_target, save_video  # needs the extra `plots`
+
     device = ComputeConfig(args.device, args.threads).start()
     check_target(Path(file), args.overwrite)
     network, config, _ = load_network(folder, device)
