@@ -283,6 +283,7 @@ def answer_figure(
         panel.margins(x=0.1, y=0.15)
         if max(values.values()) > WIDE * min(values.values()):
             panel.set_xscale("symlog", linthresh=100)  # some are 0
+            panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
             panel.set_xlim(-30)
         panel.set_xlabel(label, fontsize=8.5)
         panel.tick_params(labelsize=8)
