@@ -414,7 +414,7 @@ def usable_device(device: torch.device | str) -> torch.device:
 
 
 def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[QNetwork, Any, int]:
-    """Read the network of a run folder's latest checkpoint, averaged if the run averages its weights, in evaluation mode.
+    """Read the network of a run folder's latest checkpoint, averaged if the run averages, in evaluation mode.
 
     Returns the network, the run's config and the environment step of the checkpoint; nothing is written.
 

@@ -109,7 +109,7 @@ class RolloutConfig:
         return self.environment.kwargs(training)
 
     def eval_setup(self, device: torch.device) -> EvalSetup:
-        """Say where and how this run's network is evaluated."""
+        """Make the setup of this run's evaluations."""
         return EvalSetup.of(self, device)
 
 
