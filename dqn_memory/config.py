@@ -1,7 +1,7 @@
 """The config of a training run: one frozen tree of dataclasses. A TOML preset is the same tree.
 
-Three parts are elsewhere: `NetworkConfig` (network.py), `ExplorationConfig` (exploration.py), and the parts common to all
-trainers (runs/common.py).
+Three parts are elsewhere: `NetworkConfig` (network.py), `ExplorationConfig` (exploration.py), and the parts common to
+all trainers (runs/common.py).
 """
 
 import math
@@ -211,8 +211,8 @@ class TrainConfig:
         self.network.check_prior()
         if self.acting_state == "episode" and self.network.row().positions != "none":
             raise UserError(
-                "--acting-state episode has no positions in a window to encode; use a memory that streams, such as gru, and "
-                "--position-encoding none"
+                "--acting-state episode has no window positions to encode; use a memory that streams, such as gru, "
+                "and --position-encoding none"
             )
         if self.replay.capacity < self.environment.num_envs * self.network.context:
             raise UserError(

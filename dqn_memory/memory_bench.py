@@ -1,8 +1,8 @@
 """Measure what each memory learns to remember: `python -m dqn_memory.memory_bench`.
 
-The tasks are supervised, so that results do not depend on learning to act. Every memory stands in the same gated residual
-layer, in a network of as many parameters, and is trained for the same processor time on delays up to 256. A sequence
-holds several episodes, with a reset at the beginning of each. Networks are evaluated on delays up to 1,024.
+The tasks are supervised, so that results do not depend on learning to act. Every memory stands in the same gated
+residual layer, in a network of as many parameters, and is trained for the same processor time on delays up to 256. A
+sequence holds several episodes, with a reset at the beginning of each. Networks are evaluated on delays up to 1,024.
 
 Prints the tables; --write FOLDER writes them to memory_bench.json, .md and .png. Each finished training is a row there,
 so the same command continues a bench that was stopped.

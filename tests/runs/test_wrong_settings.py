@@ -46,7 +46,7 @@ WRONG = {
         ("--heads 3", "--heads 3 does not divide --width 16"),
         ("--prior local --local-window 8", "must be below --context"),
         ("--ema-decay 1", "--ema-decay 1.0 must be"),
-        ("--acting-state episode", "has no positions in a window to encode; use a memory that streams"),
+        ("--acting-state episode", "has no window positions to encode; use a memory that streams"),
         ("--acting-state episode --position-encoding none", "needs a memory that streams"),
         ("--capacity 31", "31 must hold at least one window of each environment, --num-envs 4 x --context 8"),
         ("--capacity 1000000000000", "lower --capacity"),
