@@ -25,12 +25,12 @@ NEGATIVE = {
 
 GAME = "--env ALE/Pong-v5"
 ROLLOUTS = [
-    ("--architecture dbgfqn", "--architecture dbgfqn encodes places in a window"),
+    ("--architecture dbgfqn", "--architecture dbgfqn encodes positions in a window"),
     ("--architecture dbgfqn --position-encoding none", "cannot act step by step from a carried state"),
-    ("--position-encoding learned", "--position-encoding learned encodes places in a window"),
+    ("--position-encoding learned", "--position-encoding learned encodes positions in a window"),
     ("--epsilon-end 0.5 --epsilon-start 0", "must satisfy 0 <= end <= start <= 1"),
     ("--prepopulate 4", "--prepopulate 4 fills a replay"),
-    ("--dropout 0.1", "--dropout 0.1 would let an update see other outputs"),
+    ("--dropout 0.1", "--dropout 0.1 would change the network's outputs"),
     ("--minibatches 5", "--minibatches 5 is more than --num-envs 4"),
     ("--architecture gru --prior gaussian", "--prior gaussian changes nothing: gru has no attention"),
     ("--engine compile", "--engine compile is for the window learner"),
