@@ -22,7 +22,7 @@ __version__ = "0.1.0"
 
 
 def _check_envs() -> None:
-    """Say in one sentence that another module or package `envs` hides the one that lies beside this package."""
+    """Fail with one sentence if another module or package hides the `envs` beside this package."""
     spec = find_spec("envs")
     places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
     found = next(filter(None, places), "none")
@@ -39,16 +39,16 @@ def _check_envs() -> None:
 
 
 def _starts_script() -> bool:
-    """Whether Python looks for a script of ours, which it was given after -m."""
+    """Whether Python is about to run a script of this suite (`python -m`)."""
     given = sys.orig_argv[sys.orig_argv.index("-m") :] if "-m" in sys.orig_argv else []
     return sys.argv[:1] == ["-m"] and given[1:2] != [] and given[1].split(".")[0] in ("dqn_memory", "world_models")
 
 
 def _leave_working_directory() -> None:
-    """Take the working directory, where `python -m` looks first, off the path of this package's scripts.
+    """Remove the working directory, where `python -m` looks first, from the path of this package's scripts.
 
-    A folder `wandb` there, perhaps of somebody else, would be imported in place of an installed package. `--plugin`
-    looks into the working directory all the same.
+    A folder `wandb` there would be imported in place of the installed package. `--plugin` still looks into the working
+    directory.
     """
     with suppress(FileNotFoundError):  # the working directory was deleted
         here, home = Path.cwd(), Path(__file__).resolve().parents[1]

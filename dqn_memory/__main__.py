@@ -19,11 +19,14 @@ PACKAGES = (
     "world_models/unizero",
     "world_models/glam",
 )
-OTHERS = (Path(__file__), ROOT / "dqn_memory" / "study" / "child.py")  # this one, and what commands start themselves
+OTHERS = (
+    Path(__file__),
+    ROOT / "dqn_memory" / "study" / "child.py",
+)  # this one, and a script that commands start
 
 
 def commands() -> dict[str, str]:
-    """Give every module that is a command, with the first line of what it says of itself."""
+    """List the modules that are commands, with the first line of their docstrings."""
     found = {}
     for path in (path for package in PACKAGES for path in sorted((ROOT / package).glob("*.py"))):
         text = path.read_text(encoding="utf-8")
@@ -37,7 +40,7 @@ def commands() -> dict[str, str]:
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print a line for each."""
+    """Print a line for each command."""
     parser = argparse.ArgumentParser("python -m dqn_memory", description="List the commands of the suite.")
     parser.add_argument("--version", action="version", version=f"dqn-memory {__version__}")
     parser.parse_args(argv)

@@ -1,7 +1,7 @@
-"""Who carries the state while acting: the window of the last K observations, or the state of a recurrence.
+"""Carry the state while acting: the window of the last K observations, or the state of a recurrence.
 
-N episodes run at once. An actor takes in one observation of each and gives the network's outputs; a policy chooses
-actions by them.
+N episodes run at once. An actor takes one observation of each and gives the network's outputs. A policy chooses actions
+from the outputs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dqn_memory.runs.stateful import Stateful
 ActingState = Literal["window", "episode"]
 StateTensors = tuple[Tensor, ...]  # what an actor carries from step to step; the first axis of each tensor is N
 
-# onnxruntime cannot choose between tensors of these types; an exported step chooses between tensors of those types.
+# onnxruntime cannot select between tensors of the types on the left; an exported step casts to the type on the right.
 SELECTED = {torch.bool: torch.uint8, **dict.fromkeys((torch.int8, torch.int16, torch.uint16), torch.int32)}
 SELECTED |= {torch.uint32: torch.int64, torch.uint64: torch.int64}
 
@@ -43,9 +43,9 @@ class WindowActor(Stateful):
 
     def _append(self, observation: Tensor, previous_action: Tensor, reset: Tensor, state: StateTensors) -> StateTensors:
         """Give the windows (observations, actions, lengths) with one more observation."""
-        held, actions, lengths = state
-        mask = reset.reshape(-1, *[1] * (held.dim() - 1))  # (N, 1, ...)
-        observations = torch.where(mask, self.network.spec.padding, held).to(held.dtype)
+        before, actions, lengths = state
+        mask = reset.reshape(-1, *[1] * (before.dim() - 1))  # (N, 1, ...)
+        observations = torch.where(mask, self.network.spec.padding, before).to(before.dtype)
         actions = torch.where(reset.unsqueeze(1), self.network.num_actions, actions)
         lengths = torch.where(reset, 0, lengths)
         full = lengths == self.size
@@ -65,7 +65,7 @@ class WindowActor(Stateful):
     def q_values(self) -> Tensor:
         """Compute the network's outputs (N, A) for the newest observations."""
         width = self.size
-        # an accelerator reads all K positions: it would have to wait for the largest length
+        # an accelerator computes all K positions, because reading the largest length would wait for it
         if self.device.type == "cpu":
             width = trimmed_length(int(self.lengths.max()), self.size)
         window = self.observation[:, :width], self.previous_action[:, :width]
@@ -73,16 +73,16 @@ class WindowActor(Stateful):
 
     @property
     def state_tensors(self) -> StateTensors:
-        """List what is carried to the next step."""
+        """List the tensors that are carried to the next step."""
         return self.observation, self.previous_action, self.lengths
 
     def step(
         self, observation: Tensor, previous_action: Tensor, reset: Tensor, state: StateTensors
     ) -> tuple[Tensor, StateTensors]:
         """Compute Q (N, A) and the next state as a function of the arguments; the actor stays as it is."""
-        held, dtype = state[0], state[0].dtype
-        held = held.to(SELECTED.get(dtype, dtype))
-        observations, actions, lengths = self._append(observation, previous_action, reset, (held, *state[1:]))
+        dtype = state[0].dtype
+        before = state[0].to(SELECTED.get(dtype, dtype))
+        observations, actions, lengths = self._append(observation, previous_action, reset, (before, *state[1:]))
         q = self.network.at(observations, actions, lengths, lengths - 1)
         return q, (observations.to(dtype), actions, lengths)
 
@@ -113,7 +113,7 @@ class StateActor(Stateful):
 
     @property
     def state_tensors(self) -> StateTensors:
-        """List what is carried to the next step."""
+        """List the tensors that are carried to the next step."""
         return tuple(part for layer in self.state for part in layer)
 
     def step(
@@ -139,8 +139,8 @@ def choose(outputs: Tensor, draws: torch.Generator | None) -> Tensor:
 class NetworkPolicy:
     """Act by a network's outputs in N episodes.
 
-    With `draws` the outputs are logits by which actions are drawn. With `forgets` the network sees the newest
-    observation alone.
+    With `draws` the outputs are logits by which actions are drawn. With `forgets` the network sees only the
+    newest observation.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class NetworkPolicy:
 
 
 def make_actor(network: QNetwork, num_envs: int, device: torch.device, state: ActingState) -> Actor:
-    """Make the actor that the flag `--acting-state` asks for."""
+    """Make the actor for a value of `--acting-state`."""
     if state == "episode":
         return StateActor(network, num_envs, device)
     return WindowActor(network, num_envs, device)

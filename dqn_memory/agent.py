@@ -1,4 +1,4 @@
-"""A trained agent in a loop of one's own: Q-networks, UniZero and GLAM alike.
+"""Use a trained agent of any kind in your own loop.
 
     agent = Agent.load("runs/demo-1")
     observation, reset = env.reset()[0], True
@@ -6,8 +6,8 @@
         observation, _, terminated, truncated, _ = env.step(agent.act(observation, reset))
         reset = terminated or truncated  # then observation = env.reset()[0], unless env does so itself
 
-It takes the environment's own observations, of one environment or of a batch, and keeps its own memory. `play` is that
-loop, for one environment or a vector of them, in any autoreset mode.
+`act` takes the observations of one environment or of a batch, and the agent keeps its memory between calls. `play` runs
+this loop for one environment or a vector of them, in any autoreset mode.
 """
 
 import math
@@ -38,16 +38,17 @@ from envs.spaces import discrete_actions
 
 
 class Agent:
-    """A trained policy, which keeps its state between calls.
+    """A trained policy that keeps its state between calls.
 
-    A Q-network takes the action of the highest value, UniZero the most visited one of a search without noise; PPO
-    (unless its config has `policy = "greedy"`) and GLAM draw one, as in training, or take the most probable one.
+    A Q-network takes the action of the highest value, UniZero the action most visited by a search without noise. PPO
+    (unless its config has `policy = "greedy"`) and GLAM draw actions, as in training; `load` can choose the most
+    probable ones instead.
 
     Attributes:
-        config: of its training.
+        config: config of its training.
         step: environment steps of its training.
-        q: the numbers that the newest actions were chosen by, (N, A): Q-values of Q-networks, logits of PPO,
-            probabilities of UniZero and GLAM.
+        q: outputs for the newest observations, (N, A): Q-values of Q-networks, logits of PPO, probabilities of UniZero
+            and GLAM.
     """
 
     def __init__(self, loaded: LoadedPolicy, interface: Interface, rows: int | None = None) -> None:
@@ -64,28 +65,28 @@ class Agent:
         cls, run: Path | str, rows: int | None = None, device: torch.device | str = "cpu", seed: int = 0,
         policy: Literal["sampled", "greedy"] | None = None, plugins: Sequence[str] = (),
     ) -> Self:  # fmt: skip
-        """Read the agent of a run's latest checkpoint, whatever trained it.
+        """Read the agent of a run's latest checkpoint, for a run of any kind.
 
         Args:
-            run: its folder.
-            rows: batch size N; None: the first `act` says it. An `act` that resets all may change it.
-            device: where its networks are.
-            seed: of what PPO, UniZero and GLAM draw; a call of `play` begins these draws anew.
-            policy: how PPO and GLAM choose actions; None: as its config says, GLAM sampled ones.
-            plugins: modules that may be imported as the run names them; a run that you started yourself needs none.
+            run: the run's folder.
+            rows: batch size N (None: that of the first `act`). A call of `act` that resets all rows may change it.
+            device: device of its networks.
+            seed: seed of the draws of PPO, UniZero and GLAM. Every call of `play` starts them again.
+            policy: policy of PPO or GLAM (None: that of the config for PPO, sampled for GLAM).
+            plugins: modules named by the run that may be imported. A run that you started yourself needs none.
 
         Raises:
-            UserError: there is no run or checkpoint, it is damaged or foreign, it wants a module that is not among
-                `plugins`, the device or the seed is none, or the agent has no such policy.
+            UserError: there is no run or checkpoint, it is damaged or foreign, it needs a module that is not among
+                `plugins`, the device does not exist, the seed is invalid, or the agent has no such policy.
         """
         seed, rows = _whole("seed", seed, 0), None if rows is None else _whole("rows", rows, 1)
         load_plugins(plugins)
         kind = kind_of(Run.open(run).load(with_replay=False))
         loaded = trainer_class(kind).load_policy(Path(run), usable_device(device), seed)
         if policy is not None:
-            known = " or ".join(map(repr, loaded.ways)) or "left out, as this agent chooses actions in one way"
-            require(policy in loaded.ways, f"policy is {policy!r}; it must be {known}")
-            loaded = replace(loaded, start=loaded.ways[policy])
+            known = " or ".join(map(repr, loaded.policies)) or "left out: this agent has only one policy"
+            require(policy in loaded.policies, f"policy is {policy!r}; it must be {known}")
+            loaded = replace(loaded, start=loaded.policies[policy])
         environment = loaded.config.environment
         interface = Interface.of(environment.env, loaded.env_kwargs, environment.observation_key)
         return cls(loaded, interface, rows)
@@ -94,28 +95,28 @@ class Agent:
         """Choose an action for each observation and remember both.
 
         Args:
-            observation: of one environment, as its observation space says, or stacked (N, ...): the first of the
-                two that its `reset` returns.
-            reset: True where it is the first one of an episode; one bool or bools (N,), as array, tensor or list.
+            observation: observation of one environment, or observations stacked (N, ...). Of the pair that `reset`
+                returns it is the first.
+            reset: True for the first observation of an episode; one bool, or bools (N,) as array, tensor or list.
 
         Returns:
-            An int for one environment, else an int64 array (N,): the environment's own action numbers; an array
-            where its actions are MultiDiscrete.
+            The environment's own action numbers: an int for one environment, else an int64 array (N,). MultiDiscrete
+            actions are arrays.
 
         Raises:
             UserError: the observation has another form or lies outside its space, a reset is no bool, or N differs
-                from before.
+                from the last call's.
         """
         batch, single = self.interface.batch(observation)
         rows = len(batch)
         again = _resets(reset, rows).to(self._loaded.device)
         policy = self._policy
-        if policy is None or (rows != self._rows and bool(again.all())):  # nothing is remembered of other environments
+        if policy is None or (rows != self._rows and bool(again.all())):  # no row has a state to keep
             policy = self._start(rows)
         if rows != self._rows:
             raise UserError(
-                f"the agent remembers {self._rows} environments, but got observations of {rows}; begin with another "
-                "number where reset is True for all"
+                f"the agent remembers {self._rows} environments, but got observations of {rows}; to change the "
+                "number, reset all of them"
             )
         action, q = policy.act(torch.from_numpy(batch).to(self._loaded.device), again)
         self.q = q.float().cpu().numpy()
@@ -125,17 +126,17 @@ class Agent:
     def play(
         self, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], episodes: int = 100, seed: int | None = None
     ) -> Score:
-        """Play whole episodes from fresh memory, and leave what `act` remembers as it is.
+        """Play whole episodes from an empty memory; the memory of `act` stays as it is.
 
         Args:
             env: one environment, or a vector of them in any autoreset mode; each plays as many episodes as the others,
                 so that short ones are not favoured.
-            episodes: how many to count.
-            seed: of the first reset; None: the environment's own.
+            episodes: number of episodes to count.
+            seed: seed of the first reset (None: the environment's own).
 
         Returns:
-            Success, return and length of each. Success is what the environment's info says, as "success" or
-            "is_success"; where it says nothing, `env_reports_success` is False.
+            Success, return and length of each episode. Success is "success" or "is_success" in the environment's
+            info. If neither is there, `env_reports_success` is False.
 
         Raises:
             UserError: the observations, the actions or the number of episodes do not fit.
@@ -155,36 +156,39 @@ class Agent:
         return play_vector(Agent(self._loaded, self.interface, vector.num_envs), vector, episodes, seed)
 
     def export(self, path: Path | str) -> tuple[Path, Path]:
-        """Write what `act` does as two files that need nothing of this package (Q-networks and PPO).
+        """Write one step of the agent as two files that do not need this package (Q-networks and PPO).
 
             pt2, onnx = agent.export("exported/memory")  # exported/memory.pt2, exported/memory.onnx
 
-        Both compute one step of any number of rows B, and leave it to the caller to keep the state:
+        Both compute one step of any number of rows B. The caller keeps the state:
 
             q, chosen, state_0_after, ... = step(observation, action, reset, state_0, ...)
 
-        `observation` (B, ...) is encoded: whole numbers counted from 0 or real ones, flat (an image as it is).
-        `action` (B,) is the one before, `reset` (B,) true where an episode begins, `q` (B, A), and `chosen` (B,) the
-        best action, both of actions counted from 0; of PPO `q` are logits to draw one by. The state is that of the
-        memories, or the window and its length. Where `reset` is true neither `action` nor the state counts, so that
-        zeros do for the first step. The JSON text "interface", an extra file of the one and metadata of the other,
-        gives the inputs' types and shapes. It takes seconds, and minutes where a memory with a state is run over
-        windows of 50 (`--acting-state window`).
+        - `observation` (B, ...): encoded and flat (an image as it is), whole numbers counted from 0 or real numbers.
+        - `action` (B,): the previous action, counted from 0.
+        - `reset` (B,): true where an episode begins. There `action` and the state are ignored and can be zeros.
+        - `state_0`, ...: the states of the memories, or the window and its length.
+        - `q` (B, A): Q-values; for PPO logits, from which an action can be drawn.
+        - `chosen` (B,): the action of the highest output, counted from 0.
+
+        The JSON text "interface" gives the types and shapes of the inputs. It is an extra file of the archive, and
+        metadata of the ONNX file. Writing takes seconds, or minutes for a memory with a state over windows of 50
+        (`--acting-state window`).
 
         Args:
-            path: of both files, without the ending.
+            path: path of both files without the ending.
 
         Returns:
             The torch.export archive and the ONNX file.
 
         Raises:
-            UserError: a file exists, a package is missing, or the agent searches or imagines.
+            UserError: a file exists, a package is missing, or the agent is UniZero or GLAM.
         """
         files = Path(f"{Path(path)}.pt2"), Path(f"{Path(path)}.onnx")
         for file in files:
             if file.exists():
                 raise UserError(f"{file} exists already; choose another name")
-        policy = self._loaded.start(2)  # of one row, torch would take the number for a constant
+        policy = self._loaded.start(2)  # torch would export a batch of one row as a constant
         if not isinstance(policy, NetworkPolicy):
             raise UserError(
                 "only agents of one network can be exported, as UniZero searches and GLAM draws at every step"
@@ -204,16 +208,16 @@ class Agent:
         return self._policy
 
 
-def _whole(name: str, given: Any, least: int) -> int:
-    """Give a whole number, whatever type holds it; a UserError says that it is none, or too small."""
+def _whole(name: str, given: Any, minimum: int) -> int:
+    """Convert a whole number of any type to an int; raise a UserError for anything else or below `minimum`."""
     value = given.item() if getattr(given, "shape", None) == () else given
-    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0 or not least <= value < 2**63:
-        raise UserError(f"{name} is {given!r}; it must be {least} or more, a whole number below {2**63}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0 or not minimum <= value < 2**63:
+        raise UserError(f"{name} is {given!r}; it must be {minimum} or more, a whole number below {2**63}")
     return int(value)
 
 
 def _resets(reset: Any, rows: int) -> torch.Tensor:
-    """Bools (N,); nothing else is taken for one, as any text is true and None is false."""
+    """Make bools (N,); refuse other types, since any text would be true and None false."""
     given = as_array(reset)
     if given is None or given.dtype != np.bool_:
         raise UserError(f"reset is {reset!r}; it must be True or False, or an array of {rows} bools")
@@ -239,8 +243,8 @@ def play_vector(agent: Agent, envs: VectorEnv[Any, Any, Any], episodes: int, see
             "environment with max_episode_steps",
         )
         done = (terminated | truncated) & ~idle
-        success, told = given.success(info, done) or (returns > 0, np.zeros(rows, bool))
-        reported &= bool(told[done].all())
+        success, defined = given.success(info, done) or (returns > 0, np.zeros(rows, bool))
+        reported &= bool(defined[done].all())
         tally.add(done, success, returns, lengths)
         returns[done], lengths[done] = 0.0, 0
         reset, idle = (idle, done) if mode is AutoresetMode.NEXT_STEP else (done, idle)

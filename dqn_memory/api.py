@@ -1,4 +1,4 @@
-"""The suite from Python: train, evaluate, read a run's numbers, and act with a trained agent.
+"""Use the suite from Python: train, evaluate, read a run's metrics, and act with a trained agent.
 
     from dqn_memory.api import Agent, evaluate, load_run, train
 
@@ -7,7 +7,7 @@
     step, success = load_run(run).metrics["eval/success_rate"]
     score = Agent.load(run).play(gymnasium.make("Gridverse/Memory-5x5-v0"), episodes=50)
 
-Whatever a user can get wrong raises a `UserError`, a ValueError of one sentence. The caller's global random states,
+Wrong arguments and damaged runs raise a `UserError`, a ValueError of one sentence. The caller's global random states,
 number of threads, precisions, warning filters and environment variables stay as they are.
 """
 
@@ -35,13 +35,13 @@ __all__ = ["Agent", "RunData", "Series", "UserError", "evaluate", "load_run", "t
 
 @process_restored()
 def train(kind: str = "q_network", *, plugins: Sequence[str] = (), **settings: Any) -> tuple[Path, Score]:
-    """Train an agent to the end of its run, or go on with a run.
+    """Train an agent to the end of its run, or resume a run.
 
     Args:
-        kind: which trainer: "q_network", "pqn", "ppo", "unizero", "glam", or one that another package brings.
+        kind: the trainer: "q_network", "pqn", "ppo", "unizero", "glam", or one of another package.
         settings: the trainer's flags by name, with underscores: `total_steps=5_000`, `prior="local"`. `config` names
-            presets or TOML files, one or a list, over which the others lie. `resume="runs/mine"` goes on with a run,
-            and takes what `--resume` takes.
+            one or several presets or TOML files; the other settings override them. `resume="runs/mine"` resumes a run,
+            with the flags of `--resume`.
         plugins: modules to import, as `--plugin` does; a preset or a run that names others is refused.
 
     Returns:
@@ -64,14 +64,14 @@ def evaluate(run: Path | str, *, plugins: Sequence[str] = (), **options: Any) ->
 
     Args:
         run: the run's folder.
-        plugins: modules that may be imported as the run names them; a run that you started yourself needs none.
+        plugins: modules named by the run that may be imported. A run that you started yourself needs none.
         options: flags of that script by name, such as `episodes=200`, `reset_memory=True`, `seed=3`.
 
     Returns:
-        The checkpoint's step and the scores: `.score` is the one of actions chosen as in training.
+        The checkpoint's step and its scores; `.score` is that of the policy used in training.
 
     Raises:
-        UserError: there is no such run, or an option is unknown, or not for its kind.
+        UserError: there is no such run, or an option is unknown or not for runs of its kind.
     """
     known = [option.name for option in fields(Args) if option.name not in ("folder", "run", "plugin", "format")]
     for name in options:
@@ -89,7 +89,7 @@ class Series(NamedTuple):
 
 
 class Metrics(dict[str, Series]):
-    """Scalars by name; one that was not recorded is a UserError that says which are near."""
+    """Scalars by name. An unknown name raises a UserError with similar names."""
 
     def __missing__(self, name: str) -> Series:
         raise UserError(near_names("metric", name, self))
@@ -97,12 +97,12 @@ class Metrics(dict[str, Series]):
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run folder says.
+    """Config, environment and metrics of a run.
 
     Attributes:
         path: the folder.
         config: its config.toml, as nested dictionaries.
-        environment: what it was started on: versions, revision, device.
+        environment: versions, revision and device at the start of the run.
         metrics: every recorded scalar by name.
     """
 
@@ -129,7 +129,7 @@ class RunData:
 def load_run(path: Path | str, *, plugins: Sequence[str] = ()) -> RunData:
     """Read the config and all metrics of a run, finished or not; nothing is written.
 
-    `plugins` are imported; this reading itself imports nothing that the run names.
+    `plugins` are imported. No other module that the run names is imported.
 
     Raises:
         UserError: there is no run, or a file of it is damaged.
@@ -148,6 +148,5 @@ def load_run(path: Path | str, *, plugins: Sequence[str] = ()) -> RunData:
 
 
 def _series(lines: Sequence[dict[str, Any]], name: str) -> Series:
-    found = [(line["step"], line[name]) for line in lines if name in line]
-    step, value = zip(*found, strict=True)
+    step, value = zip(*((line["step"], line[name]) for line in lines if name in line), strict=True)
     return Series(np.array(step, np.int64), np.array(value, np.float64))

@@ -1,8 +1,8 @@
 """Measure how fast the core is: `python -m dqn_memory.benchmark`.
 
 Updates and acting stand beside a baseline: the published update (dqn_memory/analysis/published_update.py), measured in
-the same process by turns. Memories stand beside torch's recurrences. Prints the tables; --write FOLDER keeps them as
-core.*, memories.* and rollouts.*. Each page is replaced whole.
+the same process by turns. Memories stand beside torch's recurrences. Prints the tables; --write FOLDER writes them to
+core.*, memories.* and rollouts.*, and replaces these files.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ BARS = {  # times faster than the baseline, one thread, float32
 BARRED = ("published", "shared")  # the forms that the bars judge
 CASES = tuple(BARS)
 NO_BASELINE = (("POMDP/CarFlag-v0", "dtqn_mamba"), ("Gridverse/Memory-7x7-v0", "dtqn_mamba"))
-# times as fast as torch.nn.GRU, or torch.nn.LSTM, that a memory with resets should be, one thread
+# minimum speed of a memory with resets, as a multiple of torch.nn.GRU's or torch.nn.LSTM's, one thread
 MEMORY_BARS = {"gru": 1.0, "lstm": 1.0, "mingru": 1.5, "minlstm": 1.5}
-STEP_BAR = 1.5  # torch.nn.GRUCell's time for each parameter, times this, that a step should take at most
+STEP_BAR = 1.5  # maximum time of a step for each parameter, as a multiple of torch.nn.GRUCell's
 GRAPH_BAR = 5.0  # times faster than eager, on an accelerator
 ENGINES: dict[str, tuple[Engine, ...]] = {"cpu": ("eager",), "cuda": ("eager", "cudagraph")}
 ROLLOUTS_BAR = 60_000.0  # environment steps a second of PQN with two epochs, two threads
@@ -68,8 +68,8 @@ REPLAY_ENVS = 4  # parallel environments of a full replay
 class CoreArgs(BenchmarkArgs):
     """Measure updates and acting against the published way of computing them, memories, and whole iterations.
 
-    --only knows update, acting, memories (beside torch.nn.GRU and torch.nn.LSTM) and rollouts (environment steps/s of
-    pqn and ppo). With a CUDA device it also knows graphs (eager against captured updates) and rollouts_cuda.
+    --only takes update, acting, memories (beside torch.nn.GRU and torch.nn.LSTM) and rollouts (environment steps/s of
+    pqn and ppo). With a CUDA device it also takes graphs (eager against captured updates) and rollouts_cuda.
     """
 
     @property
@@ -83,7 +83,7 @@ class CoreArgs(BenchmarkArgs):
         return self.only or [name for name in TABLES if torch.cuda.is_available() or name not in ON_CUDA]
 
     def check(self) -> None:
-        """Refuse in one sentence what cannot be measured."""
+        """Raise a UserError for tables that cannot be measured here."""
         super().check()
         if set(self.wanted) & set(ON_CUDA) and (self.clock == "cpu" or not torch.cuda.is_available()):
             needing = " and ".join(ON_CUDA)
@@ -94,7 +94,7 @@ class CoreArgs(BenchmarkArgs):
         return [BenchmarkCase(*name, batch_size=4 if self.quick else 32) for name in names]
 
 
-# ---- one network and its batches, as ours and as the baseline computes them ------------------------------------------
+# ---- one network and its batches, for our update and for the baseline's ----------------------------------------------
 @dataclass(frozen=True)
 class BenchmarkCase:
     """One architecture in one environment at the paper's width."""
@@ -106,7 +106,7 @@ class BenchmarkCase:
 
     @property
     def columns(self) -> Row:
-        """The first columns of its rows."""
+        """Give the first columns of its rows."""
         return {"world": self.env, "architecture": self.architecture, "width": environment_sizes(self.env).width}
 
     def network(self, device: str = "cpu") -> QNetwork:
@@ -181,17 +181,14 @@ def update_rows(args: CoreArgs) -> Iterator[Row]:
         baseline = {} if name in NO_BASELINE else {"baseline": baseline_work(case)}
         operations = {form: gigaflop(work) for form, work in works.items()}
         operations["published"] = gigaflop(baseline.get("baseline", works["published"]))
-        single, of_single = matrix_product(size, torch.float32)
-        half, of_half = matrix_product(size // 2, torch.bfloat16)
-        times = args.timer({**baseline, **works, "float32 product": single, "bfloat16 product": half})
-        rate, half_rate = of_single / times["float32 product"].median, of_half / times["bfloat16 product"].median
+        product, of_product = matrix_product(size, torch.float32)
+        times = args.timer({**baseline, **works, "product": product})
+        rate = of_product / times["product"].median
         for form in works:
-            # a machine without bfloat16 units emulates them, more slowly than it computes in float32
-            best = max(rate, half_rate) if form == "bfloat16" else rate
             yield {
                 **case.columns, "form": form, "backend": None if choice is None else choice.name,
                 **times[form].against(times.get("baseline")), "bar": BARS.get(name) if form in BARRED else None,
-                "gflop_s": 1000 * best, **floor_columns(times[form], operations[form], best),
+                "gflop_s": 1000 * rate, **floor_columns(times[form], operations[form], rate),
             }  # fmt: skip
 
 
@@ -272,7 +269,7 @@ def learner_from_rollouts(
     kind: type[PQNTrainer] | type[PPOTrainer], num_envs: int, device: str, engine: Engine = "eager",
     prediction: float = 1.0,
 ) -> PQNTrainer | PPOTrainer:  # fmt: skip
-    """Make a run of Memory 5x5 as its script would with few other flags."""
+    """Make a run of Memory 5x5, with the defaults of its script except for these arguments."""
     config: Any = kind.config_class()
     environment = replace(config.environment, env="Gridverse/Memory-5x5-v0", num_envs=num_envs)
     compute = replace(config.compute, device=device, engine=engine)
@@ -335,7 +332,7 @@ def pages(args: CoreArgs) -> Iterator[Page]:
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure; print the tables of every page, and write them where asked."""
+    """Measure; print the tables of every page, and write them with --write."""
     run_benchmark("dqn_memory.benchmark", CoreArgs, pages, argv)
 
 

@@ -1,7 +1,7 @@
 """The config of a training run: one frozen tree of dataclasses. A TOML preset is the same tree.
 
-Three parts stand elsewhere: `NetworkConfig` (network.py), `ExplorationConfig` (exploration.py), and the parts that
-every trainer has (runs/common.py).
+Three parts are elsewhere: `NetworkConfig` (network.py), `ExplorationConfig` (exploration.py), and the parts common to
+all trainers (runs/common.py).
 """
 
 import math
@@ -42,7 +42,7 @@ class LearnerConfig:
     loss: Literal["mse", "huber"] = "mse"
     """Loss on the temporal-difference error."""
     double: bool = True
-    """Double Q-learning: the online network chooses the next action, the target network values it."""
+    """Double Q-learning: the online network chooses the next action, the target network evaluates it."""
     n_step: Annotated[int, Bounds(1)] = 1
     """Steps of reward before the bootstrap (uncorrected for exploration)."""
     target_update_every: Annotated[int, Bounds(1)] = 10_000
@@ -66,10 +66,10 @@ class LearnerConfig:
     mask_padding: bool = True
     """Leave padding out of the loss (published: it is in the loss)."""
     lengths: bool = True
-    """Tell the network where padding begins (published: it does not know)."""
+    """Give the network the number of real positions (published: padding counts as real)."""
 
     def contexts_per_window(self, network: QNetwork) -> int | None:
-        """How many single contexts are drawn for each window of a batch; None where whole windows are trained.
+        """Give the number of single contexts drawn for each window of a batch; None if whole windows are trained.
 
         Raises:
             UserError: `loss_positions` is malformed, or does not fit the network.
@@ -77,8 +77,8 @@ class LearnerConfig:
         chosen = self.loss_positions
         if chosen == "prefixes" and not network.supports_prefixes:
             raise UserError(
-                "--loss-positions prefixes needs a network of which nothing but the recurrence of the last layer sees "
-                "what comes later; use ends:4"
+                "--loss-positions prefixes needs a network in which only the recurrence of the last layer sees later "
+                "steps; use ends:4"
             )
         if chosen == "auto":
             return None if network.supports_prefixes else 4
@@ -91,11 +91,11 @@ class LearnerConfig:
         return int(number)
 
     def trains_newest(self, network: QNetwork) -> bool:
-        """Whether each position is trained as the newest of its window, so that no later one reaches it."""
+        """Whether each position is trained as the newest of its window, without sight of later ones."""
         return self.contexts_per_window(network) is not None or self.loss_positions in ("auto", "prefixes")
 
     def terminal_weight_at(self, updates: int) -> float:
-        """Weight of terminal steps after that many updates."""
+        """Compute the weight of terminal steps after that many updates."""
         left = max(0.0, 1 - updates / self.terminal_weight_updates) if self.terminal_weight_updates else 1.0
         return float(self.terminal_weight**left)
 
@@ -113,7 +113,7 @@ class LearnerConfig:
             )
         if self.prior_learning_rate is not None and not network.prior_parameters():
             raise UserError(
-                f"--prior-learning-rate {self.prior_learning_rate} changes nothing: no prior is learned here"
+                f"--prior-learning-rate {self.prior_learning_rate} changes nothing: this network learns no prior"
             )
         if self.n_step > network.config.context:
             raise UserError(f"--n-step {self.n_step} is longer than a window of --context {network.config.context}")
@@ -146,12 +146,12 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Evaluation while training; of Q-networks by their best actions."""
+    """Evaluation while training; Q-networks take their best actions."""
 
     evaluate_every: Annotated[int, Bounds(0)] = 10_000
     """Environment steps between evaluations (0: only at the end)."""
     episodes: Annotated[int, Bounds(1, 10**9)] = 100
-    """Episodes of each evaluation; where all initial states can be enumerated, each is played once instead."""
+    """Episodes of each evaluation; if all initial states can be enumerated, each is played once instead."""
     stop_at_success: Annotated[float, Bounds(0, 1)] | None = None
     """End the run at the first evaluation with this success rate (None: at --total-steps)."""
     final_episodes: Annotated[int, Bounds(1, 10**9)] = 1_000
@@ -167,7 +167,7 @@ class ComputeConfig(common.ComputeConfig):
     engine: Engine = "eager"
     """How the update is executed; all engines compute the same function."""
     backend: Backend = "auto"
-    """What a Mamba scan runs on (auto: simd on a CPU; on CUDA the first that works)."""
+    """Implementation of the Mamba scan (auto: simd on a CPU; on CUDA the first that works)."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class TrainConfig:
         self.network.check_prior()
         if self.acting_state == "episode" and self.network.row().positions != "none":
             raise UserError(
-                "--acting-state episode has no place in a window to encode; use a memory that streams, such as gru, "
+                "--acting-state episode has no window positions to encode; use a memory that streams, such as gru, "
                 "and --position-encoding none"
             )
         if self.replay.capacity < self.environment.num_envs * self.network.context:
@@ -227,21 +227,21 @@ class TrainConfig:
             )
 
     def warnings(self, network: QNetwork) -> list[str]:
-        """Say which settings work but let this network learn little."""
-        found = []
+        """List warnings of settings with which this network can hardly learn."""
+        warnings = []
         if self.updates < 3 * self.learner.target_update_every:
-            found.append(
+            warnings.append(
                 f"the target network is copied only every {self.learner.target_update_every:,} of {self.updates:,} "
                 "updates: raise --total-steps or lower --target-update-every (--config short has settings for runs of "
                 "minutes)"
             )
         bidirectional = self.network.row().memory in BIDIRECTIONAL and len(network.layers)
         if bidirectional and self.learner.trains_newest(network):
-            found.append(
-                "the backward recurrence of the last layer keeps its first weights: only the newest position of a "
+            warnings.append(
+                "the backward recurrence of the last layer keeps its initial weights: only the newest position of a "
                 "window is trained, where that recurrence takes one step from zero (--loss-positions all trains it)"
             )
-        return found
+        return warnings
 
     @property
     def first_steps(self) -> int:
@@ -257,7 +257,7 @@ class TrainConfig:
 
     @property
     def whole_windows(self) -> bool:
-        """Whether positions are trained with the later ones of their window in sight."""
+        """Whether positions are trained with sight of later ones in their window."""
         return self.learner.loss_positions == "all"
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
@@ -265,5 +265,5 @@ class TrainConfig:
         return self.environment.kwargs(training)
 
     def eval_setup(self, device: torch.device) -> EvalSetup:
-        """Say where and how this run's network is evaluated."""
+        """Make the setup of this run's evaluations."""
         return EvalSetup.of(self, device)

@@ -40,10 +40,10 @@ BEACONS = (11, 12, 13, 14)  # tokens of beacons in a Gridverse observation, one 
 
 @dataclass(frozen=True)
 class DemoArgs:
-    """Train a small memory agent, then show how it learned, what it remembers and how it plays."""
+    """Train a small memory agent, then show its learning curve, the attention of a decision, and an episode."""
 
     seed: Annotated[int, Bounds(0, below=2**63)] = 1
-    """Seed of everything."""
+    """Seed of the training and of the evaluation."""
     config: str = "demo"
     """A shipped preset's name or a TOML file."""
     run: str | None = None
@@ -51,7 +51,7 @@ class DemoArgs:
 
 
 def run_training(args: DemoArgs, folder: Path) -> None:
-    """Run the training script. If it fails or is stopped it has said why; pass its exit code on."""
+    """Run the training script; exit with its code if it fails or is stopped (it has printed the reason)."""
     flags = ["--config", args.config, "--seed", str(args.seed), "--run", str(folder)]
     say(f"$ python -m dqn_memory.train {' '.join(flags)}")
     process, code = subprocess.Popen([sys.executable, "-m", "dqn_memory.train", *flags]), None
@@ -69,12 +69,12 @@ def fresh_folder() -> Path:
 
 def learning_curve(run: Run, title: str) -> Figure:
     """Draw the recorded success rates of a run, while exploring and greedy."""
-    named = {
+    keys_by_curve = {
         "while exploring": ("charts/success_rate",),
         "greedy": ("eval/success_rate", "final/success_rate"),  # the final one may fall on an evaluated step
     }
     curves: dict[str, plots.Curve] = {}
-    for name, keys in named.items():
+    for name, keys in keys_by_curve.items():
         points = {line["step"]: line[key] for line in run.metrics() for key in keys if line.get(key) is not None}
         if points:
             curves[name] = list(points), list(points.values())

@@ -1,4 +1,4 @@
-"""How well a checkpoint of any kind does: `python -m dqn_memory.evaluate runs/demo-1`.
+"""Evaluate a checkpoint of any kind: `python -m dqn_memory.evaluate runs/demo-1`.
 
 It plays episodes and prints success, return and length. A Q-network takes its best actions; UniZero takes the most
 visited ones of a search without noise. Agents of PPO and GLAM play twice: with drawn actions, as in training, and with
@@ -36,13 +36,13 @@ from envs.terminal import say
 
 @dataclass(frozen=True)
 class Args(EvaluationOptions, RunArgument):
-    """Play a run's latest checkpoint without learning and say how well it does, with 95 % intervals."""
+    """Play a run's latest checkpoint without learning, and print its scores with 95 % intervals."""
 
     format: Literal["text", "json"] = "text"
-    """What is printed; with json, messages go to standard error."""
+    """Form of the printed scores; with json, messages go to standard error."""
 
 
-# Options that not every kind of run has; each trainer names those it has.
+# Options of some kinds of run only; each trainer lists its own.
 OPTIONAL = (
     "episodes", "num_eval_envs", "episodes_per_env", "simulations", "policy", "video", "video_episodes", "overwrite",
 )  # fmt: skip
@@ -64,7 +64,7 @@ def evaluate_folder(folder: Path, args: Args) -> Evaluation:
         raise UserError(f"{flag} is not for runs of the kind '{kind}'; its own are {', '.join(known)}")
     for name in ("video_episodes", "overwrite"):
         if args.video is None and name in given:
-            raise UserError(f"--{name.replace('_', '-')} is about the video; give --video too, such as episode.gif")
+            raise UserError(f"--{name.replace('_', '-')} needs --video too, such as --video episode.gif")
     if args.video is not None:
         record_video(folder, args, args.video)
     return trainer.evaluate_run(folder, args)
@@ -73,7 +73,7 @@ def evaluate_folder(folder: Path, args: Args) -> Evaluation:
 def record_video(folder: Path, args: Args, file: str) -> None:
     """Write a video of the first episodes that the network of a run plays.
 
-    Without its memory an agent is shown without what its decisions attend to.
+    With --reset-memory the video shows no attention.
     """
     from dqn_memory.analysis.video import Looks, check_target, save_video  # needs the extra `plots`
 

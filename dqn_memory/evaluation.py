@@ -39,9 +39,10 @@ from envs.vector import TensorVector, VectorEnvironment, make_vector
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
 SUCCESS = "success"
-SUCCESS_TOLD = "final/success_told"  # 1 where the environment said what a success is, else 0
-SILENCE = 5.0  # seconds after which an evaluation says how far it is
-MAX_EVAL_ENVS = 250  # environments that an evaluation plays in at once
+SUCCESS_TOLD = "final/success_told"  # 1 if the environment defines success, else 0
+SILENCE = 5.0  # seconds between the progress messages of an evaluation
+MAX_EVAL_ENVS = 250  # maximum environments of an evaluation, stepped at once
+TIMED_STEPS = 20  # last steps of acting, the fastest of which is its cost
 KINDS_OF_NETWORKS = ("q_network", "pqn", "ppo")  # runs whose agent is one network
 
 
@@ -51,7 +52,7 @@ class Score:
     """Outcomes of complete episodes, one entry for each.
 
     Attributes:
-        success: if the environment defines no success, whether the return is above 0; printed texts then leave it out.
+        success: whether the return is above 0 if the environment defines no success; printed texts then omit it.
         returns: undiscounted.
         exhaustive: the episodes start from every initial state exactly once.
         env_reports_success: the environment defines a success.
@@ -104,7 +105,7 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 def summary(score: Score, baselines: str = "") -> str:
     """Write one line: first the success rate, or the return if the environment defines no success.
 
-    `baselines` are words on reference scores.
+    `baselines` is a text on reference scores.
     """
     low, high = score.interval()
     mean, least, most = mean_interval(score.returns, score.exhaustive)
@@ -131,7 +132,7 @@ def report(score: Score) -> dict[str, Measure]:
 
 
 def mean_interval(values: Array, exhaustive: bool) -> Measure:
-    """Compute the mean with the normal 95 % interval; None if all values are known, or fewer than two."""
+    """Compute the mean with the normal 95 % interval; None if the values are exhaustive or fewer than two."""
     mean = float(values.mean())
     if exhaustive or len(values) < 2:
         return mean, None, None
@@ -222,7 +223,7 @@ class PlayedStep(NamedTuple):
 
 
 def play_steps(vector: VectorEnvironment, policy: Policy, observation: Tensor) -> Iterator[PlayedStep]:
-    """Play on without end from the first observations (N, ...) of episodes; each step is taken when it is asked for."""
+    """Play without end from the first observations (N, ...) of episodes; the generator takes each step on demand."""
     reset = torch.ones(vector.num_envs, dtype=torch.bool, device=vector.device)
     while True:
         action, outputs = policy.act(observation, reset)
@@ -250,7 +251,7 @@ def play(vector: VectorEnvironment, policy: Policy, quota: int) -> Tally:
 # ---- how a network is evaluated --------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class EvalSetup:
-    """Where a network is evaluated and how it acts."""
+    """The environment of an evaluation, and how a network acts in it."""
 
     env: str
     env_kwargs: dict[str, Any]
@@ -260,11 +261,11 @@ class EvalSetup:
     reset_memory: bool = False  # before each step
     sampled: bool = False  # outputs are logits by which actions are drawn; else the largest output is taken
     workers: int | None = None  # processes that step the environments
-    values: str = "Q-values"  # what the network's outputs are
+    values: str = "Q-values"  # name of the network's outputs
 
     @classmethod
     def of(cls, config: Any, device: torch.device) -> EvalSetup:
-        """Evaluate as the config of a run says."""
+        """Make the setup of a run's config."""
         environment = config.environment
         return cls(
             environment.env, config.env_kwargs(training=False), environment.observation_key, device,
@@ -289,7 +290,7 @@ class EvalSetup:
         if name in WORLDS:
             world = make_world(name, device=self.device, **self.env_kwargs)
             draws = world.initial_draws()
-            if draws is not None and not self.sampled:  # one episode says too little of drawn actions
+            if draws is not None and not self.sampled:  # drawn actions need more than one episode a state
                 return TensorVector(world, len(draws), seed, initial=draws), 1, True
         num_envs = min(episodes, MAX_EVAL_ENVS)
         vector = make_vector(
@@ -298,7 +299,7 @@ class EvalSetup:
         return vector, math.ceil(episodes / num_envs), False
 
     def policy(self, network: QNetwork, num_envs: int, seed: int) -> NetworkPolicy:
-        """Let a network act in N episodes at once; `seed` is of the actions that it draws."""
+        """Let a network act in N episodes at once; `seed` seeds the actions that it draws."""
         actor = make_actor(network, num_envs, self.device, self.acting_state)
         stream = Streams.spawn(seed).exploration  # environments draw from `seed` itself
         draws = generator(stream, self.device) if self.sampled else None
@@ -318,46 +319,46 @@ def evaluate(network: QNetwork, setup: EvalSetup, episodes: int, seed: int) -> S
 
 
 @torch.no_grad()
-def acting_cost(network: QNetwork, setup: EvalSetup, steps: int = 20) -> dict[str, float]:
-    """Measure acting in one environment: microseconds of the fastest of some steps, and bytes of the state."""
+def acting_cost(network: QNetwork, setup: EvalSetup) -> dict[str, float]:
+    """Measure acting in one environment: microseconds of the fastest timed step, and bytes of the state."""
     actor = make_actor(network, 1, setup.device, setup.acting_state)
     observation = torch.zeros(1, *network.spec.shape, dtype=network.spec.dtype, device=setup.device)
     action, reset = (torch.zeros(1, dtype=dtype, device=setup.device) for dtype in (torch.int64, torch.bool))
     times = []
-    for _ in range(network.config.context + steps):  # a window is full at the last ones
+    for _ in range(network.config.context + TIMED_STEPS):  # the window is full in the timed steps
         began = time.perf_counter()
         actor.observe(observation, action, reset)
         int(actor.q_values().argmax())  # waits for the device
         times.append(time.perf_counter() - began)
     state = sum(tensor.nbytes for tensor in actor.state_tensors)
-    return {"time/acting_us": 1e6 * min(times[-steps:]), "final/remembered_bytes": float(state)}
+    return {"time/acting_us": 1e6 * min(times[-TIMED_STEPS:]), "final/remembered_bytes": float(state)}
 
 
 # ---- how a run of any kind is evaluated ------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How the agent of a run of any kind is evaluated."""
+    """Options of an evaluation, for runs of any kind."""
 
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
-    """Seed of the environments and of whatever the agent draws; of our environments on a CPU its low 32 bits."""
+    """Seed of the environments and of the agent's draws (on a CPU our environments use its low 32 bits)."""
     env: str | None = None
-    """Another environment with the same observations and actions (None: the one trained in)."""
+    """Another environment with the same observations and actions (None: that of training)."""
     reset_memory: bool = False
-    """Forget everything before each step: what the agent does without its memory."""
+    """Reset the memory before each step, to measure the agent without it."""
     device: str = "auto"
-    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    """cpu, cuda, cuda:1 ... (auto: cuda if there is one)."""
     threads: Annotated[int, Bounds(1, 1_024)] | None = None
     """CPU threads of torch (None: torch's own choice)."""
     episodes: Annotated[int, Bounds(1, 10**9)] | None = None
-    """Q-networks, PPO: episodes, unless every initial state is tried (None: 1,000)."""
+    """Q-networks, PPO: episodes, unless every initial state is played once (None: 1,000)."""
     num_eval_envs: Annotated[int, Bounds(1)] | None = None
-    """World models: environments played in at once (None: 20)."""
+    """World models: environments stepped at once (None: 20)."""
     episodes_per_env: Annotated[int, Bounds(1, 10**9)] | None = None
     """World models: episodes of each environment (None: 5)."""
     simulations: Annotated[int, Bounds(1)] | None = None
     """UniZero: expansions of each search (None: as in training)."""
     policy: Literal["both", "sampled", "greedy"] | None = None
-    """PPO, GLAM: `sampled` draws actions as in training, `greedy` takes the most probable ones (None: both)."""
+    """PPO, GLAM: `sampled`: draw actions as in training; `greedy`: take the most probable ones (None: both)."""
     video: str | None = None
     """Q-networks, PPO: also write a video of episodes: a path that ends in .gif, or in .png for an animated PNG."""
     video_episodes: Annotated[int, Bounds(1, 10**9)] = 1
@@ -368,7 +369,7 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well the agent of a run's checkpoint does."""
+    """Scores of the agent of a run's checkpoint."""
 
     step: int
     agent: str
@@ -376,7 +377,7 @@ class Evaluation:
     env: str
     env_kwargs: dict[str, Any]
     scores: dict[str, Score]
-    """Scores by the way in which actions are chosen; the first is that of training."""
+    """Scores by policy, "sampled" and "greedy", or "" if there is only one; that of training comes first."""
     facts: dict[str, Any]
     """Further entries of the JSON output, by the kind of agent."""
     backend: Choice | None = None
@@ -397,14 +398,14 @@ class LoadedPolicy:
     """Environment steps of its training."""
     device: torch.device
     start: Callable[[int], Policy]
-    """Makes the policy of N episodes, which remembers nothing yet."""
-    ways: Mapping[str, Callable[[int], Policy]] = field(default_factory=dict)
-    """The same by how actions are chosen, "sampled" and "greedy"; empty where there is one way."""
+    """Makes a policy for N episodes, with an empty memory."""
+    policies: Mapping[str, Callable[[int], Policy]] = field(default_factory=dict)
+    """The same by policy, "sampled" and "greedy"; empty if there is only one."""
 
 
 # ---- runs whose agent is one network ---------------------------------------------------------------------------------
 def usable_device(device: torch.device | str) -> torch.device:
-    """Give a device that tensors can be put on; a UserError says that it is not there."""
+    """Give the device; raise a UserError if it does not exist here."""
     try:
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError, TypeError):  # torch would name all its kinds of device, or fail much later
@@ -413,7 +414,7 @@ def usable_device(device: torch.device | str) -> torch.device:
 
 
 def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[QNetwork, Any, int]:
-    """Read the network of a run folder's latest checkpoint, averaged where the run averages, in evaluation mode.
+    """Read the network of a run folder's latest checkpoint, averaged if the run averages, in evaluation mode.
 
     Returns the network, the run's config and the environment step of the checkpoint; nothing is written.
 
@@ -434,15 +435,15 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
 
 
 def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:
-    """Read the policy of a run's latest checkpoint; `seed` is of the actions it draws, where it draws them."""
+    """Read the policy of a run's latest checkpoint; `seed` seeds the actions it draws."""
     network, config, step = load_network(run, device)
     setup = EvalSetup.of(config, device)
-    ways = {
+    policies = {
         name: partial(replace(setup, sampled=name == "sampled").policy, network, seed=seed)
         for name in ("sampled", "greedy")
     }
-    trained = ways["sampled" if setup.sampled else "greedy"]
-    return LoadedPolicy(config, setup.env_kwargs, step, device, trained, ways if config.stochastic else {})
+    trained = policies["sampled" if setup.sampled else "greedy"]
+    return LoadedPolicy(config, setup.env_kwargs, step, device, trained, policies if config.stochastic else {})
 
 
 def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
@@ -463,7 +464,7 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
 def evaluation_setups(
     options: EvaluationOptions, config: Any, network: QNetwork, device: torch.device
 ) -> dict[str, EvalSetup]:
-    """Say where and how to evaluate, by the way in which actions are chosen ("" where there is one way).
+    """Make the evaluation setup of each policy: "sampled" and "greedy", or "" for Q-networks.
 
     Raises:
         UserError: the network cannot act in the environment that the options name.

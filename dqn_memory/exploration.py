@@ -1,4 +1,4 @@
-"""When an action is random: epsilon-greedy exploration with a schedule, sticky random actions and random starts."""
+"""Decide when an action is random: scheduled epsilon-greedy exploration, sticky random actions, random starts."""
 
 from __future__ import annotations
 
@@ -25,22 +25,17 @@ class ExplorationConfig:
     epsilon_steps: Annotated[int, Bounds(1)] = 200_000
     """Environment steps from the first to the last value (exponential: its time constant)."""
     epsilon_schedule: Literal["linear", "exponential"] = "linear"
-    """`exponential` is what the published code computes and calls linear: it nears the end, never reaches it."""
+    """`exponential` (the published code calls it linear) approaches --epsilon-end without reaching it."""
     epsilon_ladder: Annotated[float, Bounds(0)] = 0.0
-    """Environment i of N explores with epsilon^(1 + epsilon_ladder * i / (N - 1)) (Ape-X, Horgan et al. 2018; 0: all
-    alike)."""
+    """Environment i of N explores with epsilon^(1 + ladder * i / (N - 1)) (Ape-X, Horgan et al. 2018; 0: all alike)."""
     sticky_exponent: float = 0.0
-    """Exponent of the zeta law from which a random action's duration is drawn (temporally extended epsilon-greedy,
-    Dabney et al. 2021: 2); 0 holds every random action for one step. An action that is held where an episode ends is
-    held on in the next one."""
+    """Exponent of the zeta law of a random action's duration (Dabney et al. 2021: 2; 0: one step)."""
     sticky_max_steps: Annotated[int, Bounds(1)] = 32
-    """Longest time a random action is held, in steps."""
+    """Maximum duration of a random action, in steps."""
     random_start_steps: Annotated[int, Bounds(0)] = 0
-    """Training episodes begin with 0 to this many random steps, drawn uniformly. They show states that a policy which
-    ends its episodes early would never visit. What is logged of training episodes has them in it, an evaluation has
-    not."""
+    """Maximum of the random steps at the start of a training episode, drawn uniformly from 0."""
     prepopulate: Annotated[int, Bounds(0)] = 0
-    """Environment steps of uniform random actions before learning and the schedule begin (`train` alone)."""
+    """Environment steps of uniform random actions before learning and the schedule begin (`train` only)."""
 
     def check(self) -> None:
         """Raise a UserError for values that cannot work."""
@@ -49,7 +44,7 @@ class ExplorationConfig:
             raise UserError(f"--epsilon-end {last} and --epsilon-start {first} must satisfy 0 <= end <= start <= 1")
         if 0 != sticky <= 1:
             raise UserError(
-                f"--sticky-exponent {sticky} must be above 1 (the zeta law's exponent), or 0 to hold nothing"
+                f"--sticky-exponent {sticky} must be above 1 (the zeta law's exponent), or 0 for single random steps"
             )
 
     def epsilon(self, step: int) -> float:
@@ -62,7 +57,12 @@ class ExplorationConfig:
 
 
 class Explorer(Stateful):
-    """Decide in which of N environments to act at random, how, and for how many steps."""
+    """Decide in which of N environments to act at random, with which action, and for how many steps.
+
+    Temporally extended epsilon-greedy (Dabney et al. 2021): a random action is repeated; its repetitions continue in
+    the next episode if their own ends. Random starts visit states that a policy which ends its episodes early would
+    never see; logs of training episodes include these steps.
+    """
 
     state_names = ("sticky_action", "sticky_steps", "random_start_steps")
 
@@ -73,7 +73,7 @@ class Explorer(Stateful):
         self.exponent = 1 + config.epsilon_ladder * place_on_ladder  # (N,)
         self.sticky_action, self.sticky_steps, self.random_start_steps = (
             torch.zeros(num_envs, dtype=torch.int64, device=device) for _ in self.state_names
-        )  # the random action, steps that it is still held, steps that are still random at an episode's start; (N,)
+        )  # the random action, its remaining steps, and the remaining steps of a random start; (N,)
         self.survival, self.mean_duration = _durations(config, device)
 
     def epsilon(self, step: int) -> float:
@@ -82,18 +82,18 @@ class Explorer(Stateful):
         return 1.0 if learning < 0 else self.config.epsilon(learning)
 
     def choose(self, own: Tensor, epsilon: float | Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Replace some of the agent's own actions (N,) by random ones, and tell which, (N,).
+        """Replace some of the agent's own actions (N,) by random ones; also return which are random, (N,).
 
-        `first` (N,) says where an episode begins.
+        `first` (N,) is true where an episode begins.
         """
-        longest_start = self.config.random_start_steps
-        u = torch.rand(3 + (longest_start > 0), len(own), generator=self.generator, device=own.device)
+        max_start = self.config.random_start_steps
+        u = torch.rand(3 + (max_start > 0), len(own), generator=self.generator, device=own.device)
         epsilon = epsilon**self.exponent  # (N,)
-        # begin so rarely that the fraction of random steps is epsilon, however long actions are held
+        # with this probability the fraction of random steps is epsilon, whatever the durations
         probability = epsilon / (epsilon + self.mean_duration * (1 - epsilon)).clamp(min=1e-9)
         duration = 1 + (u[2].unsqueeze(1) < self.survival).sum(1)  # (N,)
-        if longest_start:
-            drawn = (u[3] * (longest_start + 1)).long()
+        if max_start:
+            drawn = (u[3] * (max_start + 1)).long()
             self.random_start_steps = torch.where(first, drawn, self.random_start_steps)
             starting = self.random_start_steps > 0
             probability = torch.where(starting, 1.0, probability)
@@ -108,7 +108,7 @@ class Explorer(Stateful):
 
 
 def _durations(config: ExplorationConfig, device: torch.device) -> tuple[Tensor, float]:
-    """Compute P(duration > d) for d = 1 .. longest - 1, and the mean duration."""
+    """Compute P(duration > d) for d = 1 .. maximum - 1, and the mean duration."""
     if config.sticky_exponent == 0:
         return torch.zeros(1, device=device), 1.0
     duration = torch.arange(1, config.sticky_max_steps + 1, dtype=torch.float64)

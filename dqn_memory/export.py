@@ -1,4 +1,4 @@
-"""A trained actor as files that need nothing of this package: a torch.export archive and an ONNX file."""
+"""Export a trained actor as files that do not need this package: a torch.export archive and an ONNX file."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Show what a checkpoint remembers, and how: `python -m dqn_memory.inspect runs/demo-1`.
+"""Draw and measure the memory of a checkpoint: `python -m dqn_memory.inspect runs/demo-1`.
 
 It plays episodes and writes files into RUN/inspect (for an agent of the package: runs/inspect/NAME). The first episode
 is drawn, all are measured:
@@ -51,7 +51,7 @@ with extra("plots"):
 
 @dataclass(frozen=True)
 class InspectArgs(RunArgument):
-    """Draw and measure what a run's latest checkpoint remembers, in episodes that it plays.
+    """Draw and measure the memory of a run's latest checkpoint, in episodes that it plays.
 
     Files of an earlier inspection in RUN/inspect are replaced.
     """
@@ -110,13 +110,13 @@ def inspect_network(args: InspectArgs, config: TrainConfig, network: QNetwork, s
     )
     last = time.monotonic()
 
-    def tell(done: int) -> None:
+    def report_progress(done: int) -> None:
         nonlocal last
         if time.monotonic() - last >= 5:
             last = time.monotonic()
             say(f"recall measured in {done} of {len(episodes)} episodes", file=sys.stderr)
 
-    profile = recall(network, episodes, args.recall, args.seed, config.acting_state, tell)
+    profile = recall(network, episodes, args.recall, args.seed, config.acting_state, report_progress)
     return Inspection(
         episodes=episodes,
         attention={layer: maps.double().cpu().numpy() for layer, maps in attention.items()},

@@ -1,4 +1,4 @@
-"""How an environment's own observations and actions become a network's, with checks of observations from outside."""
+"""Convert an environment's observations and actions to a network's, and check observations from users."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,25 +17,25 @@ from envs.vector import make_vector
 
 @dataclass(frozen=True)
 class Interface:
-    """How an environment's own observations and actions become the network's."""
+    """Conversion between the observations and actions of an environment and those of the network."""
 
-    raw: gymnasium.Space[Any]  # one observation as the environment gives it; of a Dict, the entry that is seen
-    encode: Encode  # brings it into the flat form that the network reads
-    encoded: gymnasium.Space[Any]  # what training built the network for
+    raw: gymnasium.Space[Any]  # space of the environment's observations; of a Dict, of the entry that the agent sees
+    encode: Encode  # makes the flat observation that the network reads
+    encoded: gymnasium.Space[Any]  # space of these flat observations
     num_actions: int
-    decode: Decode  # makes the environment's own actions of the network's numbers
-    key: str | None = None  # of the entry that is seen, where the environment gives a dictionary
+    decode: Decode  # makes the environment's actions from action numbers
+    key: str | None = None  # of the entry that the agent sees, if observations are dictionaries
 
     @classmethod
     def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None) -> Self:
-        """Make the interface of an environment made with `kwargs`; a UserError says why there is none."""
+        """Make the interface of an environment with `kwargs`; raise a UserError if it cannot have one."""
         if env.startswith("ALE/") or env.removeprefix("envs:") in WORLDS:
             vector = make_vector(env, 1, 0, observation_key=key, env_kwargs=kwargs)
             raw, (_, encode) = vector.observation_space, encoder(vector.observation_space)
             return cls(raw, encode, raw, vector.num_actions, lambda action: action, key)  # nothing is encoded
         made = make_env(env, **kwargs)
         try:
-            encoder(made.observation_space, key)  # says what is wrong with the key
+            encoder(made.observation_space, key)  # raises a UserError for a wrong key
             raw = made.observation_space
             raw = raw[str(key)] if isinstance(raw, gymnasium.spaces.Dict) else raw
             encoded, encode = encoder(raw)
@@ -45,12 +45,12 @@ class Interface:
 
     @cached_property
     def sizes(self) -> Array | None:
-        """Give the number of values of each component of an encoded observation; None where it holds real numbers."""
+        """Give the number of values of each component of an encoded observation; None if it holds real numbers."""
         ranges = integer_ranges(self.encoded)
         return None if ranges is None else ranges[0]
 
     def batch(self, observation: Any) -> tuple[Array, bool]:
-        """Encode observations (N, ...), and tell whether it was a single one, without the axis N.
+        """Encode observations (N, ...); also return whether it was a single one without the axis N.
 
         Raises:
             UserError: the observation has another form, or lies outside its space.
@@ -81,12 +81,12 @@ class Interface:
         return batch, single
 
     def _check_numbers(self, given: Array) -> None:
-        """Check that there are only numbers, and only whole ones where they name something."""
+        """Check that all values are finite numbers, and whole ones if they are categories."""
         if given.dtype.kind not in "biuf":
             raise UserError(f"the observation is of type {given.dtype}; it must hold numbers")
         if given.dtype.kind != "f":
             return
-        if given.dtype.itemsize > 4:  # what a float32 cannot hold is infinite to a network
+        if given.dtype.itemsize > 4:  # the network would read numbers beyond float32 as infinite
             with np.errstate(over="ignore"):
                 finite = np.isfinite(given.astype(np.float32)).all()
         else:
@@ -98,11 +98,11 @@ class Interface:
 
 
 def as_array(given: Any) -> Array | None:
-    """Make one array; None where that is impossible, as of ragged lists."""
+    """Make one array; None if that is impossible, as for ragged lists."""
     try:
         if isinstance(given, torch.Tensor):
             dense = given.detach().to_dense().cpu()
             return (dense.float() if dense.dtype is torch.bfloat16 else dense).numpy()  # numpy has no bfloat16
         return np.asarray(given)
-    except (ValueError, TypeError, RuntimeError):  # also of tensors in a list
+    except (ValueError, TypeError, RuntimeError):  # also for lists of tensors
         return None

@@ -1,10 +1,10 @@
 """Measure what each memory learns to remember: `python -m dqn_memory.memory_bench`.
 
-The tasks are supervised, so that nothing depends on learning to act. Every memory stands in the same gated residual
-layer, in a network of as many parameters, and is trained for the same processor time on delays up to 256. A sequence
-holds several episodes, with a reset at the beginning of each. Networks are evaluated on delays up to 1,024.
+The tasks are supervised, so that results do not depend on learning to act. Every memory stands in the same gated
+residual layer, in a network of as many parameters, and is trained for the same processor time on delays up to 256. A
+sequence holds several episodes, with a reset at the beginning of each. Networks are evaluated on delays up to 1,024.
 
-Prints the tables; --write FOLDER keeps them as memory_bench.json, .md and .png. Each finished training is a row there,
+Prints the tables; --write FOLDER writes them to memory_bench.json, .md and .png. Each finished training is a row there,
 so the same command continues a bench that was stopped.
 """
 
@@ -43,7 +43,7 @@ from envs.timing import Timer, Work
 NAME, TITLE = "memory_bench", "What memories learn to remember"
 TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 CPU = torch.device("cpu")
-STEP_ROWS, STEPS = 64, 16  # a step is timed on so many rows at once, so many times
+STEP_ROWS, STEPS = 64, 16  # rows of a timed step, and number of steps in a timing
 REMEMBERED = 0.9  # accuracy that counts as remembered
 Row = dict[str, Value]
 
@@ -86,7 +86,7 @@ class TaskBatch(NamedTuple):
     """Sequences of several episodes, all (B, T)."""
 
     tokens: Tensor
-    targets: Tensor  # the answer; no meaning where nothing is asked
+    targets: Tensor  # the answers; without meaning where `asked` is false
     asked: Tensor
     reset: Tensor  # true where an episode begins
 
@@ -127,7 +127,7 @@ def evaluation_batch(task: str, delay: int, rows: int, draws: torch.Generator) -
 # ---- arguments -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class BenchSizes:
-    """How much is drawn for an update and for the evaluation."""
+    """Sizes of the batches of training and of the evaluation."""
 
     rows: int = 16  # of a batch
     length: int = 320  # of a sequence, and the context of a memory that attends
@@ -138,10 +138,10 @@ class BenchSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryBenchArgs(WriteArgs):
-    """Train every memory on supervised tasks of remembering, and report its accuracy by delay and its cost."""
+    """Train every memory on supervised memory tasks, and report its accuracy by delay and its cost."""
 
     write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Keep the results in this folder; trainings that have a row there are not repeated (None: print only)."""
+    """Folder of the results; trainings that have a row there are not repeated (None: print only)."""
     task: Repeatable = ()
     """copy or associative_recall; repeatable (none given: both)."""
     memory: Repeatable = ()
@@ -149,13 +149,13 @@ class MemoryBenchArgs(WriteArgs):
     seeds: Annotated[int, Bounds(1)] = 3
     """Trainings of each memory in each task, with the seeds 0, 1, ..."""
     seconds: Annotated[float, Bounds(above=0, most=1e6)] = 60.0
-    """Processor time of a training; a short timing of each memory makes a number of updates of it."""
+    """Processor seconds of a training; a short timing of each memory converts them to updates."""
     updates: Annotated[int, Bounds(1)] | None = None
-    """Updates of a training instead of a time; the number in a row repeats that row."""
+    """Updates of a training, in place of --seconds; the number in a row reproduces that row."""
     match: str = "100k"
     """Trainable parameters of every network, or at most 2 % fewer."""
     learning_rate: Annotated[float, Bounds(above=0)] = 3e-3
-    """Highest learning rate of Adam; it rises over the first twentieth of the updates and falls to 0 by a cosine."""
+    """Peak learning rate of Adam; it rises over the first twentieth of the updates, then falls to 0 by a cosine."""
     threads: Annotated[int, Bounds(1, 1_024)] = 1
     """Threads of torch; processor time counts all of them."""
     plugin: Plugins = ()
@@ -164,7 +164,7 @@ class MemoryBenchArgs(WriteArgs):
     """Tiny sizes: shows that everything runs; its numbers mean nothing."""
 
     def check(self) -> None:
-        """Refuse in one sentence what cannot work."""
+        """Raise a UserError for unknown names and for numbers out of bounds."""
         check_numbers(self)
         for what, given, known in (("task", self.task, TASKS), ("memory", self.memory, streaming())):
             for name in given:
@@ -172,7 +172,7 @@ class MemoryBenchArgs(WriteArgs):
 
     @property
     def sizes(self) -> BenchSizes:
-        """How much is drawn."""
+        """Sizes of the batches."""
         return BenchSizes(2, 48, 16, (2, 32), 2) if self.quick else BenchSizes()
 
     @property
@@ -188,13 +188,13 @@ class MemoryBenchArgs(WriteArgs):
 
 # ---- networks and training -------------------------------------------------------------------------------------------
 def streaming() -> list[str]:
-    """List the architectures that go on from a state."""
+    """List the architectures that carry a state."""
     rows = [name for name, row in ARCHITECTURES.items() if isinstance(row, Architecture) and row.positions == "none"]
     return [name for name in rows if on_meta(network_config(name), SPEC, 2).stateful]
 
 
 def compared_memories() -> list[str]:
-    """List the architectures that go on from a state and stand in the layer in which memories are compared."""
+    """List the architectures that carry a state and have the layer in which memories are compared."""
     layer = {"gate": "gru", "order": "identity", "wrapped": True}
     return [name for name in streaming() if all(getattr(ARCHITECTURES[name], key) == layer[key] for key in layer)]
 
@@ -205,7 +205,7 @@ def network_config(name: str, sizes: BenchSizes | None = None) -> NetworkConfig:
 
 
 def build_network(config: NetworkConfig, seed: int) -> QNetwork:
-    """Build a network with the first values of this seed, on the fastest backend that its memory has here."""
+    """Build a network with the initial weights of this seed, on the fastest backend of its memory here."""
     with seeded(seed):
         network = config.build(SPEC, SYMBOLS)
     resolve_backend([network], "auto", CPU)
@@ -213,7 +213,7 @@ def build_network(config: NetworkConfig, seed: int) -> QNetwork:
 
 
 def compute_loss(network: QNetwork, batch: TaskBatch) -> Tensor:
-    """Average the cross-entropy of the positions that are asked for."""
+    """Average the cross-entropy over the positions of queries."""
     logits, _ = network.sequence(batch.tokens[..., None], batch.tokens, None, batch.reset)  # (B, T, S)
     return F.cross_entropy(logits[batch.asked], batch.targets[batch.asked])
 
@@ -283,7 +283,7 @@ def measure_cost(name: str, args: MemoryBenchArgs) -> Row:
 
 
 def saved_bytes(network: QNetwork, batch: TaskBatch) -> int:
-    """Count the bytes, parameters apart, that a forward pass keeps for the backward pass."""
+    """Count the bytes that a forward pass saves for the backward pass, parameters not included."""
     saved: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -317,7 +317,7 @@ FORMATS = {str(delay): ".3f" for delay in (*BenchSizes.delays, 32)} | {"loss": "
 
 
 class Results:
-    """Rows of the tables of cost and of trainings. Each is on the disk as soon as it is added."""
+    """Rows of the tables of cost and of trainings. Each row is written as soon as it is added."""
 
     def __init__(self, folder: Path | None, facts: Mapping[str, Value], settings: Mapping[str, Value]) -> None:
         self.folder, self.facts = folder, {**facts, **settings}
@@ -327,16 +327,16 @@ class Results:
             self._read(folder / f"{NAME}.json", settings)
 
     def _read(self, path: Path, settings: Mapping[str, Value]) -> None:
-        """Take over the rows on the disk, which must be of the same settings."""
-        theirs, found = read_page(path).get("machine", settings), read_tables(path)
+        """Read the rows on the disk; raise a UserError if their settings differ."""
+        theirs, tables = read_page(path).get("machine", settings), read_tables(path)
         for key, value in settings.items():
             if (other := theirs.get(key)) != value:
                 flag = f"--{key.replace('_', '-')}"
                 raise UserError(f"{path} holds rows of {flag} {other}, not {value}; choose another folder for --write")
-        self.rows = {name: found[TEXTS[name][0]].records() if TEXTS[name][0] in found else [] for name in self.rows}
+        self.rows = {name: tables[TEXTS[name][0]].records() if TEXTS[name][0] in tables else [] for name in self.rows}
 
     def find(self, table: str, **key: Value) -> Row | None:
-        """Look a row up."""
+        """Find the row of a key; None if there is none."""
         return next((row for row in self.rows[table] if key.items() <= row.items()), None)
 
     def add(self, table: str, row: Row) -> Row:
@@ -380,14 +380,14 @@ class Results:
 
 
 def max_remembered_delay(mean: Mapping[int, float]) -> int:
-    """Give the longest delay up to which the accuracy is never below `REMEMBERED`; 0 if no delay is remembered."""
+    """Give the maximum delay up to which the accuracy is never below `REMEMBERED`; 0 if there is none."""
     return max(itertools.takewhile(lambda delay: mean[delay] >= REMEMBERED, mean), default=0)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train what has no row yet, print each row as it comes and all tables at the end."""
+    """Run the trainings that have no row yet; print each row as it comes, and all tables at the end."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(MemoryBenchArgs, args=argv, prog=f"python -m dqn_memory.{NAME}")
     load_plugins(args.plugin)
@@ -398,7 +398,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         add_missing_rows(args, results)
     except KeyboardInterrupt:
-        again = "the same command continues" if args.write else "nothing was kept, for want of --write"
+        again = "the same command continues" if args.write else "nothing was saved without --write"
         say(f"stopped; {again}", file=sys.stderr)
         raise SystemExit(130) from None
     for table in results.summaries():
@@ -408,7 +408,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def add_missing_rows(args: MemoryBenchArgs, results: Results) -> None:
-    """Train what has no row yet, and print each row as it comes."""
+    """Run the trainings that have no row yet, and print each row as it comes."""
     wanted = list(itertools.product(range(args.seeds), args.task or TASKS, args.memory or compared_memories()))
     for number, (seed, task, name) in enumerate(wanted, 1):
         if results.find("trainings", task=task, memory=name, seed=seed):

@@ -52,7 +52,7 @@ class Architecture:
 
     memory: str = "feedforward_x4"  # the memory sublayer, a name of `blocks.MEMORY`
     attention: bool = True  # whether an attention sublayer comes before it
-    streamed: bool = False  # whether attention carries its last K inputs from step to step, else reads windows
+    streamed: bool = False  # True: attention carries its last K inputs from step to step; False: it reads windows
     layers: int = 2
     wrapped: bool = True  # False: the bare memory block, without gate and LayerNorm (the recurrent baselines)
     gate: str = "residual"  # how a sublayer's output joins its input, a name of `blocks.GATES`
@@ -71,7 +71,7 @@ def _paper(memory: str) -> Architecture:
 
 
 def _recurrent_baseline(memory: str, action_embedding: int = 0, published: bool = False) -> Architecture:
-    """One bare recurrence between embedding and head."""
+    """Describe one bare recurrence between embedding and head."""
     return Architecture(
         memory=memory, attention=False, layers=1, wrapped=False, positions="none", final_norm=False,
         action_embedding=action_embedding, published=published,
@@ -79,7 +79,7 @@ def _recurrent_baseline(memory: str, action_embedding: int = 0, published: bool 
 
 
 def _memory(memory: str, attention: bool = False) -> Architecture:
-    """One memory in a gated residual layer, a LayerNorm before it: the row in which memories are compared."""
+    """Describe one memory in a gated residual layer after a LayerNorm: the form in which memories are compared."""
     return Architecture(
         memory=memory, attention=attention, streamed=attention, layers=1, gate="gru", order="identity",
         activation="none", positions="none",
@@ -111,7 +111,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "mamba": _recurrent_baseline("mamba"),
     "attn": Architecture(layers=1, positions="sinusoidal", final_norm=False, head="linear"),
     "gtrxl": Architecture(gate="gru", order="identity"),
-    # memories that go on from a state, each in the same layer; `mamba`, above, and *_bare stand without it
+    # memories that carry a state, each in the same layer (`mamba`, above, and *_bare have no such layer)
     "rnn": _memory("rnn"),
     "lstm": _memory("lstm"),
     "gru": _memory("gru"),
@@ -139,11 +139,11 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """A named architecture, its sizes, and changes of its row. None means: as the row says."""
+    """A named architecture, its sizes, and changes to its row. None keeps the value of the row."""
 
     removed: ClassVar[dict[str, Any]] = {"bag": 0}
     architecture: str = "dgfqn"
-    """Named architecture, such as dtqn4, dgfqn or drqn; of `ppo` and `pqn` gru, lstm, lru or attention."""
+    """Named architecture, such as dtqn4, dgfqn or drqn; for `ppo` and `pqn` gru, lstm, lru or attention."""
     width: Annotated[int, Bounds(1)] = 64
     """Model width D."""
     heads: Annotated[int, Bounds(1)] = 8
@@ -163,7 +163,7 @@ class NetworkConfig:
     action_embedding: Annotated[int, Bounds(0)] | None = None
     """Features of D that hold the previous action (0: none; None: the architecture's)."""
     head_width: Annotated[int, Bounds(1)] | None = None
-    """Hidden width of the Q head (None: D, or no hidden layer where the architecture has a linear head)."""
+    """Hidden width of the Q head (None: D, or no hidden layer if the architecture has a linear head)."""
     initialisation: Literal["paper", "torch"] = "paper"
     """`paper`: linear and embedding weights from N(0, 0.02); `torch`: each module's default."""
     token_width: Annotated[int, Bounds(1)] = 8
@@ -173,7 +173,7 @@ class NetworkConfig:
     prior: PriorConfig = field(default_factory=PriorConfig)
 
     def row(self) -> Architecture:
-        """Give the architecture's row with this config's changes; a UserError names an unknown architecture."""
+        """Give the architecture's row with this config's changes; raise a UserError for an unknown architecture."""
         check_known("architecture", self.architecture, ARCHITECTURES)
         row: object = ARCHITECTURES[self.architecture]
         if not isinstance(row, Architecture):  # a plugin can put anything there
@@ -222,9 +222,9 @@ class NetworkConfig:
                 )
 
     def check_prior(self) -> None:
-        """Raise a UserError for a prior of an architecture that takes none, which a report of many lets pass."""
+        """Raise a UserError for a prior without effect. Reports on many architectures skip this check."""
         if self.prior.kind != "causal" and not self.row().attention:
-            raise UserError(f"--prior {self.prior.kind} changes nothing: {self.architecture} has no attention of it")
+            raise UserError(f"--prior {self.prior.kind} changes nothing: {self.architecture} has no attention")
         if self.prior.regulariser != "none" and not self.prior.regulariser_weight:
             raise UserError(f"--regulariser {self.prior.regulariser} changes nothing without a --regulariser-weight")
         given = {"--regulariser": self.prior.regulariser != "none", "--max-norm": self.prior.max_norm is not None}
@@ -237,7 +237,7 @@ class NetworkConfig:
         self.check()
         try:
             return QNetwork(self, spec, num_actions)
-        except ValueError as error:  # blocks know no UserError, but their sentence is one
+        except ValueError as error:  # blocks raise ValueError, with a sentence for the user
             if in_own_code(error):
                 raise
             raise UserError(str(error)) from error
@@ -275,7 +275,7 @@ class QNetwork(nn.Module):
     def encode(
         self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, prefixes: bool = False
     ) -> Tensor:
-        """Compute what the head reads at every position, (B, T, D); with `prefixes` as if it were the newest."""
+        """Compute the head's input at every position, (B, T, D); with `prefixes` as if it were the newest one."""
 
         def run(observation: Tensor, lengths: Tensor | None) -> Tensor:
             x = self._tokens(self.embed(observation, previous_action))  # (B, T, D)
@@ -307,7 +307,7 @@ class QNetwork(nn.Module):
         )  # fmt: skip
 
     def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
-        """Compute `at` from what `embed` gives, (B, T, D)."""
+        """Compute `at` from the result of `embed`, (B, T, D)."""
         x = self._tokens(embedded)
         if not len(self.layers):
             return self.read(self.norm(select(x, index)))
@@ -317,24 +317,24 @@ class QNetwork(nn.Module):
         return self.read(self.norm(x))
 
     def at_every_prefix(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Compute Q at every position as if it were the newest of its window, (B, T, A), which is what acting reads.
+        """Compute Q at every position as if it were the newest of its window, as in acting, (B, T, A).
 
-        For a causal network that is `forward`. Where the last layer alone is bidirectional (`supports_prefixes`) it
-        costs no more: at the newest position of a window its backward direction has made one step only.
+        For a causal network this equals `forward`. If only the last layer is bidirectional (`supports_prefixes`), it
+        costs no more: the backward direction takes one step at the newest position of a window.
         """
         return self.read(self.encode(observation, previous_action, lengths, prefixes=True))
 
     def step(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
-        """Compute Q (B, A) of one step of B episodes from carried states; rows with `reset` start from a fresh one."""
+        """Compute Q (B, A) of one step of B episodes from carried states; rows with `reset` start afresh."""
         x, after = self._encode_step(observation, previous_action, state, reset)
         return self.read(x), after
 
     def encode_step(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
-        """Compute what the head reads of one step, (B, D), and the state after it."""
+        """Compute the head's input for one step, (B, D), and the state after it."""
         x, after = self._encode_step(observation, previous_action, state, reset)
         return unshared(observation, x, tuple(itertools.chain.from_iterable(after)))[0], after
 
@@ -350,7 +350,7 @@ class QNetwork(nn.Module):
 
         if torch.is_grad_enabled():
             return contained_layers(run, observation, state, reset, self.degree)
-        return run_checked(run, observation, state, reset)  # rows do not meet, and no gradient is there to spoil
+        return run_checked(run, observation, state, reset)  # rows do not mix, and there is no gradient to spoil
 
     def sequence(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
@@ -365,7 +365,7 @@ class QNetwork(nn.Module):
     def encode_sequence(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
     ) -> tuple[Tensor, list[Any]]:
-        """Compute what the head reads of T steps, (B, T, D), and the state after them."""
+        """Compute the head's input for T steps, (B, T, D), and the state after them."""
         previous_action = self._actions_before(previous_action, reset)
 
         def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
@@ -418,12 +418,12 @@ class QNetwork(nn.Module):
         return penalty(self)
 
     def project(self) -> None:
-        """Pull learned spans back inside their bounds, as due after each step of the optimiser."""
+        """Clamp learned spans to their bounds; call it after each step of the optimiser."""
         for part in constrained(self):
             part.project()
 
     def memory_scalars(self) -> dict[str, float]:
-        """Give what each head's attention prior has learned, as `memory/<layer>.<head>.<mu | sigma | span>`."""
+        """Give the learned values of each head's attention prior, as `memory/<layer>.<head>.<mu | sigma | span>`."""
         return {
             f"memory/{index}.{head}.{name}": value
             for index, layer in enumerate(self.layers)
@@ -438,7 +438,7 @@ class QNetwork(nn.Module):
 
 
 def _layer(config: NetworkConfig, row: Architecture) -> nn.Module:
-    """One encoder layer, or the bare memory block of a recurrent baseline."""
+    """Make one encoder layer, or the bare memory block of a recurrent baseline."""
     projection = config.form == "paper_equations"
     if not row.wrapped:
         return build(row.memory, config.width, config.dropout, projection)

@@ -22,8 +22,8 @@ from envs.baselines import reference_summary
 from envs.vector import make_vector
 
 C = TypeVar("C", bound=Any)
-RECALL_EPISODES, RECALL_STEPS = 4, 100  # that the recall distance of a trained agent is measured in
-DIRECTION = re.compile(r"layers\.(\d+)\..*\.(ahead|behind)\.weight_hh_l0$")  # of a bidirectional layer
+RECALL_EPISODES, RECALL_STEPS = 4, 100  # from which the recall distance is measured
+DIRECTION = re.compile(r"layers\.(\d+)\..*\.(ahead|behind)\.weight_hh_l0$")  # recurrent weights of bidirectional layers
 
 
 class NetworkTrainer(Trainer[C]):
@@ -41,31 +41,31 @@ class NetworkTrainer(Trainer[C]):
         self.evaluated = self.build_network().requires_grad_(False) if averaged else self.network
 
     def build_network(self) -> QNetwork:
-        """Build a network with the run's first values."""
+        """Build a network with the run's initial weights."""
         with seeded(self.streams.network):
             network: QNetwork = self.config.network.build(self.spec, self.num_actions)
             return network.to(self.device)
 
     def networks(self) -> dict[str, Any]:
-        """List the online network and, where the run averages its weights, their average."""
+        """List the online network and, if the run averages its weights, their average."""
         named = {"network": self.network}
         return named if self.evaluated is self.network else named | {"average": self.evaluated}
 
     def scalars(self) -> dict[str, float]:
-        """Give what a log line says, epsilon and learned priors included."""
+        """Give the scalars of a log line, with epsilon and learned priors."""
         epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}
         return super().scalars() | epsilon | self.network.memory_scalars()
 
     def recurrent_change(self) -> dict[str, float]:
-        """Measure how far training took the recurrent weights of bidirectional layers, relative to their first values.
+        """Measure the change of the recurrent weights of bidirectional layers, relative to their initial values.
 
-        The change is 0 in a backward recurrence that is only ever one step long.
+        The change is 0 in a backward recurrence that never takes more than one step.
         """
         now, first = (dict(network.named_parameters()) for network in (self.network, self.build_network()))
-        found = {(name, match[1], match[2]) for name in now if (match := DIRECTION.search(name))}
+        recurrent = {(name, match[1], match[2]) for name in now if (match := DIRECTION.search(name))}
         return {
-            f"moved/{layer}.{way}": float((now[name] - first[name]).detach().norm() / first[name].detach().norm())
-            for name, layer, way in sorted(found)
+            f"moved/{layer}.{direction}": float((now[name] - first[name]).detach().norm() / first[name].detach().norm())
+            for name, layer, direction in sorted(recurrent)
         }
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
@@ -80,19 +80,19 @@ class NetworkTrainer(Trainer[C]):
         setup, training = self.config.eval_setup(self.device), self.evaluated.training
         self.evaluated.eval()
         found = acting_cost(self.evaluated, setup) | self.recurrent_change()
-        if self.config.evaluation.memory_ablation and self.spec.kind != "image":  # pictures would take minutes
+        if self.config.evaluation.memory_ablation and self.spec.kind != "image":  # images would take minutes
             found["final/recall_distance"] = float(self.recall(setup).distance)
         self.evaluated.train(training)
         return found
 
     def recall(self, setup: EvalSetup) -> Recall:
-        """Measure how far back the agent remembers, in the beginnings of a few episodes."""
+        """Measure how far back the agent remembers, in the first steps of a few episodes."""
         config, network, seed = self.config, self.evaluated, self.evaluation_seed(final=True)
         episodes = [beginning(setup, network, seed + number, RECALL_STEPS) for number in range(RECALL_EPISODES)]
         return recall(network, episodes, RecallConfig(), config.seed, config.acting_state)
 
     def reached_goal(self, score: Score) -> bool:
-        """Whether the success rate is as high as `--stop-at-success` asks."""
+        """Whether the success rate reaches `--stop-at-success`."""
         goal = self.config.evaluation.stop_at_success
         return goal is not None and float(score.success.mean()) >= goal
 
@@ -123,7 +123,7 @@ class NetworkTrainer(Trainer[C]):
 
 
 def averaging(decay: float, updates: int) -> float:
-    """Compute the average's decay at update number `updates`; it is lower at first, to forget the first weights."""
+    """Compute the average's decay at update number `updates`; it is lower at first, to forget the initial weights."""
     return min(decay, (1 + updates) / (10 + updates))
 
 

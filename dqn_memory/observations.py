@@ -1,4 +1,4 @@
-"""What a network and a replay must know of an environment's observations, and the embedding for each kind of them."""
+"""Describe an environment's observations for networks and replays, and make the embedding of each kind."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,13 +18,13 @@ CONTINUOUS_PADDING = -5.0  # below every observation of the published environmen
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """What a network and a replay must know of one observation."""
+    """Kind, shape and values of one observation."""
 
     kind: Literal["discrete", "continuous", "image"]
     shape: tuple[int, ...]
     vocabulary: int = 0  # number of tokens, the padding token included; 0 unless the kind is discrete
     dtype: torch.dtype = torch.float32  # as stored in the replay
-    bounds: PixelBounds | None = None  # of an image's values, where they are others than 0 .. 255 (floats: 0 .. 1)
+    bounds: PixelBounds | None = None  # of an image's values (None: 0 .. 255; of floats 0 .. 1)
 
     @property
     def padding(self) -> float:

@@ -1,7 +1,7 @@
 """Report how large every architecture is in every environment: `python -m dqn_memory.parameters`.
 
-Prints one row a network; --write FOLDER keeps the rows as parameters.csv, and with the DBGFQN paper's Table 3 beside
-them as parameters.md.
+Prints one row a network. --write FOLDER writes the rows to parameters.csv, and the rows with the DBGFQN paper's Table 3
+to parameters.md.
 """
 
 import csv
@@ -166,7 +166,7 @@ def _size_tables(rows: Sequence[Row]) -> Iterator[Table]:
 # ---- count, print, write ---------------------------------------------------------------------------------------------
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Count and print; write where asked. A network that cannot meet the budget is left out with a sentence."""
+    """Count and print; write with --write. A network that cannot meet the budget is left out, with a message."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(ParametersArgs, argv, prog="python -m dqn_memory.parameters")
     load_named(argv)

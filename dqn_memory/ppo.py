@@ -2,7 +2,7 @@
 
 Proximal policy optimisation (Schulman et al. 2017) with a memory that an actor and a critic read. From top to bottom:
 the config, the set-up, actions, the loop (collect, advantages, updates), the loss. `rollouts.py` collects rollouts and
-computes GAE. An update computes whole rollouts from the state before them. `--resume RUN` continues a run.
+computes GAE. An update recomputes whole rollouts from their first state. `--resume RUN` continues a run.
 
 Shapes: N environments, T steps of a rollout, B environments of a minibatch, A actions.
 """
@@ -51,15 +51,15 @@ class PPOLearnerConfig:
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.1
     """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
     max_grad_norm: Annotated[float, Bounds(above=0)] = 0.5
-    """Largest global L2 norm of the gradient."""
+    """Maximum global L2 norm of the gradient."""
     reward_scale: Annotated[float, Bounds(above=0)] | None = 1.0
-    """Factor on rewards in what is learned (None: one over the standard deviation of all episodes' returns so far)."""
+    """Factor on rewards in returns (None: 1 / standard deviation of the returns of all episodes so far)."""
     ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
-    """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""
+    """Decay per update of the averaged weights, which are the agent (0: the online weights are)."""
     clip: Annotated[float, Bounds(above=0)] = 0.2
-    """How far the ratio of new to old probability may leave 1 before it earns nothing more."""
+    """Clip range around 1 of the ratio of new to old probability."""
     entropy_weight: Annotated[float, Bounds(0)] = 0.03
-    """Weight of the policy's entropy; it falls as the learning rate does."""
+    """Weight of the policy's entropy; it falls with the learning rate."""
     value_weight: Annotated[float, Bounds(0)] = 0.5
     """Weight of the critic's squared error."""
 
@@ -69,7 +69,7 @@ class PPOEvaluationConfig(EvaluationConfig):
     """Evaluation while training."""
 
     policy: Literal["sampled", "greedy"] = "sampled"
-    """`sampled` draws actions as in training; `greedy` takes the most probable ones, and the end plays both."""
+    """`sampled`: draw actions as in training; `greedy`: take the most probable ones (the end plays both)."""
 
 
 @dataclass(frozen=True)
@@ -92,15 +92,15 @@ class PPOConfig(RolloutConfig):
     evaluation: PPOEvaluationConfig = field(default_factory=lambda: PPOEvaluationConfig(evaluate_every=200_000))
 
     def check(self) -> None:
-        """Refuse also random actions in mid-episode.
+        """Also refuse random actions in mid-episode.
 
-        Advantages of the policy's own actions would hold what random ones earn after them. Random starts come before
-        all own actions of their episode.
+        They would add their rewards to the advantages of the policy's earlier actions. Random starts are allowed: they
+        come before the first action of the policy.
         """
         super().check()
         if epsilon := self.exploration.epsilon_start:
             raise UserError(
-                f"--epsilon-start {epsilon}: returns would credit PPO's own actions with the random ones after them; "
+                f"--epsilon-start {epsilon}: returns would credit the policy's actions with later random ones; "
                 "use --epsilon-start 0 --epsilon-end 0, and --entropy-weight or --random-start-steps to explore"
             )
 
@@ -154,17 +154,17 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
     # ---- act -----------------------------------------------------------------------------------------------------
     def read(self, x: Tensor) -> ActorCritic:
         """Compute logits and values from the network's encodings (..., D)."""
-        both = torch.cat((self.network.read(x), self.critic(x)), -1)  # gradients of two tensors would round otherwise
+        both = torch.cat((self.network.read(x), self.critic(x)), -1)  # two tensors would round gradients differently
         return ActorCritic(both[..., :-1], both[..., -1])
 
     def choose(self, outputs: ActorCritic) -> Tensor:
-        """Draw actions (N,) from the policy: the least of exponential times, whose rates are its probabilities."""
+        """Draw actions (N,) from the policy: the argmin of exponential times whose rates are the probabilities."""
         times = torch.empty_like(outputs.logits).exponential_(generator=self.exploration)  # (N, A)
         return (outputs.logits.softmax(1) / times).argmax(1)
 
     # ---- the loop ------------------------------------------------------------------------------------------------
     def iterate(self) -> None:
-        """Collect one rollout, learn from it, forget it."""
+        """Collect one rollout and learn from it."""
         learner, progress = self.config.learner, self.steps / self.config.total_steps
         set_learning_rate(self.optimizer, learner.final_lr_fraction, progress)
         schedule = Schedule.draw(learner, self.explorer, self.drawing, self.vector.num_envs, self.steps, self.updates)
@@ -203,12 +203,12 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
             updates.append(metrics | {"grad/norm": norm.detach()})
         return episodes, rollouts.stack_metrics(updates)
 
-    # ---- what the base class asks for ----------------------------------------------------------------------------
+    # ---- methods of the base class -------------------------------------------------------------------------------
     def begin(self) -> None:
         self.collector.begin()
 
     def networks(self) -> dict[str, Any]:
-        """List the network, its average, the critic, and the predictor where there is one."""
+        """List the network, its average, the critic, and the predictor if there is one."""
         predictor = {} if self.predictor is None else {"predictor": self.predictor}
         return super().networks() | predictor | {"critic": self.critic}
 
@@ -222,7 +222,7 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
         return self.vector.num_envs * self.config.learner.rollout_steps
 
     def final_scalars(self) -> dict[str, float]:
-        """Score sampled actions, too, where evaluations are greedy: what PPO learns is a policy to sample from."""
+        """Also score sampled actions if evaluations are greedy, because PPO trains a policy to sample from."""
         found = super().final_scalars()
         if self.config.evaluation.policy == "greedy":
             setup = replace(self.config.eval_setup(self.device), sampled=True)
@@ -238,13 +238,13 @@ def ppo_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
     """Compute the clipped objective of the policy, the critic's error and the entropy, a scalar, and its metrics.
 
-    `outputs` (B, T) are of the network now, those in the rollout of the network that acted.
+    `outputs` (B, T) come from the current network, those of the rollout from the network that acted.
     """
     taken = rollout.action.unsqueeze(2)
     logs, before = outputs.logits.log_softmax(2), rollout.outputs.logits.log_softmax(2)  # (B, T, A)
-    own = ~rollout.random  # the policy is held to account for these alone
+    own = ~rollout.random  # only these actions are credited to the policy
     change = (logs.gather(2, taken) - before.gather(2, taken)).squeeze(2)  # (B, T)
-    ratio = torch.where(own, change, 0.0).exp()  # a random action can be so unlikely that its own would overflow
+    ratio = torch.where(own, change, 0.0).exp()  # the ratio of an unlikely random action could overflow
     scaled = advantage - masked_mean(advantage, own)
     scaled = scaled / (masked_mean(scaled.square(), own).sqrt() + 1e-8)
     policy = -masked_mean(torch.minimum(ratio * scaled, ratio.clamp(1 - config.clip, 1 + config.clip) * scaled), own)

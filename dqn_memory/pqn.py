@@ -2,7 +2,7 @@
 
 PQN, the parallelised Q-network (Gallici et al. 2025), with a memory: many environments at once, Q(lambda) targets of
 whole rollouts, no replay, a few epochs of minibatches of environments over each rollout. Unlike the published form it
-takes targets from the average of its weights, without which success comes and goes (results/learning/rollouts.md).
+computes targets with averaged weights; without the average, success is unstable (results/learning/rollouts.md).
 The network acts from a carried state, so its memory must be one that streams. From top to bottom: the config, the
 set-up, actions, the loop (collect, targets, updates), the loss. `rollouts.py` collects rollouts and computes Q(lambda).
 `--resume RUN` continues a run.
@@ -52,11 +52,11 @@ class PQNLearnerConfig:
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 0.05
     """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
     max_grad_norm: Annotated[float, Bounds(above=0)] = 1.0
-    """Largest global L2 norm of the gradient."""
+    """Maximum global L2 norm of the gradient."""
     reward_scale: Annotated[float, Bounds(above=0)] | None = 1.0
-    """Factor on rewards in what is learned (None: one over the standard deviation of all episodes' returns so far)."""
+    """Factor on rewards in returns (None: 1 / standard deviation of the returns of all episodes so far)."""
     ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
-    """Decay per update of an exponential moving average of the weights, which is the agent (0: the online weights)."""
+    """Decay per update of the averaged weights, which are the agent (0: the online weights are)."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
 
     # ---- the loop ------------------------------------------------------------------------------------------------
     def iterate(self) -> None:
-        """Collect one rollout, learn from it, forget it."""
+        """Collect one rollout and learn from it."""
         learner, progress = self.config.learner, self.steps / self.config.total_steps
         set_learning_rate(self.optimizer, learner.final_lr_fraction, progress)
         schedule = Schedule.draw(learner, self.explorer, self.drawing, self.vector.num_envs, self.steps, self.updates)
@@ -171,20 +171,20 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
 
     @torch.no_grad()
     def targets(self, rollout: Rollout[QValues]) -> Tensor:
-        """Compute Q(lambda) targets by the averaged network, whose Q does not chase its own errors, (N, T).
+        """Compute Q(lambda) targets (N, T) with the averaged network, so that Q does not chase its own errors.
 
-        It begins a rollout with the state that the acting network carried, not with one of its own. The difference is
-        small and fades over the rollout's steps.
+        The averaged network starts a rollout from the state of the acting network, not from a state of its own. The
+        difference is small and fades within the rollout.
         """
         q, _ = self.evaluated.sequence(*rollout.inputs)  # (N, T, A)
         return q_lambda(rollout, q, self.config.learner.gamma, self.config.learner.trace_decay)
 
-    # ---- what the base class asks for ----------------------------------------------------------------------------
+    # ---- methods of the base class -------------------------------------------------------------------------------
     def begin(self) -> None:
         self.collector.begin()
 
     def networks(self) -> dict[str, Any]:
-        """List the network, its average, and the predictor where there is one."""
+        """List the network, its average, and the predictor if there is one."""
         return super().networks() | ({} if self.predictor is None else {"predictor": self.predictor})
 
     @classmethod

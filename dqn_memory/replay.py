@@ -1,4 +1,4 @@
-"""Replay on the training device: a ring of columns, one of N transitions for each step of N environments.
+"""Store transitions on the training device in a ring of columns; a column is one step of N environments.
 
 Every environment step is one cell (column, environment); episodes run down an environment's cells without gaps, so that
 a window is one gather over consecutive columns. Cells hold the observation acted on and the true next one: the end of
@@ -96,18 +96,18 @@ class Replay(Ring):
         self, batch_size: int, context: int, generator: torch.Generator, around: bool = False,
         terminal_fraction: float = 0.0,
     ) -> tuple[Tensor, int]:  # fmt: skip
-        """Draw B cells uniformly over the steps held; windows are to end at them.
+        """Draw B cells uniformly over the stored steps, as the ends of windows.
 
-        Once the ring has wrapped, its oldest `context` - 1 columns serve as history only, so that it cuts no window.
+        When the ring has wrapped, its oldest `context` - 1 columns are history only, so that no window is cut.
 
         Args:
             batch_size: B.
             context: K.
-            generator: of the draws, on the host.
-            around: let a drawn step lie anywhere in its window: the cell given is up to K - 1 steps later, in the same
-                episode. Otherwise windows end at the drawn steps, and a terminal step, which no later window holds, is
-                seen K times less often than any other.
-            terminal_fraction: of the cells, to be drawn among terminal ones instead.
+            generator: generator of the draws, on the host.
+            around: place a drawn step at a random position in its window: the window ends up to K - 1 steps later in
+                the same episode. Otherwise windows end at the drawn steps, and a terminal step is in K times fewer
+                windows than any other, because no later window contains it.
+            terminal_fraction: fraction of the cells that are drawn among terminal ones.
 
         Returns:
             The cells as column x N + environment, (B,) on the host, and the length of the longest window.
@@ -137,9 +137,9 @@ class Replay(Ring):
             drawn[:count] = cells[torch.randint(len(cells), (count,), generator=generator).numpy()]
         return drawn
 
-    def _steps_left(self, column: np.ndarray, env: np.ndarray, most: int) -> np.ndarray:
-        """Count the steps of the same episode held after each cell, at most `most` - 1; (B,)."""
-        columns = column[:, None] + np.arange(most)  # (B, K)
+    def _steps_left(self, column: np.ndarray, env: np.ndarray, context: int) -> np.ndarray:
+        """Count the stored steps of the same episode after each cell, at most K - 1; (B,)."""
+        columns = column[:, None] + np.arange(context)  # (B, K)
         last = self.host["done"][columns % self.num_columns, env[:, None]] | (columns >= self.written - 1)
         last[:, -1] = True
         return last.argmax(1)
@@ -151,9 +151,9 @@ class Replay(Ring):
         Args:
             drawn: the cells, from `draw`.
             context: K.
-            width: T, the context or a smaller width that holds the longest window and its last observation.
-            generator: of one uniform action a window, which fills its padding, as in the published code, whose unmasked
-                loss trains on it; None fills it with 0.
+            width: T, the context or a smaller width that fits the longest window and its last observation.
+            generator: generator of one uniform action a window, which fills the padding as in the published code
+                (None: 0). An unmasked loss trains on it.
         """
         column, env = self._cell(drawn)
         lengths = self._lengths(column, env, context)  # (B,)
@@ -177,7 +177,7 @@ class Replay(Ring):
         )
 
     def contexts(self, drawn: Tensor, context: int, gamma: float, n_step: int = 1) -> ContextBatch:
-        """Gather what acting saw at each drawn cell, the action, and what acting sees up to `n_step` steps later.
+        """Gather the context of acting at each drawn cell, the action, and the context up to `n_step` steps later.
 
         The n-step return stops at the episode's end (terminal: no bootstrap; time limit: bootstrap there).
         """
@@ -227,11 +227,11 @@ class Replay(Ring):
         real = offset < lengths.unsqueeze(1)
         if with_next:
             is_next = offset == lengths.unsqueeze(1)
-            following = self._at("next_observation", column, env).unsqueeze(1)
-            observation = torch.where(self._like_observation(is_next), following, observation)
+            after = self._at("next_observation", column, env).unsqueeze(1)
+            observation = torch.where(self._like_observation(is_next), after, observation)
             previous = torch.where(is_next, self._at("action", column, env).unsqueeze(1), previous)
             real = real | is_next
-        # `torch.tensor` would wait for all that the device was asked to do before
+        # `torch.tensor` would wait for the device
         padding = torch.full((), self.spec.padding, dtype=self.spec.dtype, device=self.device)
         observation = torch.where(self._like_observation(real), observation, padding)
         return observation, torch.where(real, previous, self.num_actions).long()

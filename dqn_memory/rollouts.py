@@ -1,7 +1,7 @@
-"""Rollouts: T steps of N environments, how they are collected, the returns that follow, and what is predicted.
+"""Collect rollouts, T steps of N environments, and compute their returns and the prediction loss.
 
-`ppo` and `pqn` call what stands here. An episode goes on from one rollout to the next, with the state that the network
-carries. An update computes a whole rollout by `QNetwork.encode_sequence`, from the state before its first step.
+`ppo` and `pqn` call these functions. An episode continues from one rollout to the next, with the network's state. An
+update recomputes a whole rollout by `QNetwork.encode_sequence`, from the state before its first step.
 
 Shapes: N environments, T steps of a rollout, B environments of a minibatch, A actions, E passes, U updates.
 """
@@ -40,16 +40,15 @@ from envs.vector import VectorEnvironment
 # ---- config ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class PredictionConfig:
-    """An auxiliary loss: predict what comes next from the encoding and the action."""
+    """An auxiliary loss: predict the next observation and the reward from the encoding and the action."""
 
     prediction_weight: Annotated[float, Bounds(0)] = 1.0
-    """Weight of the loss of predicting the next observation (of images nothing) and the reward, at ends of episodes as
-    much as elsewhere (0: none)."""
+    """Weight of the loss of predicting the reward and the next observation, images excepted (0: no prediction)."""
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
-    """All that the configs of `ppo` and `pqn` have in common; each has a learner of its own."""
+    """The common part of the configs of `ppo` and `pqn`; each script adds its learner."""
 
     acting_state: ClassVar[ActingState] = "episode"
     whole_windows: ClassVar[bool] = False
@@ -59,21 +58,20 @@ class RolloutConfig:
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=256))
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
-    learner: Any = None  # of a class of its own in each script
+    learner: Any = None  # each script has a class for it
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
     prediction: PredictionConfig = field(default_factory=PredictionConfig)
     evaluation: EvaluationConfig = field(default_factory=lambda: EvaluationConfig(evaluate_every=200_000))
     output: OutputConfig = field(default_factory=lambda: OutputConfig(log_every=50_000, checkpoint_every=1_000_000))
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     seed: Annotated[int, Bounds(0, below=2**63)] = 1
-    """Seed of every random stream: environments, exploration, minibatches, evaluation, network, dropout."""
+    """Seed of all random streams: environments, exploration, minibatches, evaluation, network, dropout."""
     total_steps: Annotated[int, Bounds(1)] = 3_000_000
     """Environment steps of the run, rounded up to whole rollouts of all environments."""
     match: str | None = None
-    """Trainable parameters to match, such as 100k: sets width and head width (a critic's apart)."""
+    """Number of trainable parameters to match, such as 100k: sets width and head width (the critic is not counted)."""
     plugin: Repeatable = ()
-    """Modules imported first, which register blocks, priors, architectures or environments of their own. One that a
-    --config names is imported only where this flag names it too."""
+    """Modules to import first; a module that a --config names must be named here too."""
 
     def check(self) -> None:
         """Raise a UserError for values, or a combination of parts, that cannot work."""
@@ -90,14 +88,13 @@ class RolloutConfig:
             raise UserError(f"--prepopulate {steps} fills a replay, and rollouts have none; use --random-start-steps")
         if dropout := self.network.dropout:
             raise UserError(
-                f"--dropout {dropout} would let an update see other outputs than its rollout was drawn by; use "
-                "--dropout 0"
+                f"--dropout {dropout} would change the network's outputs between rollout and update; use --dropout 0"
             )
         if self.network.row().positions != "none":
             own = self.network.position_encoding
             raise UserError(
-                (f"--position-encoding {own}" if own else f"--architecture {name}") + " encodes places in a window, "
-                "which a carried state has not; use a memory that streams, such as gru, and --position-encoding none"
+                (f"--position-encoding {own}" if own else f"--architecture {name}") + " encodes positions in a window, "
+                "but a carried state has none; use a memory that streams, such as gru, and --position-encoding none"
             )
         if not on_meta(self.network, ObservationSpec("continuous", (1,)), 2).stateful:
             raise UserError(
@@ -112,7 +109,7 @@ class RolloutConfig:
         return self.environment.kwargs(training)
 
     def eval_setup(self, device: torch.device) -> EvalSetup:
-        """Say where and how this run's network is evaluated."""
+        """Make the setup of this run's evaluations."""
         return EvalSetup.of(self, device)
 
 
@@ -140,12 +137,12 @@ class Rollout(NamedTuple, Generic[Out]):
     terminated: Tensor  # (N, T)
     done: Tensor  # (N, T)
     outputs: Out  # (N, T, ...), of the network as it acted
-    bootstrap: Tensor  # (N, T), V of the observation after a step where it ends the rollout or is cut off, else 0
+    bootstrap: Tensor  # (N, T), V of the next observation for steps that are truncated or end the rollout, else 0
     state: list[Any]  # of the network before the first step, rows first
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, list[Any], Tensor]:
-        """What the network read: observations, previous actions, the state before them, resets."""
+        """Inputs of the network: observations, previous actions, the state before them, resets."""
         return self.observation, self.previous_action, self.state, self.reset
 
     def rows(self, index: Tensor) -> Rollout[Out]:
@@ -183,7 +180,7 @@ class Collector(Stateful):
     def collect(
         self, read: Callable[[Tensor], Out], choose: Callable[[Out], Tensor], epsilon: Tensor
     ) -> tuple[Rollout[Out], Ended]:
-        """Take T steps in every environment; give them and the episodes that ended, (T, N).
+        """Take T steps in every environment; return them and the episodes that ended, (T, N).
 
         Args:
             read: computes outputs (N, ...) from the network's encodings (N, D).
@@ -215,10 +212,10 @@ class Collector(Stateful):
         return rollout._replace(state=before), ended_episodes(steps)
 
     def scaled_reward(self, step: Step) -> Tensor:
-        """Divide rewards by the standard deviation of the returns of all episodes so far, where no scale is given.
+        """Multiply rewards by the scale; without one, divide by the standard deviation of all returns so far.
 
-        One learning rate and one entropy weight then serve environments whose rewards are 1 and those whose are -50.
-        Rewards stay as they are until as many episodes have ended as there are environments.
+        One learning rate and one entropy weight then suit environments with rewards of 1 and of -50. Rewards are
+        divided only after as many episodes have ended as there are environments.
         """
         if self.reward_scale is not None:
             return step.reward * self.reward_scale
@@ -226,13 +223,13 @@ class Collector(Stateful):
         self.moments = self.moments + torch.stack((done, done * returns, done * returns.square())).sum(1)
         mean, square = self.moments[1:] / self.moments[0].clamp(min=1)
         spread = (square - mean.square()).clamp(min=0).sqrt()
-        differ = spread > 1e-4 * square.sqrt()  # else it is what rounding leaves of equal returns
+        differ = spread > 1e-4 * square.sqrt()  # else equal returns, which differ by rounding only
         known = (self.moments[0] >= len(done)) & differ
         return (step.reward / torch.where(known, spread, 1.0)).to(step.reward.dtype)
 
 
 def ended_episodes(steps: Sequence[Step]) -> Ended:
-    """Join what T steps say of the episodes that they end, (T, N)."""
+    """Stack the outcomes of the episodes that end in T steps, (T, N)."""
     columns = ((step.done, step.success, step.episode_return, step.episode_length) for step in steps)
     return Ended(*(torch.stack(each) for each in zip(*columns, strict=True)))
 
@@ -253,8 +250,8 @@ def q_lambda(rollout: Rollout[Out], q: Tensor, gamma: float, decay: float) -> Te
 def lambda_returns(rollout: Rollout[Out], value: Tensor, gamma: float, decay: float) -> Tensor:
     """Compute G_t = r_t + gamma ((1 - lambda) V(o_{t+1}) + lambda G_{t+1}), (N, T), from V (N, T).
 
-    The rollout's bootstrap stands in place of the mixture where a time limit cuts an episode off, and at the rollout's
-    end; 0 stands there where an episode terminates.
+    The mixture is replaced by the rollout's bootstrap where an episode is truncated and at the end of the rollout, and
+    by 0 where an episode terminates.
     """
     returns, time = torch.empty_like(value), value.shape[1]
     later = rollout.bootstrap[:, -1]
@@ -268,10 +265,10 @@ def lambda_returns(rollout: Rollout[Out], value: Tensor, gamma: float, decay: fl
 
 # ---- update ----------------------------------------------------------------------------------------------------------
 class Schedule(NamedTuple):
-    """What an iteration takes from schedules and from chance."""
+    """Inputs of one iteration that are computed outside the CUDA graph: schedules and random orders."""
 
     epsilon: Tensor  # (T,), share of random actions
-    order: Tensor  # (E, N), environments as each of E passes takes them
+    order: Tensor  # (E, N), order of the environments in each of E passes
     decay: Tensor  # (U,), of the average at each update
 
     @classmethod
@@ -309,7 +306,7 @@ def stack_metrics(updates: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 # ---- predict ---------------------------------------------------------------------------------------------------------
 def masked_mean(values: Tensor, where: Tensor) -> Tensor:
-    """Average values over the places of a mask, a scalar; 0 where there is none."""
+    """Average values over the true entries of a mask, a scalar; 0 if there are none."""
     return torch.where(where, values, 0.0).sum() / where.sum().clamp(min=1)
 
 
@@ -318,7 +315,7 @@ class Predictor(nn.Module):
 
     @classmethod
     def build(cls, config: PredictionConfig, network: QNetwork, seed: int) -> Predictor | None:
-        """Build it beside a network, with first values drawn from `seed`; None where its loss has no weight."""
+        """Build the predictor of a network, initialised from `seed`; None if the weight of its loss is 0."""
         if not config.prediction_weight:
             return None
         with seeded(seed):
@@ -334,10 +331,10 @@ class Predictor(nn.Module):
         self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs + 1))
 
     def loss(self, x: Tensor, rollout: Rollout[Any]) -> Tensor:
-        """Compute the weighted error from encodings x (B, T, D), a scalar: cross-entropy of tokens, else squares.
+        """Compute the weighted error from encodings x (B, T, D), a scalar: cross-entropy for tokens, else squares.
 
-        Rewards at the ends of episodes are rare and say most, so they weigh half of all (as Jaderberg et al. 2017
-        sample them). They teach a memory to compare an earlier observation with the present one.
+        Rewards at the ends of episodes are rare and informative: they teach a memory to compare an earlier observation
+        with the current one. They get half of the weight of all rewards (as Jaderberg et al. 2017 sample them).
         """
         predicted = self.head(x + self.action(rollout.action))  # (B, T, outputs + 1)
         squares = (predicted[..., -1] - rollout.reward).square()  # (B, T)
@@ -360,8 +357,8 @@ R = TypeVar("R")
 class CapturedIteration(Generic[R]):
     """Collect and learn in one CUDA graph: environments, acting, returns and all updates.
 
-    A graph reads and writes fixed places in memory. Every iteration is therefore a function of the tensors that the one
-    before left, besides networks and optimiser, and of its schedule.
+    A graph reads and writes fixed addresses. An iteration is therefore a function of its schedule and of the tensors
+    that the previous iteration returned. Networks and optimiser are updated in place.
     """
 
     def __init__(
@@ -388,12 +385,12 @@ class CapturedIteration(Generic[R]):
         return self._carried(), result
 
     def _carried(self) -> dict[str, Any]:
-        """List the tensors that one iteration leaves to the next."""
+        """List the tensors that one iteration passes to the next."""
         collector, explorer = self.collector.state_dict(), self.collector.explorer.state_dict()
         return {"collector": collector, "explorer": explorer, "vector": dict(vars(self.vector.state))}
 
     def _carry(self, carried: dict[str, Any]) -> None:
-        """Go on from what `_carried` gave."""
+        """Restore the tensors that `_carried` lists."""
         self.collector.load_state_dict(carried["collector"])
         self.collector.explorer.load_state_dict(carried["explorer"])
         self.vector.state = replace(self.vector.state, **carried["vector"])

@@ -122,11 +122,11 @@ SUFFIXES = {"": 1, "k": 1_000, "m": 1_000_000}
 
 
 class Unmatched(UserError):
-    """A budget that this architecture cannot meet; another may."""
+    """A budget that this architecture cannot meet."""
 
 
 def parse_budget(text: str) -> int:
-    """Read 100k, 1.5M or 120000 as a number of parameters; a UserError shows these forms."""
+    """Read 100k, 1.5M or 120000 as a number of parameters; raise a UserError for other forms."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([km]?)", text.strip().lower().replace("_", ""))
     budget = round(float(found[1]) * SUFFIXES[found[2]]) if found else 0
     require(budget >= 1, f"--match {text!r} is not a number of parameters; write it as 100k, 1.5M or 120000")
@@ -152,9 +152,7 @@ def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_a
     step = math.lcm(config.heads, 2) if row.memory in BIDIRECTIONAL else config.heads
     step = 2 * config.heads if row.attention and row.streamed else step  # rotary heads have an even width
     own = signature(MEMORY[row.memory]).parameters.get("heads") if row.memory in MEMORY else None
-    if own is not None and isinstance(
-        own.default, int
-    ):  # the memory has heads of its own; a plugin's may choose them later
+    if own is not None and isinstance(own.default, int):  # else a plugin's memory chooses its heads later
         step = math.lcm(step, own.default)
     first = step * (1 + row.action_embedding // step)  # wider than the share of the previous action
 
@@ -209,7 +207,7 @@ class EnvironmentSizes:
 
 @cache
 def environment_sizes(env: str) -> EnvironmentSizes:
-    """Look up an environment's sizes; a UserError offers near names, or says why the environment has none."""
+    """Look up an environment's sizes; raise a UserError for an unknown environment, or one without sizes."""
     name = env.removeprefix("envs:")
     require(name not in FROM_FILES, f"--env {name} has no size of its own: its file decides; name another environment")
     images = f"--env {name} shows images, which have no sizes here; name another environment"
@@ -250,7 +248,7 @@ _OPERATORS: dict[Any, Callable[..., int]] = {
     _kernels.lstm_scan_backward: lambda *shapes, **__: _recurrence(4, shapes[5], shapes[6:]),
     # three multiply-adds for every state (B, T, E, N): decay, enter, leave
     _kernels.selective_scan: lambda u, _, decay, *__, **___: 6 * math.prod(u) * decay[1],
-    # eight: two each for what decays, enters and leaves, two for the gradient
+    # eight: two each for decay, enter and leave, two for the gradient
     _kernels.selective_scan_backward: lambda grad, last, *_, **__: 16 * math.prod(grad) * last[2],
     # one multiply-add for every state (B, T, F), four where each (B, T, F, 2) is complex
     _kernels.linear_scan: lambda _, drive, *__, **___: _each(drive, 2),
@@ -269,7 +267,7 @@ if NUMBA:
 
 
 def gigaflop(work: Callable[[], object]) -> float:
-    """Billions of operations of the matrix products in one call of `work`, two for each multiply-add.
+    """Count the billions of operations of matrix products in one call of `work`, two for each multiply-add.
 
     Attention is counted as its two products over all K x K scores, future keys included. Not counted: look-ups,
     biases, activations, softmax, LayerNorm, the optimiser.

@@ -2,8 +2,8 @@
 
 This file and `network.py` are DTQN (Esslinger et al. 2022) and its relatives. From top to bottom: the set-up of a run,
 its loop (act, store, learn), sampling, the temporal-difference loss of double Q-learning (van Hasselt et al. 2016) on
-windows of history, and the update. The config is in `config.py`. `dqn_memory.runs.trainer` holds what all training
-scripts share: state, resume, logging. `--resume RUN` continues a run.
+windows of history, and the update. The config is in `config.py`. `dqn_memory.runs.trainer` is the
+part that all training scripts share: state, resume, logging. `--resume RUN` continues a run.
 
 Shapes: N environments, B windows of a batch, T positions of a window (T <= K, the context length), A actions.
 """
@@ -106,7 +106,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
                 self.learn()
 
     def learn(self) -> None:
-        """Update the network from one batch; copy it into the target and into the average as they are due."""
+        """Update the network from one batch; update the target network and the average when due."""
         config, learner = self.config, self.config.learner
         context, contexts = config.network.context, self.contexts_per_window
         batch = sample(self.replay, learner, context, contexts, self.drawing, updates=self.updates)
@@ -119,14 +119,14 @@ class QTrainer(NetworkTrainer[TrainConfig]):
             average_parameters(self.network, self.evaluated, averaging(learner.ema_decay, self.updates))
         self.stats.count_update(metrics, self.steps)
 
-    # ---- what the base class asks for --------------------------------------------------------------------------------
+    # ---- methods of the base class -----------------------------------------------------------------------------------
     def networks(self) -> dict[str, Any]:
-        """List the online network, the target and, where the run averages its weights, their average."""
+        """List the online network, the target network and, if the run averages its weights, their average."""
         return {"network": self.network, "target": self.target} | super().networks()
 
     @property
     def preparing(self) -> dict[str, int]:
-        """Say at which step updates begin; a run resumed without its replay fills it again first."""
+        """Give the step at which updates begin. A run resumed without its replay refills it first."""
         first = self.steps - self.replay.written * self.vector.num_envs
         return {"prefill": max(first + self.config.replay.learning_starts, self.config.exploration.prepopulate)}
 
@@ -141,10 +141,11 @@ def sample(
     trim: bool = True,
     updates: int = 0,
 ) -> Batch:
-    """Draw one batch uniformly over environment steps, after so many `updates`.
+    """Draw one batch uniformly over environment steps; `updates` is the number of updates before it.
 
-    It holds whole windows of up to K = `context` steps, cut to the smallest of WINDOW_LENGTHS that fits the longest one
-    unless `trim` is off. With M `contexts_per_window` it holds M times as many single contexts instead.
+    The batch holds windows of up to K = `context` steps. Their width is the smallest of WINDOW_LENGTHS that fits the
+    longest window, or K without `trim`. If `contexts_per_window` is a number M, the batch holds M times as many single
+    contexts instead.
     """
     if contexts_per_window is not None:
         count = config.batch_size * contexts_per_window
@@ -154,7 +155,7 @@ def sample(
     drawn, longest = replay.draw(config.batch_size, context, generator, around, config.terminal_fraction)
     if config.tail_fraction < 1:  # only the first windows get tail targets, and `draw` puts terminal windows first
         drawn = drawn[torch.randperm(config.batch_size, generator=generator)]
-    # full width where padding is in the loss or is read, and where shifted targets read one more observation
+    # full width if padding is in the loss or is read, or if shifted targets read one more observation
     padded = not (config.mask_padding and config.lengths)
     full_width = padded or config.targets == "shifted" or not trim
     width = context if full_width else trimmed_length(longest + 1, context)
@@ -196,9 +197,9 @@ def window_loss(
 
 
 def _tail_value(network: QNetwork, target: QNetwork, batch: WindowBatch, count: int, config: LearnerConfig) -> Tensor:
-    """V of the observation after the last transition of the first `count` windows, (count, 1).
+    """Compute V of the observation after the last transition of the first `count` windows, (count, 1).
 
-    It is read from the window one step later, and used only where a window is full.
+    V is read from the window one step later. It is used only for full windows.
     """
     context = batch.action.shape[1]
     observation, previous = batch.observation[:count, 1:], batch.previous_action[:count, 1:]
@@ -210,10 +211,10 @@ def _tail_value(network: QNetwork, target: QNetwork, batch: WindowBatch, count: 
 
 
 def _tail_weight(batch: WindowBatch, count: int, n_step: int) -> Tensor:
-    """Loss weight of each step, (B, T).
+    """Compute the loss weight of each step, (B, T).
 
-    A step whose target lies beyond a full window has weight B / count in the first `count` windows and 0 in the others,
-    which `sample` has shuffled, so the expected gradient stays the same.
+    A step whose target lies beyond a full window has weight B / count in the first `count` windows and 0 in the others.
+    `sample` has shuffled the windows, so the expected gradient stays the same.
     """
     batch_size, context = batch.action.shape
     position = torch.arange(context, device=batch.action.device)
@@ -264,7 +265,7 @@ def shifted_loss(
 def context_loss(
     network: QNetwork, target: QNetwork, batch: ContextBatch, config: LearnerConfig
 ) -> tuple[Tensor, Metrics]:
-    """Train the newest position of each context, on exactly what acting reads, so that nothing leaks."""
+    """Train the newest position of each context, with the input of acting, so that no later observation leaks."""
     q = network.at(batch.observation, batch.previous_action, batch.lengths, batch.lengths - 1)  # (B, A)
     with torch.no_grad():
         next_context = (batch.next_observation, batch.next_previous_action, batch.next_lengths, batch.next_lengths - 1)
@@ -277,7 +278,7 @@ def context_loss(
 
 
 def _bootstrap_value(online: Tensor | None, target: Tensor, double: bool) -> Tensor:
-    """V of each context, (..., A) -> (...): the target network's Q of the online network's argmax, or its maximum."""
+    """Compute V of each context, (..., A) -> (...): the target's Q of the online network's argmax, or its maximum."""
     if not double or online is None:
         return target.max(-1).values
     return target.gather(-1, online.argmax(-1, keepdim=True)).squeeze(-1)
@@ -291,7 +292,7 @@ def _elementwise_loss(chosen: Tensor, td_target: Tensor, config: LearnerConfig) 
 def _weighted_loss(
     q: Tensor, batch: WindowBatch, td_target: Tensor, config: LearnerConfig, step_weight: Tensor | None = None
 ) -> tuple[Tensor, Metrics]:
-    """Mean error over real steps, weighed by `step_weight` (B, T) where that is given."""
+    """Average the error over real steps, weighted by `step_weight` (B, T) if given."""
     chosen = q.gather(2, batch.action.unsqueeze(2)).squeeze(2)  # (B, T)
     error = _elementwise_loss(chosen, td_target, config)
     if not config.mask_padding:

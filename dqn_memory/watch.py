@@ -1,9 +1,9 @@
 """Watch an agent play: `python -m dqn_memory.watch memory-7x7`.
 
 RUN is a run folder or the name of an agent in the package (demo, memory-7x7, car-flag). The environment is shown beside
-what the agent does, its Q-values and what each decision attends to: in a window where there is a display, in the
-terminal otherwise, or as a file (--video episode.gif). In the window, space holds the episode, the arrows go step by
-step, and q closes it. A terminal without colours shows the environment's own text.
+the agent's actions, its Q-values and the attention of each decision: in a window if there is a display, else in the
+terminal, or as a file (--video episode.gif). In the window, space pauses the episode, the arrows go step by step, and q
+closes it. A terminal without colours shows the environment's own text.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Watched = Iterator[tuple[Episode, Looks | None]]
 
 @dataclass(frozen=True)
 class Args(RunArgument):
-    """Watch episodes of an agent of one network, with what each decision attends to."""
+    """Watch episodes of an agent of one network, with the attention of each decision."""
 
     on: Literal["auto", "window", "terminal"] = "auto"
-    """Where they are shown (auto: in a window where there is a display, else in the terminal)."""
+    """Where episodes are shown (auto: in a window if there is a display, else in the terminal)."""
     video: str | None = None
     """Write a file instead: a path that ends in .gif, or in .png for an animated PNG."""
     overwrite: bool = False
@@ -48,17 +48,17 @@ class Args(RunArgument):
     episodes: Annotated[int, Bounds(1, 10**9)] = 1
     """Episodes, one after the other."""
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
-    """Seed of the environment, of which a CPU reads the low 32 bits, and of drawn actions."""
+    """Seed of the environment (its low 32 bits on a CPU) and of drawn actions."""
     initial: int | None = None
-    """Number of the first episode's initial state, in environments that have finitely many."""
+    """Number of the first episode's initial state; for environments with finitely many."""
     reset_memory: bool = False
-    """Forget everything before each step: what the agent does without its memory."""
+    """Reset the memory before each step, to watch the agent without it."""
     delay: Annotated[float, Bounds(0, 60)] = 0.4
     """Seconds that a step is shown."""
 
 
 def watched(args: Args) -> tuple[Watched, tuple[str, ...]]:
-    """Play the episodes, each when it is asked for; also give names for the actions."""
+    """Make a generator that plays the episodes; also give names for the actions."""
     network, config, _ = load_network(args.chosen_run())
     setup = replace(config.eval_setup(torch.device("cpu")), reset_memory=args.reset_memory)
 
@@ -82,18 +82,18 @@ class Window:
         self.paused = False
         self.label = tkinter.Label(root)
         self.label.pack()
-        for keys, act in (("q Escape", self.close), ("space", self.hold), ("Left", self.back), ("Right", self.on)):
+        for keys, act in (("q Escape", self.close), ("space", self.pause), ("Left", self.back), ("Right", self.on)):
             for key in keys.split():
                 root.bind(f"<{key}>", act)
         self.next_episode()
         self.tick()
 
     def next_episode(self) -> None:
-        """Begin with another episode, where there is one."""
-        found = next(self.played, None)
-        if found is None:
+        """Start the next episode, if there is one."""
+        following = next(self.played, None)
+        if following is None:
             return
-        (self.episode, self.look), self.number, self.step = found, self.number + 1, 0
+        (self.episode, self.look), self.number, self.step = following, self.number + 1, 0
         self.show()
 
     def show(self) -> None:
@@ -109,14 +109,14 @@ class Window:
         self.root.after(LAST_MS if last else max(1, round(1000 * self.delay)), self.go_on)
 
     def go_on(self) -> None:
-        """Show the next step, or episode, unless held."""
+        """Show the next step, or episode, unless paused."""
         if not self.paused and self.step == len(self.episode):
             self.next_episode()
         elif not self.paused:
             self.on()
         self.tick()
 
-    def hold(self, _: Any) -> None:
+    def pause(self, _: Any) -> None:
         self.paused = not self.paused
 
     def back(self, _: Any) -> None:
@@ -132,7 +132,7 @@ class Window:
 
 
 def open_window() -> tkinter.Tk | None:
-    """Open an empty window; None where there is no display, or no tkinter to open it with."""
+    """Open an empty window; None without a display or without tkinter."""
     try:
         import tkinter
 
@@ -145,7 +145,7 @@ def open_window() -> tkinter.Tk | None:
 
 # ---- in the terminal -------------------------------------------------------------------------------------------------
 def show_in_terminal(played: Watched, actions: Sequence[str], delay: float, console: Console) -> None:
-    """Show each step in place of the one before, or below it where the terminal has no colours."""
+    """Show each step in place of the one before, or below it if the terminal has no colours."""
     plain = console.color_system is None
     for number, (episode, look) in enumerate(played, 1):
         steps = range(len(episode) + 1)
@@ -164,11 +164,11 @@ def show(args: Args, played: Watched, actions: Sequence[str]) -> None:
     """Show the episodes in a window or in the terminal."""
     root = None if args.on == "terminal" else open_window()
     if root is not None:
-        root.title(f"{args.chosen_run()}: space holds, arrows step, q closes")
+        root.title(f"{args.chosen_run()}: space pauses, arrows step, q closes")
         Window(root, played, actions, args.delay)
         root.mainloop()
     elif args.on == "window":
-        raise UserError("--on window: here is no display, or no tkinter; use --on terminal or --video episode.gif")
+        raise UserError("--on window: there is no display, or no tkinter; use --on terminal or --video episode.gif")
     elif args.on == "auto" and not sys.stdout.isatty():
         raise UserError("there is neither a display nor a terminal; use --video episode.gif, or --on terminal for text")
     else:

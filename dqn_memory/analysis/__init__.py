@@ -1,4 +1,4 @@
-"""Arrays of finished runs in, figures and tables out."""
+"""Analyse trained agents: attention, recall, hindsight, figures and videos."""
 
 from dqn_memory import _check_envs
 

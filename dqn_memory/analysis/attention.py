@@ -1,4 +1,4 @@
-"""What a network looks at and leans on: attention maps, learned priors, and the sensitivity of a decision."""
+"""Measure attention maps, learned priors, and the sensitivity of a decision to each step before it."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from dqn_memory.blocks.gates import GruGate
 from dqn_memory.network import QNetwork
 from envs.spaces import Array
 
-UNIT = 1_000  # attention is kept in thousandths
+UNIT = 1_000  # attention is stored in thousandths
 
 
 def window_attention(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Tensor]:
@@ -162,7 +162,7 @@ def prior_tables(priors: Mapping[int, Prior], context: int) -> tuple[dict[str, A
 
 
 def attention_priors(network: QNetwork) -> dict[int, Prior]:
-    """Find the prior of each layer that has attention."""
+    """List the prior of each layer that has attention."""
     return {
         index: layer.attention.prior
         for index, layer in enumerate(network.layers)
@@ -174,14 +174,14 @@ def attention_priors(network: QNetwork) -> dict[int, Prior]:
 class Maps:
     """Attention in an episode of `length` steps, by layer, each (H, T, T).
 
-    T are the episode's first decisions; or, where `first` is given, the tokens of a window from that step on, two a
-    step.
+    T counts the episode's first decisions. If `first` is given, T counts the tokens of a window that starts at that
+    step, two tokens a step.
     """
 
     layers: dict[int, Array]
     length: int
     success: bool | None = None
-    """Whether the episode ended well; None if its environment does not say."""
+    """Whether the episode was a success; None if its environment defines none."""
     total: float | None = None
     """Return of the episode; if given, it is shown instead of success."""
     first: int | None = None

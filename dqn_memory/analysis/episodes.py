@@ -70,16 +70,16 @@ def play_each(
     setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False,
     max_steps: float = math.inf,
 ) -> Iterator[Episode]:  # fmt: skip
-    """Play episodes of a network in one fresh environment, one after the other; each is played when it is asked for.
+    """Play episodes of a network in one fresh environment, one after the other; the generator plays them on demand.
 
     Args:
-        setup: where, and how the network acts.
+        setup: the environment, and how the network acts in it.
         network: the agent.
-        seed: of the environment, and of actions where they are drawn.
-        episodes: how many.
-        initial: number of the first episode's initial state, where there are finitely many; None: a drawn one.
-        draw: keep pictures.
-        max_steps: steps after which an episode is left; only the last one can be.
+        seed: seed of the environment and of drawn actions.
+        episodes: number of episodes.
+        initial: number of the first episode's initial state, if there are finitely many (None: a drawn state).
+        draw: record pictures.
+        max_steps: maximum steps of an episode. Only the last episode may be cut.
 
     Raises:
         UserError: there is no such initial state, or the environment cannot be drawn.
@@ -106,14 +106,14 @@ def single_vector(setup: EvalSetup, seed: int, initial: int | None = None, draw:
 
 
 def action_names(setup: EvalSetup) -> tuple[str, ...]:
-    """Give words for the action numbers, where the environment has them."""
+    """Give names for the action numbers, if the environment has them."""
     if setup.env.removeprefix("envs:") not in WORLDS:
         return ()
     return tuple(map(one_line, make_world(setup.env, **setup.env_kwargs).action_names))
 
 
 def _record(vector: VectorEnvironment, steps: Iterator[PlayedStep], draw: bool, values: str) -> Episode:
-    """Keep the steps of an episode that a vector of one environment plays; `values` names the network's outputs."""
+    """Record an episode that a vector of one environment plays; `values` names the network's outputs."""
     played: list[PlayedStep] = []
     drawn = [_drawn(vector)] if draw else []
     before = _state_before(vector) if draw else None
@@ -141,7 +141,7 @@ def _record(vector: VectorEnvironment, steps: Iterator[PlayedStep], draw: bool, 
 
 
 def _drawn(vector: VectorEnvironment) -> tuple[Array, str]:
-    """Draw the environment as a picture and in characters; none where it has no text."""
+    """Draw the environment as a picture and in characters, which are "" if it has no text."""
     text = vector.world.text(vector.state, 0) if isinstance(vector, TensorVector) else ""
     return vector.frame(0), text
 
@@ -169,8 +169,8 @@ def _last_drawn(
     return vector.world.frame(after, 0), vector.world.text(after, 0)
 
 
-# ---- the windows that decisions were made from -----------------------------------------------------------------------
-TOKENS = 2**15  # observations, about, that a network encodes at once
+# ---- the windows of decisions ----------------------------------------------------------------------------------------
+TOKENS = 2**15  # approximate number of observations that a network encodes at once
 
 
 @dataclass(frozen=True)
@@ -180,20 +180,20 @@ class Windows:
     observation: Tensor  # (B, S, ...)
     previous_action: Tensor  # (B, S), A where there is none
     lengths: Tensor  # (B,) real steps
-    position: Tensor  # (B,) at which Q is read: the last real one, where a decision is made
+    position: Tensor  # (B,) at which Q is read: at a decision, the last real one
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def split(self) -> Iterator[Windows]:
-        """Give all windows in parts that a network encodes at once."""
+        """Split the windows into parts that a network encodes at once."""
         rows = max(1, TOKENS // max(1, self.previous_action.shape[1]))
         parts = (each.split(rows) for each in (self.observation, self.previous_action, self.lengths, self.position))
         return (Windows(*part) for part in zip(*parts, strict=True))
 
 
 def remembered_steps(network: QNetwork, length: int, state: ActingState) -> int:
-    """Count the observations that acting remembers in an episode: K, or all where a state is carried."""
+    """Count the observations that acting remembers in an episode: K, or all if a state is carried."""
     return length if state == "episode" else min(network.config.context, length)
 
 

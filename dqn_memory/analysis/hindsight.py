@@ -1,8 +1,8 @@
 """Compare Q inside a whole window with Q of the prefix that acting sees.
 
 A bidirectional block that is trained on whole windows reads the future in them. An acting agent has no future to read,
-so its Q-values differ from those that were trained. If training itself sees prefixes alone (`--loss-positions prefixes`
-or `ends:M`), the difference is the part that whole windows would have leaked. For a causal network both are equal.
+so its Q-values differ from those that were trained. If training sees prefixes only (`--loss-positions prefixes` or
+`ends:M`), the difference is the leak that whole windows would have had. For a causal network both are equal.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Discrepancy:
 
     inside: Array  # (T, A) of the whole window
     alone: Array  # (T, A) of the prefix that ends at the step
-    future: Array  # (T,) steps of the window that lie ahead; both Q-values are equal if there are none
+    future: Array  # (T,) number of later steps in the window; both Q-values are equal if it is 0
 
     @property
     def gap(self) -> Array:
@@ -68,7 +68,7 @@ class Hindsight:
         )
 
     def words(self, causal: bool, whole: bool, outputs: str = "Q") -> str:
-        """Say it in one sentence. `whole`: training learns on whole windows; `outputs`: Q or logits."""
+        """Describe it in one sentence. `whole`: training uses whole windows; `outputs`: Q or logits."""
         kind = "causal" if causal else "not causal" if whole else "not causal, but trained on prefixes alone"
         if not self.positions:
             return f"hindsight ({kind}): every window holds one step, which has no future to leak"

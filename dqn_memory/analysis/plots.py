@@ -45,20 +45,20 @@ STYLE: Any = {
 }  # fmt: skip
 styled = matplotlib.rc_context(STYLE)
 SHADES = 256  # of a picture's palette
-NUMBERS = 48  # most of a state in a picture
+NUMBERS = 48  # maximum numbers of a state in a picture
 PER_ROW = 4  # panels side by side
-MOST = 100  # steps of an episode in a picture; more would lie on each other
-FILM = 16  # a window of up to this many steps is shown with pictures and numbers
-PICTURES = 6  # of the environment beside attention maps
+MAX_STEPS = 100  # maximum steps of an episode in a picture; more would overlap
+FILM = 16  # maximum steps of a window that is shown with pictures and numbers
+PICTURES = 6  # maximum pictures of the environment beside attention maps
 SIDE = 2.5  # inches of a map
 TITLE = 6.5  # inches that a line of a title needs
-LABELS = 10  # most numbers along the side of a map
+LABELS = 10  # maximum numbers along the side of a map
 WORDS = {"mu": "mean offset μ", "sigma": "width σ", "span": "span L"}
 
 
 @styled
 def save(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG, whole or not at all; a UserError names what the disk refused."""
+    """Write a figure as PNG, atomically; raise a UserError if the disk refuses."""
     write_atomic(path, png(figure))
     return path
 
@@ -75,7 +75,7 @@ def png(figure: Figure) -> bytes:
     return small.getvalue()
 
 
-# ---- what pictures share ---------------------------------------------------------------------------------------------
+# ---- shared parts of pictures ----------------------------------------------------------------------------------------
 def new_figure(width: float, height: float, title: str = "") -> Figure:
     """Make an empty figure of a size in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -85,7 +85,7 @@ def new_figure(width: float, height: float, title: str = "") -> Figure:
 
 
 def grid_panels(grid: GridSpecBase, count: int, **shared: Any) -> tuple[Array, Array]:
-    """Make the panels of a grid and hide all after the first `count`; give those, and all of them (down, across)."""
+    """Make the panels of a grid, hide all after the first `count`; return the first ones, and all (down, across)."""
     axes: Array = grid.subplots(squeeze=False, **shared)
     for panel in axes.flat[count:]:
         panel.set_visible(False)
@@ -93,7 +93,7 @@ def grid_panels(grid: GridSpecBase, count: int, **shared: Any) -> tuple[Array, A
 
 
 def lowest(axes: Array) -> list[Axes]:
-    """Find the lowest visible panel of each column, and let it show the numbers of the axis."""
+    """List the lowest visible panel of each column, and let it show the numbers of the axis."""
     found: list[Axes] = [next(panel for panel in column[::-1] if panel.get_visible()) for column in axes.T]
     for panel in found:
         panel.tick_params(labelbottom=True)
@@ -111,7 +111,7 @@ def finish_panel(panel: Axes, x: str = "", y: str = "", grid: Any = "y", legend:
 
 
 def hide_frame(panel: Axes, ticks: bool = False) -> None:
-    """Take the frame off, and the ticks unless they are asked for."""
+    """Remove the frame, and without `ticks` the ticks."""
     panel.spines[:].set_visible(False)
     if not ticks:
         panel.set(xticks=[], yticks=[])
@@ -124,7 +124,7 @@ def integer_axis(panel: Axes, **limits: Any) -> None:
 
 def first_steps(title: str, length: int) -> str:
     """Add the shown steps to a picture's title if it does not show the whole episode."""
-    return title if length <= MOST else f"{title}\n(steps 0 to {MOST - 1} of {length})"
+    return title if length <= MAX_STEPS else f"{title}\n(steps 0 to {MAX_STEPS - 1} of {length})"
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
@@ -156,9 +156,9 @@ def plot_decision(
     image = panel.imshow(weights, cmap=MAP, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     panel.set_yticks(range(count), rows)
     every = 1 if length <= 24 else 5
-    named = [i for i in range(length) if (first_step + i) % every == 0 or first_step + i in marks]
-    words = [f"{first_step + i}\n{marks.get(first_step + i, '') if film else ''}".rstrip() for i in named]
-    panel.set_xticks(named, words)
+    labelled = [i for i in range(length) if (first_step + i) % every == 0 or first_step + i in marks]
+    words = [f"{first_step + i}\n{marks.get(first_step + i, '') if film else ''}".rstrip() for i in labelled]
+    panel.set_xticks(labelled, words)
     meant = {word: "black" if step == max(marks) else "orange" for step, word in marks.items()}
     key = "" if film else f" ({', '.join(f'{colour}: {word}' for word, colour in meant.items())})"  # narrow columns
     panel.set_xlabel(f"step of the episode{key}")
@@ -217,7 +217,7 @@ def plot_learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
 @styled
 def plot_q_values(q: Array, action: Array, title: str, names: Sequence[str] = (), values: str = "Q-values") -> Figure:
     """Draw Q-values or logits (T, A) over an episode's first steps; a ring marks the action taken, (T,)."""
-    title, q, action = first_steps(title, len(q)), q[:MOST], action[:MOST]
+    title, q, action = first_steps(title, len(q)), q[:MAX_STEPS], action[:MAX_STEPS]
     steps = np.arange(len(q))
     figure = new_figure(min(12.0, max(5.6, 0.12 * len(q) + 4.5)), 3.4)
     panel = figure.subplots()
@@ -236,7 +236,7 @@ def plot_q_values(q: Array, action: Array, title: str, names: Sequence[str] = ()
 @styled
 def plot_states(states: Array, opened: Array | None, title: str) -> Figure:
     """Draw the numbers (T, n) of a state that vary most, each over its largest value, and open gates (T, gates)."""
-    title, states = first_steps(title, len(states)), states[:MOST]
+    title, states = first_steps(title, len(states)), states[:MAX_STEPS]
     shown = states[:, np.argsort(-states.std(0), kind="stable")[:NUMBERS]]
     figure = new_figure(min(12.0, max(5.6, 0.12 * len(states) + 4.5)), 4.6 if opened is not None else 3.4, title)
     heights = (1,) if opened is None else (3, 1)
@@ -246,7 +246,7 @@ def plot_states(states: Array, opened: Array | None, title: str) -> Figure:
     figure.colorbar(image, ax=panels[0], label="of its largest value")
     panels[0].set_ylabel(f"{shown.shape[1]} of {states.shape[1]:,} numbers")
     if opened is not None:
-        panels[1].plot(opened[:MOST], marker=".")
+        panels[1].plot(opened[:MAX_STEPS], marker=".")
         panels[1].set_ylabel("gates open")
     integer_axis(panels[-1])
     panels[-1].set_xlabel("step of the episode")
@@ -262,7 +262,7 @@ def plot_attention_maps(maps: Array, title: str, frames: Sequence[Array] = (), c
     a step, are shown on the left, evenly spaced; their steps label the rows.
     """
     by_age = context is not None and maps.shape[-1] > 2 * context  # of the whole episode, also where it is cut
-    title, maps, frames = first_steps(title, maps.shape[-1]), maps[:, :MOST, :MOST], frames[:MOST]
+    title, maps, frames = first_steps(title, maps.shape[-1]), maps[:, :MAX_STEPS, :MAX_STEPS], frames[:MAX_STEPS]
     heads, length = maps.shape[0], maps.shape[-1]
     across = min(heads, PER_ROW)
     down = -(-heads // across)
@@ -314,7 +314,7 @@ def _film(slot: SubplotSpec, frames: Sequence[Array], steps: Array) -> None:
     for panel, step in zip(strip, steps.tolist(), strict=True):
         panel.imshow(frames[step], interpolation="nearest")
         panel.set_ylabel(f"step {step}", rotation=0, ha="right", va="center", fontsize=8)
-        panel.yaxis.set_label_coords(-0.06, 0.5)  # a place that the layout knows, or the first letter is cut off
+        panel.yaxis.set_label_coords(-0.06, 0.5)  # without a fixed place the layout cuts off the first letter
         hide_frame(panel)
 
 
@@ -358,7 +358,7 @@ def plot_discrepancy(inside: Array, alone: Array, flips: Array, future: Array, t
     The other arrays are those of a `Discrepancy`. A dotted line marks the end of a window.
     """
     title = first_steps(title, len(alone))
-    inside, alone, flips, future = (each[:MOST] for each in (inside, alone, flips, future))
+    inside, alone, flips, future = (each[:MAX_STEPS] for each in (inside, alone, flips, future))
     steps, greedy = np.arange(len(alone)), alone.argmax(1)
     figure = new_figure(min(12.0, max(6.4, 0.1 * len(steps) + 5)), 4.6, title)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
@@ -473,9 +473,9 @@ def map_panel(panel: Axes, weights: Array, first_step: int) -> AxesImage:
     extent = (low, high, high, low)
     image = panel.imshow(shown, cmap=colours, vmin=0, vmax=1, extent=extent, interpolation="nearest")
     every = -(-tokens // 2 // LABELS)
-    named = np.arange(-(-first_step // every) * every, first_step + tokens // 2, every)
+    labelled = np.arange(-(-first_step // every) * every, first_step + tokens // 2, every)
     for axis in (panel.xaxis, panel.yaxis):
-        axis.set_ticks(named + 0.5, [str(step) for step in named])  # in the middle of the step's two tokens
+        axis.set_ticks(labelled + 0.5, [str(step) for step in labelled])  # in the middle of the step's two tokens
         axis.set_tick_params(length=0)
     hide_frame(panel, ticks=True)
     return image

@@ -49,7 +49,7 @@ class BaselineLayer(nn.Module):
 class BaselineNetwork(nn.Module):
     """Q-values (B, T, A) of observations (B, T, d), with the sizes and the weights of a dtqn4 or a dbgfqn of ours.
 
-    Parameters are registered in the order of ours, in which data meets them.
+    Parameters are registered in the order of ours, which is that of the forward pass.
     """
 
     mask: Tensor  # (K, K)
@@ -71,7 +71,7 @@ class BaselineNetwork(nn.Module):
                 left.copy_(right.view_as(left))
 
     def forward(self, observation: Tensor) -> Tensor:
-        """Every position of every window."""
+        """Compute Q at every position of every window."""
         time = observation.shape[1]
         tokens = self.table(observation.long()).flatten(2) if self.discrete else observation
         x = self.embed(tokens) + self.positions[0][:, :time]  # (B, T, D)
@@ -83,7 +83,7 @@ class BaselineNetwork(nn.Module):
 def baseline_loss(
     network: BaselineNetwork, target: BaselineNetwork, seen: Tensor, following: Tensor, batch: WindowBatch
 ) -> Tensor:
-    """Mean squared error over all positions, padding too; the target is read from the window one step later."""
+    """Average the squared error over all positions and padding; the target is read from the window one step later."""
     chosen = network(seen).gather(2, batch.action.unsqueeze(2)).squeeze(2)  # (B, T)
     with torch.no_grad():
         best = network(following).argmax(2, keepdim=True)  # (B, T, 1)

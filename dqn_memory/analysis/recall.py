@@ -1,4 +1,4 @@
-"""How far back a network remembers: what its Q-values owe to the observation d steps ago.
+"""Measure how far back a network remembers: the influence of the observation d steps ago on its Q-values.
 
 The same decisions are measured in two ways. The gradient measures local sensitivity to an observation's embedding; it
 can be large for directions that never occur in the data. Occlusion replaces one past observation and compares the
@@ -22,8 +22,8 @@ from dqn_memory.network import QNetwork
 from dqn_memory.runs.settings import Bounds
 from envs.spaces import Array
 
-ROUNDING = 1e-6  # changes of Q up to this share of its spread count as none
-COPIED = 2**13  # observations held at once, in copies of windows that have one replaced
+ROUNDING = 1e-6  # changes of Q up to this share of its spread count as 0
+COPIED = 2**13  # maximum observations at once in copies of windows, each with one replaced
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Recall:
     gradient: Array  # norm of the Jacobian of all Q-values with respect to the observation's embedding
     occlusion: Array  # mean |change of Q| over actions
     flips: Array  # share of changed greedy actions
-    decisions: Array  # (D,) how many decisions have an observation that old
+    decisions: Array  # (D,) number of decisions that have an observation that old
     spread: float  # standard deviation of the Q-values of all decisions, for scale
 
     def curve(self, name: str) -> list[Measure]:
-        """Mean over episodes of one measurement, with its 95 % interval, by distance."""
+        """Average one measurement over episodes, with the 95 % interval, by distance."""
         return [mean_interval(column[~np.isnan(column)], False) for column in getattr(self, name).T]
 
     def plain(self) -> dict[str, Any]:
@@ -61,15 +61,15 @@ class Recall:
 
     @property
     def distance(self) -> int:
-        """Count the past steps from which half of the past's influence on Q comes, by occlusion; 0 if it has none."""
+        """Count the newest past steps that carry half of the past's influence on Q, by occlusion; 0 if it has none."""
         _, *past = (mean if mean > ROUNDING * self.spread else 0.0 for mean, _, _ in self.curve("occlusion"))
         return 1 + int(np.searchsorted(np.cumsum(past), sum(past) / 2)) if sum(past) else 0
 
     def words(self, outputs: str = "Q") -> str:
-        """One sentence about occlusion, of a network whose outputs are Q-values or logits."""
+        """Describe occlusion in one sentence; `outputs` is Q or logits."""
         newest, *past = (mean for mean, _, _ in self.curve("occlusion"))
         if not self.distance:
-            return f"recall: whichever observation of these episodes replaces a past one, nothing changes in {outputs}"
+            return f"recall: replacing past observations by others of these episodes does not change {outputs}"
         return (
             f"recall: replacing the newest observation moves {outputs} by {newest:.3g}, "
             f"the one before by {past[0]:.3g}; half of the past's influence on {outputs} comes from the last "
@@ -109,15 +109,15 @@ def recall(
 
 
 def _profile(tables: Sequence[Array], oldest: int) -> Array:
-    """Mean over each episode's decisions, (E, D)."""
-    means = [np.nanmean(table, 0) for table in tables]  # every age up to a table's last is one of some decision
+    """Average over each episode's decisions, (E, D)."""
+    means = [np.nanmean(table, 0) for table in tables]  # no column is all NaN: some decision has every age in a table
     return np.stack([np.pad(mean, (0, oldest - len(mean)), constant_values=np.nan) for mean in means])
 
 
 def gradients(network: QNetwork, given: Windows) -> Tensor:
-    """Norm of dQ/de at every position e of each window, over all actions and features, (B, S).
+    """Compute the norm of dQ/de at every position e of each window, over all actions and features, (B, S).
 
-    Of a network that also sees previous actions, the observation's features alone.
+    Features of the previous action do not count.
     """
     first, norms = network.config.row().action_embedding, []
     for part in given.split():
@@ -142,7 +142,7 @@ def substitutes(pool: Tensor, config: RecallConfig, draws: torch.Generator, rows
 def occlusions(
     network: QNetwork, given: Windows, replacements: Callable[[int], Iterable[Tensor]]
 ) -> tuple[Array, Array]:
-    """Mean |change of Q| and share of changed greedy actions by age of the replaced observation, both (B, S)."""
+    """Compute mean |change of Q| and share of changed greedy actions by age of the replaced observation, (B, S)."""
     before, rows = q_values(network, given), len(given)  # (B, A)
     ages = torch.arange(int(given.lengths.max()), device=given.lengths.device)
     changes, flips = [], []
@@ -162,6 +162,6 @@ def occlusions(
 
 
 def _known(table: Tensor, given: Windows) -> Array:
-    """Values by age (B, S), not a number beyond a window's beginning."""
+    """Set values by age (B, S) to NaN before a window's beginning."""
     ages = torch.arange(table.shape[1], device=table.device)
     return table.double().masked_fill(ages >= given.lengths[:, None], torch.nan).cpu().numpy()

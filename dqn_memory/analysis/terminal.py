@@ -1,4 +1,4 @@
-"""Episodes in a terminal: half-block characters in colour, or the environment's own text without colour."""
+"""Draw episodes in a terminal: half-block characters in colour, or the environment's own text without colour."""
 
 from collections.abc import Sequence
 
@@ -40,8 +40,8 @@ def half_blocks(frame: Array, columns: int, rows: int) -> Text:
     height, width = frame.shape[:2]
     scale = min(columns / width, 2 * rows / height)
     size = max(1, round(width * scale)), 2 * max(1, round(height * scale / 2))
-    way = Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST
-    pixels = np.asarray(Image.fromarray(frame).resize(size, way))
+    resampling = Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST
+    pixels = np.asarray(Image.fromarray(frame).resize(size, resampling))
     lines = (zip(above, under, strict=True) for above, under in zip(pixels[::2], pixels[1::2], strict=True))
     return Text("\n").join(
         Text.assemble(*((UPPER, Style(color=_colour(top), bgcolor=_colour(bottom))) for top, bottom in line))

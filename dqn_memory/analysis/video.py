@@ -1,4 +1,4 @@
-"""Episodes as GIF or APNG: the environment's picture, beside it the agent's actions, Q-values and attention."""
+"""Draw episodes as GIF or APNG: the environment's picture, beside it the agent's actions, Q-values and attention."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ with extra("plots"):
 
 STEP_MS, LAST_MS = 400, 2000
 LONGEST_MS = 655_350  # a GIF cannot show a picture for longer
-PAGES = 200  # pictures of a video, about; a longer video leaves out steps and shows the others for longer
-SHADES, SOME = 128, 8  # colours of a GIF, and the number of pictures that they are chosen from
+PAGES = 200  # approximate maximum of pictures; a longer video leaves out steps and shows the others for longer
+SHADES, SOME = 128, 8  # colours of a GIF, and number of pictures from which they are chosen
 SIDE, PANEL, MARGIN, LINE = 250, 230, 12, 23  # pixels
 LARGE, TEXT, SMALL = 19, 16, 15  # sizes of letters, legible in a web page that shows the picture at 400 pixels
 NAME, NUMBER = 88, 52  # room for an action's name and its Q-value
@@ -51,21 +51,21 @@ class Looks:
 
     @classmethod
     def found(cls, network: QNetwork, episode: Episode, state: ActingState) -> Self | None:
-        """Compute what each decision of an episode attended to."""
+        """Compute the attention of each decision of an episode."""
         device = next(network.parameters()).device
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
         attention = episode_attention(network, observation, previous, state)
         return cls.of({layer: maps.double().cpu().numpy() for layer, maps in attention.items()})
 
     def at(self, step: int) -> tuple[Array, float]:
-        """Give the weights (R, T) of one decision as shares of the largest, and that one."""
+        """Give the weights (R, T) of one decision as shares of the largest weight, and that weight."""
         weights = self.weights[:, step]
         most = float(weights.max())
         return weights / max(most, 1e-9), most
 
 
 def check_target(path: Path, overwrite: bool) -> None:
-    """Refuse a path that a video cannot be written to, before any work is done for it."""
+    """Raise a UserError for a path that a video cannot be written to; call it before any work."""
     require(path.suffix.lower() in (".gif", ".png"), f"--video {path} must end in .gif, or in .png for an animated PNG")
     if path.is_dir() or (path.exists() and not overwrite):
         raise UserError(f"--video {path} exists already; choose another name, or add --overwrite")
@@ -81,9 +81,8 @@ def save_video(
 ) -> None:
     """Write episodes with frames, one after the other; `actions` are names for the action numbers.
 
-    With `looks`, one for each episode, the weights of each decision stand below it, a column a step. A long
-    video leaves out steps and takes the same time.
-    Raises UserError where the disk refuses.
+    With `looks`, one for each episode, the weights of each decision stand below it, a column a step. A long video
+    leaves out steps and takes the same time. Raises a UserError if the disk refuses.
     """
     pictures: list[Image.Image] = []
     durations: list[int] = []
@@ -104,7 +103,7 @@ def save_video(
 
 
 def _with_palette(pictures: Sequence[Image.Image]) -> list[Image.Image]:
-    """Give all pictures the palette of a few of them; a palette for each would double the size."""
+    """Give all pictures the palette of a few of them; one palette each would double the size."""
     some = [*pictures[:: -(-len(pictures) // SOME)], pictures[-1]]
     sheet = Image.new("RGB", (max(each.width for each in some), sum(each.height for each in some)), PAPER)
     for each, top in zip(some, np.cumsum([0, *(each.height for each in some)]).tolist(), strict=False):
@@ -139,15 +138,14 @@ def action_labels(episode: Episode, actions: Sequence[str]) -> list[str]:
 def moment(episode: Episode, step: int, number: int, names: Sequence[str]) -> list[Words]:
     """Describe the agent's action at a step, or the episode's end at step T."""
     if step == len(episode):
-        told = episode.env_reports_success
+        defined = episode.env_reports_success
         return [
             (f"Episode {number} ended", INK, LARGE),
-            (episode.outcome, INK if not told else GOOD if episode.success else BAD, LARGE),
+            (episode.outcome, INK if not defined else GOOD if episode.success else BAD, LARGE),
             (f"{len(episode)} steps", INK, TEXT),
             (f"last reward: {episode.reward[-1]:+.2f}", INK, TEXT),
-            *(
-                [(f"return: {episode.episode_return:.2f}", INK, TEXT)] if told else []
-            ),  # otherwise the outcome is the return
+            # without a success the outcome is the return
+            *([(f"return: {episode.episode_return:.2f}", INK, TEXT)] if defined else []),
         ]
     return [
         (f"Episode {number}, step {step}", INK, LARGE),

@@ -135,8 +135,8 @@ def test_many_windows_are_computed_in_parts(monkeypatch):
 def test_the_words_tell_how_far_back_half_of_it_lies(monkeypatch):
     near, far = (recall(delayed(monkeypatch, steps), EPISODES, RecallConfig(), 1).words() for steps in (1, 4))
     assert "the last 1 of 5 past steps" in near and "the last 4 of 5 past steps" in far
-    assert "nothing changes in Q" in recall(network("dqn").eval(), EPISODES, RecallConfig(), 1).words()
-    assert "nothing changes in Q" in recall(network("drqn").eval(), [episode(1)], RecallConfig(), 1).words()
+    assert "does not change Q" in recall(network("dqn").eval(), EPISODES, RecallConfig(), 1).words()
+    assert "does not change Q" in recall(network("drqn").eval(), [episode(1)], RecallConfig(), 1).words()
 
 
 @pytest.mark.parametrize(("change", "steps"), [(1e-7, 0), (1e-4, 2)])  # rounding of 32 bits, and more

@@ -341,7 +341,7 @@ def test_an_agent_draws_its_actions_or_takes_the_most_probable(whole, kind):
 
 
 @pytest.mark.parametrize(("kind", "policy", "must"), [
-    ("ppo", "best", "it must be 'sampled' or 'greedy'"), ("q_network", "greedy", "chooses actions in one way"),
+    ("ppo", "best", "it must be 'sampled' or 'greedy'"), ("q_network", "greedy", "this agent has only one policy"),
 ])  # fmt: skip
 def test_a_policy_that_an_agent_has_not_is_refused(whole, kind, policy, must):
     with pytest.raises(UserError, match=must):
