@@ -94,8 +94,8 @@ def attend(
     """Mix values by softmax(scale * S + bias): q, k, v (B, H, T, hd), tables (H, T) -> (B, H, T, hd).
 
     A prior's tables are used in float32, or in the inputs' precision if wider, also under autocast: a bias of
-    some hundreds has no correct digit after the point in bfloat16. `window` says that the bias is 0 for the keys
-    0 .. w back and -inf for all others, which long sequences need not compute.
+    some hundreds has no correct digit after the point in bfloat16. `window` = w says that the bias is 0 for
+    the keys 0 .. w back and -inf for all others; long sequences then skip those.
     """
     if scale is None and bias is None and not future_logit_zero:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout)
@@ -125,7 +125,7 @@ class Attention(Block):
         super().__init__()
         head = head_width(width, heads)
         if rotary and head % 2:
-            raise ValueError(f"heads of width {head} cannot be rotary, which pairs their features up")
+            raise ValueError(f"heads of width {head} cannot be rotary; the width of a rotary head must be even")
         self.heads = heads
         self.rotary = rotary
         self.dropout = dropout
@@ -164,8 +164,8 @@ class Attention(Block):
         if self.rotary:
             key, query = rotate(key), rotate(query[:, :, None], index[:, None, None])[:, :, 0]
         with without_autocast(query):
-            asked, key, value = wide(query, key, value)
-            scores = logits_at(index, asked, key, *self.prior.tables(x.shape[1]), lengths, self.prior.future_logit_zero)
+            exact, key, value = wide(query, key, value)
+            scores = logits_at(index, exact, key, *self.prior.tables(x.shape[1]), lengths, self.prior.future_logit_zero)
             weights = F.dropout(scores.softmax(-1), self.dropout, self.training)  # (B, H, T)
             mixed = (weights[:, :, None] @ value).flatten(1).to(query.dtype)
         return self.project_out(mixed)
@@ -214,78 +214,79 @@ class StreamedAttention(Memory):
         self.tail = Tail(width, projection, 0.0)
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Make no inputs (B, K - 1, D), whose newest comes last, and the number of real ones among them (B,)."""
+        """Make zeros for the inputs (B, K - 1, D), oldest first, and 0 for the number of real ones among them (B,)."""
         inputs = torch.zeros(batch, self.context - 1, self.width, device=device, dtype=dtype)
         return inputs, torch.zeros(batch, dtype=torch.int64, device=device)
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         past, count = state
-        held, time = self.context - 1, x.shape[1]
-        places = torch.arange(held + time, device=x.device)
-        index = places[held:]  # of the positions of x among them
-        first = (held - count)[:, None].expand(-1, time)  # (B, T), where each one's episode begins
+        before, time = self.context - 1, x.shape[1]
+        places = torch.arange(before + time, device=x.device)
+        index = places[before:]  # of the positions of x
+        first = (before - count)[:, None].expand(-1, time)  # (B, T), where the episode of each position begins
         if reset is not None:
             begun = torch.where(reset, index, 0)
-            first = torch.maximum(first, begun if time == 1 else begun.cummax(1).values)  # ONNX knows no cummax
-        after = (held + time - first[:, -1]).clamp(max=held)
-        if time == 1 and not torch.is_grad_enabled():  # rows do not meet, so no other episode's inputs need be kept off
-            inputs = torch.cat((zeroed(past.to(x.dtype), (places[:held] < first)[..., None]), x), 1)
+            first = torch.maximum(first, begun if time == 1 else begun.cummax(1).values)  # ONNX has no cummax
+        after = (before + time - first[:, -1]).clamp(max=before)
+        if time == 1 and not torch.is_grad_enabled():  # rows are independent: no input can spoil another episode
+            inputs = torch.cat((zeroed(past.to(x.dtype), (places[:before] < first)[..., None]), x), 1)
             return self._in_chunks(inputs, first), (inputs[:, 1:], after)
         inputs = torch.cat((past.to(x.dtype), x), 1)  # (B, K - 1 + T, D)
         y = self._guarded(inputs, first, places)
         return y, (zeroed(inputs[:, time:], (places[time:] < first[:, -1:])[..., None]), after)
 
     def _guarded(self, inputs: Tensor, first: Tensor, places: Tensor) -> Tensor:
-        """Attend, so that an input that is not finite reaches the outputs alone that read it."""
-        held = self.context - 1
+        """Attend; an input that is not finite spoils only the outputs that read it."""
+        before = self.context - 1
         if torch.compiler.is_exporting() or are_finite(inputs, self.degree):
             return self._in_chunks(inputs, first)
-        newest = torch.where(bad_flags(inputs, 2, self.degree) == 0, -1, places).cummax(1).values[:, held:]  # (B, T)
-        read = newest >= torch.maximum(first, places[held:] - held)
+        newest = torch.where(bad_flags(inputs, 2, self.degree) == 0, -1, places).cummax(1).values[:, before:]  # (B, T)
+        read = newest >= torch.maximum(first, places[before:] - before)
         y = self._in_chunks(finite(inputs, self.degree), first)
         return add_flags(y, inputs.new_zeros(()).masked_fill(read, math.nan))
 
     def _in_chunks(self, inputs: Tensor, first: Tensor) -> Tensor:
-        held, time, size = self.context - 1, first.shape[1], max(self.context, SMALLEST_CHUNK)
+        before, time, size = self.context - 1, first.shape[1], max(self.context, SMALLEST_CHUNK)
         outputs = [
-            self._attend(inputs[:, start : start + held + size], first[:, start : start + size] - start)
+            self._attend(inputs[:, start : start + before + size], first[:, start : start + size] - start)
             for start in range(0, time, size)
         ]
         return self.tail(torch.cat(outputs, 1))
 
     def _attend(self, inputs: Tensor, first: Tensor) -> Tensor:
         """Mix inputs (B, K - 1 + C, D) for each of the last C of them, from `first` (B, C) on -> (B, C, D)."""
-        attention, held, width = self.attention, self.context - 1, self.width
+        attention, before, width = self.attention, self.context - 1, self.width
         weight, bias = attention.project_in.weight, attention.project_in.bias
-        query = F.linear(inputs[:, held:], weight[:width], bias[:width]).unflatten(-1, (attention.heads, -1))
+        query = F.linear(inputs[:, before:], weight[:width], bias[:width]).unflatten(-1, (attention.heads, -1))
         packed = F.linear(inputs, weight[width:], bias[width:]).unflatten(-1, (2, attention.heads, -1))
         query, (key, value) = query.transpose(1, 2), packed.permute(2, 0, 3, 1, 4)  # (B, H, C | K - 1 + C, hd)
         time = torch.arange(inputs.shape[1], device=inputs.device)
         if attention.rotary:
-            query, key = rotate(query, time[held:]), rotate(key)
-        distance = time[held:, None] - time  # (C, K - 1 + C)
-        seen = (distance >= 0) & (distance <= held) & (time >= first[..., None])  # (B, C, K - 1 + C)
+            query, key = rotate(query, time[before:]), rotate(key)
+        distance = time[before:, None] - time  # (C, K - 1 + C)
+        seen = (distance >= 0) & (distance <= before) & (time >= first[..., None])  # (B, C, K - 1 + C)
         with without_autocast(inputs):
             query, key, value = wide(query, key, value)
             mask = query.new_zeros(()).masked_fill(~seen, -math.inf)[:, None]  # (B, 1, C, K - 1 + C)
             scale, preferred = attention.prior.tables(self.context)
             if preferred is not None:
-                mask = mask + preferred.to(query.dtype)[:, distance.clamp(0, held)]
+                mask = mask + preferred.to(query.dtype)[:, distance.clamp(0, before)]
             dropout = attention.dropout if self.training else 0.0
             if scale is None:
                 mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
             else:
-                scores = query @ key.mT / math.sqrt(query.shape[-1]) * scale.to(query.dtype)[:, distance.clamp(0, held)]
+                scores = query @ key.mT / math.sqrt(query.shape[-1])
+                scores = scores * scale.to(query.dtype)[:, distance.clamp(0, before)]
                 mixed = F.dropout((scores + mask).softmax(-1), dropout) @ value
         return attention.project_out(mixed.to(inputs.dtype).transpose(1, 2).flatten(2))
 
 
-SMALLEST_CHUNK = 32  # positions that are attended at once, where the context is shorter
+SMALLEST_CHUNK = 32  # min positions of a chunk, whose size else is the context
 
 
 # The local window form.
 MULTIPLE = 8  # block sizes are a multiple of it: sums over other lengths cost as much as over the next multiple
-FEWEST_BLOCKS = 8  # below so many blocks the copies cost more than the scores that are saved
+FEWEST_BLOCKS = 8  # with fewer blocks the copies cost more than the scores that are skipped
 
 
 def block_size(window: int) -> int:
@@ -294,7 +295,7 @@ def block_size(window: int) -> int:
 
 
 def is_local_faster(length: int, window: int) -> bool:
-    """Tell whether a sequence is so much longer than the window that blocks are faster than masked scores."""
+    """Tell whether a sequence is long enough for blocks to be faster than masked scores."""
     return length >= FEWEST_BLOCKS * block_size(window)
 
 
@@ -315,13 +316,13 @@ def local_attention(query: Tensor, key: Tensor, value: Tensor, window: int, drop
 
 
 def _pairs(x: Tensor, size: int, rest: int) -> Tensor:
-    """Every block of x (B, H, T, hd) after the one before it, the first after zeros: (B H, n, 2c, hd)."""
+    """Join every block of x (B, H, T, hd) to the block before it, the first to zeros: (B H, n, 2c, hd)."""
     blocks = F.pad(x, (0, 0, size, rest)).flatten(0, 1).unflatten(1, (-1, size))  # (B H, n+1, c, hd)
     return torch.cat((blocks[:, :-1], blocks[:, 1:]), 2)
 
 
 def _band(blocks: int, size: int, window: int, like: Tensor) -> Tensor:
-    """0 for keys 0 .. w back and -inf for others, the zeros before the first position among them: (n, c, 2c)."""
+    """Make the mask: 0 for keys 0 .. w back, -inf for others and for zeros before the first position: (n, c, 2c)."""
     index = torch.arange(2 * size, device=like.device)
     distance = index[size:, None] - index  # (c, 2c)
     seen = (distance >= 0) & (distance <= window)

@@ -37,7 +37,7 @@ class Block(nn.Module, ABC):
     pointwise: bool = False
     # How many linear maps of the input are multiplied with one another: their product may overflow where x does not.
     degree: int = 1
-    # True: its first values are part of what it is, and no network draws them anew.
+    # True: the block sets its own initial values, and a network does not draw them again.
     initialises_itself: bool = False
 
     def __init_subclass__(cls) -> None:
@@ -73,10 +73,10 @@ class Block(nn.Module, ABC):
     def sequence(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """Encode x (B, T, D), all of it real, that follows `state` (None: the initial one).
 
-        Returns the outputs (B, T, D) and the state after them. Where `reset` (B, T) is true a position begins an
-        episode: nothing before it reaches an output, a state or a gradient from there on, whatever numbers it holds,
-        NaN and infinity among them. Inside an episode a number that is not finite shows: outputs that depend on it are
-        not finite either. No output shares memory with the input or with a state. Here: step by step.
+        Returns the outputs (B, T, D) and the state after them. A position begins an episode where `reset` (B, T) is
+        true. Earlier positions then reach no later output, state or gradient, even if they hold NaN or infinity. Within
+        an episode, outputs that depend on a number that is not finite are not finite either. No output shares memory
+        with the input or with a state. This base form calls `step` at every position.
         """
         if not self.stateful:
             raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
@@ -107,15 +107,15 @@ class Memory(Block):
 
     All forms compute the same: forward = sequence from the initial state = steps = chunks of any lengths.
 
-    `run` and `advance` need not care for numbers that are not finite: `sequence`, and `step` where gradients are
-    recorded, hand them zeros instead and put NaN on what follows in the same episode (`contained`).
+    `run` and `advance` may assume finite numbers. `sequence` replaces other numbers by zeros and sets the later outputs
+    of their episode to NaN (see `contained`); `step` does the same if gradients are recorded.
     """
 
     stateful = True
-    features: int | None = None  # D, where `build` made it
-    # True: the state is recent inputs, and `run` keeps what is not finite to the outputs that read it.
+    features: int | None = None  # D, set by `build`
+    # True: the state is the recent inputs, and `run` itself spoils only the outputs that read a bad number.
     contains: bool = False
-    _form: list[torch.Size] | None = None  # of a state's parts, without their rows
+    _form: list[torch.Size] | None = None  # shapes of a state's parts, without the batch
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -125,11 +125,11 @@ class Memory(Block):
             raise TypeError(f"{cls.__name__} has no initial_state; a memory needs one")
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        """Compute `sequence`, whose arguments are known to fit."""
+        """Compute `sequence`; the shapes of its arguments are checked."""
         return step_by_step(self.advance, x, state, reset)
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        """Compute `step`, whose arguments are known to fit."""
+        """Compute `step`; the shapes of its arguments are checked."""
         y, after = self.run(x[:, None], state, None if reset is None else reset[:, None])
         return y[:, 0], after
 
@@ -137,11 +137,11 @@ class Memory(Block):
         """Run over x (B, T, D); padding comes last, so no real position can see it."""
         if not torch.compiler.is_exporting() or type(self).advance is Memory.advance:
             return self.sequence(x)[0]
-        # beside an `advance`, `run` may have operators of ours, which no file can hold
+        # `run` may use operators of ours, which no exported file can contain; `advance` does not
         return step_by_step(self.advance, x, self.initial_state(x.shape[0], x.device, x.dtype), None)[0]
 
     def sequence(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """As `Block`; ValueError where the state or the resets are of other shapes."""
+        """As `Block`; ValueError if the state or the resets have other shapes."""
         known = self.initial_state(x.shape[0], x.device, x.dtype) if state is None else state
         self._check(x, known, reset, 2)
         if self.contains:
@@ -149,10 +149,10 @@ class Memory(Block):
         return contained(self.run, x, known, reset, state is not None, self.degree)
 
     def step(self, x: Tensor, state: State | None, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """As `Block`; ValueError where the state or the resets are of other shapes."""
+        """As `Block`; ValueError if the state or the resets have other shapes."""
         known = self.initial_state(x.shape[0], x.device, x.dtype) if state is None else state
         self._check(x, known, reset, 1)
-        if self.contains or not torch.is_grad_enabled():  # rows do not meet, and no gradient is there to spoil
+        if self.contains or not torch.is_grad_enabled():  # rows are independent, and there is no gradient to spoil
             return unshared(x, *self.advance(x, known, reset))
         return contained(self.advance, x, known, reset, state is not None, self.degree)
 
@@ -170,16 +170,16 @@ class Memory(Block):
             self._form = [part.shape[1:] for part in self.initial_state(1, "meta")]
         rows = shape[0]
         if [part.shape for part in state] != [(rows, *part) for part in self._form]:
-            found, wanted = [tuple(part.shape) for part in state], [(rows, *part) for part in self._form]
+            shapes, expected = [tuple(part.shape) for part in state], [(rows, *part) for part in self._form]
             raise ValueError(
-                f"{type(self).__name__}: the state has shapes {found}; for {rows} rows they must be {wanted}"
+                f"{type(self).__name__}: the state has shapes {shapes}; for {rows} rows they must be {expected}"
             )
 
 
 def step_by_step(
     step: Callable[[Tensor, State, Tensor | None], tuple[Tensor, State]], x: Tensor, state: State, reset: Tensor | None
 ) -> tuple[Tensor, State]:
-    """Encode x (B, T, D) one position after the other: the outputs (B, T, D) and the state after them."""
+    """Encode x (B, T, D) position by position; returns the outputs (B, T, D) and the state after them."""
     outputs, resets = [], [None] * x.shape[1] if reset is None else reset.unbind(1)
     for position, begins in zip(x.unbind(1), resets, strict=True):
         y, state = step(position, state, begins)
@@ -188,7 +188,7 @@ def step_by_step(
 
 
 def fresh(state: State, reset: Tensor | None) -> State:
-    """Put rows where `reset` (B,) is true back to zeros."""
+    """Set the rows of a state to zero where `reset` (B,) is true."""
     if reset is None:
         return state
     return tuple(zeroed(part, reset.view(-1, *[1] * (part.dim() - 1))) for part in state)
@@ -201,18 +201,18 @@ def carried(state: State, x: Tensor) -> State:
 
 
 def zeroed(x: Tensor, where: Tensor) -> Tensor:
-    """Put 0 where a mask that broadcasts is true, in place of NaN too."""
+    """Set x to 0 where a broadcastable mask is true, even if x is NaN there."""
     large = x.dim() > 2 and x.dtype == torch.float32 and x.device.type == "cpu"
     if not large or torch.is_grad_enabled() or torch.compiler.is_exporting():
         return x.masked_fill(where, 0)
     if not torch.compiler.is_compiling() and x.numel() <= MANY:
         return x.masked_fill(where, 0)
-    kept = torch.where(where, 0, -1).int()  # four times as fast
-    return (x.view(torch.int32) & kept).view(torch.float32)
+    bits = torch.where(where, 0, -1).int()  # four times as fast
+    return (x.view(torch.int32) & bits).view(torch.float32)
 
 
 class Tail(nn.Module):
-    """What may follow a memory: a projection (DBGFQN Eq. 20; its Algorithm 1 has none), dropout."""
+    """An optional projection after a memory (DBGFQN Eq. 20; its Algorithm 1 has none), then dropout."""
 
     def __init__(self, width: int, projection: bool, dropout: float) -> None:
         super().__init__()
@@ -225,13 +225,13 @@ class Tail(nn.Module):
 
 
 def constrained(module: nn.Module) -> Iterator[Any]:
-    """Find the outermost blocks and priors inside a module, which say what is penalised or constrained in them."""
+    """Iterate over the outermost blocks and priors inside a module."""
     for part in module.children():
         yield from [part] if hasattr(type(part), "regularisation") else constrained(part)
 
 
 def penalty(module: nn.Module) -> Tensor:
-    """Sum what the blocks and priors inside a module add to the loss, a scalar."""
+    """Sum the regularisation of the blocks and priors inside a module, a scalar."""
     first = next(module.parameters(), None)
     zero = torch.zeros(()) if first is None else first.new_zeros(())
     return sum((part.regularisation() for part in constrained(module)), zero)

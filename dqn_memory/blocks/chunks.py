@@ -1,4 +1,4 @@
-"""What memories whose state is a matrix share: heads, and a sequence read and written chunk by chunk.
+"""Heads and chunk-wise computation, shared by the memories whose state is a matrix.
 
 Inside a chunk of C positions, C x C products take the place of a loop over time. Only the state goes from one chunk to
 the next. Two tensors describe every memory's decay:
@@ -24,7 +24,7 @@ Part = Callable[..., tuple[Tensor, State]]
 
 
 def head_width(width: int, heads: int) -> int:
-    """Divide the width among the heads; ValueError where that cannot be."""
+    """Divide the width among the heads; ValueError if they do not divide it."""
     if heads < 1 or width % heads:
         raise ValueError(f"heads is {heads}, which does not divide the width {width}")
     return width // heads
@@ -84,8 +84,8 @@ def decay_weights(log_decay: Tensor, reset: Tensor | None) -> tuple[Tensor, Tens
 def log_decay_weights(log_decay: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
     """Compute the logarithms of `decay_weights`, -inf where nothing is left.
 
-    Position j's own decay acts before it writes. Sums are of one chunk and of no later one, so they stay small, and of
-    one episode, so that no gradient crosses a reset: through a sum of all it would cancel but for rounding.
+    The decay of position j acts before its write. Each sum covers one chunk, so it stays small. It covers one episode
+    only: across a reset, the gradient of a longer sum would cancel only up to rounding.
     """
     same, first = same_episode(log_decay.shape[-1], reset, log_decay.device)
     total = (log_decay[:, None] @ same.mT.to(log_decay.dtype))[:, 0, ..., None]  # (B, H, C, 1)
@@ -105,7 +105,7 @@ def write_chunk(key: Tensor, value: Tensor, memory: Tensor, weights: Tensor, sta
 
 
 def weighted(x: Tensor, state_weights: Tensor | None) -> Tensor:
-    """Multiply by `state_weights`, where it is not 1 everywhere."""
+    """Multiply by `state_weights`; None stands for all 1."""
     return x if state_weights is None else x * state_weights
 
 
@@ -120,5 +120,5 @@ def write_one(key: Tensor, value: Tensor, memory: Tensor) -> Tensor:
 
 
 def restart(memory: Tensor, reset: Tensor | None) -> Tensor:
-    """Put rows of the memory (B, H, d, d') where `reset` (B,) is true back to zeros."""
+    """Set the rows of the memory (B, H, d, d') to zero where `reset` (B,) is true."""
     return fresh((memory,), reset)[0]

@@ -1,7 +1,7 @@
-"""What a memory or prior that another package registers must keep, tried on random sequences where a network takes it.
+"""The check of memories and priors that another package registers, on random sequences, when a network is built.
 
-A block that reads the future, or whose output is only broadcast to the right shape, trains as if nothing were wrong:
-in training its Q-values are others than when it acts. The project's own entries are held to the same by its tests.
+A block that reads the future, or whose output only broadcasts to the right shape, would train without an error, but
+its Q-values in training would differ from those in acting. The project's own entries pass the same check in its tests.
 """
 
 import inspect
@@ -14,23 +14,23 @@ from torch import Tensor
 
 from dqn_memory.blocks.block import Block, State
 
-LENGTHS = (1, 4, 6)  # of the rows of a trial; the last is a whole window
+LENGTHS = (1, 4, 6)  # lengths of the rows of a trial; the last one fills the window
 TIME = LENGTHS[-1]
-TOLERANCE = 1e-4  # of the largest output: in float32 two ways to compute a block round differently
+TOLERANCE = 1e-4  # relative to the largest output: in float32 the forms of a block round differently
 
 
 class BrokenPromise(ValueError):
-    """What a block must do and does not, in one sentence."""
+    """A block breaks a promise; the message is one sentence."""
 
 
 def check_memory(name: str, builder: Callable[..., object], width: int = 8, projection: bool = False) -> None:
-    """Try the blocks of a builder in evaluation mode, in float32, on the GPU where there is one.
+    """Check the blocks of a builder in evaluation mode, in float32, on the GPU if there is one.
 
-    The global generators stay as they were.
+    The state of the global generators does not change.
 
     Raises:
-        BrokenPromise: the first promise of `Block` that the blocks do not keep.
-        RuntimeError: the block's own code raises a ValueError, which is its cause.
+        BrokenPromise: a block breaks a promise of `Block`; the message says the first one.
+        RuntimeError: the block's own code raised a ValueError, which is the cause.
     """
     what, wanted = f"memory {name!r}", "builder(width, dropout, projection) -> Block"
     try:
@@ -42,7 +42,7 @@ def check_memory(name: str, builder: Callable[..., object], width: int = 8, proj
         if not isinstance(block, Block):
             raise ValueError(f"{what} builds a {type(block).__name__}; it must build a dqn_memory.blocks.Block")
         for parameter in block.parameters():
-            if not parameter.any():  # zeros would hide what depends on them
+            if not parameter.any():  # zeros would hide the outputs that depend on them
                 parameter.normal_(std=0.1)
         try:
             for sentence, found, expected in _promises(what, block.to(device).eval(), width, device):
@@ -51,25 +51,25 @@ def check_memory(name: str, builder: Callable[..., object], width: int = 8, proj
                     raise BrokenPromise(f"{what}: {sentence} (see dqn_memory.blocks.Block)")
         except BrokenPromise:
             raise
-        except ValueError as error:  # of the block's own code: its author needs the line, no sentence of ours
+        except ValueError as error:  # raised by the block's own code: its author needs the traceback
             raise RuntimeError(f"{what} fails on random sequences x {(len(LENGTHS), TIME, width)}") from error
 
 
 def check_prior(kind: str, build: Callable[[], object], base: type[Any], heads: int, max_length: int) -> None:
-    """Raise ValueError where an entry of PRIORS builds no `base` (Prior), or tables that attention cannot use."""
+    """Raise ValueError if an entry of PRIORS builds no `base` (Prior), or tables that attention cannot use."""
     with _apart():
         _check_tables(f"prior {kind!r}", build(), base, heads, max_length)
 
 
 @contextmanager
 def _apart() -> Iterator[torch.device]:
-    """Without gradients, with the global generators put back, and on a device that computes.
+    """Disable gradients, restore the global generators afterwards, and use a device on which tensors have values.
 
-    A report on sizes builds its networks on `meta`, where nothing has a value.
+    The size report builds its networks on `meta`, where they have none.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with torch.random.fork_rng(), torch.no_grad(), device:
-        torch.manual_seed(0)  # modules draw from the global generator; the verdict must not depend on where it stands
+        torch.manual_seed(0)  # modules draw from the global generator; the verdict must not depend on its state
         yield device
 
 
@@ -96,7 +96,7 @@ def _check_table(what: str, table: Any, shape: tuple[int, int]) -> None:
 
 
 def _promises(what: str, block: Block, width: int, device: torch.device) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Compute what must agree on three sequences of unequal lengths, and say what is wrong where it does not."""
+    """Yield (error sentence, actual, expected) for every promise, on three sequences of unequal lengths."""
     generator, lengths = torch.Generator(device).manual_seed(0), torch.tensor(LENGTHS, device=device)
     x, other = torch.randn(2, len(LENGTHS), TIME, width, generator=generator, device=device)
     y = block(x)
@@ -123,7 +123,7 @@ def _promises(what: str, block: Block, width: int, device: torch.device) -> Iter
         ends = torch.stack([block(x[:, : t + 1])[:, t] for t in range(TIME)], 1)
         yield "at_every_prefix differs from forward of each prefix", block.at_every_prefix(x), ends
     if block.stateful:
-        again, wanted = 3, block(x)  # one row begins anew there
+        again, wanted = 3, block(x)  # where row 1 begins a new episode
         wanted[1, again:] = block(x[1:2, again:])[0]
         state: State = block.initial_state(len(LENGTHS), device)
         for t in range(TIME):
@@ -133,7 +133,7 @@ def _promises(what: str, block: Block, width: int, device: torch.device) -> Iter
 
 
 def _clears(block: Block, x: Tensor, state: State) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Begin anew after a state that is not a number."""
+    """Yield the same for a reset after a state of NaN."""
     begins, first = torch.ones(len(x), dtype=torch.bool, device=x.device), block(x[:, :1])[:, 0]
     lost = tuple(part.new_full(part.shape, torch.nan) if part.is_floating_point() else part for part in state)
     sentence = "a reset does not clear NaN from the state of {}; a product with 0 does not either, masked_fill does"

@@ -1,4 +1,4 @@
-"""Memories that write by the delta rule: what a key brings back is taken out before its new value enters."""
+"""Memories that write by the delta rule: a write replaces the value that its key reads."""
 
 import math
 from typing import Any
@@ -14,7 +14,7 @@ from dqn_memory.blocks.kernels.operator import without_autocast
 
 CHUNK = 32  # positions whose writes are solved for at once
 SMALLEST = 1e-6  # added to a key's squared length, which can be 0
-SLOWEST, FASTEST = 1e-3, 1e-1  # first decays a position, of the first and of the last head
+SLOWEST, FASTEST = 1e-3, 1e-1  # initial decay a position, of the first and of the last head
 
 
 class DeltaNet(Memory):
@@ -27,10 +27,10 @@ class DeltaNet(Memory):
     put before q, k and v are left out: they are a memory of their own. No linear map has a bias; the length of k is
     sqrt(k . k + 1e-6). 4 D^2 + H D + d parameters; 4 D^2 + H D + 3 D d multiply-adds a position, state O(D d).
     Stable over any length: as |k| <= 1 and 0 < b < 1, the sum of squares of a head's S grows by less than |v|^2 a
-    position, and so much only where no key repeats another.
+    position.
     """
 
-    mapped = 1  # numbers a head that come from x besides q, k and v
+    mapped = 1  # linear maps of x besides q, k and v, numbers a head
 
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, heads: int = 4) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class DeltaNet(Memory):
         self.tail = Tail(width, projection, dropout)
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Zeros (B, H, d, d) in float32 or wider: S^T."""
+        """Make zeros (B, H, d, d) in float32 or wider: S^T."""
         return (torch.zeros(batch, self.heads, self.head, self.head, device=device, dtype=wide_dtype(dtype)),)
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
@@ -72,7 +72,7 @@ class DeltaNet(Memory):
         return query, key, value
 
     def _numbers(self, maps: Tensor) -> tuple[Tensor, ...]:
-        """Compute b (B, H, ...), and the logarithm of the decay where there is one, from linear maps of x."""
+        """Compute b (B, H, ...), and the logarithm of the decay if there is one, from linear maps of x."""
         return (torch.sigmoid(*wide(maps)),)
 
     def _normalise(self, y: Tensor) -> Tensor:
@@ -89,9 +89,9 @@ class GatedDeltaNet(DeltaNet):
         S_t = a_t S_{t-1} (I - b_t k_t k_t^T) + b_t v_t k_t^T        y_t = W_o (RMSNorm(S_t q_t) * silu(W_g x_t))
         a = exp(-A softplus(W_a x + c)), one a head
 
-    All else as in DeltaNet, the short convolutions left out too. First values, which the paper leaves open: A = 1, and
-    c such that heads forget evenly in the logarithm from 0.001 to 0.1 a position. 5 D^2 + 2 H D + 2 H + d parameters;
-    5 D^2 + 2 H D + 4 D d multiply-adds a position, state O(D d). Stable over any length, as DeltaNet, for a < 1.
+    Else as DeltaNet, without the short convolutions too. The paper leaves the initial values open. Here A = 1, and c
+    spaces the heads' decay evenly in its logarithm, from 0.001 to 0.1 a position. 5 D^2 + 2 H D + 2 H + d parameters;
+    5 D^2 + 2 H D + 4 D d multiply-adds a position, state O(D d). Stable over any length, as DeltaNet, because a < 1.
     """
 
     mapped = 2  # W_b and W_a
@@ -122,15 +122,15 @@ def _part(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, *rest: Any) -
     """Read and write one chunk (B, H, C, ...).
 
     Position i writes u_i = b_i (v_i - enter_i S_0 k_i - sum_{j<i} pair_ij (k_i . k_j) u_j): a triangular system in the
-    products of keys. This is the WY form (Yang et al. 2024, section 3), solved for the writes that S_0 leaves to do, so
-    that there is one right-hand side instead of two.
+    products of keys. This is the WY form (Yang et al. 2024, section 3). The reads of S_0 are subtracted before it is
+    solved, so that there is one right-hand side instead of two.
     """
     *decay, (memory,), reset = rest
     weights, state_weights = (
         chunks.decay_weights(decay[0], reset) if decay else chunks.constant_weights(query.shape[2], reset, query)
     )
     known = chunks.weighted(key @ memory, state_weights)
-    system = key @ key.mT * weights * rate[..., None]  # whose diagonal counts as 1, and is not read
+    system = key @ key.mT * weights * rate[..., None]  # the solver takes its diagonal as 1
     written = torch.linalg.solve_triangular(system, rate[..., None] * (value - known), upper=False, unitriangular=True)
     y = chunks.read_chunk(query, query @ key.mT * weights, written, memory, state_weights)
     return y, (chunks.write_chunk(key, written, memory, weights, state_weights),)

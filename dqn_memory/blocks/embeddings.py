@@ -1,12 +1,12 @@
-"""How observations and actions become vectors: B sequences of T steps, model width D."""
+"""Embeddings of observations and actions: B sequences of T steps, model width D."""
 
 from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
 
-PixelBounds = tuple[tuple[float, ...], tuple[float, ...]]  # least and greatest value, of all entries or of each
-UNBOUNDED = 2.0**31  # a span from which on there are no bounds worth the name
+PixelBounds = tuple[tuple[float, ...], tuple[float, ...]]  # min and max value, of all entries or of each
+UNBOUNDED = 2.0**31  # bounds that lie so far apart count as none
 COLOURS = (1, 3, 4)  # channels of pictures
 
 
@@ -35,10 +35,10 @@ class VectorEmbedding(nn.Module):
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
-    """Tell whether an image's channels are its last axis or its first, where the sizes leave no doubt.
+    """Tell whether an image's channels are its last axis; else they are its first.
 
-    Channels are the axis at either end that is shorter than both others; where neither is, the one that has as many
-    entries as a picture has colours.
+    The channels are the end axis that is shorter than both other axes. If neither end is, they are the end axis with
+    1, 3 or 4 entries.
 
     Raises:
         ValueError: both ends may be the channels.
@@ -48,20 +48,19 @@ def channels_last(shape: tuple[int, ...]) -> bool:
         if settled[0] != settled[1]:
             return settled[1]
     raise ValueError(
-        f"an image of {first} x {middle} x {last} does not say which axis holds its channels, which must be the first "
-        "or the last and shorter than both others; give it another form, such as by a "
-        "gymnasium.wrappers.TransformObservation that flattens, pads or transposes it"
+        f"the channels of an image of {first} x {middle} x {last} may be its first or its last axis; flatten, pad or "
+        "transpose it by gymnasium.wrappers.TransformObservation, so that one end axis is shorter than both others"
     )
 
 
 class UnitScale(nn.Module):
-    """Bring the values of images from their bounds to 0 .. 1; it has no parameters.
+    """Scale the values of images from their bounds to 0 .. 1, without parameters.
 
     Args:
         shape: of one image.
-        integer: whether values are whole numbers.
-        bounds: least and greatest value, of all entries or of each; None: 0 .. 255 of whole numbers, else 0 .. 1. An
-            entry without finite bounds stays as it is.
+        integer: whether values are integers.
+        bounds: min and max value, of all entries or of each; None: 0 .. 255 for integers, else 0 .. 1. An entry
+            without finite bounds is not scaled.
     """
 
     low: Tensor | float
@@ -93,7 +92,7 @@ class UnitScale(nn.Module):
 class ImageEmbedding(nn.Module):
     """Embed an image: two 3x3 convolutions below 36 pixels, else the 8-4-3 stack of DQN (Mnih et al. 2015).
 
-    Values are brought from their `bounds` to 0 .. 1, see `UnitScale`.
+    Values are scaled from their `bounds` to 0 .. 1, see `UnitScale`.
     """
 
     def __init__(self, shape: tuple[int, ...], width: int, integer: bool, bounds: PixelBounds | None = None) -> None:

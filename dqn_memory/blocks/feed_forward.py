@@ -22,7 +22,7 @@ class Pointwise(Memory):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Transform every position of x (B, T, D) by itself."""
         check_positions(x)
-        # Of three dimensions, a Linear's output is a view, and autograd copies a view that is changed in place.
+        # A Linear's output of three dimensions is a view, and autograd copies a view that is changed in place.
         return self._each(x.flatten(0, 1)).view_as(x)  # (B, T, D)
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class Pointwise(Memory):
 class FeedForward(Pointwise):
     """Linear(D, kD), ReLU, Linear(kD, D), dropout: DTQN's second sublayer, 2 k D^2 + (k + 1) D parameters, no state.
 
-    `activation` takes the place of the ReLU.
+    `activation` replaces the ReLU.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class FrameStack(Memory):
         self.tail = Tail(width, projection, dropout)
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Zeros (B, n - 1, D): the inputs before, oldest first."""
+        """Make zeros (B, n - 1, D) for the last inputs, oldest first."""
         return (torch.zeros(batch, self.frames - 1, self.width, device=device, dtype=dtype),)
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
@@ -106,7 +106,7 @@ class FrameStack(Memory):
 
 
 class Gelu(nn.Module):
-    """x Phi(x) with Phi in its tanh form, elementwise: torch's, or on a CPU the faster loops of kernels/cpu_gelu."""
+    """x Phi(x) in its tanh form, elementwise: torch's, or on a CPU the faster loops of kernels/cpu_gelu."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Map any shape to the same shape."""

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from dqn_memory.blocks.block import Tail, wide
 from dqn_memory.blocks.minimal import Linear
 
-FORGOTTEN = 0.01  # what is left of an input at the end of a trace's span
+FORGOTTEN = 0.01  # share of an input that is left at the end of a trace's span
 
 
 class FFM(Linear):
@@ -21,11 +21,10 @@ class FFM(Linear):
         y_t = LN(z_t) sigmoid(l4(x_t)) + l5(x_t) (1 - sigmoid(l4(x_t)))          output gate
 
     with linear maps l1 .. l5 and a LayerNorm without parameters. The paper multiplies by powers of gamma and of its
-    inverse, which limits the length; here S is carried, so that any length is stable: alpha = exp(.) > 0, and a reset
-    puts a 0 in place of gamma, with which the aggregator starts anew from the input of that position. First values
-    (a choice): alpha leaves 1 % after spans of 1 to `span` positions, evenly in their logarithm; the periods
-    2 pi / omega are evenly from 1 to `span`. 2 D^2 + 2 D m + 2 m c D + 3 D + 3 m + c parameters; as many products of
-    matrices and 4 m c multiply-adds more a token, a state of O(m c).
+    inverse, which limits the length. Here S is carried, which is stable at any length because alpha = exp(.) > 0; a
+    reset replaces gamma by 0. The initial values are a choice: alpha leaves 1 % after spans of 1 to `span` positions,
+    evenly in their logarithm; the periods 2 pi / omega go evenly from 1 to `span`. 2 D^2 + 2 D m + 2 m c D + 3 D + 3 m
+    + c parameters; one multiply-add for each weight of a linear map and 4 m c more a token, a state of O(m c).
     """
 
     degree = 2  # LayerNorm squares its input
@@ -44,7 +43,7 @@ class FFM(Linear):
         self.beside = nn.Linear(width, 2 * width)  # l4, l5
         self.leave = nn.Linear(2 * memory * context, width)  # l3
         spans = torch.logspace(0, math.log10(span), memory)
-        self.alpha = nn.Parameter(torch.log(-math.log(FORGOTTEN) / spans))  # of its logarithm
+        self.alpha = nn.Parameter(torch.log(-math.log(FORGOTTEN) / spans))  # log alpha
         self.omega = nn.Parameter(2 * math.pi / torch.linspace(1, span, context))
         self.tail = Tail(width, projection, dropout)
 

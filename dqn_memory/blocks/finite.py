@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 State = tuple[Tensor, ...]
-MARGIN = 2.0**8  # by which products stay below the largest number, so that sums of them do not overflow
+MARGIN = 2.0**8  # products stay below the max of a dtype by this factor, so that their sums do not overflow
 SMALL = 1e6  # numbers up to this size overflow in no network
 
 
@@ -91,7 +91,7 @@ def contained(
     check_state: bool = True,
     degree: int = 1,
 ) -> tuple[Tensor, State]:
-    """Run over x, (B, T, ...) or one position (B, D); a bad input reaches only later positions of its episode.
+    """Run over x, (B, T, ...) or one position (B, D); a bad input spoils only later positions of its episode.
 
     Args:
         run: (x, state, reset) -> (outputs, state after them).
@@ -191,7 +191,7 @@ def contained_layers(
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
 def are_small(*parts: Tensor) -> bool:
-    """Tell whether all numbers are at most SMALL; False also where the answer would have to be waited for."""
+    """Tell whether all numbers are at most SMALL; False also if the answer would have to be waited for."""
     if inputs_checked():
         return True
     floats = [part.detach() for part in parts if part.is_floating_point() and part.numel()]
@@ -204,7 +204,7 @@ def are_small(*parts: Tensor) -> bool:
 
 
 def are_finite(x: Tensor, degree: int = 1, state: State = ()) -> bool:
-    """Tell whether `finite` would change nothing; False also where the answer would have to be waited for."""
+    """Tell whether `finite` would change nothing; False also if the answer would have to be waited for."""
     if inputs_checked():
         return True
     if x.device.type != "cpu" or torch.compiler.is_compiling():
@@ -216,7 +216,7 @@ def are_finite(x: Tensor, degree: int = 1, state: State = ()) -> bool:
 
 
 def check_positions(x: Tensor) -> None:
-    """Raise ValueError where x (B, T, ...) has no position."""
+    """Raise ValueError if x (B, T, ...) has no position."""
     if not x.shape[1]:
         raise ValueError(f"the input has shape {tuple(x.shape)}; a sequence has one position or more")
 
@@ -256,8 +256,8 @@ def finite(x: Tensor, degree: int = 1) -> Tensor:
     limit = min(_limit(x, degree), torch.finfo(x.dtype).max)  # float16 holds less than float32
     if torch.compiler.is_compiling():  # the compiler cannot read a function with a `jvp`
         return torch.where(x.abs() <= limit, x, 0.0)
-    found: Tensor = _Finite.apply(x, limit)
-    return found
+    clean: Tensor = _Finite.apply(x, limit)
+    return clean
 
 
 def bad_flags(x: Tensor, axes: int, degree: int = 1) -> Tensor:
@@ -270,8 +270,8 @@ def bad_flags(x: Tensor, axes: int, degree: int = 1) -> Tensor:
 
 
 def _state_flags(state: State, degree: int) -> Tensor | None:
-    found = [bad_flags(part, 1, min(degree, 2)) for part in state if part.is_floating_point()]
-    return sum(found[1:], found[0]) if found else None
+    flags = [bad_flags(part, 1, min(degree, 2)) for part in state if part.is_floating_point()]
+    return sum(flags[1:], flags[0]) if flags else None
 
 
 def _until_episode_ends(flags: Tensor, state_flags: Tensor | None, reset: Tensor | None) -> Tensor:
@@ -290,7 +290,7 @@ def _until_episode_ends(flags: Tensor, state_flags: Tensor | None, reset: Tensor
 
 
 def add_flags(x: Tensor, flags: Tensor) -> Tensor:
-    """Make x (B, ...) or (B, T, ...) NaN where `flags` are; a sum is the fastest way."""
+    """Make x (B, ...) or (B, T, ...) NaN where `flags` are; a sum is fastest."""
     return x + flags.to(x.dtype).reshape(*flags.shape, *[1] * (x.dim() - flags.dim()))
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Residual(nn.Module):
-    """x + y."""
+    """The plain sum x + y."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class GruGate(nn.Module):
         return torch.lerp(x, candidate.to(x.dtype), update.to(x.dtype))
 
     def parts(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute z, how far the gate is open, and h, both (..., D)."""
+        """Compute the update gate z and the candidate h, both (..., D)."""
         output_r, output_z, output_g = self.from_output(y).chunk(3, dim=-1)
         stream_r, stream_z = self.from_stream(x).chunk(2, dim=-1)
         reset = torch.sigmoid(output_r + stream_r)

@@ -1,4 +1,4 @@
-"""Stable Hadamard Memory: a matrix of which every number is kept, weakened or strengthened by itself."""
+"""Stable Hadamard Memory: a matrix in which every number is scaled by a factor of its own."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, wide, wide_dtype
 from dqn_memory.blocks.kernels.linear_scan import linear_scan, mask
 
-PERIOD = 1024  # positions after which the order of the drawn rows begins again
+PERIOD = 1024  # positions after which the drawn rows repeat
 
 
 class StableHadamard(Memory):
@@ -16,14 +16,13 @@ class StableHadamard(Memory):
         U_t = eta(x_t) v(x_t) (x) k(x_t)        y_t = W M_t q(x_t) + c
 
     with * by elements, (x) the outer product, linear v_c, v, k, q, a sigmoid eta of a linear map, M (H, H), H = `size`.
-    theta_t is one of L = `rows` rows of a table, drawn anew at each position. Here the draw follows the position in the
-    episode, which is part of the state and 0 again at a reset, in an order of 1,024 draws made from `seed`: so every
-    form of the block, and a resumed run, draws the same rows. Linear maps keep torch's values, theta has Xavier's.
-    5 H D + 2 D + L H parameters; 5 H D + D + 4 H^2 multiply-adds a token, a state of O(H^2). The paper bounds
-    the expected product of the C_t alone, of a v_c without a mean (hence no bias): each lies between 0 and 2, so a
-    number of M that is doubled at every position overflows float32 after 128, and longer sequences are stable in
-    expectation only. The authors' code has a LayerNorm before the linear maps, and applies a ReLU to k and q and
-    divides each by its sum; here both are left out.
+    theta_t is a random row of a table of L = `rows` rows. The 1,024 draws are made once, from `seed`, and the position
+    in the episode (a part of the state, 0 at a reset) selects one: so all forms of the block, and a resumed run, use
+    the same rows. Linear maps keep torch's initial values, theta has Xavier's. 5 H D + 2 D + L H parameters;
+    5 H D + D + 4 H^2 multiply-adds a token, a state of O(H^2). The paper bounds only the expected product of the C_t,
+    for a v_c with mean 0 (hence no bias). Each C_t lies between 0 and 2: a number of M that doubles at every position
+    overflows float32 after 128, so longer sequences are stable in expectation only. The authors' code has a LayerNorm
+    before the linear maps, applies a ReLU to k and q and divides each by its sum; here both are left out.
     """
 
     initialises_itself = True
@@ -46,7 +45,7 @@ class StableHadamard(Memory):
         self.register_buffer("order", draws.to(self.theta.weight.device), persistent=False)
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Zeros: M (B, H, H) and the position in the order of draws (B,)."""
+        """Make zeros: M (B, H, H) and the position among the draws (B,)."""
         matrix = torch.zeros(batch, self.size, self.size, device=device, dtype=wide_dtype(dtype))
         return matrix, torch.zeros(batch, device=device, dtype=torch.int64)
 
@@ -65,7 +64,7 @@ class StableHadamard(Memory):
 
     @staticmethod
     def _positions(time: int, first: Tensor, reset: Tensor | None) -> Tensor:
-        """Position of each input in its episode, (B, T); `first` (B,) is that of the first one if nothing begins."""
+        """Compute the position of each input in its episode, (B, T); `first` (B,) is that of input 0."""
         index = torch.arange(time, device=first.device)
         going_on = first[:, None] + index
         if reset is None:

@@ -22,8 +22,8 @@ from dqn_memory.blocks.priors import PriorConfig
 class LayerConfig:
     """One encoder layer as data.
 
-    `memory` names an entry of MEMORY, or "none" for attention alone; `attention=False` leaves memory alone. `streamed`
-    attention keeps the last inputs of its layer in a state, so that the layer goes on from one.
+    `memory` is an entry of MEMORY, or "none" for attention alone; `attention=False` leaves the memory alone. `streamed`
+    attention keeps the last inputs of its layer in a state.
     `activation="relu"` applies a ReLU to each sublayer's output before the gate (DBGFQN Algorithm 1; its
     equations have none). `projection` adds Linear(D, D) after a recurrence (Eq. 20; Algorithm 1 has none).
     `order` is "post" (LayerNorm after the gate) or "identity" (LayerNorm on the sublayer's input, as GTrXL).
@@ -41,7 +41,7 @@ class LayerConfig:
     dropout: float = 0.0
 
     def build(self, width: int, max_length: int) -> EncoderLayer:
-        """Build a layer of `width` for windows of at most `max_length`; ValueError says what cannot work."""
+        """Build a layer of `width` for windows of at most `max_length`; ValueError if the parts do not fit."""
         if self.order not in ("post", "identity"):
             raise ValueError(f"layer order is {self.order!r}; it must be post or identity")
         if self.activation not in ("relu", "none"):
@@ -80,17 +80,20 @@ class Sublayer(nn.Module):
         return self.join(x, self.block(self.block_input(x), lengths))
 
     def block_input(self, x: Tensor) -> Tensor:
-        """Compute what the block reads of the stream x (..., D)."""
+        """Compute the block's input from the stream x (..., D)."""
         return x if self.post else self.norm(x)
 
     def join(self, x: Tensor, y: Tensor) -> Tensor:
-        """Join the stream x and what the block gave, both (..., D)."""
+        """Join the stream x and the block's output y, both (..., D)."""
         joined = self.gate(x, F.relu(y) if self.rectify else y)
         return self.norm(joined) if self.post else joined
 
 
 class EncoderLayer(Block):
-    """The sublayers in order: stateful if every block is, causal likewise. The state is those of the blocks in turn."""
+    """The sublayers in order. The layer is stateful if all blocks are, and causal if all blocks are.
+
+    Its state is the states of the blocks, one after the other.
+    """
 
     def __init__(self, config: LayerConfig, sublayers: list[Sublayer]) -> None:
         super().__init__()
@@ -135,13 +138,13 @@ class EncoderLayer(Block):
 
     @property
     def supports_prefixes(self) -> bool:
-        """True when one block at most reads ahead, knows its ends, and mixes its positions last."""
+        """True if at most one block reads ahead, it supports prefixes, and only pointwise blocks follow it."""
         blocks = [part.block for part in self._parts()]
         first = next((index for index, block in enumerate(blocks) if not block.causal), len(blocks) - 1)
         return blocks[first].supports_prefixes and all(block.pointwise for block in blocks[first + 1 :])
 
     def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """As `Block`; what comes before the sublayer that reads ahead is the same in every sequence."""
+        """As `Block`; sublayers before the one that reads ahead give all prefixes the same values."""
         if not self.supports_prefixes:
             raise TypeError("positions are mixed after a sublayer that reads ahead; encode each sequence by itself")
         x = clear_padding(x, lengths, self.degree)

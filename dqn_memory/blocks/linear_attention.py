@@ -19,9 +19,9 @@ class LinearAttention(Memory):
         S_t = S_{t-1} + phi(k_t) v_t^T        z_t = z_{t-1} + phi(k_t)
         y_t = W_o (S_t^T phi(q_t) / (z_t . phi(q_t) + 1e-6)),        q, k, v = W_q x, W_k x, W_v x
 
-    The paper's f_l and its residual connection are left to what stands around the memory. Linear maps have no biases,
+    The paper's f_l and its residual connection belong to the layer around the memory. Linear maps have no biases,
     as in the equations. 4 D^2 parameters; 4 D^2 + 2 D d + 2 D multiply-adds a position, state O(D d).
-    S and z are sums that nothing shrinks: float32 keeps 4 binary digits of a summand after 10^6 positions, and none
+    S and z are sums without a decay: float32 keeps 4 binary digits of a summand after 10^6 positions, and none
     after 1.7 x 10^7.
     """
 
@@ -35,7 +35,7 @@ class LinearAttention(Memory):
         self.tail = Tail(width, projection, dropout)
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Zeros (B, H, d, d + 1) in float32 or wider: S, and z in the last column."""
+        """Make zeros (B, H, d, d + 1) in float32 or wider: S, and z in the last column."""
         return (torch.zeros(batch, self.heads, self.head, self.head + 1, device=device, dtype=wide_dtype(dtype)),)
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:

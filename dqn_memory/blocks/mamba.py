@@ -1,7 +1,7 @@
 """Mamba-1 (Gu & Dao 2023, section 3): a causal convolution and a selective state space between two gates.
 
-Parameters have the names and shapes of the public implementation's mixer, so state dicts interchange both ways; its
-defaults are kept: N = 16 states a channel, convolution over 4, inner width 2 D, step-size rank D/16.
+Parameters have the names and shapes of the public implementation's mixer, so each can load the other's state dict. The
+defaults are the same too: N = 16 states a channel, convolution over 4, inner width 2 D, step-size rank D/16.
 """
 
 import math
@@ -23,11 +23,11 @@ class Mamba(Memory):
         u, g = W_in x_t, u then convolved, silu; d, B, C = maps of u, d through a softplus: a step size a channel
         h_t = exp(d A) h_{t-1} + d B u      y_t = W_out ((C h_t + s u) silu(g))       (algorithm 2, equation 2)
 
-    d B, as the public implementation has it, stands for the zero-order hold of equation 4. With E = `expand` D, N, W =
-    `taps` and R = `rank`: E (3 D + W + 3 N + 2 R + 3) parameters, about E (3 D + W + 6 N + 2 R) multiply-adds a token,
-    a state of O(E (W + N)). Stable at any length: A < 0. It ends on a projection of its own, with `projection` too.
+    d B replaces the zero-order hold of equation 4, as in the public implementation. With E = `expand` D, N, W = `taps`
+    and R = `rank`: E (3 D + W + 3 N + 2 R + 3) parameters, about E (3 D + W + 6 N + 2 R) multiply-adds a token, a
+    state of O(E (W + N)). Stable at any length: A < 0. W_out is its projection; `projection` adds no other.
 
-    `core` computes the recurrence: torch's, which runs everywhere, until `kernels.select.set_scan` gives another.
+    `core` computes the recurrence: torch's scan, which runs everywhere, unless `kernels.select.set_scan` replaces it.
     """
 
     initialises_itself = True
@@ -56,7 +56,7 @@ class Mamba(Memory):
 
     @torch.no_grad()
     def _start_steps(self) -> None:
-        """Step sizes log-uniform in [0.001, 0.1]: the bias is the inverse softplus of them."""
+        """Draw step sizes log-uniformly from [0.001, 0.1]; the bias is their inverse softplus."""
         bound = self.rank**-0.5
         nn.init.uniform_(self.dt_proj.weight, -bound, bound)
         low, high = math.log(SLOWEST), math.log(FASTEST)
@@ -64,7 +64,7 @@ class Mamba(Memory):
         self.dt_proj.bias.copy_(step + torch.log(-torch.expm1(-step)))
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Zeros (B, E, W) and (B, E, N)."""
+        """Make zeros (B, E, W) and (B, E, N)."""
         inputs = torch.zeros(batch, self.inner, self.taps, device=device, dtype=dtype)
         return inputs, torch.zeros(batch, self.inner, self.states, device=device, dtype=wide_dtype(dtype))
 
@@ -79,12 +79,12 @@ class Mamba(Memory):
             episode = F.pad(reset.cumsum(1), (self.taps, 0))  # (B, W + T): 0 before the first reset
             after = zeroed(inputs[..., -self.taps :], episode[:, None, -self.taps :] != episode[:, None, -1:])
             u = F.silu(self._convolve(inputs[..., 1:], episode[:, 1:])).mT
-        y, last = self._scan(u.contiguous(), gate, state[1], keep)  # all that follows reads channels side by side
+        y, last = self._scan(u.contiguous(), gate, state[1], keep)  # the scan reads channels side by side
         return self.dropout(self.out_proj(y)), (after, last)
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        """Compute one position x (B, D) in torch's own operators, as an exported step needs it."""
-        before, held = fresh(state, reset)
+        """Compute one position x (B, D) by torch's own operators, so that a step can be exported."""
+        before, hidden = fresh(state, reset)
         entered, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, E)
         inputs = torch.cat([before[..., 1:].to(entered.dtype), entered[..., None]], -1)  # (B, E, W)
         u = F.silu(F.conv1d(inputs, self.conv1d.weight, self.conv1d.bias, groups=self.inner)[..., 0])
@@ -94,16 +94,16 @@ class Mamba(Memory):
             kind = decay.dtype
             step = F.softplus(delta.to(kind) + self.dt_proj.bias.to(kind))[..., None]  # (B, E, 1)
             driven = u.to(kind)
-            held = torch.exp(step * decay) * held.to(kind) + step * driven[..., None] * write.to(kind)[:, None]
-            y = (held @ read.to(kind)[..., None])[..., 0] + self.D.to(kind) * driven
+            hidden = torch.exp(step * decay) * hidden.to(kind) + step * driven[..., None] * write.to(kind)[:, None]
+            y = (hidden @ read.to(kind)[..., None])[..., 0] + self.D.to(kind) * driven
             y = (y * F.silu(gate.to(kind))).to(u.dtype)
-        return self.dropout(self.out_proj(y)), (inputs, held)
+        return self.dropout(self.out_proj(y)), (inputs, hidden)
 
     def _decay(self) -> Tensor:
         return -torch.exp(*wide(self.A_log))  # (E, N)
 
     def _convolve(self, inputs: Tensor, episode: Tensor) -> Tensor:
-        """Convolve inputs (B, E, W - 1 + T) within each episode, whose numbers (B, W - 1 + T) are given: (B, E, T)."""
+        """Convolve inputs (B, E, W - 1 + T) within each episode, numbered by `episode` (B, W - 1 + T): (B, E, T)."""
         time = inputs.shape[-1] - self.taps + 1
         assert self.conv1d.bias is not None
         total = self.conv1d.bias[:, None]

@@ -23,7 +23,7 @@ from dqn_memory.blocks.recurrence import Bidirectional, DarqnLSTM, Recurrence
 from dqn_memory.blocks.state_space import LRU, S5
 from dqn_memory.blocks.xlstm import MLSTM, SLSTM
 
-# builder(width, dropout, projection, **options): projection asks to end on Linear(D, D).
+# builder(width, dropout, projection, **options): `projection` adds a last Linear(D, D).
 Builder = Callable[..., Block]
 
 
@@ -62,7 +62,7 @@ MEMORY: dict[str, Builder] = {
     "shm": StableHadamard,
     "slstm": SLSTM,
     "attention": StreamedAttention,
-    # a matrix for each head, in chunks
+    # the state is a matrix for each head, computed in chunks
     "linear_attention": LinearAttention,
     "deltanet": DeltaNet,
     "gated_deltanet": GatedDeltaNet,
@@ -89,7 +89,7 @@ def build(name: str, width: int, dropout: float = 0.0, projection: bool = False,
     y, state = gru.step(x, state, reset)          # x, y (B, D), reset (B,)
 
     Raises:
-        ValueError: nobody knows the name or an option, an option cannot be, or a plugin's block breaks its promises.
+        ValueError: the name or an option is unknown, an option is invalid, or a plugin's block breaks its contract.
     """
     builder = lookup(MEMORY, name, "memory")
     if width < 1:

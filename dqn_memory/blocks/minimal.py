@@ -12,7 +12,7 @@ from dqn_memory.blocks.kernels.linear_scan import linear_scan, mask, multiply
 
 
 class Linear(Memory):
-    """A memory whose whole state is h_t = a_t h_{t-1} + b_t with a and b from the input, read out by position.
+    """A memory whose state is h_t = a_t h_{t-1} + b_t, with a and b from the input; each position is read by itself.
 
     A subclass sets `shape`, that of a row's state: (F,) or, for complex numbers as pairs of real ones, (F, 2).
     """
@@ -29,7 +29,7 @@ class Linear(Memory):
         """Compute the outputs (..., D) from states (..., *shape) and inputs (..., D), in the parameters' dtype."""
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Zeros (B, *shape)."""
+        """Make zeros (B, *shape)."""
         return (torch.zeros(batch, *self.shape, device=device, dtype=wide_dtype(dtype)),)
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
@@ -76,9 +76,9 @@ class MinLSTM(Linear):
         f_t = sigmoid(W_f x_t + c_f)    i_t = sigmoid(W_i x_t + c_i)    h~_t = W_h x_t + c_h
         h_t = f_t / (f_t + i_t) h_{t-1} + i_t / (f_t + i_t) h~_t
 
-    Without g. The ratio is sigmoid(log f_t - log i_t), which gates near 0 leave defined. The output is h_t. 3 D^2 + 3 D
-    parameters; 3 D^2 + 2 D multiply-adds a token, a state of O(D). Stable at any length: h_t is an average of the
-    candidates and the first state.
+    Without g. The ratio is sigmoid(log f_t - log i_t), which is defined for gates near 0 too. The output is h_t.
+    3 D^2 + 3 D parameters; 3 D^2 + 2 D multiply-adds a token, a state of O(D). Stable at any length: h_t is an average
+    of the candidates and the first state.
     """
 
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False) -> None:
@@ -92,8 +92,8 @@ class MinLSTM(Linear):
         (outputs,) = wide(self.linear(x))
         gates, candidate = outputs.split((2 * width, width), -1)
         forget, enter = F.logsigmoid(gates).chunk(2, -1)
-        kept = (forget - enter).sigmoid()
-        return kept, (1 - kept) * candidate
+        decay = (forget - enter).sigmoid()
+        return decay, (1 - decay) * candidate
 
     def read(self, states: Tensor, x: Tensor) -> Tensor:
         return cast(states, self.linear.weight.dtype)

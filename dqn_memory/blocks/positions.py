@@ -10,7 +10,7 @@ ROTARY_BASE = 1e4
 
 
 class Positions(nn.Module):
-    """x (B, T, D) -> x + table[:T]; raises ValueError when T exceeds the rows of the table."""
+    """Add a table: x (B, T, D) -> x + table[:T]; ValueError if T exceeds the rows of the table."""
 
     table: Tensor  # (K, D)
 
@@ -45,7 +45,7 @@ class Sinusoidal(Positions):
 POSITIONS: dict[str, Callable[[int, int], nn.Module]] = {
     "learned": Learned,
     "sinusoidal": Sinusoidal,
-    "none": lambda max_length, width: nn.Identity(),  # order is left to the prior or to a recurrence
+    "none": lambda max_length, width: nn.Identity(),  # a prior or a recurrence gives the order
 }
 
 
@@ -53,7 +53,7 @@ def rotate(x: Tensor, position: Tensor | None = None) -> Tensor:
     """Turn feature j of the first half with feature j of the second by position * 10000^(-2j / hd).
 
     Rotary positions of Su et al. (2021): x is (..., T, hd) with hd even; `position` broadcasts to (..., T) and is
-    0 .. T-1 where None. Products of turned queries and keys depend on the difference of their positions alone.
+    0 .. T-1 if None. Products of turned queries and keys depend on the difference of their positions alone.
     """
     half = x.shape[-1] // 2
     if position is None:

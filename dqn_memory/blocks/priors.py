@@ -1,4 +1,4 @@
-"""Temporal priors: how attention prefers some distances between query and key to others.
+"""Temporal priors: preferences of attention among the distances between query and key.
 
 A prior gives two tables by distance, `(scale, bias)`; attention computes softmax(scale * S + bias). All learned values
 are per head. The papers' numbering: "thesis" is the attention thesis, "paper" is Learning to Focus.
@@ -39,8 +39,8 @@ def inverse_softplus(value: float) -> float:
 
 
 def _softplus_up_to(raw: Tensor, bound: float | None) -> Tensor:
-    # Bounded before the softplus, and on the bound the gradient is that of below, so that a value which starts there
-    # learns. `clamp` has a gradient of 0 on its bound since torch 2.15.
+    # Clamp before the softplus. At the bound keep the gradient, so that a value initialised there can learn:
+    # `torch.clamp` has a gradient of 0 on its bound since torch 2.15.
     top = math.inf if bound is None else inverse_softplus(bound)
     return F.softplus(torch.where(raw > top, top, raw))
 
@@ -80,38 +80,38 @@ class Prior(nn.Module, ABC):
 
     @property
     def fixed_window(self) -> int | None:
-        """The w of the prior that is nothing but "0 <= d <= w", not learned; None for all others."""
+        """The window w of the prior "0 <= d <= w", which is not learned; None for all others."""
         return self.config.local_window if type(self).tables is SHIPPED["local"].tables else None
 
     @abstractmethod
     def tables(self, length: int) -> Tables:
-        """Scale and bias by distance 0 .. length-1, (H, length) each; None is all ones, or all zeros."""
+        """Compute scale and bias by distance 0 .. length-1, (H, length) each; None is all ones, or all zeros."""
 
     def learned(self) -> dict[str, Tensor]:
-        """Effective values by name (among mu, sigma, span), each (H,)."""
+        """Compute the effective values by name (among mu, sigma, span), each (H,)."""
         return {name: getattr(self, name)() for name in self.learns}
 
     def mu(self) -> Tensor:
-        """Distance of the preferred key."""  # (H,)
+        """Compute the distance of the preferred key."""  # (H,)
         return _softplus_up_to(self._raw("mu"), self.config.mu_max)
 
     def sigma(self) -> Tensor:
-        """Width around the preferred key."""  # (H,)
+        """Compute the width around the preferred key."""  # (H,)
         return F.softplus(self._raw("sigma")).clamp(min=SMALLEST)
 
     def span(self) -> Tensor:
-        """Reach of each head, at most the cap."""  # (H,)
+        """Compute the span of each head, at most the cap."""  # (H,)
         return _softplus_up_to(self._raw("span"), self.cap)
 
     def regularisation(self) -> Tensor:
-        """Weight times the penalty on this layer's spans; 0 without spans or regulariser."""
+        """Compute weight times penalty on this layer's spans; 0 without spans or regulariser."""
         if "span" not in self.learns or self.config.regulariser == "none":
             return self.distance.new_zeros((), dtype=torch.get_default_dtype())
         return self.config.regulariser_weight * PENALTIES[self.config.regulariser](self.span())
 
     @torch.no_grad()
     def project(self) -> None:
-        """Pull spans below `max_norm` and the cap, and mu below its bound: beyond there is no gradient to return by."""
+        """Clamp spans to `max_norm` and the cap, and mu to its bound: beyond them the gradient is 0."""
         if "mu" in self.learns and self.config.mu_max is not None:
             self.raw["mu"].clamp_(max=inverse_softplus(self.config.mu_max))
         if "span" in self.learns:
@@ -162,43 +162,44 @@ class Prior(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class PriorConfig:
-    """Which prior, and where its learned values start (the same in every head).
+    """Which prior, and the initial values that it learns from (the same in every head).
 
     `mu`, `sigma` and `span` (L) are positive and learned per head and layer; `ramp` (R), `local_window` (w) and
     `max_span` are fixed. `max_span=None` caps spans at the context length. `regulariser` acts on the spans with factor
-    `regulariser_weight` (lambda; 0.025 in the paper); `max_norm` is the constraint span <= c.
+    `regulariser_weight` (lambda); `max_norm` is the constraint span <= c. A world model penalises the spans of all
+    layers together, a Q-network adds up the penalties of its layers.
+
+    "Learning to Focus" has mu 6 without a bound, span 6 (10 beside a Gaussian), ramp 3, max_span 20 tokens and l1 with
+    lambda 0.025. Its thesis and released code have mu_max 20. The main branch of the released code has mu 2, span 2 and
+    lambda 0; other branches have l1_mean with 0.0025 or 0.025. The released code never reads its max_span, and its 3 is
+    no ramp but a warm-up of the penalty over 3 updates, which has no flag here.
     """
 
     kind: str = "causal"
     """Temporal prior of attention, a name of the prior table such as causal, local, gaussian or adaptive."""
     mu: float = 6.0
-    """Where a Gaussian prior starts: the preferred distance, in steps of the window (6 in the paper, which is the
-    default; 2 on the main branch of the released code)."""
+    """Preferred distance of a Gaussian prior at the start, in steps of the window."""
     mu_max: float | None = None
-    """Largest preferred distance (None: none, as in "Learning to Focus"; its thesis and released code have 20)."""
+    """Max preferred distance (None: no bound)."""
     sigma: float = 1.0
     """Width of a Gaussian prior at the start, in steps."""
     span: float = 10.0
-    """Span L of an adaptive prior at the start, in steps (in the paper 6, and 10 beside a Gaussian; 2 on the main
-    branch of the released code)."""
+    """Span L of an adaptive prior at the start, in steps."""
     ramp: float = 3.0
-    """Steps over which a soft span fades out (R: 3 in the paper; the released code uses that number for something else,
-    a warm-up of the penalty over 3 updates, which has no flag)."""
+    """Steps R over which a soft span fades out."""
     max_span: float | None = None
-    """Largest span (None: the context length, which is 20 tokens in the paper; the released code never reads its
-    bound)."""
+    """Max span (None: the context length)."""
     local_window: int = 10
     """Distance w up to which the local prior looks back."""
     regulariser: Literal["l1", "l1_mean", "l2", "max", "none"] = "none"
-    """Penalty on the spans: their sum (l1, the paper's), their mean (l1_mean, that of the released branches), the sum
-    of their squares, or the largest. A world model takes it over all layers, a Q-network adds up its layers' own."""
+    """Penalty on the spans: their sum (l1), their mean (l1_mean), the sum of their squares (l2) or their max."""
     regulariser_weight: float = 0.0
-    """Factor lambda of the penalty (0.025 in the paper; 0 on the released main branch, 0.0025 or 0.025 on others)."""
+    """Factor lambda of the penalty on the spans."""
     max_norm: float | None = None
     """Bound c to which spans (not gradients) are projected after each update (None: no bound)."""
 
     def build(self, heads: int, max_length: int) -> Prior:
-        """Build a prior of `heads` heads for windows of at most `max_length`; ValueError says what is wrong."""
+        """Build a prior of `heads` heads for windows of at most `max_length`; ValueError for a wrong value."""
         self._check()
         build = lookup(PRIORS, self.kind, "prior")
         if SHIPPED.get(self.kind) is not build:
@@ -226,7 +227,7 @@ def _form(
     bias: Table | None = None,
     future_logit_zero: bool = False,
 ) -> type[Prior]:
-    """Make a class of priors from what it is, what it learns and how its two tables are computed."""
+    """Make a class of priors from its docstring, the names that it learns and its two tables."""
 
     class Form(Prior):
         def tables(self, length: int) -> Tables:

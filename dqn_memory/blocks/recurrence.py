@@ -26,10 +26,10 @@ class Recurrence(Memory):
         lstm    c_t = f c_{t-1} + i tanh(n)          h_t = o tanh(c_t)
         gru     h_t = (1 - z) n' + z h_{t-1}         n' = tanh(W x_t + a + r (U h_{t-1} + b))
 
-    where n and, under a sigmoid, each gate f, i, o, z, r is a W x_t + a + U h_{t-1} + b of its own. Two differ from the
-    papers: the LSTM forgets (Gers et al. 2000), and r acts after U, not before it (Cho et al., equation 8), so that all
-    maps of h are one. g (2 D^2 + 2 D) parameters and 2 g D^2 multiply-adds a token with g = 1, 3, 4 for rnn, gru, lstm;
-    a state of O(D). Stable at any length: |h| <= 1, and c grows by at most 1 a position.
+    n, and each gate f, i, o, z, r before its sigmoid, is a W x_t + a + U h_{t-1} + b of its own. Two equations differ
+    from the papers: the LSTM forgets (Gers et al. 2000), and r acts after U, not before it (Cho et al., equation 8), so
+    that one product gives all maps of h. g (2 D^2 + 2 D) parameters and 2 g D^2 multiply-adds a token with g = 1, 3, 4
+    for rnn, gru, lstm; a state of O(D). Stable at any length: |h| <= 1, and c grows by at most 1 a position.
     """
 
     def __init__(self, kind: str, width: int, dropout: float = 0.0, projection: bool = False) -> None:
@@ -39,7 +39,7 @@ class Recurrence(Memory):
         self.tail = Tail(width, projection, dropout)
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Zeros: (h,), or (h, c) for an LSTM, each (B, D)."""
+        """Make zeros: (h,), or (h, c) for an LSTM, each (B, D)."""
         return tuple(torch.zeros(batch, self.width, device=device, dtype=dtype) for _ in range(self.parts))
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
@@ -51,18 +51,13 @@ class Recurrence(Memory):
         return self.tail(after[0]), after
 
 
-def reversal(length: int, lengths: Tensor) -> Tensor:
-    """Index (B, T) that reverses the first `lengths` (B,) positions and keeps the rest; its own inverse."""
-    time = torch.arange(length, device=lengths.device)
-    mirrored = lengths[:, None] - 1 - time
-    return torch.where(mirrored >= 0, mirrored, time)
-
-
 def reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
     """Reverse every sequence of x (B, T, D) inside its length; padding stays at the end."""
     if lengths is None:
         return x.flip(1)
-    index = reversal(x.shape[1], lengths)
+    time = torch.arange(x.shape[1], device=lengths.device)
+    mirrored = lengths[:, None] - 1 - time
+    index = torch.where(mirrored >= 0, mirrored, time)  # (B, T)
     return x.gather(1, index[:, :, None].expand_as(x))
 
 
@@ -85,7 +80,7 @@ class Bidirectional(Block):
         self.tail = Tail(width, projection, dropout)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Run over x (B, T, D) both ways."""
+        """Run over x (B, T, D) in both directions."""
         return contained_window(self._both, x, lengths, self.causal)
 
     def _both(self, x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -94,11 +89,11 @@ class Bidirectional(Block):
 
     @property
     def supports_prefixes(self) -> bool:
-        """The backward direction begins at a sequence's end, so there it has made one step only."""
+        """True: at a sequence's end, where the backward direction begins, it has made one step."""
         return True
 
     def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """As `Block`: the forward direction serves all ends at once, the backward one takes one step at each."""
+        """As `Block`: one pass of the forward direction serves all ends; the backward one takes one step at each."""
         x = clear_padding(x, lengths)
         past = run(self.ahead, x)  # (B, T, D / 2)
         newest = run(self.behind, x.flatten(0, 1).unsqueeze(1))  # (B T, 1, D / 2)
@@ -123,14 +118,14 @@ class DarqnLSTM(Memory):
         self.tail = Tail(width, projection, dropout)
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Zeros (h, c), each (B, D)."""
+        """Make zeros (h, c), each (B, D)."""
         return tuple(torch.zeros(batch, self.width, device=device, dtype=dtype) for _ in range(2))
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         keys, state = self.from_input(x).unbind(1), self._known(state)
         resets = [None] * x.shape[1] if reset is None else reset.unbind(1)
         hidden = []
-        # The loop is inherent: the input of step t is chosen by the hidden state of step t-1.
+        # The loop is inherent: the hidden state of step t-1 chooses the input of step t.
         for value, key, begins in zip(x.unbind(1), keys, resets, strict=True):
             state = self._advance(value, key, fresh(state, begins))
             hidden.append(state[0])

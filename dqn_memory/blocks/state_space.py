@@ -1,4 +1,4 @@
-"""State spaces with a constant complex diagonal: LRU and S5. A complex number stands as its two parts."""
+"""State spaces with a constant complex diagonal: LRU and S5. A complex number is stored as its two parts."""
 
 import math
 from abc import abstractmethod
@@ -21,7 +21,7 @@ class StateSpace(Linear):
     """
 
     initialises_itself = True
-    times = 1.0  # n: 2 where every number stands for a conjugate pair
+    times = 1.0  # n: 2 if every number stands for a conjugate pair
 
     def __init__(self, width: int, states: int, dropout: float, projection: bool) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class StateSpace(Linear):
 
     @abstractmethod
     def diagonal(self) -> tuple[Tensor, Tensor]:
-        """Compute a (N, 2) and the scale s, (N, 2), or (N, 1) where it is real."""
+        """Compute a (N, 2) and the scale s, (N, 2), or (N, 1) if it is real."""
 
     def recurrence(self, x: Tensor) -> tuple[Tensor, Tensor]:
         decay, scale = self.diagonal()
@@ -52,7 +52,7 @@ class LRU(StateSpace):
 
         a = exp(-exp(nu) + i exp(theta))    h_t = a h_{t-1} + gamma B x_t    y_t = Re(C h_t) + D x_t
 
-    with complex B (N, D) and C (D, N), real D (D,), and gamma = exp(g). First values: |a|^2 uniform on a ring from
+    with complex B (N, D) and C (D, N), real D (D,), and gamma = exp(g). Initial values: |a|^2 uniform on a ring from
     r_min^2 to r_max^2, the phase in [0, max_phase], gamma = sqrt(1 - |a|^2) (normalisation), B of variance 1/D, C of
     2/N, D of 1. The nonlinear layer that follows it in the paper is not part of it. 4 N D + 3 N + D parameters with N =
     `states`, by default D; 4 N D + 4 N + D multiply-adds a token, a state of O(N). Stable at any length: |a| < 1.
@@ -98,14 +98,14 @@ def hippo(states: int) -> tuple[Tensor, Tensor]:
 
 
 class S5(StateSpace):
-    """S5 (Smith et al. 2023, Simplified state space layers, section 3, its first values from appendix B.1).
+    """S5 (Smith et al. 2023, Simplified state space layers, section 3, initial values of appendix B.1).
 
         a = exp(L dt)    h_t = a h_{t-1} + L^-1 (a - 1) B x_t    y_t = 2 Re(C h_t) + D x_t
 
-    one state space for all inputs, its diagonal L discretised by zero-order hold with a step size dt for each
-    number. First values: L the eigenvalues of HiPPO-N, B = V* B' and C = C' V in its eigenvectors, B' normal of
-    variance 1/D and C' complex normal of 1/N, dt log-uniform from dt_min to dt_max. N = `states` counts both of each
-    conjugate pair, of which one is computed. Choices: Re(L) = -exp(.) stays negative, one block, no activation after.
+    One state space serves all inputs. Its diagonal L is discretised by zero-order hold, with a step size dt for each
+    number. Initial values: L the eigenvalues of HiPPO-N, B = V* B' and C = C' V in its eigenvectors, B' normal of
+    variance 1/D and C' complex normal of 1/N, dt log-uniform from dt_min to dt_max. N = `states` counts both numbers of
+    a conjugate pair; one of them is computed. Choices: Re(L) = -exp(.) stays negative, one block, no activation after.
     2 N D + 3 N / 2 + D parameters; 2 N D + 2 N + D multiply-adds a token, a state of O(N). Stable at any length:
     |a| < 1.
     """

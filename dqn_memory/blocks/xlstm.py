@@ -1,7 +1,7 @@
 """The two memories of xLSTM (Beck et al. 2024), whose input gate is an exponential: sLSTM and mLSTM.
 
-They stand alone here: the paper's residual blocks around them, with their projections up and down, convolutions and
-normalisations of each head, are left to what stands around the memory.
+The paper's residual blocks around them are not part of the memories: projections up and down, convolutions and a
+normalisation of each head.
 """
 
 import math
@@ -17,7 +17,7 @@ from dqn_memory.blocks.kernels.operator import without_autocast
 
 CHUNK = 32  # positions whose scores are computed at once
 NOTHING = -1e15  # stands for the logarithm of 0, without its infinite differences; its square is finite too
-FIRST, LAST = 3.0, 6.0  # first biases of forget gates: a half of what they keep is left after 14 to 280 positions
+FIRST, LAST = 3.0, 6.0  # initial biases of forget gates: half-lives of 14 to 280 positions
 
 
 class SLSTM(Memory):
@@ -27,12 +27,12 @@ class SLSTM(Memory):
         c_t = f_t c_{t-1} + i_t z_t        n_t = f_t n_{t-1} + i_t        h_t = o_t c_t / n_t
 
     R_g is block-diagonal, a block a head; of the paper's two forget gates, this is the sigmoid. The state is h, c / n
-    and log n, which no exponential can overflow, so that the paper's stabiliser m has nothing left to do:
+    and log n. In these no exponential can overflow, so the paper's stabiliser m is not needed:
 
         p_t = i_t / n_t = sigmoid(i~_t - log f_t - log n_{t-1})        log n_t = i~_t - log p_t
         c_t / n_t = (1 - p_t) c_{t-1} / n_{t-1} + p_t z_t
 
-    First values, which are choices: W and R as in torch's LSTM, b_f evenly from 3 to 6 over a head's units, other
+    Initial values, which are choices: W and R as in torch's LSTM, b_f evenly from 3 to 6 over a head's units, other
     biases 0. 4 D^2 + 4 D d + 4 D parameters; 4 D^2 + 4 D d + 2 D multiply-adds a position, state 3 D. Stable over any
     length: c / n is an average of the z, and log n is at most the largest i~ plus the logarithm of the length.
     """
@@ -58,12 +58,12 @@ class SLSTM(Memory):
             inputs, weight = wide(packed.permute(1, 3, 0, 2, 4).flatten(3), self.weight)  # (T, H, B, 4 d), (H, d, 4 d)
             hidden, mean, log_count = (part.transpose(0, 1) for part in carried(state, x))  # (H, B, d)
             resets = [None] * x.shape[1] if reset is None else reset.mT[..., None].unbind()  # T of (B, 1)
-            if resets[0] is not None:  # of a given state that is not finite nothing would be left but NaN
+            if resets[0] is not None:  # a NaN in the given state would pass through lerp
                 mean = mean.masked_fill(resets[0], 0)
             outputs = []
-            # The loop is inherent: the gates read the output before them.
+            # The loop is inherent: the gates read the previous output.
             for given, begins in zip(inputs.unbind(), resets, strict=True):
-                if begins is not None:  # where n is 0, p is 1 and nothing is left of c / n
+                if begins is not None:  # with n = 0, p is 1 and nothing is left of c / n
                     hidden, log_count = hidden.masked_fill(begins, 0), log_count.masked_fill(begins, NOTHING)
                 candidate, enter, forget, out = torch.baddbmm(given, hidden, weight).split(self.head, -1)
                 log_share = F.logsigmoid(enter - F.logsigmoid(forget) - log_count)  # log p
@@ -82,10 +82,10 @@ class MLSTM(Memory):
         y_t = o_t * C_t q_t / max(|n_t . q_t|, 1),        i = exp(W_i x + b_i), f = sigmoid(W_f x + b_f), one a head
         q, k, v, o = W_q x + b_q, (W_k x + b_k) / sqrt(d), W_v x + b_v, sigmoid(W_o x + b_o)
 
-    Of the paper's two forget gates, this is the sigmoid; b_k too is divided by sqrt(d). What is kept is C e^-m, n e^-m
-    and the stabiliser m_t = max(log f_t + m_{t-1}, log i_t, 0), so that every write counts at most 1. The 0, not in
-    the paper, lets m begin at 0 as C does. The 1 above becomes e^-m, so that outputs do not depend on m.
-    First values, which are choices: b_f evenly from 3 to 6 over the heads, other biases 0. 4 D^2 + 2 H D + 4 D + 2 H
+    Of the paper's two forget gates, this is the sigmoid; b_k too is divided by sqrt(d). The state is C e^-m, n e^-m and
+    the stabiliser m_t = max(log f_t + m_{t-1}, log i_t, 0), so that a write counts at most 1. The 0, not in the paper,
+    lets m begin at 0 as C does. The 1 in y_t becomes e^-m, so that outputs do not depend on m.
+    Initial values, which are choices: b_f evenly from 3 to 6 over the heads, other biases 0. 4 D^2 + 2 H D + 4 D + 2 H
     parameters; 4 D^2 + 2 H D + 3 D d + 3 D multiply-adds a position, state O(D d). Stable over any length, as f < 1;
     in float32 for i up to e^87.
     """
@@ -101,7 +101,7 @@ class MLSTM(Memory):
         self.tail = Tail(width, projection, dropout)
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
-        """Zeros in float32 or wider: (B, H, d, d + 1), C^T and n in the last column, and m (B, H)."""
+        """Make zeros in float32 or wider: (B, H, d, d + 1), C^T and n in the last column, and m (B, H)."""
         dtype, shape = wide_dtype(dtype), (batch, self.heads)
         memory = torch.zeros(*shape, self.head, self.head + 1, device=device, dtype=dtype)
         return memory, torch.zeros(shape, device=device, dtype=dtype)
@@ -122,7 +122,7 @@ class MLSTM(Memory):
             level = torch.maximum(last, enter).clamp(min=0)  # (B, H)
             kept = (last - level).exp()
             key = key * (enter - level).exp()[..., None]
-            own = reset is not None and not torch.is_grad_enabled()  # a copy, which nobody else reads
+            own = reset is not None and not torch.is_grad_enabled()  # `fresh` has made a copy
             memory = (memory.mul_ if own else memory.mul)(kept[..., None, None])
             memory = chunks.write_one(key, value, memory)
             y = _normalised(chunks.read_one(query, memory), level[..., None]).flatten(1)

@@ -1,10 +1,10 @@
 """Causal attention for short windows on a CPU, forward and backward, from the packed projection.
 
-A fused kernel is built for long sequences and wide heads, and products of small matrices spend their time on everything
-but arithmetic. Here eight queries stand side by side in a register, keys are read one after the other, no query reads a
-key of its future, and scores never leave the first-level cache. The backward pass computes them anew.
+torch's fused kernel is built for long sequences and wide heads; on small matrices most of its time is overhead. Here
+eight queries stand side by side in a register, keys are read one after the other, no query reads a key of its future,
+and scores never leave the first-level cache. The backward pass computes the scores again.
 
-Symbols: one head of one sequence has T positions of h units; scores and weights of eight queries are kept as (T, 8).
+Symbols: one head of one sequence has T positions of h units; scores and weights of eight queries are stored as (T, 8).
 """
 
 import math
@@ -19,15 +19,15 @@ from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.operator import call, operator, through
 from dqn_memory.blocks.kernels.simd import COUNT
 
-LONGEST = 128  # positions above which the fused kernel is as fast
-WIDEST = 32  # units a head above which it is
-FEWEST = 16  # sequences x heads below which calling costs more than the work
-LOWEST = -1e30  # a score that no softmax sees
+LONGEST = 128  # max positions: above, the fused kernel is as fast
+WIDEST = 32  # max units a head: above, the fused kernel is as fast
+FEWEST = 16  # min sequences x heads: below, the call costs more than the work
+LOWEST = -1e30  # score of a masked key, whose weight becomes 0
 LOG2_E = math.log2(math.e)
 
 
 def attention_is_faster(packed: Tensor, heads: int) -> bool:
-    """Whether packed queries, keys and values (B, T, 3D) are faster here than in the fused kernel."""
+    """Tell whether packed queries, keys and values (B, T, 3D) are faster here than in the fused kernel."""
     batch, length, width = packed.shape
     units = width // (3 * heads)
     return (
@@ -41,12 +41,12 @@ def attention_is_faster(packed: Tensor, heads: int) -> bool:
 
 
 def cpu_attention(packed: Tensor, heads: int) -> Tensor:
-    """Causal attention of packed queries, keys and values (B, T, 3D) -> (B, T, D)."""
+    """Compute causal attention of packed queries, keys and values: (B, T, 3D) -> (B, T, D)."""
     return call(attend, packed, heads)[0]
 
 
 def attention_forward(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Attention (B, T, D), and log2 of each softmax's denominator, (B, H, T), for the backward pass."""
+    """Compute attention (B, T, D), and log2 of each softmax's denominator (B, H, T) for the backward pass."""
     packed, (out, norms) = packed.detach().contiguous(), _outputs(packed, heads)
     batch, time, width = out.shape
     units = width // heads
@@ -55,7 +55,7 @@ def attention_forward(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
 
 
 def attention_backward(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
-    """Gradient of the packed projection, (B, T, 3D)."""
+    """Compute the gradient of the packed projection, (B, T, 3D)."""
     packed, grad, change = packed.detach().contiguous(), grad.contiguous(), _change(grad, packed, out, norms)
     batch, heads, time = norms.shape
     units, arrays = out.shape[2] // heads, (out, norms, grad, change)
@@ -95,7 +95,7 @@ attend = operator(
 
 @v.compiled
 def _forward(first, last, query, packed, time, heads, units, out, norms):
-    """Sequences `first` .. `last` - 1; all arrays are addresses, `query` that of the scratch for what is computed."""
+    """Process sequences `first` .. `last` - 1. All arrays are addresses; scratch memory begins at `query`."""
     width, scale, nothing = heads * units, np.float32(LOG2_E / math.sqrt(units)), v.constant(0.0)
     mixed = query + 4 * units * COUNT
     scores = mixed + 4 * units * COUNT
@@ -119,7 +119,7 @@ def _forward(first, last, query, packed, time, heads, units, out, norms):
 
 @v.compiled
 def _backward(first, last, query, packed, time, heads, units, out, norms, grad, change):
-    """Go from the gradient of `out` to that of `packed`; the last queries come first, as they read all keys."""
+    """Compute the gradient of `packed` from that of `out`; the last queries come first, as they read all keys."""
     width, scale, natural = heads * units, np.float32(LOG2_E / math.sqrt(units)), np.float32(1 / math.sqrt(units))
     nothing, given = v.constant(0.0), query + 4 * units * COUNT
     mixed = given + 4 * units * COUNT
@@ -161,7 +161,7 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
 
 @v.compiled
 def _transpose(source, start, stride, here, units, scale, transposed):
-    """Eight rows of h units as h rows of eight elements; elements after the last position are zero."""
+    """Write eight rows of h units as h rows of eight elements; elements after the last position are zero."""
     for element in range(here):
         for unit in range(units):
             v.store_one(transposed, unit * COUNT + element, v.load_one(source, start + element * stride + unit) * scale)
@@ -172,7 +172,7 @@ def _transpose(source, start, stride, here, units, scale, transposed):
 
 @v.compiled
 def _rows(source, start, stride, here, units, scale, rows):
-    """Eight rows of h units, one after the other; rows after the last position are zero."""
+    """Write eight rows of h units one after the other; rows after the last position are zero."""
     factor = v.constant(scale)
     for element in range(COUNT):
         for unit in range(0, units, COUNT):
@@ -184,9 +184,9 @@ def _rows(source, start, stride, here, units, scale, rows):
 
 @v.compiled
 def _add_products(vectors, apart, factors, factor_stride, keys, first, fresh, sums, stride):
-    """sums[j] += eight vectors, `apart` from one another, times eight numbers of row j of the factors.
+    """Add to sums[j] eight vectors, `apart` from one another, times eight numbers of row j of the factors.
 
-    Where `fresh`, the sums begin at `first`.
+    With `fresh`, the sums begin at `first`.
     """
     a, b, c = v.load(vectors, 0), v.load(vectors, apart), v.load(vectors, 2 * apart)
     d, e, f = v.load(vectors, 3 * apart), v.load(vectors, 4 * apart), v.load(vectors, 5 * apart)
@@ -207,7 +207,7 @@ def _add_products(vectors, apart, factors, factor_stride, keys, first, fresh, su
 
 @v.compiled
 def _products(transposed, units, source, stride, keys, first, scores):
-    """scores[j] = first + the eight products with row j of the source."""
+    """Set scores[j] to `first` plus the eight products with row j of the source."""
     for unit in range(0, units, COUNT):
         columns = transposed + 4 * unit * COUNT
         _add_products(columns, COUNT, source + 4 * unit, stride, keys, first, unit == 0, scores, COUNT)
@@ -222,7 +222,7 @@ def _add_outer(weights, rows, keys, units, fresh, change, stride):
 
 @v.compiled
 def _softmax(scores, block, keys, ends):
-    """Scores become 2^(score - largest); `ends` holds the largest score and the sum of each element."""
+    """Replace scores by 2^(score - max); write the max score and the sum of each element to `ends`."""
     lowest = v.constant(LOWEST)
     top = lowest
     for key in range(keys):
@@ -244,7 +244,7 @@ def _softmax(scores, block, keys, ends):
 
 @v.compiled
 def _weights(scores, slopes, block, keys, norm):
-    """Scores become weights, and slopes, which hold d(weight) - its mean, become d(score)."""
+    """Replace scores by weights, and slopes, which hold d(weight) less its mean, by d(score)."""
     for key in range(keys):
         weight = v.exp2(v.load(scores, key * COUNT) - norm)
         if key > block:
@@ -255,7 +255,7 @@ def _weights(scores, slopes, block, keys, norm):
 
 @v.compiled
 def _mix(weights, source, start, stride, keys, units, mixed):
-    """mixed[u] = sum over j of weights[j] times unit u of the source's row j."""
+    """Set mixed[u] to the sum over j of weights[j] times unit u of the source's row j."""
     for unit in range(0, units, COUNT):
         a = b = c = d = e = f = g = h = v.constant(0.0)
         for key in range(keys):

@@ -1,9 +1,9 @@
 """The linear recurrence on a CPU as loops over eight numbers side by side: see `simd`, and `linear_scan` for symbols.
 
-A row goes through the whole sequence, all of its numbers a position at a time, so memory is read and written in order
-and the state before is still in the first-level cache. Of complex numbers four stand side by side, each as its real and
-imaginary part: a h is Re(a) h + Im(a) (i h). Numbers are float32; where they do not fill the last eight, zeros do.
-A constant decay is one that moves by no number from position to position; where there are no resets their address is 0.
+A row is processed position by position, so memory is read and written in order and the previous state is still in the
+first-level cache. Four complex numbers stand side by side, each as its real and imaginary part: a h is
+Re(a) h + Im(a) (i h). Numbers are float32, filled up with zeros to a multiple of eight. A constant decay has the same
+address at every position; without resets the address of `keep` is 0.
 """
 
 import torch
@@ -33,15 +33,12 @@ def cpu_gradients(
     to_decay = torch.empty_like(inputs[0]) if varies else torch.empty_like(inputs[3])
     sizes = (grad.shape[1], to_drive.shape[2], int(varies), int(pairs))
     v.run_in_threads(_backward, len(grad), 0, sizes, (*inputs, to_decay, to_drive, to_initial, v.dense(keep)))
-    found = (to_decay if varies else to_decay.sum(0), to_drive, to_initial)
-    of_decay, of_drive, of_initial = (
-        _cut(x, like, pairs) for x, like in zip(found, (decay, grad, initial), strict=True)
-    )
-    return of_decay, of_drive, of_initial
+    to_decay = to_decay if varies else to_decay.sum(0)
+    return _cut(to_decay, decay, pairs), _cut(to_drive, grad, pairs), _cut(to_initial, initial, pairs)
 
 
 def _filled(x: Tensor, pairs: bool) -> Tensor:
-    """(..., F) or (..., F, 2) as (..., n), n a multiple of eight."""
+    """Fill up (..., F) or (..., F, 2) to (..., n), n a multiple of eight."""
     return v.padded_to_eight(x.flatten(-2) if pairs else x)
 
 
@@ -65,13 +62,13 @@ def _conjugate_product(a, g, pairs):
 
 @v.compiled
 def _begins(keep, at):
-    """Whether a position begins an episode."""
+    """Tell whether a position begins an episode."""
     return keep != 0 and v.load_one(keep, at) == 0
 
 
 @v.compiled
 def _forward(first, last, scratch, sizes, addresses):
-    """Rows `first` .. `last` - 1."""
+    """Process rows `first` .. `last` - 1."""
     time, width, varies, pairs = sizes
     decay, drive, initial, states, keep = addresses
     for row in range(first, last):
@@ -90,7 +87,7 @@ def _forward(first, last, scratch, sizes, addresses):
 
 @v.compiled
 def _backward(first, last, scratch, sizes, addresses):
-    """Rows `first` .. `last` - 1, from the last position; what a state receives from later ones is in `to_initial`."""
+    """Process rows `first` .. `last` - 1 backwards; `to_initial` holds the gradient from later positions."""
     time, width, varies, pairs = sizes
     grad, states, decay, initial, to_decay, to_drive, to_initial, keep = addresses
     for row in range(first, last):

@@ -1,8 +1,8 @@
 """The loops of `recurrent` over time on a CPU, as loops over eight float32 numbers: see `simd`.
 
-A position's products are small: at 16 rows and 64 units they take less time than a call of torch. Here one kernel does
-all positions of eight rows at once, so that their states and the weights stay in a core's cache, and what follows the
-products is computed where they end. All arrays are addresses; that of `keep` is 0 where there are no resets.
+A position's products are small: at 16 rows and 64 units they take less time than a call of torch. Here one kernel
+computes all positions of eight rows, so that their states and the weights stay in a core's cache, and applies the gates
+directly after the products. All arrays are addresses; without resets that of `keep` is 0.
 """
 
 import math
@@ -14,12 +14,12 @@ from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.simd import COUNT
 
 LOG2_E = math.log2(math.e)
-DENSE = torch.contiguous_format  # of what a kernel writes: `simd.dense` hands it a copy of any other
-SMALLEST = -87.0  # a sigmoid of less is 1e-38
+DENSE = torch.contiguous_format  # of a kernel's outputs; `simd.dense` copies inputs of another format
+SMALLEST = -87.0  # min argument of a sigmoid, which is 1e-38 there
 
 
 def fits(weight: Tensor) -> bool:
-    """Whether a recurrence with this recurrent weight (G H, H) can be computed here."""
+    """Tell whether a recurrence with this recurrent weight (G H, H) can be computed here."""
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.shape[1] % COUNT == 0
 
 
@@ -38,7 +38,7 @@ def rnn_loop_backward(grad: Tensor, hidden: Tensor, weight: Tensor, keep: Tensor
 def gru_loop(
     gates: Tensor, hidden: Tensor, recurrent: Tensor, weight: Tensor, initial: Tensor, keep: Tensor | None
 ) -> None:
-    """Turn `gates`, W_in x + b (T, B, 3 H), and `recurrent`, all b_n, into what `recurrent.gru_forward` gives."""
+    """Turn `gates`, W_in x + b (T, B, 3 H), and `recurrent`, b_n, into the outputs of `recurrent.gru_forward`."""
     both, candidate = weight.tensor_split((2 * hidden.shape[2],))
     _run(_gru_forward, hidden, _packed(both), _packed(candidate), initial, keep, gates, recurrent)
 
@@ -72,7 +72,7 @@ def lstm_loop_backward(
 
 
 def _packed(weight: Tensor) -> Tensor:
-    """(n, m) -> (n / 8, m, 8): eight outputs side by side for each input."""
+    """Pack (n, m) -> (n / 8, m, 8): eight outputs side by side for each input."""
     return weight.detach().unflatten(0, (-1, COUNT)).transpose(1, 2).contiguous()
 
 
@@ -84,17 +84,16 @@ def _run(kernel: object, states: Tensor, *arrays: Tensor | None) -> None:
 # ---- kernels: rows `first` .. `last` - 1, eight at a time ------------------------------------------------------------
 @v.compiled
 def _begins(keep, at):
-    """Whether a row begins an episode."""
+    """Tell whether a row begins an episode."""
     return keep != 0 and v.load_one(keep, at) == 0
 
 
 @v.compiled
 def _multiply(row, last, numbers, source, given, weight, target, kept, keep, mask):
-    """Add W a to eight rows of `target`, of `numbers` = (inputs, outputs, row stride of target).
+    """Add W a to eight rows of `target`, with `numbers` = (inputs, outputs, row stride of target).
 
-    Nothing is added to a row that begins an episode.
-    `source` + `given` is where the inputs of row 0 stand, `target` + `kept` where its outputs do. Rows after the last
-    one are computed but not kept.
+    Nothing is added to a row that begins an episode. The inputs of row 0 begin at `source` + `given`, its outputs at
+    `target` + `kept`. Rows after the last one are computed but not written.
     """
     inputs, outputs, stride = numbers
     end = last - 1
@@ -126,27 +125,27 @@ def _multiply(row, last, numbers, source, given, weight, target, kept, keep, mas
 
 @v.compiled
 def _sigmoid(x):
-    """1 / (1 + e^-x)."""
+    """Compute 1 / (1 + e^-x)."""
     one = v.constant(1.0)
     return one / (one + v.exp2(v.maximum(x, v.constant(SMALLEST)) * v.constant(-LOG2_E)))
 
 
 @v.compiled
 def _tanh(x):
-    """2 sigmoid(2 x) - 1."""
+    """Compute tanh(x) = 2 sigmoid(2 x) - 1."""
     twice = _sigmoid(x + x)
     return twice + twice - v.constant(1.0)
 
 
 @v.compiled
 def _slope(x):
-    """1 - x^2, the slope of a tanh whose value is x."""
+    """Compute 1 - x^2, the slope of a tanh whose value is x."""
     return v.constant(1.0) - x * x
 
 
 @v.compiled
 def _kept(begins, x):
-    """Give 0 where a row begins an episode, and else x: a product with 0 would let NaN pass."""
+    """Give 0 if a row begins an episode, else x; a product with 0 would let NaN pass."""
     return v.constant(0.0) if begins else x
 
 

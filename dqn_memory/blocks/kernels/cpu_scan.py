@@ -1,10 +1,10 @@
 """The selective scan on a CPU as loops over eight channels side by side: see `simd`, and `scan` for the symbols.
 
-What torch does in nine passes over a state of B E N numbers at each position happens here in registers and the
-first-level cache: a block of eight channels of one row goes through the whole sequence, its N states beside it. The
-backward pass computes states and factors anew, into scratch memory for one block, and walks back over them. Numbers are
-float32; channels that do not fill the last block are zeros. Decays lie as (E/8, N, 8), like the states of a block.
-Where there are no resets their address is 0.
+torch makes nine passes over a state of B E N numbers at each position. Here a block of eight channels of one row goes
+through the whole sequence, with its N states in registers and the first-level cache. The backward pass computes states
+and factors again, into scratch memory for one block, and walks back over them. Numbers are float32, and channels are
+filled up with zeros to a multiple of eight. Decays are stored as (E/8, N, 8), like the states of a block. Without
+resets the address of `keep` is 0.
 """
 
 import math
@@ -19,14 +19,16 @@ from dqn_memory.blocks.kernels.scan import Gradients, scan_operator
 from dqn_memory.blocks.kernels.simd import COUNT
 
 LOG2_E = math.log2(math.e)
-ROWS = 16  # that add up their gradient of the decay one after the other, however many threads there are
-FORGOTTEN = 2.0**v.SMALLEST  # what stands for exp(-infinity); taken away again, which changes no number above 1e-31
+ROWS = 16  # rows that sum their gradients of the decay in order, for any number of threads
+FORGOTTEN = (
+    2.0**v.SMALLEST
+)  # the min of exp2, subtracted again so that exp(-infinity) is 0; numbers above 1e-31 stay the same
 
 
 def cpu_scan_forward(
     u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor, initial: Tensor, keep: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute outputs y (B, T, E) and the last state (B, E, N); raise ValueError where the numbers are not float32."""
+    """Compute outputs y (B, T, E) and the last state (B, E, N); ValueError if the numbers are not float32."""
     if u.dtype != torch.float32:
         raise ValueError(f"the simd backend of mamba computes in float32 alone, not in {u.dtype}; use torch")
     (batch, time, channels), states = u.shape, decay.shape[1]
@@ -42,7 +44,7 @@ def cpu_scan_backward(
     grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor,
     initial: Tensor, keep: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
-    """Gradients of all six inputs from those of y (B, T, E) and of the last state (B, E, N)."""
+    """Compute the gradients of all six inputs from those of y (B, T, E) and of the last state (B, E, N)."""
     (batch, time, channels), states = u.shape, decay.shape[1]
     inputs = [v.padded_to_eight(grad), v.padded_to_eight(u), v.padded_to_eight(delta), _exponent(decay)]
     inputs += [x.detach().contiguous() for x in (write, read, initial, grad_last)]
@@ -66,19 +68,19 @@ def _exponent(decay: Tensor) -> Tensor:
 
 @v.compiled
 def _power(x):
-    """2^x, and exactly 0 where it is next to nothing."""
+    """Compute 2^x, which is exactly 0 for very small x."""
     return v.exp2(x) - v.constant(FORGOTTEN)
 
 
 @v.compiled
 def _begins(keep, at):
-    """Whether a position begins an episode, where a product with 0 would let NaN pass."""
+    """Tell whether a position begins an episode; a product with 0 would let NaN pass."""
     return keep != 0 and v.load_one(keep, at) == 0
 
 
 @v.compiled
 def _gather(source, start, here, states, block):
-    """N states of `here` channels, one channel after the other, to N rows of eight elements."""
+    """Copy N states of `here` channels, one channel after the other, to N rows of eight elements."""
     for at in range(0, states * COUNT, COUNT):
         v.store(block, at, v.constant(0.0))
     for element in range(here):
@@ -96,7 +98,7 @@ def _scatter(block, here, states, target, start):
 
 @v.compiled
 def _forward(first, last, state, sizes, addresses):
-    """Rows `first` .. `last` - 1; `state` is scratch for N x 8 numbers."""
+    """Process rows `first` .. `last` - 1; `state` is scratch for N x 8 numbers."""
     time, channels, padded, states = sizes
     u, delta, decay, write, read, initial, y, final, keep = addresses
     for row in range(first, last):
@@ -121,7 +123,7 @@ def _forward(first, last, state, sizes, addresses):
 
 @v.compiled
 def _backward(first, last, held, sizes, addresses):
-    """Go back over groups of rows; `scratch` holds states, factors, two sums and a gradient."""
+    """Process groups of rows; the scratch at `held` has room for states, factors, two sums and a gradient."""
     batch, time, channels, padded, states = sizes
     plane = states * COUNT
     kept = held + 4 * (time + 1) * plane
@@ -145,7 +147,7 @@ def _backward(first, last, held, sizes, addresses):
 
 @v.compiled
 def _record(row, block, sizes, addresses, held, kept):
-    """States h_0 .. h_{T-1} after h_{-1}, and factors keep_t exp(dt_t A), of a block of channels."""
+    """Write the states h_0 .. h_{T-1} after h_{-1}, and the factors keep_t exp(dt_t A), of a block of channels."""
     _, time, _, padded, states = sizes
     u, delta, decay, write, keep = addresses[1], addresses[2], addresses[3], addresses[4], addresses[14]
     plane = states * COUNT
@@ -165,7 +167,7 @@ def _record(row, block, sizes, addresses, held, kept):
 
 @v.compiled
 def _walk_back(row, block, sizes, addresses, scratch):
-    """With g the gradient of h_t, a_t its factor: the exponent receives g a_t h_{t-1} and h_{t-1} receives g a_t."""
+    """Go back: with g the gradient of h_t, a_t its factor, the exponent gets g a_t h_{t-1} and h_{t-1} gets g a_t."""
     _, time, _, padded, states = sizes
     grad, u, delta, decay, write, read, _, _, to_u, to_delta, to_decay, _, _, _, keep = addresses
     held, kept, into, out, change = scratch
@@ -196,7 +198,7 @@ def _walk_back(row, block, sizes, addresses, scratch):
 
 @v.compiled
 def _sum(source, at):
-    """Of eight numbers."""
+    """Sum eight numbers."""
     total = np.float32(0)
     for element in range(COUNT):
         total += v.load_one(source, at + element)

@@ -2,14 +2,14 @@
 
     h_t = keep_t a_t h_{t-1} + b_t
 
-over (B, T, F) numbers, or (B, T, F, 2) where each is complex and stands as its real and imaginary part. `linear_scan`
-is what memories call: one operator, opaque to torch.compile. Its backward pass is the same recurrence from the last
+over (B, T, F) numbers, or (B, T, F, 2) if each is complex and stored as its real and imaginary part. Memories call
+`linear_scan`, one operator that is opaque to torch.compile. Its backward pass is the same recurrence from the last
 position to the first: with g_t the gradient of h_t, those of b_t and a_t are g_t and g_t conj(keep_t h_{t-1}), and
 h_{t-1} receives keep_t conj(a_t) g_t.
 
-In torch one pass over time is one product and one sum a position, and moves every number once. On a CPU that is the
-shortest way: an associative scan has fewer steps, but moves all (B, T, F) numbers log T times, and memory bounds
-both. cpu_linear_scan.py is the same pass without a call a position, triton_linear_scan.py one kernel for all of time.
+In torch one pass over time is one product and one sum a position, and moves every number once. On a CPU this is the
+fastest form: an associative scan has fewer steps, but moves all (B, T, F) numbers log T times, and memory bounds both.
+cpu_linear_scan.py makes the same pass without a call a position, triton_linear_scan.py one kernel for all positions.
 """
 
 from collections.abc import Callable
@@ -28,24 +28,24 @@ def linear_scan(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | No
     """Compute all states h_0 .. h_{T-1}, of the shape of `drive`.
 
     Args:
-        decay: a, (B, T, F) or, where it is the same everywhere, (F,).
+        decay: a, (B, T, F), or (F,) if it is the same everywhere.
         drive: b, (B, T, F).
         initial: the state before the first position, (B, F).
         keep: 0 where a position begins an episode, else 1, (B, T); None: no position does.
 
-    Complex numbers have one more dimension, of two, in the first three. Everything has the dtype of `drive`, which is
-    float32 or float64.
+    For complex numbers the first three have one more dimension, of two. All have the dtype of `drive`, float32 or
+    float64.
     """
     return call(_scan, decay, drive, initial, keep)
 
 
 def mask(reset: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Give `keep` for positions that begin an episode where `reset` (B, T) is true."""
+    """Compute `keep` from `reset` (B, T), which is true where a position begins an episode."""
     return None if reset is None else (~reset).to(dtype)
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply complex numbers (..., 2), each its real and imaginary part, by operations that every runtime has."""
+    """Multiply complex numbers (..., 2), real and imaginary part, by operations that every runtime has."""
     (real, imaginary), (x, y) = a.unbind(-1), b.unbind(-1)
     return torch.stack((real * x - imaginary * y, real * y + imaginary * x), -1)
 
@@ -78,7 +78,7 @@ def _kernel(x: Tensor) -> tuple[Callable[..., Tensor], Callable[..., tuple[Tenso
 
 
 def torch_states(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
-    """Compute `states` in torch; numbers of two parts are one complex number each."""
+    """Compute `states` in torch; pairs are viewed as complex numbers."""
     states = drive.transpose(0, 1).clone(memory_format=torch.contiguous_format)  # (T, B, F)
     pairs = drive.dim() == 4
     factors, flat, before = _numbers(pairs, decay, states, initial)
@@ -119,7 +119,7 @@ def _numbers(pairs: bool, *tensors: Tensor) -> list[Tensor]:
 
 
 def _masks(keep: Tensor | None, time: int) -> Any:
-    """One mask (B, 1) a position, true where an episode begins: a product with 0 would let NaN pass."""
+    """Make a mask (B, 1) a position, true where an episode begins; a product with 0 would let NaN pass."""
     return [None] * time if keep is None else (keep == 0)[..., None].unbind(1)
 
 
@@ -145,7 +145,7 @@ def _reference(decay: Tensor, drive: Tensor, initial: Tensor, keep: Tensor | Non
 
 
 def _again(grad: Tensor, states: Tensor, decay: Tensor, initial: Tensor, keep: Tensor | None) -> tuple[Tensor, ...]:
-    """Compute `gradients` in operators of torch that it can differentiate; `drive` is not kept, and not needed."""
+    """Compute `gradients` in operators of torch that it can differentiate; this does not need `drive`."""
     pairs, varies, changes, total = grad.dim() == 4, decay.dim() == grad.dim(), [], torch.zeros_like(initial)
     before = torch.cat((initial[:, None], states[:, :-1]), 1)
     factor, mask = _conjugate(decay, pairs), None if keep is None else _broadcast(keep == 0, grad)

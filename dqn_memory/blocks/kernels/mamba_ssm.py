@@ -1,9 +1,9 @@
 """The selective scan of the public CUDA extension. Importing this module needs mamba_ssm and its compiled kernel.
 
-The kernel starts from zero, gives no gradient to the last state and knows float32 alone. The first two are made up for
-for here, so that it is a `Scan` like any other; float64 is refused, because the extension would silently round it. It
-knows no resets either, and cutting a batch where each row begins anew would make its shapes depend on data: a sequence
-with resets is computed by torch's scan.
+The kernel starts from zero, gives no gradient to the last state, computes in float32 alone and has no resets. This
+module adds the initial state and the gradient, so that the kernel is a `Scan` like any other. It refuses float64, which
+the extension would silently round. torch's scan computes sequences with resets: cutting a batch at the resets of each
+row would make its shapes depend on data.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _add_past(
 
 
 class Once(torch.autograd.Function):
-    """What it is given. Refuses gradients that may be differentiated again: the kernel's would be missing."""
+    """Pass the input through; refuse second derivatives, in which the kernel's part would be missing."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class Once(torch.autograd.Function):
 
 
 class LastState(torch.autograd.Function):
-    """The last state as it is, with the gradient of the recurrence that led to it."""
+    """Pass the last state through, with the gradient of the recurrence that led to it."""
 
     @staticmethod
     def forward(ctx: Any, last: Tensor, *inputs: Tensor) -> Tensor:

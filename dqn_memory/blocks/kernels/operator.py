@@ -1,4 +1,4 @@
-"""How a function that torch knows nothing about, and its gradient, become operators of torch."""
+"""Custom operators: functions that torch cannot see into, registered together with their gradients."""
 
 import inspect
 import os
@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 UNCHANGED = nullcontext()
-NUMBA = find_spec("numba") is not None  # without it the forms in torch run, which compute the same
+NUMBA = find_spec("numba") is not None  # without numba the equal forms in torch run
 
 
 def environment_alone() -> None:
     """Let numba read its settings from the environment alone, and from no file in the working directory.
 
-    Such a file may be a stranger's, and its settings name folders and modules of code. Call it before a compilation.
+    Such a file may come from a stranger, and its settings name folders and modules of code. Call this before compiling.
     """
     from numba.core import config
 
@@ -43,11 +43,11 @@ def operator(
         name: in the namespace `dqn_memory`.
         forward: (*inputs) -> output, or a tuple of them. Its annotations are the operator's schema.
         backward: (*gradients of the outputs, *saved) -> gradients of the first inputs; the others have none.
-        shapes: the same two without their arithmetic: empty tensors of the results' shapes.
+        shapes: the same two for shapes alone: they return empty tensors.
         reference: `forward` in operators of torch, none of them in place, without the outputs that have no gradient.
         save: (inputs, outputs) -> the tensors that `backward` receives. The inputs come last, where `again` is None.
         differentiable: how many of the outputs, the first ones, have a gradient.
-        again: `backward` in operators of torch, for second derivatives. None: through the reference.
+        again: `backward` in operators of torch, for second derivatives; None: the gradient of the reference.
 
     Returns:
         The operator, for `call`.
@@ -66,16 +66,16 @@ def operator(
         ctx.shapes, ctx.inputs = [each.shape for each in outputs[:differentiable]], len(inputs)
 
     def pull(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        found: tuple[Tensor | None, ...] = ()
+        changes: tuple[Tensor | None, ...] = ()
         if any(grad is not None for grad in grads):
             known, saved = zip(grads, ctx.shapes, strict=False), ctx.saved_tensors  # which may be read only once
             given = [saved[0].new_zeros(shape) if grad is None else grad.contiguous() for grad, shape in known]
             twice = torch.is_grad_enabled()  # create_graph=True: these gradients may be differentiated in turn
             change = (slow if twice else differentiate)(*given, *saved)
-            found = change if isinstance(change, tuple) else (change,)
-            needed = zip(found, ctx.needs_input_grad, strict=False)  # an input that is None has no gradient
-            found = tuple(each if wanted else None for each, wanted in needed)
-        return (*found, *[None] * (ctx.inputs - len(found)))
+            changes = change if isinstance(change, tuple) else (change,)
+            needed = zip(changes, ctx.needs_input_grad, strict=False)  # an input that is None has no gradient
+            changes = tuple(each if wanted else None for each, wanted in needed)
+        return (*changes, *[None] * (ctx.inputs - len(changes)))
 
     run.register_autograd(pull, setup_context=keep)
     run.reference = reference  # type: ignore[attr-defined]
@@ -83,20 +83,20 @@ def operator(
 
 
 def call(operator: Any, *inputs: Any) -> Any:
-    """Call an operator, or its reference where a transform of torch has to see what is computed."""
+    """Call an operator, or its reference if a transform of torch must see its operations."""
     return (operator.reference if transformed() else operator)(*inputs)
 
 
 def transformed() -> bool:
-    """Whether torch.func transforms what is computed, or derivatives go forward.
+    """Tell whether a transform of torch.func or forward-mode differentiation is active.
 
-    Most transforms refuse operators of ours, and the forward derivatives of these are 0.
+    Most transforms refuse operators of ours, and the forward derivatives of these would be 0.
     """
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Compute in the dtypes as they are, on the device of x; `meta` knows no autocast."""
+    """Disable autocast on the device of x; `meta` has none."""
     if not torch._C._is_any_autocast_enabled():
         return UNCHANGED
     device = "cpu" if x.device.type == "meta" else x.device.type
@@ -113,7 +113,7 @@ def through(reference: Callable[..., Any]) -> Callable[..., Any]:
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         wanted = [each for each in inputs if each is not None and each.requires_grad]
         grads = torch.autograd.grad(outputs, wanted, given[: len(outputs)], create_graph=True, allow_unused=True)
-        found = iter(grads)
-        return tuple(next(found) if each is not None and each.requires_grad else None for each in inputs)
+        remaining = iter(grads)
+        return tuple(next(remaining) if each is not None and each.requires_grad else None for each in inputs)
 
     return again

@@ -1,9 +1,9 @@
 """RNN, GRU and LSTM over a whole sequence, forward and backward, from any state and with resets, on any device.
 
 torch's own recurrences know no resets, and on a CPU record about ten small operations a position for autograd. Here the
-loop over time is inside an opaque operator and its backward pass is written out; what does not depend on the previous
-position is one product for the whole sequence. Time comes first, so that a position's numbers lie together. In float32
-on a CPU the loops themselves are `cpu_recurrent`'s.
+loop over time is inside an opaque operator and its backward pass is written out. One product for all positions gives
+the part that does not depend on the previous position. Time comes first, so that a position's numbers lie together. In
+float32 on a CPU `cpu_recurrent` runs the loops.
 
 T positions, B rows, D inputs, H units, G gates: x (T, B, D), weight_in (G H, D), weight (G H, H), bias (G H,), states
 (B, H). `keep` (T, B, 1) is 0 where a position begins an episode and 1 elsewhere; None: nowhere.
@@ -66,9 +66,9 @@ def step(cell: nn.RNNBase, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
         return (ONE_STEP[type(cell)](x, before[0], *weights),)
 
 
-# ---- what the three share --------------------------------------------------------------------------------------------
+# ---- shared parts ----------------------------------------------------------------------------------------------------
 def _fast(weight: Tensor) -> Any:
-    """Import the loops over eight numbers where they can be used: they load numba."""
+    """Import the loops over eight numbers if they can be used: the import loads numba."""
     if NUMBA and weight.device.type == "cpu":
         from dqn_memory.blocks.kernels import cpu_recurrent
 
@@ -77,13 +77,13 @@ def _fast(weight: Tensor) -> Any:
 
 
 def previous(states: Tensor, initial: Tensor, keep: Tensor | None) -> Tensor:
-    """Give what each position reads of the one before: states (T, B, H) -> (T, B, H)."""
+    """Shift states (T, B, H) to those that each position reads, (T, B, H)."""
     shifted = torch.cat((initial[None], states[:-1]))
     return shifted if keep is None else shifted.masked_fill_(keep == 0, 0)
 
 
 def _kept(state: Tensor, keep: Tensor | None, t: int) -> Tensor:
-    """Clear rows that begin an episode, of NaN too, which a product with 0 does not."""
+    """Set rows that begin an episode to 0; a product with 0 would let NaN pass."""
     return state if keep is None else state.masked_fill(keep[t] == 0, 0)
 
 

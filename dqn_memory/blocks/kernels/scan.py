@@ -2,16 +2,16 @@
 
     h_t = exp(dt_t A) h_{t-1} + (dt_t u_t) B_t        y_t = C_t . h_t
 
-with E inner channels and N states a channel. `selective_scan` is what a mixer calls. What runs along time is a `Scan`:
-`scan_torch` here, the tested reference; cpu_scan.py, triton.py and mamba_ssm.py are faster forms, which select.py
-chooses from. A scan and its gradient are one opaque operator each, so that torch.compile does not look into them.
+with E inner channels and N states a channel. A mixer calls `selective_scan`. A `Scan` computes the recurrence:
+`scan_torch` here is the tested reference; cpu_scan.py, triton.py and mamba_ssm.py are faster, and select.py chooses. A
+scan and its gradient are one opaque operator each, so that torch.compile does not look into them.
 
-In `scan_torch` one pass over time in each direction carries nothing but the state: on a CPU this is several times as
-fast as associative scans, which move (B, T, E, N) numbers log T times, and as a loop that autograd records, whose
-backward pass fills a whole (B, T, E, N) gradient at every position. Three things make the passes fast. Channels are the
-last dimension of the state, (B, N, E), so every product runs along memory. A block of rows small enough for a core's
-cache goes through the whole sequence before the next one begins. And nothing of size (B, T, E, N) is kept for the
-backward pass: it computes the states of a block anew into the same memory.
+`scan_torch` makes one pass over time in each direction, which carries only the state. On a CPU this is several times as
+fast as associative scans, which move (B, T, E, N) numbers log T times. It is as much faster than a loop that autograd
+records, whose backward pass fills a (B, T, E, N) gradient at every position. Three things make the passes fast.
+Channels are the last dimension of the state, (B, N, E), so every product runs along memory. A block of rows small
+enough for a core's cache goes through the whole sequence before the next one begins. Nothing of size (B, T, E, N) is
+stored for the backward pass: it computes the states of a block again, into the same memory.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,15 +24,15 @@ from dqn_memory.blocks.kernels import operator as operators
 
 Scan = Callable[..., tuple[Tensor, Tensor]]
 """(u, delta, decay, write, read, initial, keep=None) -> (y, last): u, delta, y (B, T, E), decay (E, N), write, read
-(B, T, N), states (B, E, N), keep (B, T), all of one dtype; no initial state means zeros. `keep` is 0 where a position
-begins an episode and 1 elsewhere; none means 1.
+(B, T, N), states (B, E, N), keep (B, T), all of one dtype. An initial state of None means zeros. `keep` is 0 where a
+position begins an episode and 1 elsewhere; None means 1.
 
     h_t = keep_t exp(delta_t decay) h_{t-1} + (delta_t u_t) write_t        y_t = read_t . h_t        last = h_T
 """
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], Gradients]
-"""(gradient of y, gradient of last, the seven inputs) -> gradients of the first six, nothing else kept in between."""
+"""(gradient of y, gradient of last, the seven inputs) -> gradients of the first six."""
 
 
 def scan_operator(name: str, forward: Forward, backward: Backward, known_as: str) -> Scan:
@@ -47,7 +47,7 @@ def scan_operator(name: str, forward: Forward, backward: Backward, known_as: str
         start = u.new_zeros(len(u), *decay.shape) if initial is None else initial
         return operators.call(run, u, delta, decay, write, read, start, keep)
 
-    # Known by the name that modules give it, so that a network may be pickled.
+    # The name of its variable in the module, so that a network can be pickled.
     scan.__module__, scan.__qualname__ = forward.__module__, known_as
     return scan
 
@@ -81,7 +81,7 @@ BLOCK = 1 << 16  # numbers of a block's state; 256 KiB in float32, half of a usu
 
 
 def _blocks(decay: Tensor, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """Tensors (B, ...) in blocks of rows; an accelerator, whose caches work otherwise, gets all of them at once."""
+    """Split tensors (B, ...) into blocks of rows; on an accelerator, whose caches work otherwise, into one block."""
     rows = max(1, BLOCK // decay.numel()) if decay.device.type == "cpu" else len(tensors[0])
     return zip(*(tensor.split(rows) for tensor in tensors), strict=True)
 
@@ -116,7 +116,7 @@ def _forward_block(
 
 
 def _columns(keep: Tensor | None, time: int) -> Iterable[Tensor | None]:
-    """One mask (R, 1, 1) a position: no bit where an episode begins, else all."""
+    """Make a bit mask (R, 1, 1) a position: no bits where an episode begins, else all."""
     if keep is None:
         return [None] * time
     bits = torch.int64 if keep.dtype == torch.float64 else torch.int32
@@ -124,7 +124,7 @@ def _columns(keep: Tensor | None, time: int) -> Iterable[Tensor | None]:
 
 
 def _clear(state: Tensor, mask: Tensor | None) -> None:
-    """Put 0 in rows that begin an episode, in place of NaN too, as fast as a product, which would let that pass."""
+    """Set rows that begin an episode to 0, as fast as by a product, which would let NaN pass."""
     if mask is not None:
         state.view(mask.dtype).bitwise_and_(mask)
 
@@ -133,7 +133,7 @@ def torch_scan_backward(
     grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor,
     initial: Tensor, keep: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
-    """Gradients of all six inputs from those of y (B, T, E) and of the last state (B, E, N)."""
+    """Compute the gradients of all six inputs from those of y (B, T, E) and of the last state (B, E, N)."""
     across, tape = decay.mT.contiguous(), None
     parts = []
     masks = [] if keep is None else [keep]
@@ -165,7 +165,7 @@ def _backward_block(
     decay: Tensor, tape: Tensor, grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, write: Tensor,
     read: Tensor, initial: Tensor, keep: Tensor | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """With g the gradient of h_t, a_t = exp(dt_t A): the exponent receives g a_t h_{t-1} and h_{t-1} receives g a_t."""
+    """Go back: with g the gradient of h_t, a_t its factor, the exponent gets g a_t h_{t-1} and h_{t-1} gets g a_t."""
     _record(decay, tape, u, delta, write, initial, keep)
     states, factors = (part.unbind(0) for part in tape)
     total = grad_last.mT.clone(memory_format=torch.contiguous_format)  # (R, N, E), of the state, carried back
@@ -220,12 +220,12 @@ def selective_scan(
         gate: z, (B, T, E), multiplies the output by silu(z).
         delta_bias: added to the step size, (E,).
         softplus: whether the step size passes through softplus.
-        initial: state before the first position, (B, E, N); zeros where it is None.
+        initial: state before the first position, (B, E, N); None: zeros.
         keep: 0 where a position begins an episode, else 1, (B, T); None: no position does.
-        core: what computes the recurrence; a mixer's own is `Mamba.core`.
+        core: the scan that computes the recurrence; a mixer has its own in `Mamba.core`.
 
-    Everything is computed in float32, or wider where the decay is: under autocast too, because a state that is carried
-    over a sequence needs it. Outputs have the dtype of `u`.
+    Everything is computed in float32, or in the decay's dtype if that is wider. Autocast does not change this, because
+    a state that is carried over a sequence needs the precision. Outputs have the dtype of `u`.
     """
     with operators.without_autocast(u):
         dtype = torch.promote_types(decay.dtype, torch.float32)

@@ -1,8 +1,8 @@
-"""Choose what computes Mamba's scan: `torch` everywhere, `simd` on a CPU, `triton` and `mamba_ssm` on CUDA.
+"""Choose the backend of Mamba's scan: `torch` everywhere, `simd` on a CPU, `triton` and `mamba_ssm` on CUDA.
 
-`torch` is the reference; every other backend is used only after its numbers agree with the reference's on the device.
+`torch` is the reference. Another backend is used only after its numbers agree with the reference on the device.
 
-choice = choose("auto", device)     # ValueError says why the one that was asked for cannot run
+choice = choose("auto", device)     # ValueError if the requested backend cannot run
 set_scan(network, choice.scan)
 """
 
@@ -19,18 +19,18 @@ from dqn_memory.blocks.mamba import Mamba
 # Modules of this package, imported when they are chosen: they need numba, triton or a CUDA extension.
 MODULES = {"simd": "cpu_scan", "triton": "triton", "mamba_ssm": "mamba_ssm"}
 BACKENDS = ("torch", "simd", "triton", "mamba_ssm")
-DEVICES = {"simd": "cpu", "triton": "cuda", "mamba_ssm": "cuda"}  # of those that do not run everywhere
+DEVICES = {"simd": "cpu", "triton": "cuda", "mamba_ssm": "cuda"}  # of the backends that do not run everywhere
 CANDIDATES = {"cpu": ("simd",), "cuda": ("triton", "mamba_ssm")}  # for "auto", best first
-TOLERANCE = 1e-4  # of the largest number, in a trial against torch
+TOLERANCE = 1e-4  # relative to the largest number, in a trial against torch
 
 
 class Unavailable(ValueError):
-    """Why a backend cannot run here."""
+    """A backend cannot run here; the message says why."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A backend that runs, and why it is this one."""
+    """A backend that runs, and the reason for choosing it."""
 
     name: str
     scan: Scan
@@ -38,13 +38,15 @@ class Choice:
 
 
 def choose(backend: str, device: torch.device) -> Choice:
-    """Choose the backend `asked` for, or with "auto" the first that works: on CUDA triton, mamba_ssm, on a CPU simd.
+    """Load a backend, or for "auto" the first that works: triton, then mamba_ssm on CUDA; simd on a CPU; else torch.
 
-    Where none does it is torch. Triton comes before mamba_ssm because it alone computes initial states and gradients of
-    last states in its kernels. Raises Unavailable, whose sentence says why, where another than "auto" cannot run.
+    Triton comes before mamba_ssm because it alone computes initial states and gradients of last states in its kernels.
+
+    Raises:
+        Unavailable: the requested backend cannot run; the message says why.
     """
     if backend != "auto":
-        return Choice(backend, load_scan(backend, device), "asked for")
+        return Choice(backend, load_scan(backend, device), "requested")
     refused: list[str] = []
     for name in CANDIDATES.get(device.type, ()):
         try:
@@ -55,7 +57,7 @@ def choose(backend: str, device: torch.device) -> Choice:
 
 
 def load_scan(name: str, device: torch.device) -> Scan:
-    """Load a backend by name and try it on the device; Unavailable says why it cannot run."""
+    """Load a backend by name and try it on the device; Unavailable if it cannot run."""
     if name not in BACKENDS:
         raise Unavailable(f"there is no such backend; known: {', '.join(BACKENDS)}")
     if name == "torch":
@@ -66,11 +68,11 @@ def load_scan(name: str, device: torch.device) -> Scan:
         raise Unavailable(f"its kernels run on {where} alone and the device is {device}")
     try:
         scan = getattr(import_module(f"dqn_memory.blocks.kernels.{MODULES[name]}"), f"scan_{name}")
-    except Exception as error:  # a broken extension fails in ways of its own
+    except Exception as error:  # a broken extension may raise anything
         raise Unavailable(f"it cannot be imported: {_first_line(error)}") from error
     try:
         difference = trial(scan, device)
-    except Exception as error:  # so does a driver
+    except Exception as error:  # a driver too
         raise Unavailable(f"its trial on {device} failed: {_first_line(error)}") from error
     if not difference < TOLERANCE:
         raise Unavailable(f"its trial on {device} is off by {difference:.1e} of torch's numbers")
@@ -90,11 +92,11 @@ def _numbers(scan: Scan, device: torch.device) -> list[Tensor]:
     shapes = (by_channel, by_channel, (channels, states), by_state, by_state, (batch, channels, states))
     u, delta, decay, write, read, initial = (torch.randn(shape, generator=draws) for shape in shapes)
     inputs = [x.to(device).requires_grad_() for x in (u, delta.abs(), -decay.abs(), write, read, initial)]
-    found: list[Tensor] = []
+    numbers: list[Tensor] = []
     for keep in (None, torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]], device=device)):  # without and with resets
         y, last = scan(*inputs, keep)
-        found += [y, last, *torch.autograd.grad(y.square().sum() + last.square().sum(), inputs)]
-    return [x.detach().cpu() for x in found]
+        numbers += [y, last, *torch.autograd.grad(y.square().sum() + last.square().sum(), inputs)]
+    return [x.detach().cpu() for x in numbers]
 
 
 def _first_line(error: Exception) -> str:
@@ -103,7 +105,7 @@ def _first_line(error: Exception) -> str:
 
 
 def mixers(network: nn.Module) -> list[Mamba]:
-    """Every Mamba in a network."""
+    """List every Mamba in a network."""
     return [part for part in network.modules() if isinstance(part, Mamba)]
 
 

@@ -1,10 +1,10 @@
 """Vectors of eight float32 numbers for loops that numba compiles, and how those loops share torch's threads.
 
-A compiler vectorises a loop only where it can prove that its arrays do not overlap, and unrolls short loops into single
-numbers instead. A value of this type is a vector in LLVM's own sense, so a kernel states which numbers stand side by
-side; LLVM maps it to what a processor has (one register of AVX, two of SSE or NEON). Arrays are addresses of float32
-numbers, because numba counts references and checks indices of its own; so nothing is checked here. Kernels import this
-module as `v`; `+ - * /` of two vectors act on each of the eight pairs.
+A compiler vectorises a loop only if it can prove that its arrays do not overlap, and unrolls short loops into single
+numbers instead. A value of this type is an LLVM vector, so a kernel states which numbers stand side by side. LLVM maps
+it to the processor's registers (one of AVX, two of SSE or NEON). Arrays are addresses of float32 numbers, because numba
+would count references and check indices of its arrays; nothing is checked here. Kernels import this module as `v`;
+`+ - * /` of two vectors act on each of the eight pairs.
 """
 
 import operator
@@ -35,14 +35,14 @@ INTEGER = ir.IntType(32)
 FLOATS = ir.VectorType(NUMBER, COUNT)
 INTEGERS = ir.VectorType(INTEGER, COUNT)
 FEATURES = get_host_cpu_features()
-# Whether a product and a sum become one rounding. Always or never: left to the compiler, a function that another one
-# takes in may round otherwise than by itself, and a run that compiled would not repeat bit for bit when it is resumed.
+# Whether a product and a sum are rounded once (FMA), always or never: if the compiler chose, inlining would change
+# rounding, and a resumed run would not be bit-exact.
 FUSES = bool(FEATURES.get("fma") or FEATURES.get("neon"))
-SMALLEST = -126.0  # powers of two below are not normal numbers; they become this one, which is 1e-38
+SMALLEST = -126.0  # min exponent: smaller powers of two are denormal and become this one, 1e-38
 
 
 def _coefficients() -> np.ndarray:
-    """2^x for |x| <= 1/2 as a polynomial at Chebyshev's points: relative error 2e-7, an ulp or two of float32."""
+    """Fit 2^x for |x| <= 1/2 by a polynomial at Chebyshev's points: relative error 2e-7, an ulp or two of float32."""
     fit = np.polynomial.chebyshev.Chebyshev.interpolate(np.exp2, 6, domain=[-0.5, 0.5])
     return fit.convert(kind=np.polynomial.Polynomial).coef.astype(np.float32)
 
@@ -91,10 +91,10 @@ def _pointer(builder: Any, address: Any, index: Any, kind: Any = NUMBER) -> Any:
 
 
 def _instruction(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Make a function for kernels of these types from one that writes its code and gives its value, if it has any."""
+    """Make a kernel function of these types from a function that emits its code and returns its value, if any."""
 
     def make(write: Callable[..., Any]) -> Any:
-        @wraps(write)  # numba asks for the names of the arguments
+        @wraps(write)  # numba reads the names of the arguments
         def operation(typing: Any, *given: Any) -> Any:
             def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
                 value = write(builder, *values)
@@ -215,7 +215,7 @@ _arithmetic(operator.truediv, "fdiv")
 
 
 def compiled(function: Any) -> Any:
-    """Compile a kernel at its first call; it is kept on disk, where it may be, and runs without Python's lock."""
+    """Compile a kernel at its first call, cached on disk if possible; it runs without Python's lock."""
     make = partial(numba.njit, nogil=True, error_model="numpy")
     try:
         return make(cache=True)(function)
@@ -224,7 +224,7 @@ def compiled(function: Any) -> Any:
 
 
 def run_in_threads(kernel: Any, batch: int, scratch: int, *arguments: Any) -> None:
-    """Run a kernel over all sequences, a part of them on each of torch's threads with `scratch` numbers of its own.
+    """Run a kernel over all sequences, a part on each of torch's threads with `scratch` numbers of its own.
 
     Tensors among the arguments, and in tuples among them, become their addresses, and None becomes 0.
     """
@@ -249,12 +249,12 @@ def _addresses(argument: Any) -> Any:
 
 
 def dense(x: torch.Tensor | None) -> torch.Tensor | None:
-    """Give the numbers alone, in order, where there are any."""
+    """Detach a tensor and make it contiguous; None stays None."""
     return None if x is None else x.detach().contiguous()
 
 
 def padded_to_eight(x: torch.Tensor) -> torch.Tensor:
-    """Give (..., n) with zeros up to a multiple of eight."""
+    """Fill up (..., n) with zeros to a multiple of eight."""
     missing = -x.shape[-1] % COUNT
     return F.pad(x.detach(), (0, missing)) if missing else x.detach().contiguous()
 

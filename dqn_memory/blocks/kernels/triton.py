@@ -1,9 +1,9 @@
 """The selective scan as Triton kernels: one program walks a block of channels of one row through all of time.
 
-The state of a block stays in registers; numbers are read once and computed in the dtype they come in, float32 or
-float64. Sums over channels and rows leave the kernels as parts that torch adds up, so that a result never depends on
-the order in which programs finish. Importing this module needs triton, running it an accelerator or, for tests,
-Triton's interpreter (TRITON_INTERPRET=1 before the import).
+The state of a block stays in registers. Numbers are read once and computed in their own dtype, float32 or float64. The
+kernels return sums over channels and rows in parts that torch adds up, so that a result never depends on the order in
+which programs finish. The import needs triton. A run needs an accelerator or, in tests, Triton's interpreter
+(TRITON_INTERPRET=1 before the import).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def scan_kernel(  # type: ignore[no-untyped-def]
     u, delta, decay, write, read, initial, keep, y, last, tape, time, channels,
     STATES: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, RESETS: tl.constexpr, RECORD: tl.constexpr,
 ):  # fmt: skip
-    """Y and the last state; or, where RECORD, the states h_{-1} .. h_{T-1} alone, into tape (B, T + 1, E, N)."""
+    """Write y and the last state; with RECORD write only the states h_{-1} .. h_{T-1}, to tape (B, T + 1, E, N)."""
     row, e, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, PADDED)
     here, real = e < channels, n < STATES
     both = here[:, None] & real[None, :]
@@ -63,7 +63,7 @@ def scan_back_kernel(  # type: ignore[no-untyped-def]
     to_initial, time, channels, rows,
     STATES: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, RESETS: tl.constexpr,
 ):  # fmt: skip
-    """Back through time; `to_decay` (B, E, N) has a part for each row, `to_write`, `to_read` one for each block."""
+    """Compute the gradients; `to_decay` (B, E, N) has a part for each row, `to_write`, `to_read` one for each block."""
     row, e, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, PADDED)
     here, real = e < channels, n < STATES
     both = here[:, None] & real[None, :]
@@ -102,7 +102,7 @@ def scan_back_kernel(  # type: ignore[no-untyped-def]
 
 
 def _sizes(u: Tensor, decay: Tensor, keep: Tensor | None) -> tuple[tuple[int, int], dict[str, Any]]:
-    """Grid and constants."""
+    """Compute the grid and the constants."""
     states = decay.shape[1]
     padded = triton.next_power_of_2(states)
     constants = {"STATES": states, "PADDED": padded, "BLOCK": BLOCK, "RESETS": keep is not None}
@@ -110,7 +110,7 @@ def _sizes(u: Tensor, decay: Tensor, keep: Tensor | None) -> tuple[tuple[int, in
 
 
 def masks(like: Tensor, keep: Tensor | None) -> Tensor:
-    """Give the masks (B, T), or what no kernel reads."""
+    """Give the masks (B, T); without resets any tensor, which no kernel reads."""
     return like if keep is None else keep.to(like.dtype).contiguous()
 
 
@@ -129,7 +129,7 @@ def triton_scan_backward(
     grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, write: Tensor, read: Tensor,
     initial: Tensor, keep: Tensor | None = None,
 ) -> Gradients:  # fmt: skip
-    """Gradients of all six inputs; the states are computed anew, not kept since the forward pass."""
+    """Compute the gradients of all six inputs; the states are computed again, not stored by the forward pass."""
     inputs = [x.contiguous() for x in (u, delta, decay, write, read, initial)]
     (rows, parts), constants = _sizes(u, decay, keep)
     time, channels = u.shape[1:]

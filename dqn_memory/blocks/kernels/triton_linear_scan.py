@@ -1,8 +1,8 @@
 """The linear recurrence as Triton kernels: one program walks a block of numbers of one row through all of time.
 
-Symbols as in `linear_scan`. The state of a block stays in registers, for complex numbers as its two parts; every number
-is read once, in the dtype it comes in, float32 or float64. The gradient of a constant decay leaves as one part a row,
-which torch adds up. Importing this module needs triton, running it an accelerator or, for tests, Triton's interpreter.
+Symbols as in `linear_scan`. The state of a block stays in registers, for complex numbers as its two parts. Every number
+is read once, in its own dtype, float32 or float64. The kernel returns the gradient of a constant decay in one part a
+row, which torch adds up. The import needs triton. A run needs an accelerator or, in tests, Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def linear_scan_kernel(  # type: ignore[no-untyped-def]
     decay, drive, initial, keep, states, time, width,
     VARIES: tl.constexpr, PAIRS: tl.constexpr, RESETS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """All states; of complex numbers the imaginary part follows the real one."""
+    """Write all states; of complex numbers the imaginary part follows the real one."""
     row, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     here, each = n < width, 2 if PAIRS else 1
     at = row * time * width * each + n * each
@@ -56,11 +56,11 @@ def linear_scan_back_kernel(  # type: ignore[no-untyped-def]
     grad, states, decay, initial, keep, to_decay, to_drive, to_initial, time, width,
     VARIES: tl.constexpr, PAIRS: tl.constexpr, RESETS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Back through time; `to_decay` is (B, T, F) or, for a constant decay, (B, F)."""
+    """Compute the gradients; `to_decay` is (B, T, F) or, for a constant decay, (B, F)."""
     row, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     here, each = n < width, 2 if PAIRS else 1
     own = (row * width + n) * each
-    real = tl.zeros_like(tl.load(initial + own, here, other=0.0))  # what the state receives from later ones
+    real = tl.zeros_like(tl.load(initial + own, here, other=0.0))  # gradient of the state from later positions
     imaginary = tl.zeros_like(real)
     sum_real, sum_imaginary = tl.zeros_like(real), tl.zeros_like(real)
     for back in range(time):
@@ -105,7 +105,7 @@ def linear_scan_back_kernel(  # type: ignore[no-untyped-def]
 
 
 def _sizes(decay: Tensor, drive: Tensor, keep: Tensor | None) -> tuple[tuple[int, int], dict[str, Any]]:
-    """Grid and constants."""
+    """Compute the grid and the constants."""
     constants = {"VARIES": decay.dim() == drive.dim(), "PAIRS": drive.dim() == 4, "RESETS": keep is not None}
     return (len(drive), triton.cdiv(drive.shape[2], BLOCK)), constants | {"BLOCK": BLOCK}
 
