@@ -1,4 +1,4 @@
-"""One run: its folder, settings, seeds, checkpoints, metrics, and the trainer that keeps them."""
+"""One run: its folder, settings, seeds, checkpoints and metrics, and the base class of all trainers."""
 
 from dqn_memory import _check_envs
 

@@ -1,4 +1,4 @@
-"""The backend of Mamba's scan: chosen once in a run, printed, kept in environment.json and used by a resume."""
+"""Choose the backend of Mamba's scan once in a run, print it, and write it into environment.json for a resume."""
 
 from collections.abc import Iterable
 from typing import Any, Literal, TextIO
@@ -16,8 +16,8 @@ Backend = Literal["auto", "torch", "simd", "triton", "mamba_ssm"]
 FACT = "mamba_backend"  # its key in environment.json; null: the networks have no Mamba
 
 
-def resolve_backend(networks: Iterable[nn.Module], asked: str, device: torch.device) -> Choice | None:
-    """Set the backend of every Mamba in `networks`; None: they have no Mamba.
+def resolve_backend(networks: Iterable[nn.Module], name: str, device: torch.device) -> Choice | None:
+    """Set the backend of every Mamba in `networks` to `name`; None: they have no Mamba.
 
     Raises:
         UserError: the backend cannot run on the device.
@@ -26,9 +26,9 @@ def resolve_backend(networks: Iterable[nn.Module], asked: str, device: torch.dev
     if not with_mamba:
         return None
     try:
-        choice = choose(asked, device)
+        choice = choose(name, device)
     except Unavailable as error:
-        raise UserError(f"--backend {asked} of mamba cannot be used: {error}; use --backend torch or auto") from error
+        raise UserError(f"--backend {name} of mamba cannot be used: {error}; use --backend torch or auto") from error
     for network in with_mamba:
         set_scan(network, choice.scan)
     return choice
@@ -46,7 +46,7 @@ def refused(name: str, device: torch.device) -> str | None:
 def log_backend(
     choice: Choice | None, device: torch.device, began: str | None = None, to: TextIO | None = None
 ) -> None:
-    """Print the backend, and a warning if a resumed run `began` on another (`to`: None is standard output)."""
+    """Print the backend to `to` (None: standard output), and a warning if a resumed run `began` on another."""
     if choice is None:
         return
     why = "as the run began" if began == choice.name else choice.why

@@ -1,8 +1,8 @@
-"""Checkpoints that a kill, a full disk or a flipped bit cannot make wrong.
+"""Write and read checkpoints that a kill, a full disk or a flipped bit cannot corrupt unnoticed.
 
-A folder of files that are written once under fresh names, and `manifest.json`, renamed last: it alone
-says which files are valid, with their sizes and hashes. What an earlier one names is swept away, and what a save that
-was cut off had begun: a list of its files lies beside them until the manifest is there. Other files are left alone.
+Every file of a checkpoint is written once, under a fresh name. `manifest.json` is renamed last: it alone lists the
+valid files, with their sizes and hashes. A save then deletes the files of the earlier manifest. It also deletes the
+files of a save that was cut off: such a save has left a list of its files. Other files in the folder stay.
 """
 
 import io
@@ -41,13 +41,13 @@ FORMAT = "dqn-memory checkpoint 1"
 WEIGHTS, REPLAY = "weights", "replay"
 Record = dict[str, Any]
 _OWN = re.compile(rf"(?:{REPLAY}/)?\w[\w.]*")  # a file's name, relative to the folder, or a hash
-_BEGUN = re.compile(r"\.saving\.[0-9a-f]{8}\.tmp")  # the list of files that a save has begun to write
+_BEGUN = re.compile(r"\.saving\.[0-9a-f]{8}\.tmp")  # the list of a save's files, deleted at its end
 _WRITTEN = re.compile(rf"step_\d+(_\d+)?\.(pt|safetensors)|{REPLAY}/chunk_\d+_\d+(_\d+)?\.safetensors")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Saved columns `start`, start + 1, ...: each tensor (columns, ...); no tensor if none was written."""
+    """Saved columns `start`, start + 1, ... as tensors (columns, ...); no tensor if none was written."""
 
     start: int
     data: dict[str, Tensor]
@@ -55,7 +55,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One moment of a run, on the CPU; `replay` is None where it was not saved."""
+    """One moment of a run, on the CPU; `replay` is None if it was not saved."""
 
     step: int
     weights: dict[str, Tensor]
@@ -66,20 +66,20 @@ class Checkpoint:
     """File of the weights."""
 
     def part(self, name: str) -> dict[str, Tensor]:
-        """Select the weights of one network, such as "target", by their names in it; empty where it was not saved."""
-        named = {full.partition("."): value for full, value in self.weights.items()}
-        return {rest: value for (part, _, rest), value in named.items() if part == name}
+        """Select the weights of one network, such as "target", by their names in it; empty if it was not saved."""
+        split = {full.partition("."): value for full, value in self.weights.items()}
+        return {rest: value for (part, _, rest), value in split.items() if part == name}
 
     def fill(self, network: nn.Module, part: str, misfit: str | None = None) -> None:
-        """Load the weights of one part; a UserError that begins with `misfit` names the first of another form.
+        """Load the weights of one part; a UserError that begins with `misfit` names the first one of another form.
 
-        One that is not finite is a UserError too, unless it is not in a new network either, as in the buffer of a mask.
+        A weight that is not finite is a UserError too, unless it is not finite in a new network either (a mask).
         """
         weights, own = self.part(part), network.state_dict()
         for name in (*own, *weights):
-            here, there = (list(held[name].shape) if name in held else None for held in (own, weights))
+            here, there = (list(side[name].shape) if name in side else None for side in (own, weights))
             if here != there:
-                begin = misfit or f"the checkpoint's weights do not fit the {part} that its config says"
+                begin = misfit or f"the checkpoint's weights do not fit the {part} of its config"
                 raise UserError(f"{begin}: {name} {_shaped(there)} in the checkpoint and {_shaped(here)} here")
         for name, weight in weights.items():
             finite = weight.isfinite()
@@ -90,7 +90,7 @@ class Checkpoint:
 
 @contextmanager
 def foreign_state(run: Path) -> Iterator[None]:
-    """Turn what a state of another form makes fail into one sentence."""
+    """Turn exceptions that a state of another form raises into one sentence."""
     try:
         yield
     except UserError:
@@ -104,33 +104,33 @@ def foreign_state(run: Path) -> Iterator[None]:
         ) from None
 
 
-def check_form(found: Any, own: Any, path: str = "") -> None:
-    """Raise a TypeError where a saved state lacks what `own`, a state made here, has, or holds another form of it.
+def check_form(saved: Any, own: Any, path: str = "") -> None:
+    """Raise a TypeError if a saved state lacks an entry of `own`, a new state, or has another form of it.
 
-    A dimension that is 0 here, and a list of another length, may be any: they grow while a run goes on. So may the
-    length of bytes, as the state of a random generator is another on another device.
+    Lists may have another length, and a dimension that is 0 in `own` may have any size: both grow during a run. Bytes
+    may have another length, because the state of a random generator differs between devices.
     """
     if isinstance(own, dict):
         for key in own:
-            if not isinstance(found, dict) or key not in found:
+            if not isinstance(saved, dict) or key not in saved:
                 raise TypeError(f"{path}{key} is missing")
-            check_form(found[key], own[key], f"{path}{key}.")
+            check_form(saved[key], own[key], f"{path}{key}.")
     elif isinstance(own, list | tuple):
-        if not isinstance(found, list | tuple):
+        if not isinstance(saved, list | tuple):
             raise TypeError(f"{path[:-1]} is no list")
-        for index, (there, here) in enumerate(zip(found, own, strict=False)):
+        for index, (there, here) in enumerate(zip(saved, own, strict=False)):
             check_form(there, here, f"{path}{index}.")
     elif isinstance(own, Tensor):
-        fits = isinstance(found, Tensor) and found.dtype == own.dtype and found.dim() == own.dim()
+        fits = isinstance(saved, Tensor) and saved.dtype == own.dtype and saved.dim() == own.dim()
         free = own.dtype == torch.uint8 and own.dim() == 1
-        if not fits or any(not free and here not in (0, n) for here, n in zip(own.shape, found.shape, strict=True)):
+        if not fits or any(not free and here not in (0, n) for here, n in zip(own.shape, saved.shape, strict=True)):
             raise TypeError(f"{path[:-1]} has another type or shape")
-    elif own is not None and type(found) is not type(own):
-        raise TypeError(f"{path[:-1]} is {type(found).__name__} instead of {type(own).__name__}")
+    elif own is not None and type(saved) is not type(own):
+        raise TypeError(f"{path[:-1]} is {type(saved).__name__} instead of {type(own).__name__}")
 
 
 def check_actions(state: Any, number: int) -> None:
-    """Raise a ValueError where saved actions are none of 0 to `number`, which stands for none yet."""
+    """Raise a ValueError if a saved action is not from 0 to `number`; `number` itself stands for no action yet."""
     for key, value in state.items() if isinstance(state, dict) else ():
         if isinstance(value, Tensor) and "action" in key and value.dtype == torch.int64 and value.numel():
             least, largest = value.aminmax()
@@ -149,7 +149,7 @@ class CheckpointFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         check_inside(folder.parent, folder.name, f"{folder.name}/{REPLAY}")
-        # Chunks may be continued only by who wrote or read them: another replay buffer's columns differ.
+        # Only the object that wrote or read chunks may continue them: another replay buffer's columns differ.
         self._chunks: list[Record] = []
 
     @property
@@ -166,7 +166,7 @@ class CheckpointFolder:
         header: dict[str, str],
         metrics: bytes,
     ) -> None:
-        """Write a checkpoint and make it the valid one; raises UserError and changes nothing on failure."""
+        """Write a checkpoint and make it the valid one; a failure raises a UserError and changes nothing."""
         with disk_errors(self.folder):
             (self.folder / REPLAY).mkdir(parents=True, exist_ok=True)
         before = self._manifest() if self.exists else None
@@ -185,16 +185,17 @@ class CheckpointFolder:
             if replay is not None:
                 manifest["replay"] = self._save_replay(replay, kept, span, names[-1])
             write_atomic(self.folder / MANIFEST, _seal(manifest))
-        except BaseException:  # an interrupt may come after the rename too, so ask the disk what is valid
+        except BaseException:  # an interrupt may come after the rename too, so the disk says which one is valid
             self._sweep(self._manifest() if self.exists else None, before)
             raise
         self._chunks = [] if replay is None else manifest["replay"]["chunks"]
         self._sweep(manifest, before)
 
     def load(self, with_replay: bool = True) -> tuple[Checkpoint, Record]:
-        """Read the valid checkpoint, and its manifest, which says how long metrics.jsonl was then.
+        """Read the valid checkpoint and its manifest, which holds the length of metrics.jsonl at that time.
 
-        Raises UserError naming the file that is missing, cut short, altered or foreign.
+        Raises:
+            UserError: a file is missing, cut short, altered or foreign; the error names it.
         """
         manifest = self._manifest()
         while True:
@@ -204,10 +205,10 @@ class CheckpointFolder:
                 newer = self._manifest()
                 if newer == manifest:
                     raise
-                manifest = newer  # a running trainer saved meanwhile and swept the files away
+                manifest = newer  # a running trainer has saved meanwhile and deleted the files
 
     def drop_replay(self) -> None:
-        """Forget the replay, which a finished run no longer needs: a resume is then no longer exact."""
+        """Delete the replay, which a finished run no longer needs; a resume is then not exact."""
         before = self._manifest()
         manifest = {**before, "replay": "none"}
         write_atomic(self.folder / MANIFEST, _seal(manifest))
@@ -215,7 +216,7 @@ class CheckpointFolder:
         self._sweep(manifest, before)
 
     def tidy(self, manifest: Record | None) -> None:
-        """Delete what a save that was cut off has left beside the valid checkpoint."""
+        """Delete the files that a save that was cut off has left beside the valid checkpoint."""
         self._sweep(manifest, None)
 
     def _load(self, manifest: Record, with_replay: bool) -> Checkpoint:
@@ -229,7 +230,7 @@ class CheckpointFolder:
         return Checkpoint(manifest["step"], weights, trainer, replay, header, source)
 
     def _next_span(self, replay: Ring, taken: set[str]) -> tuple[list[Record], tuple[int, int] | None]:
-        """Give `next_span`, from the chunks that the valid manifest still names: a save without replay drops them."""
+        """Call `next_span` with the chunks that the valid manifest still names: a save without replay drops them."""
         chunks = self._chunks if all(chunk["file"] in taken for chunk in self._chunks) else []
         return next_span(chunks, replay.oldest, replay.written)
 
@@ -238,12 +239,12 @@ class CheckpointFolder:
             start, stop = span
             data = pack_tensors(replay.columns(start, stop), REPLAY, {"start": str(start), "stop": str(stop)})
             kept = [*kept, {**self._write(name, data), "start": start, "stop": stop}]
-        # a ring that grew since the first chunk has columns before it that no chunk ever held
+        # a ring that grew since the first chunk has earlier columns that are in no chunk
         begin = max(replay.oldest, kept[0]["start"]) if kept else replay.oldest
         return {"start": begin, "stop": replay.written, "chunks": kept}
 
     def _begin(self, names: list[str]) -> None:
-        """List the files that a save will write, so that they are swept away where it never ends."""
+        """List the files that a save will write, so that a later save deletes them if this one is cut off."""
         with disk_errors(self.folder), open_file(self.folder / f".saving.{secrets.token_hex(4)}.tmp", "xb") as file:
             file.write("\n".join(names).encode())
 
@@ -293,9 +294,9 @@ class CheckpointFolder:
         return content
 
     def _sweep(self, manifest: Record | None, before: Record | None) -> None:
-        """Delete what is of an earlier checkpoint, or of a save that was cut off, and not of the valid one.
+        """Delete the files of an earlier checkpoint, or of a save that was cut off, except those of the valid one.
 
-        A file that will not go is no reason to stop.
+        Files that cannot be deleted stay without an error.
         """
         with suppress(OSError):
             left = leftovers(self.folder)
@@ -320,7 +321,7 @@ def _named(manifest: Record | None) -> Iterator[str]:
 
 
 def _check_manifest(content: Record) -> None:
-    """Raise a TypeError or a KeyError where a manifest has another form, or names files that are not its own."""
+    """Raise a TypeError or a KeyError if a manifest has another form, or names a file outside of the folder."""
     numbers = [content["step"], content["metrics_bytes"]]
     files = [content["weights"], content["trainer"]]
     if content["replay"] != "none":
@@ -334,13 +335,13 @@ def _check_manifest(content: Record) -> None:
 
 
 def _seal(content: Record) -> bytes:
-    """Manifest with its own hash, since nothing else vouches for it."""
+    """Encode a manifest together with its hash, because no other file holds that."""
     digest = sha256(json.dumps(content).encode())
     return json.dumps({"format": FORMAT, "sha256": digest, "content": content}, indent=1).encode()
 
 
 def _fresh(stem: str, suffix: str, taken: set[str]) -> str:
-    """Name that the valid checkpoint does not use, since overwriting it could destroy it."""
+    """Choose a name that the valid checkpoint does not use; overwriting a file of it could destroy it."""
     name, copy = f"{stem}{suffix}", 1
     while name in taken:
         name, copy = f"{stem}_{copy}{suffix}", copy + 1
@@ -351,14 +352,14 @@ FORMAT_KEY, TENSORS = "format", "dqn-memory {} 1"
 
 
 def pack_tensors(tensors: dict[str, Tensor], kind: str, header: dict[str, str]) -> bytes:
-    """Write named tensors and a header of strings as safetensors; `kind` says what they are."""
-    # own storage for each, as safetensors refuses tied tensors and views
+    """Write named tensors and a header of strings as safetensors; `kind` is their kind in the header."""
+    # each has its own storage, because safetensors refuses tied tensors and views
     own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     return save(own, metadata={**header, FORMAT_KEY: TENSORS.format(kind)})
 
 
 def unpack_tensors(data: bytes, kind: str, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read what `pack_tensors` wrote; raises UserError naming `path` for anything else."""
+    """Read the result of `pack_tensors`; for other data a UserError names `path`."""
     wanted = TENSORS.format(kind)
     try:
         size = int.from_bytes(data[:8], "little")
@@ -379,10 +380,10 @@ def pack_trainer(state: dict[str, Any]) -> bytes:
 
 
 def unpack_trainer(data: bytes, path: Path) -> dict[str, Any]:
-    """Read trainer state on the CPU without running any code in it."""
+    """Read a trainer's state onto the CPU without running code in it."""
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises a different type for each way of being broken
+    except Exception as error:  # torch raises a different type for each kind of damage
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path} is no trainer state that can be read safely: {reason}") from None
     if not isinstance(state, dict):
@@ -393,9 +394,9 @@ def unpack_trainer(data: bytes, path: Path) -> dict[str, Any]:
 def next_span(
     chunks: list[dict[str, Any]], begin: int, written: int
 ) -> tuple[list[dict[str, Any]], tuple[int, int] | None]:
-    """Chunks that still reach into begin..written, and the span that none of them holds yet."""
+    """Give the chunks that overlap columns begin..written, and the span that is in none of them."""
     saved = chunks[-1]["stop"] if chunks else 0
-    if saved > written:  # another, younger ring: nothing of the old one is part of it
+    if saved > written:  # another, younger ring, which shares no column with the old one
         chunks, saved = [], 0
     kept = [chunk for chunk in chunks if chunk["stop"] > begin]
     start = max(saved, begin)
@@ -403,9 +404,9 @@ def next_span(
 
 
 def columns_from(parts: list[tuple[int, dict[str, Tensor]]], begin: int) -> Columns:
-    """Join chunks (number of the first column, tensors), without the columns older than `begin`."""
+    """Join chunks (number of the first column, tensors), without columns older than `begin`."""
     if not parts:
         return Columns(begin, {})
-    dead = begin - parts[0][0]
-    joined = {name: torch.cat([part[name] for _, part in parts])[dead:] for name in parts[0][1]}
+    expired = begin - parts[0][0]
+    joined = {name: torch.cat([part[name] for _, part in parts])[expired:] for name in parts[0][1]}
     return Columns(begin, joined)

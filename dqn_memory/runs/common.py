@@ -1,4 +1,4 @@
-"""Parts of every trainer's config: the environment, the output and the computation."""
+"""Define the parts of every trainer's config: the environment, the output and the computation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dqn_memory.runs.trackers import check_trackers
 from envs.registry import WORLDS
 from envs.terminal import say
 
-if TYPE_CHECKING:  # scripts that compute nothing, such as the runner of studies, go without torch
+if TYPE_CHECKING:  # scripts that compute nothing, such as the runner of studies, do not load torch
     import torch
 
 Engine = Literal["eager", "compile", "cudagraph"]
@@ -27,22 +27,22 @@ class EnvironmentConfig:
     env: str = "Gridverse/Memory-5x5-v0"
     """An environment of this suite, or any Gymnasium id with discrete actions."""
     num_envs: Annotated[int, Bounds(1)] = 16
-    """Parallel copies N; one step of all copies counts as N environment steps."""
+    """Parallel copies N of the environment; one step of all copies counts as N environment steps."""
     time_limit: Annotated[int, Bounds(1)] | None = None
     """Steps after which a training episode is truncated (None: the environment's own limit)."""
     path: str | None = None
-    """File that defines the environment, for environments that are read from one."""
+    """File that defines the environment, if the environment is read from a file."""
     observation_key: str | None = None
     """Entry of a dictionary observation that the agent sees (None: its only Box)."""
     observe: Literal["observation", "state"] = "observation"
     """`state` shows the hidden state instead of the observation (environments of this suite)."""
+    # The results do not depend on it. Processes pay if a step of all copies takes milliseconds: a message costs about
+    # 0.2 ms. The metric time/processor leaves their time out.
     env_workers: Annotated[int, Bounds(1)] | None = None
-    """Processes that step Gymnasium environments, each its share of the copies (None: this one does). The results are
-    the same. It pays where a step of all copies takes some milliseconds; asking processes costs about 0.2 ms. The
-    metric time/processor leaves them out."""
+    """Processes that step the copies of a Gymnasium environment (None: no further process)."""
 
     def completed(self) -> EnvironmentConfig:
-        """Choose the only Box of a dictionary observation if no key is given, and say so."""
+        """Choose the only Box of a dictionary observation if no key is given, and print the choice."""
         from envs.packages import make_env
         from envs.spaces import only_box
 
@@ -57,10 +57,10 @@ class EnvironmentConfig:
         return replace(self, observation_key=key)
 
     def kwargs(self, training: bool = True) -> dict[str, Any]:
-        """Give the keywords of the environment's constructor.
+        """Give the keyword arguments of the environment's constructor.
 
         Raises:
-            UserError: the environment cannot have what is asked for.
+            UserError: the environment does not support a setting.
         """
         ours = self.env.removeprefix("envs:") in WORLDS
         if self.env_workers is not None and (ours or self.env.startswith("ALE/")):
@@ -83,7 +83,7 @@ class EnvironmentConfig:
         return {name: value for name, value in given.items() if value is not None}
 
     def _endless(self) -> bool:
-        """Tell whether Gymnasium knows the environment, and no limit of its episodes."""
+        """Tell whether Gymnasium knows the environment without a limit of its episodes."""
         import gymnasium
 
         spec = gymnasium.registry.get(self.env.rpartition(":")[2])
@@ -92,7 +92,7 @@ class EnvironmentConfig:
 
 @dataclass(frozen=True)
 class OutputConfig:
-    """The run folder and what is written to it."""
+    """The run folder, its log and its checkpoints."""
 
     run: str | None = None
     """Run folder (None: runs/ENV/VARIANT/seed_SEED); it must not hold a run yet."""
@@ -105,10 +105,10 @@ class OutputConfig:
     checkpoint_replay: Literal["full", "none"] = "full"
     """`none` leaves the replay out of checkpoints; a resumed run is then not exact."""
     max_repeated_actions: Annotated[int, Bounds(0)] | None = 1_000_000
-    """Max actions of Gymnasium that a resume repeats; beyond, a checkpoint starts new episodes (None: no limit)."""
+    """Max Gymnasium actions that a resume repeats; above it a checkpoint starts new episodes (None: no limit)."""
 
     def check(self) -> None:
-        """Refuse trackers that are missing, and a folder without a name."""
+        """Refuse missing trackers, and a folder without a name."""
         if self.run is not None and (not self.run or "\0" in self.run):
             raise UserError(f"--run {self.run!r} names no folder; leave it out for one below runs")
         check_trackers(self.track)
@@ -126,7 +126,7 @@ class ComputeConfig:
     """How networks are executed; every engine computes the same function."""
 
     def start(self) -> torch.device:
-        """Set the number of threads and the form of products, on which float sums depend; give the device."""
+        """Set the number of threads and the precision of products, on which float sums depend; give the device."""
         import torch
 
         if self.threads is not None:
@@ -159,7 +159,7 @@ class ComputeConfig:
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UserError(f"--device {self.device}: torch sees no CUDA device here; use cpu")
         try:
-            torch.Generator(device)  # every trainer has one there
+            torch.Generator(device)  # every trainer makes one on its device
         except RuntimeError:
             raise UserError(f"--device {self.device} cannot be used here; use cpu, cuda or auto") from None
         return device
@@ -168,8 +168,8 @@ class ComputeConfig:
 def set_tf32(allowed: bool) -> None:
     """Let an accelerator round float32 factors to TF32's 10 bits of mantissa, or not; no effect on a CPU.
 
-    By default torch rounds in cuDNN's convolutions and recurrent layers but not in matrix products. Here both round, or
-    none does.
+    torch's default rounds in cuDNN's convolutions and recurrent layers, but not in matrix products. Here all of them
+    round, or none does.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""CUDA graphs of a function of tensors, captured once for each form of its inputs and then replayed.
+"""Capture a function of tensors as a CUDA graph, once for each form of its inputs, and replay it.
 
 Inputs and results may be tensors or None, or dataclasses, tuples, lists and dicts of them.
 """
@@ -21,7 +21,7 @@ class Captured(Generic[P, R]):
 
     The function may change only `modules`, the state of `optimizers` and `generators`. The warm-up before a capture
     changes them too, so they are restored: a captured run takes the same steps as an eager one. Each graph has its own
-    memory. `kept` is the max number of graphs (None: no limit); 1 suits forms that come only once.
+    memory. `kept` is the max number of graphs (None: no limit); 1 suits forms that do not recur.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Captured(Generic[P, R]):
 
     @torch.no_grad()
     def _restore(self, saved: list[tuple[Tensor, Tensor]]) -> None:
-        """Restore the values in place; state that the warm-up created becomes zero."""
+        """Restore saved values in place; state that the warm-up created becomes zero."""
         known = {id(value) for value, _ in saved}
         for value, before in saved:
             value.copy_(before)
@@ -81,9 +81,9 @@ class Captured(Generic[P, R]):
 
 
 def capture(work: Callable[[], R], generators: Sequence[torch.Generator] = ()) -> tuple[torch.cuda.CUDAGraph, R]:
-    """Capture `work` as a graph; return the graph and the result, whose tensors each replay overwrites.
+    """Capture `work` as a graph; return the graph and the result. Each replay overwrites the result's tensors.
 
-    `work` runs three times on a side stream first; the state of the random generators is restored after that.
+    First `work` runs three times on a side stream, and the state of the random generators is restored.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -127,7 +127,7 @@ def tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def form(tree: Any) -> Any:
-    """Describe a tree by shapes, types, names, and None in place of tensors that are absent."""
+    """Describe a tree by shapes, types and names; None stands for an absent tensor."""
     if tree is None or isinstance(tree, Tensor):
         return None if tree is None else (tree.shape, tree.dtype)
     if isinstance(tree, tuple | list):

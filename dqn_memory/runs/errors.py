@@ -9,5 +9,5 @@ __all__ = ["SHORT_OF_MEMORY", "UserError", "check_known", "near_names", "one_lin
 
 
 def train_anew(run: Path) -> str:
-    """Name the way out of a run that cannot be continued."""
+    """Write the advice for a run that cannot be continued."""
     return f"train it anew with --config {shlex.quote(str(run / 'config.toml'))} and another --run"

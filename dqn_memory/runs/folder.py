@@ -1,4 +1,4 @@
-"""A run folder: config, metrics and checkpoints of a training run.
+"""Create, read and continue a run folder: config, metrics and checkpoints of a training run.
 
 config.toml       complete and reloadable          metrics.jsonl   one JSON object a line
 environment.json  versions, revision, device       events.out...   the same scalars for TensorBoard, or other trackers
@@ -12,7 +12,7 @@ run = Run.open(path)            # to read it, without a lock; or an agent's name
 run = Run.take_up(path)         # to continue it
 checkpoint = run.resume()       # None: it was killed before its first checkpoint
 
-One process at a time writes to a run; it holds a lock that ends with the process.
+One process at a time writes to a run. It holds a lock that ends with the process.
 """
 
 import json
@@ -44,7 +44,7 @@ AGENTS = Path(__file__).parents[1] / "agents"  # run folders of trained agents, 
 
 
 def find_run(path: Path | str) -> Path:
-    """Give the path of a run, or of the agent in the package that has this name if there is no run of that path."""
+    """Give the path of a run; if there is no run of that path, of the agent in the package that has this name."""
     path = Path(path)
     shipped = AGENTS / path.name
     ours = str(path) == path.name and not _is_run(path) and _is_run(shipped)
@@ -65,7 +65,7 @@ class Run:
 
     def __init__(self, path: Path, lock: IO[bytes] | None = None) -> None:
         self.path = path
-        self._lock = lock  # None: it is only read
+        self._lock = lock  # None: the run is only read
         self._metrics = Metrics(path)
         self._checkpoints = CheckpointFolder(path / "checkpoints")
 
@@ -77,7 +77,7 @@ class Run:
         device: torch.device | str = "cpu",
         facts: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Start a run in a new or empty folder; raises UserError if the folder holds anything.
+        """Start a run in a new or empty folder; a UserError says that the folder is not empty.
 
         Unfinished files of a start that was killed do not count. `facts` are added to environment.json.
         """
@@ -96,12 +96,12 @@ class Run:
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """Open a run to read it, by its path or an agent's name; raises UserError if there is none."""
+        """Open a run to read it, by its path or an agent's name; a UserError says that there is none."""
         return cls(_checked(find_run(path), f"; agents in the package: {', '.join(agent_names())}"))
 
     @classmethod
     def take_up(cls, path: Path | str) -> Self:
-        """Open a run to continue it; raises UserError if there is none, or if another process trains it."""
+        """Open a run to continue it; a UserError says that there is none, or that another process trains it."""
         run = cls(_checked(Path(path)))
         run._lock = _taken(run.path)
         try:
@@ -127,7 +127,7 @@ class Run:
         write_atomic(self.path / "environment.json", json.dumps(environment, indent=1).encode())
 
     def lengthen(self, total_steps: int) -> None:
-        """Write another length of the run into config.toml, for later resumes."""
+        """Write a new length of the run into config.toml, for later resumes."""
         values = tomllib.loads(self.config_toml)
         if values.get("total_steps") != total_steps:
             write_atomic(self.path / "config.toml", tomli_w.dumps(values | {"total_steps": total_steps}).encode())
@@ -139,11 +139,11 @@ class Run:
         try:
             return checked_facts(parse_json(read_bytes(path, MAX_TEXT_BYTES))) if os.path.lexists(path) else {}
         except (OSError, ValueError) as error:
-            raise UserError(f"{path} is damaged: {error}; delete it to go on without what it says") from None
+            raise UserError(f"{path} is damaged: {error}; delete it to continue without its facts") from None
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether anything was saved yet."""
+        """Whether the run has saved a checkpoint."""
         return self._checkpoints.exists
 
     def track(self, names: Sequence[str]) -> None:
@@ -167,25 +167,25 @@ class Run:
         replay: Ring | None = None,
         header: dict[str, str] | None = None,
     ) -> None:
-        """Save a checkpoint in place of the last one, which stays valid until this one is whole.
+        """Save a checkpoint in place of the last one, which stays valid until this one is complete.
 
-        `trainer` is nested plain Python values and tensors; `header` goes into the weights file. Only
-        columns of `replay` that no earlier checkpoint holds are written. Raises UserError on a full disk.
+        `trainer` is nested plain Python values and tensors; `header` goes into the weights file. Only columns of
+        `replay` that no earlier checkpoint holds are written. A UserError says that the disk is full.
         """
         self._checkpoints.save(step, weights, trainer, replay, header or {}, self._metrics.flush())
 
     def load(self, with_replay: bool = True) -> Checkpoint:
-        """Read the latest checkpoint and change nothing; raises UserError naming a file that is bad.
+        """Read the latest checkpoint and change nothing; a UserError names a damaged file.
 
-        A run that is being trained meanwhile may be read too.
+        Another process may train the run meanwhile.
         """
         return self._checkpoints.load(with_replay)[0]
 
     def resume(self, restore: Callable[[Checkpoint], object] = lambda checkpoint: None) -> Checkpoint | None:
-        """Go back to the latest checkpoint: the metrics too, which lose every line after it if `restore` takes it.
+        """Return to the latest checkpoint: call `restore`, then cut the metrics to the length at that time.
 
-        None: there is no checkpoint, so the run starts over at step 0 with empty metrics; a UserError where it was
-        finished, since then it was kept without its checkpoint and its numbers are all there is.
+        The result is None if there is no checkpoint: the run starts over at step 0 with empty metrics. A UserError
+        says that the run is finished and without its checkpoint: starting over would delete its metrics.
         """
         if not self.has_checkpoint:
             self._check_unfinished()
@@ -201,7 +201,7 @@ class Run:
     def _check_unfinished(self) -> None:
         if any(name.startswith(FINAL) for line in self.metrics() for name in line):
             raise UserError(
-                f"{self.path} is a finished run that was kept without its checkpoint, so it cannot be continued; "
+                f"{self.path} is a finished run without its checkpoint, so it cannot be continued; "
                 f"{train_anew(self.path)}"
             )
 
@@ -221,13 +221,13 @@ class Run:
 
 
 def _checked(path: Path, absent: str = "") -> Path:
-    """Check that a path is a run; a UserError says what is there instead, and `absent` if nothing is there."""
+    """Check that a path is a run; a UserError describes what is there, or says `absent` if nothing is there."""
     if _is_run(path):
         return path
     hint = "" if path.exists() else absent
     if path.is_dir() and not _strange(path):
         hint = "; nothing was written there yet"
-    elif below := sorted(found for depth in ("*", "*/*") for found in path.glob(f"{depth}/config.toml")):
+    elif below := sorted(file for depth in ("*", "*/*") for file in path.glob(f"{depth}/config.toml")):
         hint = f"; a run below it is {below[0].parent}"
     raise UserError(f"{path} is no run folder: it has no config.toml{hint}")
 
@@ -254,14 +254,16 @@ def check_empty(path: Path) -> None:
         raise UserError(f"the run folder {path} is a link that leads nowhere: choose another --run")
     if path.exists() and not path.is_dir():
         raise UserError(f"the run folder {path} is a file: choose another --run")
-    if not path.exists() or not (found := _strange(path)):
+    if not path.exists() or not (content := _strange(path)):
         return
     holder = lock_holder(path / LOCK)
     if holder is not None:
         raise UserError(f"the run {path} is being trained, {held_by(holder)}: choose another --run")
-    own = f"the run folder {path} is not empty: choose another --run, or go on with its own by --resume {path}"
-    require("config.toml" not in found, own)
-    raise UserError(f"the run folder {path} is not empty, and holds no run ({found[0]} is in it): choose another --run")
+    hint = f"the run folder {path} is not empty: choose another --run, or continue its run by --resume {path}"
+    require("config.toml" not in content, hint)
+    raise UserError(
+        f"the run folder {path} is not empty, and holds no run ({content[0]} is in it): choose another --run"
+    )
 
 
 @dataclass(frozen=True)
@@ -276,7 +278,7 @@ class RunArgument:
     """Import this module, which the run names (not needed for a run that you started)."""
 
     def chosen_run(self) -> Path:
-        """Import the plugins, and give the one run that was named."""
+        """Import the plugins, and give the path of the run."""
         load_plugins(self.plugin)
         require(bool(self.folder) != bool(self.run), "give one run folder, as an argument or as --run RUN")
         return Path(self.folder or self.run)

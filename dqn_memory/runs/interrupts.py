@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, held back until a checkpoint is written."""
+"""Delay Ctrl-C and SIGTERM until a checkpoint is written."""
 
 import signal
 import sys
@@ -9,25 +9,25 @@ from envs.terminal import say
 
 
 class Interrupts:
-    """Hold Ctrl-C and SIGTERM back between two consistent states; a second signal stops at once.
+    """Delay Ctrl-C and SIGTERM until the run is in a consistent state; a second signal stops at once.
 
     with Interrupts() as interrupts:
-        while not interrupts.asked:
+        while not interrupts.received:
             step()
 
-    Outside a process's main thread it does nothing.
+    It does nothing outside the main thread of a process.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self) -> None:
-        self.asked = False
+        self.received = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            found = {number: signal.getsignal(number) for number in self.SIGNALS}
-            self._before = {number: old for number, old in found.items() if old is not signal.SIG_IGN}
+            handlers = {number: signal.getsignal(number) for number in self.SIGNALS}
+            self._before = {number: old for number, old in handlers.items() if old is not signal.SIG_IGN}
             for number in self._before:
                 signal.signal(number, self._note)
         return self
@@ -37,7 +37,7 @@ class Interrupts:
             signal.signal(number, old)
 
     def _note(self, number: int, frame: object) -> None:
-        if self.asked:
+        if self.received:
             raise KeyboardInterrupt
-        self.asked = True
+        self.received = True
         say("stopping after a checkpoint; once more stops at once", file=sys.stderr)

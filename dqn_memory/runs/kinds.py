@@ -1,4 +1,4 @@
-"""Kinds of runs: the trainers of the suite, and those of other distributions (entry points)."""
+"""Find the trainer of each kind of run: those of the suite, and those of other distributions (entry points)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dqn_memory.runs.trainer import Trainer
 
 TRAINERS = "dqn_memory.trainers"  # group of entry points
-SHIPPED = {  # listed here, as a checkout has no metadata of an installation
+SHIPPED = {  # a checkout has no entry points, because these are metadata of an installation
     "q_network": "dqn_memory.train:QTrainer",
     "pqn": "dqn_memory.pqn:PQNTrainer",
     "ppo": "dqn_memory.ppo:PPOTrainer",
@@ -28,7 +28,7 @@ def trainer_class(kind: str) -> type[Trainer[Any]]:
     """Find the trainer of this kind in the suite or in an installed distribution.
 
     Raises:
-        UserError: there is none, or its package cannot be imported here.
+        UserError: there is no such trainer, or its package cannot be imported.
     """
     found = _entry_point(kind)
     try:
@@ -39,7 +39,7 @@ def trainer_class(kind: str) -> type[Trainer[Any]]:
 
 
 def script_of(kind: str) -> str:
-    """Name the module that trains runs of this kind, such as dqn_memory.train, without an import."""
+    """Name the module that trains runs of this kind, such as dqn_memory.train, without importing it."""
     return _entry_point(kind).module
 
 
@@ -47,7 +47,7 @@ def script_of(kind: str) -> str:
 def installed_trainers() -> EntryPoints:
     """List all trainers as entry points; a distribution in the working directory does not count.
 
-    The list is cached, as it reads files of every installed distribution.
+    The list is cached because it reads files of every installed distribution.
     """
     with without_working_directory():
         others = [each for each in entry_points(group=TRAINERS) if each.name not in SHIPPED]
@@ -66,10 +66,10 @@ def kind_of(checkpoint: Checkpoint) -> str:
 
 
 def check_kind(run: Path, checkpoint: Checkpoint, kind: str, instead: str = "") -> None:
-    """Check that a run's checkpoint is of this kind.
+    """Check the kind of a run's checkpoint.
 
     Raises:
-        UserError: it is of another; the message says `instead`, or names the scripts of that kind.
+        UserError: the checkpoint has another kind; the error ends with `instead`, or with the scripts of that kind.
     """
     found = kind_of(checkpoint)
     if found == kind:

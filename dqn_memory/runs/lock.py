@@ -1,4 +1,4 @@
-"""Locks that end with the process that holds them: an open file, which a child process may inherit.
+"""Lock files that the death of a process releases: a lock is an open file, which a child process may inherit.
 
 Children inherit these locks except on Windows and some network file systems; there a study's trainer holds the lock of
 its own run folder only. On Linux a trainer ends with its parent (`dqn_memory.study.child`), so no lock is left behind.
@@ -20,20 +20,20 @@ from dqn_memory.runs.errors import UserError
 from envs.files import disk_errors, is_file, open_file, parse_json
 
 PATIENCE = 10.0  # seconds to wait for a lock whose holder is ending
-MOST_BYTES = 4096  # of a lock file that are read
-PROBES = 3  # failed attempts after which a lock counts as held, since a probe itself holds it for a moment
+MAX_LOCK_BYTES = 4096  # bytes of a lock file that are read
+PROBES = 3  # failed attempts after which a lock counts as held; another probe holds it for a moment
 
 
 def take_lock(path: Path, busy: str, patience: float = PATIENCE) -> IO[bytes]:
-    """Take a lock, and return its open file. The lock is free when all processes have closed that file.
+    """Take a lock, and return its open file. The lock is free once all processes have closed that file.
 
     Raises:
-        UserError: another process holds the lock; `busy` is the begin of the sentence.
+        UserError: another process holds the lock; the sentence begins with `busy`.
     """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(path) and not is_file(path):
-            raise UserError(f"{path} is not the file of a lock that it should be: delete it")
+            raise UserError(f"{path} should be a lock file, but it is something else: delete it")
         file = open_file(path, "a+b", buffering=0)
     until = time.monotonic() + patience
     with disk_errors(path):
@@ -51,13 +51,13 @@ def take_lock(path: Path, busy: str, patience: float = PATIENCE) -> IO[bytes]:
 
 @contextmanager
 def held_lock(path: Path, busy: str, patience: float = PATIENCE) -> Iterator[int]:
-    """Hold a lock, and give its file descriptor, which child processes may inherit."""
+    """Hold a lock, and give the descriptor of its file, which child processes may inherit."""
     with take_lock(path, busy, patience) as file:
         yield file.fileno()
 
 
 def lock_holder(path: Path) -> dict[str, Any] | None:
-    """Give pid, host and start of the process that holds a lock (empty: unknown); None: the lock is free."""
+    """Give pid, host and start time of the process that holds a lock (empty: unknown); None: the lock is free."""
     if not is_file(path):
         return None
     try:
@@ -67,7 +67,7 @@ def lock_holder(path: Path) -> dict[str, Any] | None:
                     return None
                 time.sleep(0.01 * (probe + 1 < PROBES))
             file.seek(1)
-            return dict(parse_json(file.read(MOST_BYTES)))
+            return dict(parse_json(file.read(MAX_LOCK_BYTES)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError):

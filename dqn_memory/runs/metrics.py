@@ -1,4 +1,4 @@
-"""Scalars over environment steps: metrics.jsonl for programs, trackers for people."""
+"""Log scalars over environment steps: into metrics.jsonl for programs, to trackers for people."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ METRICS = "metrics.jsonl"
 RAW = ("config.toml", "environment.json", METRICS)  # small files of a run, besides its checkpoints
 TIMES = ("time/elapsed", "time/processor")
 RECENT = 100  # episodes that charts/success_rate averages
-MOST = 2**63  # above all whole numbers of 64 bits
+INT64_END = 2**63  # the first whole number above 64 bits
 FINAL = "final/"  # prefix of the metrics of the final evaluation
 
 
 class Metrics:
-    """Appends lines to metrics.jsonl; the file is opened for the first line, so that reading a run writes nothing."""
+    """Appends lines to metrics.jsonl. The file is opened at the first line, so that reading a run writes nothing."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / METRICS
@@ -45,14 +45,14 @@ class Metrics:
 
     def track(self, names: Sequence[str]) -> None:
         """Pass each later line to these trackers."""
-        if "tensorboard" in names and not has_extra("tensorboard"):  # the default, where it is the only tracker
+        if "tensorboard" in names and not has_extra("tensorboard"):  # beside other trackers it is an error
             names = [name for name in names if name != "tensorboard"]
             say(f"scalars go into {METRICS} alone: {missing('tensorboard', 'tensorboard')}", file=sys.stderr)
         with disk_errors(self.path.parent):
             self._trackers += [TRACKERS[name](self.path.parent, self._resumed) for name in names if name != NONE]
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Add one line, and pass it to the trackers; the file has null for a number that is not finite."""
+        """Add one line, and pass it to the trackers; the file holds null for a number that is not finite."""
         values = {name: _number(value) for name, value in scalars.items()}
         with disk_errors(self.path):
             if self._file is None:
@@ -93,24 +93,24 @@ class Metrics:
     def close(self) -> None:
         """Close the file and the trackers."""
         file, trackers, self._file, self._trackers = self._file, self._trackers, None, []
-        with disk_errors(self.path), ExitStack() as all_of_them:
+        with disk_errors(self.path), ExitStack() as stack:
             for opened in (file, *trackers):
                 if opened is not None:
-                    all_of_them.callback(opened.close)
+                    stack.callback(opened.close)
 
 
 def metrics_line(step: int, scalars: Mapping[str, float]) -> bytes:
-    """Write one line with a JSON object."""
+    """Encode scalars as one line with a JSON object."""
     numbers = {name: _number(value) for name, value in scalars.items()}
     values = {name: number if math.isfinite(number) else None for name, number in numbers.items()}
     return json.dumps({"step": step, **values}, allow_nan=False).encode() + b"\n"
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read all whole lines of a metrics.jsonl; a line that a kill cut short is left out.
+    """Read all complete lines of a metrics.jsonl; a line that a kill cut short is left out.
 
     Raises:
-        UserError: it names the first line that is not an object of numbers (or null) with a step.
+        UserError: a line is not an object of numbers (or null) with a step; the error names the first one.
     """
     try:
         lines = read_bytes(path).split(b"\n")[:-1]
@@ -124,23 +124,23 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         parsed = parse_json(line)
-    except ValueError:  # also bytes that are no text
+    except ValueError:  # includes bytes that are no text
         parsed = None
     if not is_line(parsed):
         raise UserError(f"{path} is damaged: line {number} is not a JSON object of numbers with a step")
     return parsed
 
 
-def checked_facts(found: Any) -> dict[str, Any]:
-    """Check the facts in environment.json; a ValueError names the first of another form."""
-    if not isinstance(found, dict):
+def checked_facts(facts: Any) -> dict[str, Any]:
+    """Check the facts in environment.json; a ValueError names the first one of another form."""
+    if not isinstance(facts, dict):
         raise ValueError("it is not a JSON object")
-    for name, fact in found.items():
+    for name, fact in facts.items():
         if not (fact is None or isinstance(fact, str | bool) or is_number(fact)):
             raise ValueError(f"its fact {name!r:.99} is no text, number or truth value")
-    if not isinstance(found.get("command", ""), str):
+    if not isinstance(facts.get("command", ""), str):
         raise ValueError("its command is no text")
-    return found
+    return facts
 
 
 def is_line(value: Any) -> bool:
@@ -152,12 +152,12 @@ def is_line(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Tell whether a value is a finite number that 64 bits hold."""
-    return (type(value) is int and -MOST <= value < MOST) or (type(value) is float and math.isfinite(value))
+    return (type(value) is int and -INT64_END <= value < INT64_END) or (type(value) is float and math.isfinite(value))
 
 
 def is_count(value: Any) -> bool:
     """Tell whether a value is a whole number of at least 0."""
-    return type(value) is int and 0 <= value < MOST
+    return type(value) is int and 0 <= value < INT64_END
 
 
 def _number(value: Any) -> float | int:
@@ -175,7 +175,7 @@ class Ended:
 
 
 class RunStats:
-    """Sums and counts of a run. They are part of its checkpoints, so that a resumed run logs the same numbers."""
+    """Sums and counts of a run. A checkpoint holds them, so that a resumed run logs the same numbers."""
 
     def __init__(
         self, device: torch.device, loss: str = "losses/td_loss", norm: str = "grad/norm", rate: str = "--learning-rate"
@@ -191,7 +191,7 @@ class RunStats:
         self.broken_at = torch.full((), -1, dtype=torch.int64, device=device)  # step of the first non-finite update
 
     def count_update(self, metrics: Mapping[str, Tensor], step: int) -> None:
-        """Add the metrics of one update, or of U updates (U,), without a wait for the device."""
+        """Add the metrics of one update, or of U updates (U,), without waiting for the device."""
         finite = metrics[self.loss].isfinite().all() & metrics[self.norm].isfinite().all()
         self.broken_at = self.broken_at.where(finite | (self.broken_at >= 0), step)
         self.sums = {name: self.sums.get(name, 0) + value.sum() for name, value in metrics.items()}
@@ -222,7 +222,7 @@ class RunStats:
         return scalars
 
     def check_finite(self) -> None:
-        """Stop a run whose loss or gradient was not finite, before anything broken is saved."""
+        """Raise a UserError if a loss or a gradient was not finite; checkpoints call this first."""
         if int(self.broken_at) >= 0:
             raise UserError(
                 f"the loss or its gradient was not finite at step {int(self.broken_at)}, which no checkpoint "
@@ -238,7 +238,7 @@ class RunStats:
         }  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
+        """Continue from the result of `state_dict`."""
         device = self.broken_at.device
         self.recent = deque(map(float, state["recent"]), maxlen=RECENT)
         number, returned, length = state["finished"]
@@ -252,7 +252,7 @@ class Clock:
     """Seconds of a run, including its earlier processes (from `saved` and the log)."""
 
     def __init__(self) -> None:
-        self.saved: Mapping[str, Any] = {}  # times in the checkpoint that the run continues from
+        self.saved: Mapping[str, Any] = {}  # times in the checkpoint from which the run continues
         self.begin([])
 
     def begin(self, lines: Sequence[Mapping[str, Any]]) -> None:

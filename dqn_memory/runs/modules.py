@@ -1,8 +1,8 @@
-"""Modules that a run or a study names, and whether they may be imported.
+"""Import the modules that a run or a study names, if this is allowed.
 
 A module is imported only if the command line (`--plugin`) or a caller names it, or if this user started the run or the
-study with it. `$XDG_STATE_HOME/dqn-memory` (default ~/.local/state/dqn-memory) remembers the runs and studies that were
-started with modules, by the real path and the SHA-256 of their settings: a copy is another run.
+study with it. `$XDG_STATE_HOME/dqn-memory` (default ~/.local/state/dqn-memory) remembers runs and studies that were
+started with modules, by the real path and the SHA-256 of their settings. A copy is another run.
 """
 
 import argparse
@@ -24,18 +24,18 @@ from envs.files import parse_json, sha256, write_atomic
 from envs.packages import is_known, load_wanted
 from envs.terminal import say
 
-MOST = 4096  # max remembered runs and studies; the oldest are forgotten
-MOST_BYTES = 1 << 16  # max size of one remembered entry
+MAX_ENTRIES = 4096  # remembered runs and studies; the oldest are forgotten
+MAX_ENTRY_BYTES = 1 << 16
 
 
 def module_of(env: str | None) -> list[str]:
-    """List the module in an environment's id "module:Id-v0"; an id without one gives an empty list."""
+    """List the module in an environment's id "module:Id-v0"; the list is empty for an id without a module."""
     module, colon, _ = (env or "").rpartition(":")
     return [module] if colon else []
 
 
 def modules_of(config: Any) -> list[str]:
-    """List the modules that a trainer's config names, as plugins and in its environment's id."""
+    """List the modules in a trainer's config: its plugins, and the module of its environment's id."""
     return list(dict.fromkeys([*getattr(config, "plugin", ()), *module_of(config.environment.env)]))
 
 
@@ -54,7 +54,7 @@ def load_named(argv: Settings) -> None:
 
 
 def load_modules(config: Any, who: str, *files: Path) -> None:
-    """Import the modules of a trainer's config that are allowed: by `load_wanted`, or remembered for one of `files`.
+    """Import the modules in a trainer's config that `load_wanted` allows or that are remembered for one of `files`.
 
     Args:
         config: config of a trainer.
@@ -62,7 +62,7 @@ def load_modules(config: Any, who: str, *files: Path) -> None:
         files: config.toml of the run and study.toml of its study.
 
     Raises:
-        UserError: the config names another module; the error names --plugin.
+        UserError: the config names a module that is not allowed; the error names --plugin.
     """
     wanted = modules_of(config)
     if any(name not in sys.modules for name in wanted):
@@ -71,9 +71,9 @@ def load_modules(config: Any, who: str, *files: Path) -> None:
     load_wanted(wanted, who)
 
 
-# ---- what this user started ------------------------------------------------------------------------------------------
+# ---- runs and studies that this user started -------------------------------------------------------------------------
 def remember(file: Path, modules: Iterable[str]) -> None:
-    """Remember that this user started the run or study of this file with these modules; a failure is only printed."""
+    """Remember that this user started the run or study of this file with these modules; print a failure."""
     places = {name: _place(name) for name in modules if not is_known(name)}
     if not places:
         return
@@ -83,32 +83,32 @@ def remember(file: Path, modules: Iterable[str]) -> None:
         write_atomic(entry, json.dumps({"file": str(file.resolve()), "sha256": digest, "modules": places}).encode())
         _forget_oldest(entry.parent)
     except (OSError, RuntimeError, UserError) as error:
-        _warn(f"{error}; runs with modules of your own will ask for --plugin again")
+        _warn(f"{error}; runs with modules of your own will need --plugin again")
 
 
 def recall(file: Path) -> list[str]:
-    """List the modules that are remembered for this file, without those that are found at another place now.
+    """List the modules that are remembered for this file, without those that are at another place now.
 
-    A module that is not found at all is listed, so that its import fails with its name.
+    The list includes modules that are missing now, so that an import fails with their names.
     """
     with suppress(OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError):
         entry = _entry(file)
-        if file.is_file() and entry.is_file() and entry.stat().st_size <= MOST_BYTES:
-            held = parse_json(entry.read_bytes())
-            if (held["file"], held["sha256"]) == (str(file.resolve()), sha256(file.read_bytes())):
-                return [name for name, place in held["modules"].items() if _place(name) in (place, None)]
+        if file.is_file() and entry.is_file() and entry.stat().st_size <= MAX_ENTRY_BYTES:
+            saved = parse_json(entry.read_bytes())
+            if (saved["file"], saved["sha256"]) == (str(file.resolve()), sha256(file.read_bytes())):
+                return [name for name, place in saved["modules"].items() if _place(name) in (place, None)]
     return []
 
 
 def _entry(file: Path) -> Path:
-    """Give the path of the entry for a file of settings; a RuntimeError if this user has no home."""
+    """Give the path of the entry for a file of settings; a RuntimeError says that this user has no home."""
     given = Path(os.environ.get("XDG_STATE_HOME", ""))
     home = given if given.is_absolute() else Path.home() / ".local" / "state"
     return home / "dqn-memory" / "started" / f"{sha256(os.fsencode(file.resolve()))[:32]}.json"
 
 
 def _place(name: str) -> str | None:
-    """Find the file of a module, or the folder of a package, without running any code of it or its parents."""
+    """Find the file of a module, or the folder of a package, without running code of it or of its parents."""
     top, *inner = name.split(".")
     with suppress(ImportError, ValueError, AttributeError, TypeError, OSError):
         first = None if top in sys.modules else PathFinder.find_spec(top, [str(Path.cwd()), *sys.path])
@@ -121,10 +121,10 @@ def _place(name: str) -> str | None:
 
 
 def _forget_oldest(folder: Path) -> None:
-    held = [Path(each) for each in os.scandir(folder)]
-    if len(held) > MOST:
+    entries = [Path(each) for each in os.scandir(folder)]
+    if len(entries) > MAX_ENTRIES:
         with suppress(OSError):  # another process may have been faster
-            for oldest in sorted(held, key=lambda path: path.stat().st_mtime)[: len(held) - MOST]:
+            for oldest in sorted(entries, key=lambda path: path.stat().st_mtime)[: len(entries) - MAX_ENTRIES]:
                 oldest.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Learning rates of optimisers, and their states read back from checkpoints."""
+"""Set learning rates of optimisers, and restore their states from checkpoints."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ HUGE = 1e300  # far above any setting of an optimiser
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, final_fraction: float, progress: float) -> None:
-    """Set learning rates after the fraction `progress` of a run.
+    """Set the learning rates at the fraction `progress` of a run.
 
-    They fall linearly from each parameter group's `first_lr` to `final_fraction` of it.
+    They fall linearly from each parameter group's `first_lr` to `final_fraction` times that rate.
     """
     for group in optimizer.param_groups:
         value = group["first_lr"] * (1 + (final_fraction - 1) * min(progress, 1.0))
@@ -24,9 +24,9 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, final_fraction: float, p
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load a `state_dict` that was read onto a CPU and perhaps written on another device.
+    """Load a `state_dict` that was read onto the CPU, perhaps after a save on another device.
 
-    Whether a CUDA graph can capture its steps, and whether its learning rates are tensors, stay as they are.
+    `capturable`, and the type of the learning rates (float or tensor), stay as they are.
     """
     groups = []
     for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
@@ -34,7 +34,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -
             if name in own and not isinstance(saved.get(name), float | Tensor):
                 raise TypeError(f"the optimizer's {name} is no number")
         others = {name: value for name, value in own.items() if name not in ("lr", "first_lr", "params", "capturable")}
-        saved = others | saved  # another version of torch may have had fewer
+        saved = others | saved  # another version of torch may have fewer settings
         for name, value in others.items():
             number = isinstance(value, int | float)
             if number and not (isinstance(saved[name], int | float) and abs(saved[name]) < HUGE):
@@ -43,10 +43,10 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -
         lr = torch.tensor(float(saved["lr"])) if isinstance(own["lr"], Tensor) else float(saved["lr"])
         groups.append(saved | {"lr": lr} | {name: own[name] for name in ("capturable",) if name in own})
     optimizer.load_state_dict(state | {"param_groups": groups})
-    names = {name for held in optimizer.state.values() for name in held}
-    for parameter, held in optimizer.state.items():
+    names = {name for values in optimizer.state.values() for name in values}
+    for parameter, values in optimizer.state.items():
         for name in names:
-            value = held.get(name)
+            value = values.get(name)
             if not isinstance(value, Tensor) or value.shape != (() if name == "step" else parameter.shape):
                 raise TypeError(f"the optimizer's {name} does not fit its parameter")
     for group in optimizer.param_groups:

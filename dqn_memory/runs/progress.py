@@ -1,4 +1,4 @@
-"""Progress of a long run: a bar on a terminal, otherwise a plain line every few seconds."""
+"""Show the progress of a long run: a bar on a terminal, otherwise a plain line every few seconds."""
 
 import time
 from collections import deque
@@ -18,16 +18,16 @@ FIRST = {"success": 0, "return": 0, "evaluated": 1, "loss": 2}  # order of the s
 class Pace:
     """Steps per second over the last half of a phase, or over its last minute if that is longer.
 
-    `first` is the speed of the phase's first iteration. It is shown until the second one, and does not count later, as
-    the first iteration compiles.
+    `first` is the speed of the phase's first iteration. It is shown until the second one ends. It does not count
+    later, because the first iteration compiles.
     """
 
     def __init__(self, now: float, step: int, first: float = 0.0) -> None:
         self.began, self.first = now, first
-        self.marks = deque([(now, step)])  # times and steps; the first one is where the pace is counted from
+        self.marks = deque([(now, step)])  # times and steps; the pace is counted from the first one
 
     def mark(self, now: float, step: int) -> None:
-        """Note a step reached."""
+        """Record the time of a step."""
         age = now - self.began
         if now - self.marks[-1][0] >= max(1.0, age / 100):
             self.marks.append((now, step))
@@ -64,7 +64,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.total, self.title, self.interval = total, one_line(title), interval
-        self._console = console or Console(stderr=True, force_jupyter=False)  # there, every line would be an output
+        self._console = console or Console(stderr=True, force_jupyter=False)  # Jupyter would make an output per line
         self._clock = clock
         self._phase, self._end, self._over = "", total, False
         self._scalars: dict[str, float] = {}
@@ -80,15 +80,15 @@ class Progress:
         `end` is the last step of the phase (None: the last one of the run).
         """
         now = self._clock()
-        if self._phase != phase and (self._phase or phase == "training"):  # each phase has a speed of its own
+        if self._phase != phase and (self._phase or phase == "training"):  # each phase has its own speed
             self._pace = Pace(now, step, (step - self._step) / max(now - self._now, 1e-9))
         else:
             self._pace.mark(now, step)
         self._now, self._step, self._phase, self._end = now, step, phase, self.total if end is None else end
         self._scalars.update(scalars)
         if self._bar is not None and self._task is not None:
-            named = f"{self.title} {phase}".strip()
-            self._bar.update(self._task, completed=step, total=self._end, description=named, facts=self._facts())
+            title = f"{self.title} {phase}".strip()
+            self._bar.update(self._task, completed=step, total=self._end, description=title, facts=self._facts())
         elif now - self._last >= self.interval:
             self._print()
 

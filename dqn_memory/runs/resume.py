@@ -1,4 +1,4 @@
-"""Read a run, or continue it with the few settings that may change."""
+"""Read a run, or continue it; a few settings may change."""
 
 import tomllib
 from collections.abc import Mapping
@@ -46,7 +46,7 @@ def read_run(run: Path, config_class: type[C], instead: str = "") -> tuple[Check
     """Read a run's latest checkpoint, without its replay, and the config in it; nothing is written.
 
     Raises:
-        UserError: there is no run or no checkpoint, or it is damaged or of another kind (what to do `instead`).
+        UserError: there is no run or no checkpoint, or it is damaged, or it has another kind (the advice is `instead`).
     """
     opened = Run.open(run)
     checkpoint = opened.load(with_replay=False)
@@ -59,19 +59,19 @@ def read_run(run: Path, config_class: type[C], instead: str = "") -> tuple[Check
 
 
 def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
-    """Open the run that --resume names; give it, and its config with the other flags laid over it."""
+    """Open the run of --resume; give its config with the other flags laid over it, and the run."""
     _check_changes(argv, config_class)
     flags = parse(ResumeConfig, argv)
     run = Run.take_up(Path(flags.resume))
     try:
         checkpoint = run.load(with_replay=False) if run.has_checkpoint else None
-        if checkpoint is not None:  # before its config is read, which another kind of run has of its own form
+        if checkpoint is not None:  # first, because each kind of run has its own form of config
             check_kind(run.path, checkpoint, config_class.trainer)
         config = from_toml(config_class, run.config_toml, str(run.path / "config.toml"))
         if checkpoint is not None:
             check_unchanged(run.path, config, checkpoint)
             if not checkpoint.trainer:
-                raise UserError(f"{run.path} holds only what acting needs: {train_anew(run.path)}")
+                raise UserError(f"{run.path} holds only the files for acting: {train_anew(run.path)}")
             if flags.total_steps not in (None, config.total_steps) and flags.total_steps < checkpoint.step:
                 few = f"--total-steps {flags.total_steps} is below the {checkpoint.step} steps"
                 raise UserError(f"{few} that {run.path} has taken")
@@ -85,21 +85,21 @@ def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
 
 
 def _check_changes(argv: Settings, config_class: type[Any]) -> None:
-    """Raise a UserError for a flag that is the trainer's, but not one of a resume."""
+    """Raise a UserError for a flag of the trainer that a resume does not have."""
     words = argv if isinstance(argv, Mapping) else [word[2:].split("=")[0] for word in argv if word[:2] == "--"]
-    named = [word.replace("-", "_").removeprefix("no_") for word in words]
-    may, known = flag_names(ResumeConfig("")).values(), {"config", *flag_names(defaults(config_class)).values()}
-    for name in named:
-        if name in known and name not in may:
-            listed = ", ".join(f"--{flag.replace('_', '-')}" for flag in may if flag != "resume")
+    given = [word.replace("-", "_").removeprefix("no_") for word in words]
+    allowed, known = flag_names(ResumeConfig("")).values(), {"config", *flag_names(defaults(config_class)).values()}
+    for name in given:
+        if name in known and name not in allowed:
+            listed = ", ".join(f"--{flag.replace('_', '-')}" for flag in allowed if flag != "resume")
             raise UserError(f"--{name.replace('_', '-')} cannot change in a run that goes on; --resume takes {listed}")
 
 
 def check_unchanged(run: Path, config: Any, checkpoint: Checkpoint) -> None:
-    """Check that config.toml still holds the settings that the checkpoint was made with.
+    """Check that config.toml still holds the settings of the checkpoint.
 
     Raises:
-        UserError: it names the first setting that differs.
+        UserError: a setting differs; the error names the first one.
     """
     with foreign_state(run):
         saved = from_toml(type(config), checkpoint.header["config"], f"the config in the checkpoint of {run}")
@@ -114,7 +114,7 @@ def check_unchanged(run: Path, config: Any, checkpoint: Checkpoint) -> None:
 
 
 def changed(config: C, flags: ResumeConfig) -> C:
-    """Lay the flags of a resume over the config of any trainer."""
+    """Lay the flags of a resume over a trainer's config."""
     if flags.backend is not None and not hasattr(config.compute, "backend"):
         raise UserError(f"--backend {flags.backend}: this kind of run has no mamba; leave the flag out")
     engines = get_args(get_type_hints(type(config.compute))["engine"])
@@ -132,9 +132,10 @@ def _given(flags: ResumeConfig, *names: str) -> dict[str, Any]:
 
 
 def with_backend(config: C, run: Run) -> C:
-    """Give the config the backend of mamba that the run began on.
+    """Set the config's backend of mamba to the one of the run's start.
 
-    Raises UserError where that one cannot run on the config's device.
+    Raises:
+        UserError: that backend cannot run on the config's device.
     """
     began = run.environment.get(FACT)
     if began is None:
@@ -143,13 +144,13 @@ def with_backend(config: C, run: Run) -> C:
     if refusal is not None:
         raise UserError(
             f"{run.path} was trained on the {began} backend of mamba, which cannot be used here: {refusal}; "
-            "--backend torch goes on without it, not exactly"
+            "--backend torch continues without it, not exactly"
         )
     return replace(config, compute=replace(config.compute, backend=began))
 
 
 def check_unfinished(run: Run, config: Any, steps: int, solved: bool) -> None:
-    """Raise a UserError if the run is complete: neither steps nor the final evaluation are left."""
+    """Raise a UserError if the run is complete: all steps and the final evaluation are done."""
     last = (run.metrics() or [{}])[-1]
     if last.get("step") != steps or not any(name.startswith("final/") for name in last):
         return  # it was killed between its last step and its final checkpoint
@@ -162,7 +163,7 @@ def check_unfinished(run: Run, config: Any, steps: int, solved: bool) -> None:
 
 
 def resumes(argv: Settings) -> bool:
-    """Whether a command line, or settings by name, continues a run."""
+    """Tell whether a command line, or settings by name, continue a run."""
     if isinstance(argv, Mapping):
         return "resume" in argv
     return any(word == "--resume" or word.startswith("--resume=") for word in argv)

@@ -1,4 +1,4 @@
-"""The ring buffer of every replay: one column for each step of N parallel environments."""
+"""Store a replay in a ring buffer: one column for each step of N parallel environments."""
 
 import math
 import sys
@@ -27,7 +27,7 @@ class Ring:
         return min(self.written, self.num_columns) * self.num_envs
 
     def allocate(self, **forms: tuple[torch.dtype, tuple[int, ...]]) -> None:
-        """Allocate cells, each of a dtype and a shape, with zeros, as padding may be read.
+        """Allocate cells, each of a dtype and a shape; they are zero because padding may be read.
 
         Raises:
             UserError: the memory does not suffice.
@@ -41,7 +41,7 @@ class Ring:
         except (RuntimeError, MemoryError) as error:
             if not (isinstance(error, MemoryError) or SHORT_OF_MEMORY.search(str(error))):
                 raise
-            raise UserError(too_large(size, cells, "than can be had")) from None
+            raise UserError(too_large(size, cells, "than is free")) from None
 
     def add(self, **cells: Tensor) -> None:
         """Add one column, with values (N, ...) for each name."""
@@ -53,13 +53,13 @@ class Ring:
         self.written += 1
 
     def cut(self) -> None:
-        """Truncate the episodes at the newest column, as a time limit would."""
+        """Truncate all episodes at the newest column, as a time limit would."""
         if "done" in self.cells:
             self.cells["done"][(self.written - 1) % self.num_columns] = True
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest column in the ring."""
+        """The number of the oldest column in the ring."""
         return max(0, self.written - self.num_columns)
 
     def columns(self, start: int, stop: int) -> dict[str, Tensor]:
@@ -68,7 +68,7 @@ class Ring:
         return {name: cells[index] for name, cells in self.cells.items()}
 
     def restore(self, start: int, cells: dict[str, Tensor]) -> None:
-        """Restore the newest columns of a run; the first has the number `start`."""
+        """Restore the newest columns of a run; the first one has the number `start`."""
         count = len(next(iter(cells.values()))) if cells else 0
         index = torch.arange(start, start + count, device=self.device) % self.num_columns
         for name, value in cells.items():
@@ -76,7 +76,7 @@ class Ring:
         self.written = start + count
 
     def _cell(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
-        """Give column and environment of cells with the numbers column x N + environment."""
+        """Split cell numbers, column x N + environment, into column and environment."""
         drawn = drawn.to(self.device, non_blocking=True)
         return drawn // self.num_envs, drawn % self.num_envs
 
@@ -87,20 +87,20 @@ class Ring:
 def check_room(size: int, cells: int, device: torch.device) -> None:
     """Raise a UserError if a replay of `size` bytes cannot fit; print a warning if it does not fit at the moment.
 
-    Memory of a CPU is taken as the replay fills, so that a short run needs less.
+    On a CPU the memory is taken only as the replay fills, so that a short run needs less.
     """
-    found = device_memory(device)
-    if found is None:
+    memory = device_memory(device)
+    if memory is None:
         return
-    free, whole = found
-    if size > (whole if device.type == "cpu" else free):
-        raise UserError(too_large(size, cells, f"than the {gigabytes(whole)} of this machine's {device.type}"))
+    free, total = memory
+    if size > (total if device.type == "cpu" else free):
+        raise UserError(too_large(size, cells, f"than the {gigabytes(total)} of this machine's {device.type}"))
     if size > free:
         say(too_large(size, cells, f"once it is full than the {gigabytes(free)} that are free"), file=sys.stderr)
 
 
 def too_large(size: int, cells: int, than: str) -> str:
-    """Write that a replay needs more memory than there is."""
+    """Write the error of a replay that needs too much memory."""
     return f"the replay's {cells:,} environment steps take {gigabytes(size)}, more {than}; lower --capacity"
 
 

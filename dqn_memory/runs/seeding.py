@@ -1,4 +1,4 @@
-"""Independent random streams from one seed, so that no part of a run shifts another's draws."""
+"""Derive independent random streams from one seed: no part of a run shifts another's draws."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,8 +16,8 @@ _global = threading.RLock()  # guards torch's default generators, which all thre
 class Streams:
     """One 63-bit seed for each use of randomness in a run.
 
-    CPU generators use only the low 32 bits of a seed. The seeds here are hashes of the run's seed, so that runs whose
-    seeds differ in high bits draw different numbers too.
+    The seeds are hashes of the run's seed. CPU generators use only the low 32 bits of a seed, so unhashed seeds that
+    differ only in their high bits would draw the same numbers.
     """
 
     worlds: int
@@ -44,14 +44,14 @@ def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Initialise modules that are built inside from `seed`, and restore the default generator after that."""
+    """Seed the initialisation of modules that are built inside; the default generator is restored at the end."""
     with _global, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 def seed_dropout(seed: int) -> None:
-    """Seed dropout, which alone draws from the default generators."""
+    """Seed dropout, the only user of the default generators."""
     with _global:
         torch.manual_seed(seed)
 

@@ -1,4 +1,4 @@
-"""Settings of a command: dataclass defaults < `--config NAME|PATH` < explicit flags, and the bounds of numbers.
+"""Read the settings of a command: dataclass defaults < `--config NAME|PATH` < explicit flags. Check their bounds.
 
     @dataclass(frozen=True)
     class TrainConfig:
@@ -8,10 +8,10 @@
     config = parse(TrainConfig)  # python -m ... --config memory-7x7 --total-steps 5000
     check_numbers(config)        # --steps 0 must be at least 1
 
-The flag of a field is its own name; if several fields have that name, the name of the part that holds it stands in
-front. A nested field called `kind` is named after its part: `prior.kind` is `--prior`. Fields of nested classes need
-defaults; a field of the top class without a default is a required flag. Presets are for the configs of trainers: these
-name their kind as the class variable `trainer`, and as `first_flags` the flags with which --help begins.
+The flag of a field is its own name. If several fields have that name, the name of the field's part stands in front. A
+nested field called `kind` is named after its part: `prior.kind` is `--prior`. Fields of nested classes need defaults; a
+field of the top class without a default is a required flag. Presets are for the configs of trainers. Such a config has
+the class variables `trainer`, its kind, and `first_flags`, the flags with which --help begins.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from envs.files import read_text
 C = TypeVar("C")
 Settings = Sequence[str] | Mapping[str, Any]  # a command line, or its flags by name, with underscores
 Repeatable = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
-CONFIG_HELP = "A TOML file, or a shipped preset: {}. Of several the later one wins."
+CONFIG_HELP = "A TOML file, or a shipped preset: {}. A later one overrides an earlier one."
 RULES = tyro.constructors.ConstructorRegistry()  # how flags are read
-FLAG = re.compile(r"--([a-z][a-z0-9-]*)|^(\w+)")  # a message of an environment begins with its keyword's bare name
+FLAG = re.compile(r"--([a-z][a-z0-9-]*)|^(\w+)")  # an environment's error begins with the bare name of its keyword
 MATCHED = ("width", "head_width")  # flags that --match sets
-STUDIES = "studies"  # folder of the definitions of studies (dqn_memory.study), which are no presets
-PRESETS = Path(__file__).resolve().parents[2] / "configs"  # beside the package, installed or not
+STUDIES = "studies"  # folder with the definitions of studies (dqn_memory.study), which are no presets
+PRESETS = Path(__file__).resolve().parents[2] / "configs"  # beside the package, also in an installation
 
 
 def parse(
@@ -77,7 +77,7 @@ def parse(
 
 
 def check_sizes(config: Any, given: Collection[str]) -> None:
-    """Refuse a width that was given beside --match, which sets the width."""
+    """Refuse a width beside --match, which sets the width."""
     match = getattr(config, "match", None)
     for flag in MATCHED if match is not None else ():
         if flag in given:
@@ -85,14 +85,14 @@ def check_sizes(config: Any, given: Collection[str]) -> None:
 
 
 def preset_names(presets: Path = PRESETS, trainer: str | None = None) -> list[str]:
-    """List the shipped presets, such as "memory-7x7" or "glam/paper"; those of a trainer alone, if it has any."""
+    """List the shipped presets, such as "memory-7x7" or "glam/paper"; only those of `trainer`, if it has any."""
     files = set(presets.rglob("*.toml")) - set(study_files(presets).values())
     names = sorted(path.relative_to(presets).with_suffix("").as_posix() for path in files)
     return [name for name in names if preset_trainer(name) == trainer] or names
 
 
 def preset_trainer(name: str) -> str:
-    """Give the kind of run that a preset is for: the name of its folder, or else q_network."""
+    """Give the kind of run of a preset: the name of its folder, or else q_network."""
     return name.rpartition("/")[0] or "q_network"
 
 
@@ -105,7 +105,7 @@ def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base:
     """Lay a preset or a TOML file over `base` (the defaults).
 
     Raises:
-        UserError: the file is missing, of another trainer, or no config.
+        UserError: the file is missing, is for another trainer, or is no config.
     """
     trainer = _trainer(config_class)
     fitting = preset_names(presets, trainer)
@@ -144,7 +144,7 @@ def _with_settings(config: C, given: Mapping[str, Any], presets: Path) -> C:
 
 
 def _plain(value: Any) -> Any:
-    """Give a value as TOML has it: a path is a text, a number of numpy or torch one of Python, and 1e6 is whole."""
+    """Convert a value to TOML's types: a path to a text, a number of numpy or torch to Python's, 1e6 to an integer."""
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
     if isinstance(value, Path):
@@ -176,7 +176,7 @@ class Field:
     """A field of a config, or of a part of it."""
 
     path: str
-    """Where it stands, such as "network.prior.mu"."""
+    """Its place in the config, such as "network.prior.mu"."""
     flag: str
     """Its flag with underscores, such as "mu"."""
     part: Any
@@ -204,10 +204,10 @@ def fields_of(config: Any) -> list[Field]:
     """List the fields of a config and of its parts.
 
     Raises:
-        TypeError: two fields would share a flag, which is a mistake of the config's author.
+        TypeError: two fields would share a flag; the author of the config must rename one.
     """
     parts = dict(_leaves(config, ()))
-    # a nested `kind` is named by its part, so its last word is left out
+    # a nested `kind` is named after its part, so its last word is left out
     words = {path: path[:-1] if len(path) > 1 and path[-1] == "kind" else path for path in parts}
     tails = Counter(each[-n:] for each in words.values() for n in range(1, len(each) + 1))
     flags = {path: "_".join(_shortest(each, tails)) for path, each in words.items()}
@@ -239,9 +239,9 @@ def _shortest(words: tuple[str, ...], tails: Counter[tuple[str, ...]]) -> tuple[
 def parse_flags(
     default: C, argv: list[str], description: str, prog: str | None = None, presets: Sequence[str] | None = None
 ) -> C:
-    """Give `default` with the flags in `argv` laid over it; tyro prints --help and its own errors.
+    """Lay the flags in `argv` over `default`; tyro prints --help and its own errors.
 
-    `presets` are those that --config names; None: there is no such flag.
+    `presets` are the names in the help of --config; None: there is no such flag.
     """
     fields = fields_of(default)
     entries = {each.flag: _entry(each.flag, each.annotation, each.value, each.help)
@@ -268,7 +268,7 @@ def _entry(flag: str, annotation: Any, default: Any, text: str | None, **shown: 
 
 @RULES.primitive_rule
 def _whole(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
-    """Let a whole number be written as 1e6 and 2.5e3, too."""
+    """Let flags write an integer as 1e6 or 2.5e3, too."""
     if info.type is not int:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
@@ -278,7 +278,7 @@ def _whole(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.Primi
 
 
 def whole_number(word: str) -> int:
-    """Read a whole number; a ValueError says that it is none."""
+    """Read an integer; a ValueError says that the word is none."""
     try:
         return int(word)
     except ValueError:
@@ -289,12 +289,12 @@ def whole_number(word: str) -> int:
 
 
 def _groups(config: Any, fields: Sequence[Field], with_presets: bool) -> dict[str, tuple[str, list[str]]]:
-    """Divide flags by the headings of --help: the first ones, then one heading for each part."""
+    """Group flags under the headings of --help: the first flags, then one heading for each part."""
     known = {each.flag for each in fields} | ({"config"} if with_presets else set())
     first = [flag for flag in getattr(config, "first_flags", ()) if flag in known]
     if with_presets and "config" not in first:
         first.insert(0, "config")
-    groups: dict[str, tuple[str, list[str]]] = {"main": ("What most calls choose.", first)}
+    groups: dict[str, tuple[str, list[str]]] = {"main": ("The flags of most commands.", first)}
     others = []
     for each in fields:
         heading = each.path.rpartition(".")[0].replace(".", " ")
@@ -310,13 +310,13 @@ def _groups(config: Any, fields: Sequence[Field], with_presets: bool) -> dict[st
 
 
 def _program() -> str | None:
-    """Name the command that runs, such as `python -m dqn_memory.train`; None: the file's own name."""
+    """Name the running command, such as `python -m dqn_memory.train`; None: the name of the file."""
     spec = sys.modules["__main__"].__spec__
     return None if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"
 
 
 def _rebuilt(config: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
-    """Give a config with other values, by their paths."""
+    """Copy a config with other values, by path."""
     new: dict[str, Any] = {}
     for name in field_types(type(config)):
         value, path = getattr(config, name), f"{prefix}{name}"
@@ -326,7 +326,7 @@ def _rebuilt(config: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
 
 @cache
 def _docs(config_class: type) -> dict[str, str]:
-    """Read the text below each field, in one line; tyro itself would keep its line breaks."""
+    """Read the text below each field as one line; tyro itself would keep the line breaks."""
     owners = [owner for owner in reversed(config_class.__mro__) if is_dataclass(owner)]
     found = [field for owner in owners for field in docstring_parser.parse_from_object(owner).params]
     return {field.arg_name: " ".join((field.description or "").split()) for field in found}
@@ -362,7 +362,7 @@ def check_numbers(config: Any) -> None:
     """Check that every number in a tree of dataclasses is finite and lies within its `Bounds`.
 
     Raises:
-        UserError: names the flag of the first that does not.
+        UserError: a number is not; the error names the flag of the first one.
     """
     for each in fields_of(config):
         for number in each.value if isinstance(each.value, tuple) else (each.value,):
@@ -371,7 +371,7 @@ def check_numbers(config: Any) -> None:
             for bounds in _bounds(each.annotation):
                 if number is not None and not bounds.holds(number):
                     raise UserError(f"{_dashed(each.flag)} {number} must {bounds}")
-            if isinstance(number, int) and abs(number) >= 2**63:  # torch and numpy hold no larger ones
+            if isinstance(number, int) and abs(number) >= 2**63:  # torch and numpy have no larger ones
                 raise UserError(f"{_dashed(each.flag)} {number} must be below {2**63}")
 
 
@@ -384,7 +384,7 @@ def _bounds(annotation: Any) -> Iterator[Bounds]:
 
 
 def check_goal(config: Any) -> None:
-    """Refuse --stop-at-... without evaluations before the end."""
+    """Refuse --stop-at-... without evaluations during training."""
     every = config.evaluation.evaluate_every
     for name, goal in vars(config.evaluation).items():
         if name.startswith("stop_at") and goal is not None and not 0 < every <= config.total_steps:
@@ -404,16 +404,16 @@ def check_parts(config: Any, *parts: str) -> None:
 
 @contextmanager
 def flags_of(config: Any, part: str, **others: str) -> Iterator[None]:
-    """Replace a part's field names in errors that are raised inside by the flags of the whole config.
+    """Replace field names by flags in errors that are raised inside.
 
-    A part knows the names of its fields but not their flags. `others` are flags of other names.
+    A part knows the names of its fields but not their flags. `others` are the flags of further names.
     """
     try:
         yield
     except UserError as error:
         inside = sorted(
             (each for each in fields_of(config) if each.path.startswith(f"{part}.")),
-            key=lambda each: -each.path.count("."),  # of two fields of one name, that which lies less deep is last
+            key=lambda each: -each.path.count("."),  # the less deep of two fields with one name wins
         )
         flags = {each.name: each.flag for each in inside} | others
 

@@ -1,4 +1,4 @@
-"""Objects whose changing parts go into a checkpoint, by the names of their attributes.
+"""Save and load the changing parts of objects in a checkpoint, by the names of their attributes.
 
 A part is a tensor, a list or tuple of tensors, a random generator, or an object that has a `state_dict` itself.
 """
@@ -23,7 +23,7 @@ class Stateful:
         return save_parts(self, self.state_names)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state that `state_dict` gave, perhaps on another device."""
+        """Continue from the result of `state_dict`, perhaps on another device."""
         load_parts(self, state, self.device)
 
 

@@ -1,14 +1,14 @@
-"""Frozen dataclasses <-> TOML text, strictly: no key is ignored, and no value is converted silently.
+"""Convert frozen dataclasses to TOML text and back, strictly: no key is ignored, and no value is converted silently.
 
 None is an absent key, or the word "none" if the default is another value. A nested dataclass is a table, a tuple an
 array.
 
-The config class of a trainer has a class variable `trainer`, its kind. Its files say `schema`, the version of the
-settings' names; a file without it is read as this version.
+The config class of a trainer has a class variable `trainer`, its kind. Its files hold `schema`, the version of the
+settings' names; a file without this key is read as the current version.
 
-A dataclass lists its deleted fields in the class variable `removed`, each with the one value that the code still stands
-for: {"bag": 0}. A dict compares the keys that it has; `...` stands for any value. So files of older revisions stay
-readable, and an error names a deleted setting with another value.
+A dataclass lists its deleted fields in the class variable `removed`, each with the one value that the code still
+implements: {"bag": 0}. A dict compares only the keys that it has; `...` stands for any value. Files of older revisions
+stay readable in this way, and an error names a deleted setting that has another value.
 """
 
 import re
@@ -26,11 +26,11 @@ import tyro
 from dqn_memory.runs.errors import UserError, near_names, require
 
 C = TypeVar("C")
-SCHEMA = 2  # of the settings' names
-DEEPEST = 20  # tables and arrays within one another
-MOST_BITS = 1000  # of an integer, which 0x may write with more digits than Python prints
-PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""  # of a key; nothing of it is read twice
-DOTTED = re.compile(rf"(?<![\w-])(?:{PART}\.[ \t]*+){{{DEEPEST}}}")  # a key that names deeper ones
+SCHEMA = 2  # version of the settings' names
+MAX_DEPTH = 20  # levels of nested tables and arrays
+MAX_BITS = 1000  # bits of an integer: 0x may write one with more digits than Python prints
+PART = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+"""  # part of a key; no character is read twice
+DOTTED = re.compile(rf"(?<![\w-])(?:{PART}\.[ \t]*+){{{MAX_DEPTH}}}")  # a key of too many parts
 NONE = "none"
 NAMES = {
     bool: "true or false",
@@ -63,28 +63,28 @@ def from_toml(config_class: type[C], text: str, source: str, base: C | None = No
 
 
 def defaults(config_class: Any) -> Any:
-    """Give an instance with the defaults; fields of the top class without a default hold tyro.MISSING."""
+    """Make a config of defaults; fields of the top class without a default hold tyro.MISSING."""
     free = [f.name for f in fields(config_class) if f.init and f.default is f.default_factory is MISSING]
     return config_class(**dict.fromkeys(free, tyro.MISSING))
 
 
 def to_toml(config: Any) -> str:
-    """Write every field of a config, so that `from_toml` gives an equal one; a trainer's with its schema."""
+    """Write every field of a config, so that `from_toml` gives an equal one; a trainer's config also has its schema."""
     schema = {"schema": SCHEMA} if hasattr(config, "trainer") else {}
     return tomli_w.dumps(schema | _write_table(config, defaults(type(config))))
 
 
 def overlaid(config: C, table: Mapping[str, Any], source: str) -> C:
-    """Lay the plain values of nested tables over a config; a UserError names the first that does not fit."""
+    """Lay the plain values of nested tables over a config; a UserError names the first value that does not fit."""
     return cast(C, _read_table(config, table, source, ""))
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Give the settings of nested tables by their dotted paths; an empty table is a value."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in tree.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
-    return found
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
+    return values
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,14 +97,14 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def field_types(config_class: type) -> dict[str, Any]:
-    """Resolve the annotations of a dataclass's fields, `Annotated` kept."""
+    """Resolve the annotations of a dataclass's fields, including `Annotated`."""
     if config_class not in _known_types:
         hints = typing.get_type_hints(config_class, include_extras=True)
         _known_types[config_class] = {field.name: hints[field.name] for field in fields(config_class) if field.init}
     return _known_types[config_class]
 
 
-_known_types: dict[type, dict[str, Any]] = {}  # a study of hundreds of runs asks again and again
+_known_types: dict[type, dict[str, Any]] = {}  # a cache, because a study reads hundreds of configs
 
 
 def members(annotation: Any) -> tuple[Any, ...]:
@@ -119,21 +119,21 @@ def members(annotation: Any) -> tuple[Any, ...]:
 def parse_toml(text: str, source: str) -> dict[str, Any]:
     """Read a TOML text, which may be a stranger's; a UserError begins with `source` and the line."""
     try:
-        if DOTTED.search(text):  # the parser takes memory with the square of a key's length
+        if DOTTED.search(text):  # the parser's memory grows with the square of a key's length
             raise RecursionError
         tree = tomllib.loads(text)
     except RecursionError:
         raise UserError(f"{source}: not valid TOML: it is nested too deeply") from None
     except ValueError as error:  # tomllib's own, or a number with too many digits
-        found = re.search(r"\s*\(at line (\d+), column \d+\)", str(error))
-        line = int(found[1]) if found else max(1, len(text.splitlines()))
+        place = re.search(r"\s*\(at line (\d+), column \d+\)", str(error))
+        line = int(place[1]) if place else max(1, len(text.splitlines()))
         problem = str(error).split(" (at ")[0]
         problem = "a number has too many digits" if problem.startswith("Exceeds the limit") else problem
         raise UserError(f"{source}:{line}: not valid TOML: {problem}") from None
     level: list[Any] = [tree]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)]
-        if any(isinstance(value, int) and value.bit_length() > MOST_BITS for value in level):
+        if any(isinstance(value, int) and value.bit_length() > MAX_BITS for value in level):
             raise UserError(f"{source}: a number has too many digits")
         level = [value for value in level if isinstance(value, dict | list)]
     if level:
@@ -154,19 +154,19 @@ def _read_table(base: Any, table: Mapping[str, Any], source: str, prefix: str) -
                 name for name in known if is_dataclass(part := getattr(base, name)) and key in field_types(type(part))
             )
             if holder := next(holders, ""):
-                raise UserError(f"{source}: unknown key '{prefix}{key}'; it belongs into the table [{prefix}{holder}]")
+                raise UserError(f"{source}: unknown key '{prefix}{key}'; it belongs in the table [{prefix}{holder}]")
             raise UserError(f"{source}: {near_names('key', f'{prefix}{key}', (prefix + name for name in known))}")
         values[key] = _read(value, known[key], getattr(base, key), source, f"{prefix}{key}")
     return replace(base, **values)
 
 
-def _check_removed(value: Any, left: Any, source: str, path: str) -> None:
-    """Raise a UserError if a deleted setting has another value than `left`."""
-    if isinstance(left, dict) and isinstance(value, dict):
-        for key in value.keys() & left.keys():
-            _check_removed(value[key], left[key], source, f"{path}.{key}")
-    elif left is not ... and value != left:
-        raise UserError(f"{source}: {path} = {value!r} was removed from this version; it reads {left!r} alone")
+def _check_removed(value: Any, allowed: Any, source: str, path: str) -> None:
+    """Raise a UserError if a deleted setting has another value than `allowed`."""
+    if isinstance(allowed, dict) and isinstance(value, dict):
+        for key in value.keys() & allowed.keys():
+            _check_removed(value[key], allowed[key], source, f"{path}.{key}")
+    elif allowed is not ... and value != allowed:
+        raise UserError(f"{source}: {path} = {value!r} was removed from this version; it reads only {allowed!r}")
 
 
 def _read(value: Any, annotation: Any, base: Any, source: str, path: str) -> Any:
@@ -208,9 +208,9 @@ def _mismatch(value: Any, options: tuple[Any, ...], where: str) -> str:
     wanted += [
         _name(option) for option in options if get_origin(option) is not Literal and option is not types.NoneType
     ]
-    found = NAMES.get(type(value), type(value).__name__)
+    actual = NAMES.get(type(value), type(value).__name__)
     shown = f" ({value!r})" if isinstance(value, bool | int | float | str) else ""
-    return f"{where} must be {' or '.join(wanted)}, not {found}{shown}"
+    return f"{where} must be {' or '.join(wanted)}, not {actual}{shown}"
 
 
 def _name(option: Any) -> str:
@@ -221,7 +221,7 @@ def _name(option: Any) -> str:
 
 
 def _write_table(config: Any, default: Any) -> dict[str, Any]:
-    """Give plain values of all fields; None is a word if the `default` is another value."""
+    """Give the plain values of all fields; None is the word "none" if the `default` is another value."""
     table: dict[str, Any] = {}
     for name in field_types(type(config)):
         value, fallback = getattr(config, name), getattr(default, name)

@@ -1,10 +1,10 @@
-"""Trackers of the log lines: TensorBoard, a CSV file, Weights & Biases, or one of your own.
+"""Pass the log lines to trackers: TensorBoard, a CSV file, Weights & Biases, or one of your own.
 
 Resumes, reports and archives read metrics.jsonl; trackers are for people. `--track csv wandb` chooses those of a run.
-A module of your own can add one; `--plugin my_module` lets a script import it:
+A module of your own can add one, and `--plugin my_module` lets a script import it:
 
     class Printed:
-        def __init__(self, folder, resumed): ...       # as Builder says; <folder>/config.toml is the run's config
+        def __init__(self, folder, resumed): ...       # see Builder; <folder>/config.toml is the run's config
         def log(self, step, scalars): print(step, scalars)
         def close(self): ...
 
@@ -40,18 +40,18 @@ class Tracker(Protocol):
         """Receive the scalars of an environment step; some may not be finite."""
 
     def close(self) -> None:
-        """Finish; no line follows in this process."""
+        """End the tracker; no line follows in this process."""
 
 
 Builder = Callable[[Path, int | None], Tracker]
-"""Builds a tracker for a run folder and the step of the checkpoint that the run continues from (-1: it starts over;
-None: it is new). The lines of later steps will come again."""
+"""Builds a tracker for a run folder and the step of the checkpoint from which the run continues (-1: it starts over;
+None: it is new). Lines of later steps will come again."""
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Check names of trackers; a UserError names one that is unknown, or whose package is missing."""
+    """Check names of trackers; a UserError names an unknown one, or one without its package."""
     if NONE in names and len(names) > 1:
-        raise UserError(f"--track {' '.join(names)}: none goes with no other; leave it out")
+        raise UserError(f"--track {' '.join(names)}: none excludes all others; leave it out")
     for name in names:
         check_known("tracker", name, [*TRACKERS, NONE], "--track: ")
     if "tensorboard" in names and len(names) > 1 and not has_extra("tensorboard"):
@@ -61,7 +61,7 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 class TensorBoard:
-    """Event files of scalars, written without a thread, so that a full disk is an error at once."""
+    """Event files of scalars. They are written without a thread, so that a full disk is an error at once."""
 
     def __init__(self, folder: Path, resumed: int | None) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2  # slow to import
@@ -90,8 +90,8 @@ class TensorBoard:
 class CsvFile:
     """metrics.csv with one row for each scalar: step, name, value (empty if it is not finite).
 
-    New names appear while a run goes on, and columns for them would need a new file each time; a pivot table makes
-    columns from these rows. A resumed run writes the rows of earlier lines again from metrics.jsonl.
+    New names appear during a run, and columns for them would need a new file each time. A pivot table makes columns
+    from these rows. A resumed run writes the rows of earlier lines again from metrics.jsonl.
     """
 
     def __init__(self, folder: Path, resumed: int | None) -> None:

@@ -1,6 +1,6 @@
-"""The life cycle of a run, which every training script shares: start, resume, iterate, log, evaluate, save, stop.
+"""Drive the life cycle of a run for every training script: start, resume, iterate, log, evaluate, save, stop.
 
-A script holds its algorithm alone: a subclass of `Trainer` whose `__init__` makes networks and optimisers and whose
+A script holds only its algorithm: a subclass of `Trainer` whose `__init__` makes networks and optimisers, and whose
 `iterate` acts, stores and learns.
 """
 
@@ -40,7 +40,7 @@ from envs.terminal import say
 from envs.vector import make_vector
 
 C = TypeVar("C", bound=Any)
-AFTER_STOP = 1 << 31  # seed offset of the evaluation after an early stop; a CPU's generator reads 32 bits of a seed
+AFTER_STOP = 1 << 31  # seed offset of the evaluation after an early stop (CPU generators use 32 bits of a seed)
 
 
 class Trainer(ABC, Generic[C]):
@@ -48,28 +48,28 @@ class Trainer(ABC, Generic[C]):
 
     Attributes:
         vector: N environments, stepped at once.
-        updates: how many updates the networks have had.
-        solved: whether an evaluation reached the goal that the config sets.
+        updates: number of updates of the networks so far.
+        solved: whether an evaluation reached the config's goal.
     """
 
     kind: ClassVar[str]
-    """Name of this kind of run in checkpoints, in studies and among the entry points."""
+    """Name of this kind of run in checkpoints, studies and entry points."""
     config_class: ClassVar[type[Any]]
     shown: ClassVar[Mapping[str, str]]
-    """Words of the progress line, and the metric that each stands for."""
+    """Metric of each word of the progress line."""
     evaluation_flags: ClassVar[tuple[str, ...]]
-    """Options of `evaluate` that not every kind of run has."""
+    """Options of `evaluate` that this kind of run supports, of those that some kinds lack."""
     attention_report: ClassVar[Any] = None
-    """Reads the attention that a study's report shows of a run, (run, seed) -> analysis.attention.Maps or None."""
+    """Function (run, seed) -> analysis.attention.Maps or None: the attention of a run in a study's report."""
     state_names: tuple[str, ...]
     """Attributes that a checkpoint holds besides networks, optimisers, environments, counters and replay: tensors,
     random generators, and objects with a `state_dict` of their own."""
 
     optimizers: Sequence[torch.optim.Optimizer]
     backend: Choice | None = None
-    """The backend of the run's Mamba layers; None where it has none."""
+    """The backend of the run's Mamba layers; None without such layers."""
     replay: Any = None
-    """The replay that updates draw from; None where each step is learned from once."""
+    """The replay from which updates draw; None if each step is used once."""
 
     def __init__(self, config: C) -> None:
         config.check()
@@ -103,7 +103,7 @@ class Trainer(ABC, Generic[C]):
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
         """Play episodes without learning; the `final` evaluation plays more of them.
 
-        With `reset_memory` the agent forgets everything before each step.
+        `reset_memory` resets the agent's state before each step.
         """
 
     def reached_goal(self, score: Score) -> bool:
@@ -112,7 +112,7 @@ class Trainer(ABC, Generic[C]):
         return goal is not None and float(score.returns.mean()) >= goal
 
     def summary(self, score: Score) -> str:
-        """Write the line that the script prints of the last evaluation."""
+        """Write the script's last line, about the final evaluation."""
         success = f", success {score.success.mean():.3f}" if score.env_reports_success else ""
         length = f"length {score.lengths.mean():.1f} on {score.episodes} episodes"
         return f"return {score.returns.mean():.2f}{success}, {length}"
@@ -130,7 +130,7 @@ class Trainer(ABC, Generic[C]):
     @classmethod
     @abstractmethod
     def load_policy(cls, run: Path, device: torch.device, seed: int) -> LoadedPolicy:
-        """Read the policy of a run's latest checkpoint; `seed` is of all that it draws."""
+        """Read the policy of a run's latest checkpoint; `seed` seeds all its random draws."""
 
     @classmethod
     def resolve(cls, config: C) -> C:
@@ -139,7 +139,7 @@ class Trainer(ABC, Generic[C]):
 
     @property
     def preparing(self) -> dict[str, int]:
-        """Name the phases before training in their order, with the step at which each ends."""
+        """Name the phases before training in order, with the last step of each."""
         return {}
 
     def scalars(self) -> dict[str, float]:
@@ -160,7 +160,7 @@ class Trainer(ABC, Generic[C]):
     def evaluation_seed(self, final: bool) -> int:
         """Give the seed of the evaluation at this step.
 
-        If an evaluation ended the run, the final one plays other episodes, so that early stopping does not bias it.
+        The final evaluation after an early stop plays other episodes; else the stop would bias it.
         """
         return self.streams.evaluation + self.steps + (AFTER_STOP if final and self.solved else 0)
 
@@ -170,7 +170,7 @@ class Trainer(ABC, Generic[C]):
         return {f"{part}.{name}": value for part, network in networks for name, value in network.state_dict().items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Give all else that the future of the run depends on, except the replay."""
+        """Give the rest of a checkpoint: everything that the run's future depends on, except weights and replay."""
         return {
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "fleet": self.vector.state_dict(),
@@ -180,7 +180,7 @@ class Trainer(ABC, Generic[C]):
         }  # fmt: skip
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue where the checkpoint was made; a UserError says that its networks have another form."""
+        """Continue from a checkpoint; a UserError says that its networks have another form."""
         for part, network in self.networks().items():
             checkpoint.fill(network, part)
         state, self.clock.saved = checkpoint.trainer, checkpoint.header
@@ -197,15 +197,15 @@ class Trainer(ABC, Generic[C]):
         if self.replay is None:
             return
         if checkpoint.replay is None:
-            self.begin()  # episodes start anew: the replay has lost the beginnings of the running ones
+            self.begin()  # new episodes, because the replay has lost the beginnings of the running ones
         else:
             self.replay.restore(checkpoint.replay.start, checkpoint.replay.data)
 
-    # ---- the course of a run -------------------------------------------------------------------------------------
+    # ---- the life cycle ------------------------------------------------------------------------------------------
     @classmethod
     @one_line_errors
     def main(cls, argv: Sequence[str] | None = None) -> None:
-        """Start or resume a run as the command line says, and train it to its end."""
+        """Start or resume a run by the command line, and train it to its end."""
         try:
             trainer, run = cls.start(sys.argv[1:] if argv is None else argv)
         except KeyboardInterrupt:
@@ -239,7 +239,7 @@ class Trainer(ABC, Generic[C]):
         return trainer, run
 
     def announce(self) -> None:
-        """Print what a user should know before a fresh run."""
+        """Print the backend of a fresh run, and warnings and hints about its settings."""
         backend.log_backend(self.backend, self.device)
         if isinstance(self.vector, GymnasiumVector) and self.vector.ignores_seed():
             say(
@@ -249,7 +249,7 @@ class Trainer(ABC, Generic[C]):
             )
         compute = self.config.compute
         if compute.engine == "eager":
-            with suppress(UserError):  # there is no GPU, or a graph cannot capture this run
+            with suppress(UserError):  # no GPU, or a graph cannot capture this run
                 replace(self.config, compute=replace(compute, engine="cudagraph")).check()
                 say("--engine cudagraph is usually faster on a GPU")
 
@@ -275,7 +275,7 @@ class Trainer(ABC, Generic[C]):
         """Continue a stopped run at its last checkpoint.
 
         Raises:
-            UserError: the checkpoint is of another kind or does not fit, or the run is complete.
+            UserError: the checkpoint has another kind or another form, or the run is complete.
         """
         config, run = reopened(argv, cls.config_class)
         try:
@@ -300,18 +300,18 @@ class Trainer(ABC, Generic[C]):
         return trainer, run
 
     def train(self, run: Run) -> Score:
-        """Iterate to the end of the run; log, evaluate and save on the way."""
+        """Iterate to the end of the run; log, evaluate and save when they are due."""
         self.began_at = self.steps
         self.clock.begin(run.metrics())
         total, env = self.config.total_steps, self.config.environment.env
         run.track(self.config.output.track)
         with Interrupts() as interrupts, Progress(total, self.steps, env) as progress:
-            while self.unfinished and not interrupts.asked:
+            while self.unfinished and not interrupts.received:
                 self.iterate()
                 scalars = self.record(run)
                 phase, end = self.phase
                 progress.update(self.steps, phase, end, **self.shown_scalars(scalars))
-        if interrupts.asked:
+        if interrupts.received:
             if self.config.output.max_repeated_actions == 0:  # a resume must not repeat any actions
                 self.shorten_log()
             self.save(run)
@@ -320,7 +320,7 @@ class Trainer(ABC, Generic[C]):
 
     @property
     def phase(self) -> tuple[str, int]:
-        """Name the phase of the run for its progress line, and the step at which it ends."""
+        """Name the phase of the run for its progress line, and give its last step."""
         total: int = self.config.total_steps
         for name, end in self.preparing.items():
             if self.steps < end:
@@ -333,7 +333,7 @@ class Trainer(ABC, Generic[C]):
         return self.steps < self.config.total_steps and not self.solved
 
     def record(self, run: Run) -> dict[str, float]:
-        """Log, evaluate and save if due, and give the logged metrics."""
+        """Log, evaluate and save if they are due; give the logged metrics."""
         config = self.config
         scalars: dict[str, float] = {}
         if self._due(config.output.log_every):
@@ -353,8 +353,8 @@ class Trainer(ABC, Generic[C]):
         return scalars
 
     def finish(self, run: Run) -> Score:
-        """Save, and play the final episodes."""
-        if self.steps > self.began_at:  # otherwise the checkpoint already holds the newest steps of the replay
+        """Save, and run the final evaluation."""
+        if self.steps > self.began_at:  # else the checkpoint already holds the newest steps of the replay
             self.shorten_log()
         self.save(run)  # the final evaluation may take minutes
         score = self.evaluate(final=True)
@@ -391,7 +391,7 @@ class Trainer(ABC, Generic[C]):
         return due(self.steps, every, self.steps_per_iteration)
 
     def shown_scalars(self, scalars: Mapping[str, float]) -> dict[str, float]:
-        """Choose the metrics of the progress line, by the words that stand for them."""
+        """Choose the metrics of the progress line, by word."""
         has_success = self.vector.reports_success
         shown = dict(self.shown) | {"evaluated": "eval/success_rate" if has_success else "eval/episodic_return"}
         if not has_success and SUCCESS in shown:

@@ -63,7 +63,7 @@ def test_inspecting_an_agent_writes_here_and_not_into_the_package(here, capsys):
 
 def test_an_agent_is_not_trained_on_from_a_copy(tmp_path, capsys):
     copy = shutil.copytree(AGENTS / "demo", tmp_path / "copy")
-    assert "holds only what acting needs" in refused(capsys, ["--resume", str(copy)], train.main)
+    assert "holds only the files for acting" in refused(capsys, ["--resume", str(copy)], train.main)
 
 
 def test_a_terminal_without_colours_shows_the_text_of_every_moment(run, capsys, monkeypatch):

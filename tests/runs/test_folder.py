@@ -96,7 +96,7 @@ def test_a_new_run_needs_an_empty_folder_and_an_old_one_its_own(run, tmp_path):
     for writer in (lambda: Run.create(run.path, "other = 1"), lambda: Run.take_up(run.path)):
         assert re.search(f"is being trained, by process {os.getpid()} on .* since 20", told(writer))
     run.close()
-    assert "is not empty: choose another --run, or go on with its own by --resume" in told(
+    assert "is not empty: choose another --run, or continue its run by --resume" in told(
         Run.create, run.path, "other = 1"
     )
     assert run.config_toml == before
@@ -123,7 +123,7 @@ def test_what_is_no_lock_and_what_is_not_ours_is_left_alone(tmp_path):
     for name, make in (("pipe", os.mkfifo), ("folder", os.mkdir)):
         (tmp_path / name).mkdir()
         make(tmp_path / name / ".lock")
-        words = ".lock is not the file of a lock that it should be: delete it"
+        words = ".lock should be a lock file, but it is something else: delete it"
         assert words in told(Run.create, tmp_path / name, CONFIG)
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     assert "is a link that leads nowhere" in told(Run.create, tmp_path / "link", CONFIG)
@@ -192,7 +192,7 @@ def test_a_finished_run_that_was_kept_without_its_checkpoint_keeps_its_numbers(r
     run.close()
     kept = (run.path / "metrics.jsonl").read_bytes()
     said = told(Run.open(run.path).resume)
-    assert re.search(r"is a finished run that was kept without its checkpoint.*config\.toml", said)
+    assert re.search(r"is a finished run without its checkpoint.*config\.toml", said)
     assert (run.path / "metrics.jsonl").read_bytes() == kept
     save(run, 2)
     assert Run.open(run.path).resume().step == 2

@@ -132,7 +132,7 @@ def test_numbers_that_torch_cannot_hold_are_refused_by_their_flags():
 
 def test_a_key_outside_its_table_is_told_where_it_belongs():
     assert told(from_toml, PPOConfig, 'schema = 2\nenv = "CartPole-v1"', "f.toml") == (
-        "f.toml: unknown key 'env'; it belongs into the table [environment]"
+        "f.toml: unknown key 'env'; it belongs in the table [environment]"
     )
 
 

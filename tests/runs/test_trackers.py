@@ -129,7 +129,7 @@ def test_a_tracker_of_ones_own_is_kept_over_a_resume(tmp_path, monkeypatch):
     ("track", "words"),
     [
         (("tensorbord",), r"--track: unknown tracker 'tensorbord'; did you mean 'tensorboard'\? known: .*csv, none"),
-        (("none", "csv"), "--track none csv: none goes with no other"),
+        (("none", "csv"), "--track none csv: none excludes all others"),
         (("wandb",), "--track wandb needs the package .*missing: pip install wandb"),
     ],
 )
