@@ -41,7 +41,7 @@ class EnvironmentArgs(BenchmarkArgs):
     """Measure the environments' steps per second; --only takes `single` and `vector`."""
 
     repetitions: int = 11
-    """Turns of each measurement; medians are over these."""
+    """Repetitions of each measurement; tables show their median."""
     env: Ids = ()
     """Environment ids to measure; repeatable (none given: all)."""
 
