@@ -2,7 +2,7 @@
 
 import re
 
-from gymnasium.envs import registration  # the name `gymnasium` belongs to the module envs.gymnasium here
+from gymnasium.envs import registration  # `gymnasium` would be the module envs.gymnasium here
 
 from envs.errors import UserError
 from envs.registry import WORLDS, Entry
@@ -14,20 +14,20 @@ ID = re.compile(r"([\w-]+/)?[\w.-]+")
 
 
 def register(id: str, entry: Entry) -> None:
-    """Register a world by `id` for `make_world`, `gymnasium.make`, `gymnasium.make_vec` and every trainer.
+    """Register a `World` by `id` for `make_world`, `gymnasium.make`, `gymnasium.make_vec` and every trainer.
 
-    A module of your own adds a world in four steps:
+    A module of your own adds an environment in four steps:
 
-    1. Write the class, `my_module:MyWorld`, under `envs.core.World`, whose docstring lists what it must have, or
-       under `envs.worlds.tabular.Tabular`, which needs tables of probabilities only.
+    1. Write the class `my_module:MyWorld`: a subclass of `envs.core.World`, whose docstring lists the members, or of
+       `envs.worlds.tabular.Tabular`, which needs tables of probabilities only.
     2. `envs.register("Mine/World-v0", envs.Entry("my_module:MyWorld", {"size": 5}))` at the end of the module.
-    3. `envs.checker.check_registered("Mine/World-v0")` plays whole episodes and names the first difference.
+    3. `envs.checker.check_registered("Mine/World-v0")` plays episodes to their ends and reports the first difference.
     4. `--plugin my_module` makes every script import it.
 
-    An entry that reads the same may be registered again, as a module may be imported twice.
+    The same entry may be registered twice, because a module may be imported twice.
 
     Raises:
-        UserError: the id is taken, or holds what Gymnasium does not allow there.
+        UserError: the id is taken, or holds characters that Gymnasium does not allow.
     """
     if not isinstance(entry, Entry):
         raise UserError(f'The entry of {id!r} must be an envs.Entry("module:Class", {{...}}), not {entry!r}.')

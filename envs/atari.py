@@ -1,6 +1,6 @@
 """Atari games, N at once: the only module that uses ale-py.
 
-The emulators run in parallel in ale-py's own vector environment. Every setting of it is given, so that no default of
+The emulators run in parallel in ale-py's own vector environment. All its settings are passed, so that no default of
 ale-py matters. Frames and rewards equal those of the classic wrappers.
 """
 
@@ -31,11 +31,11 @@ class AtariConfig:
     grayscale: bool = False
     """One channel instead of three."""
     frame_skip: int = 4
-    """Emulator frames an action is held for; the last two are merged by their maximum."""
+    """Emulator frames per action; the last two are merged by their maximum."""
     sticky: float = 0.0
     """Probability that an emulator frame repeats the last action (0.25: Machado et al. 2018; 0: v4 games)."""
     noops: int = 30
-    """Maximum of the no-ops at the start of an episode; their number is uniform (0: none)."""
+    """Maximum of the uniformly random number of no-ops at the start of an episode (0: none)."""
     most_frames: int = 108_000
     """Emulator frames after which an episode is truncated (108,000: half an hour of play)."""
 
@@ -48,13 +48,13 @@ class AtariConfig:
 
 @dataclass
 class AtariStep(Step):
-    """A vector's step, and where a life was lost: an end for an agent's values, not for the game."""
+    """A vector's step with the rows that lost a life, which ends the agent's returns but not the game."""
 
     life_lost: Tensor  # (N,) bool
 
 
 class AtariVector(ReplayedVector):
-    """N copies of one game, each started over when it ends; frames (N, C, size, size) uint8, rewards unclipped.
+    """N copies of one game, each reset when it ends; frames (N, C, size, size) uint8, rewards unclipped.
 
     Success is a positive return: Atari reports none of its own.
     """
@@ -76,7 +76,7 @@ class AtariVector(ReplayedVector):
     def reset(self) -> Tensor:
         """Start all games; returns the first frames (N, C, size, size).
 
-        Only the first reset uses the seeds themselves; later ones spawn further seeds from them.
+        The first reset uses the seeds themselves; later ones spawn new seeds from them.
         """
         if self.observation is not None:
             self._reseed()
@@ -99,7 +99,7 @@ class AtariVector(ReplayedVector):
         return self._arranged(frames)
 
     def _step(self, chosen: list[int]) -> AtariStep:
-        """Step every game; ale-py starts finished ones over."""
+        """Step every game; ale-py resets finished ones."""
         frames, rewards, ended, cut, info = self.games.step(np.array(chosen))
         terminated = ended.astype(bool)
         truncated = cut.astype(bool) & ~terminated
@@ -120,12 +120,12 @@ class AtariVector(ReplayedVector):
 
 
 def rom(game: str) -> str:
-    """Spell a game's name as ale-py does, from "Pong", "MsPacman", "ms_pacman" or "ALE/Pong-v5"."""
+    """Convert "Pong", "MsPacman", "ms_pacman" or "ALE/Pong-v5" to ale-py's spelling."""
     with extra("atari"):
         from ale_py.roms import get_all_rom_ids
     plain = re.sub(r"-v\d+$", "", game.removeprefix("envs:").removeprefix("ALE/")).removesuffix("NoFrameskip")
     known = set(get_all_rom_ids())
-    spelt = {name.replace("_", ""): name for name in known}  # capitals do not say where all words begin, as in UpNDown
+    spelt = {name.replace("_", ""): name for name in known}  # UpNDown: not every word begins with a capital
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain).lower()
     return check_known("Atari game", spelt.get(plain.lower().replace("_", ""), name), known)
 
@@ -137,13 +137,13 @@ def _games(game: str, count: int, config: AtariConfig) -> Any:
         game,
         num_envs=count,
         batch_size=0,  # all games in every step
-        num_threads=0,  # as many as the emulators themselves choose
-        thread_affinity_offset=-1,  # threads are not tied to processors
+        num_threads=0,  # the emulators choose
+        thread_affinity_offset=-1,  # threads are not bound to processors
         max_num_frames_per_episode=config.most_frames,
         repeat_action_probability=config.sticky,
         full_action_space=False,
         continuous=False,
-        continuous_action_threshold=0.5,  # of no effect: no action is continuous
+        continuous_action_threshold=0.5,  # no effect: no action is continuous
         autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
         img_height=config.size,
         img_width=config.size,
@@ -152,8 +152,8 @@ def _games(game: str, count: int, config: AtariConfig) -> Any:
         frameskip=config.frame_skip,
         maxpool=True,
         noop_max=config.noops,
-        episodic_life=False,  # it would start the whole game over
-        life_loss_info=False,  # it would make the end of a life look like the end of the game
+        episodic_life=False,  # True would restart the game after each life
+        life_loss_info=False,  # True would report the end of a life as the end of the game
         reward_clipping=False,
         use_fire_reset=False,
     )

@@ -1,7 +1,7 @@
 """Measure steps per second of the environments: `python -m envs.benchmark`.
 
-Every registered environment is measured alone and 1,024 at a time, and compared with the originals.
-Prints the table; --write FOLDER keeps it as environments.*.
+Every registered environment is measured alone and as a vector of 1,024, and compared with the original.
+Prints the table; --write FOLDER also writes it as environments.md and environments.json.
 """
 
 import csv
@@ -27,10 +27,10 @@ from envs.timing import BenchmarkArgs, Page, Timer, run_benchmark
 # +-20 %; the file has microseconds. "Step" is one wrapped env.step (dynamics, observation, conversion) without resets.
 with Path(__file__).with_name("originals.csv").open(encoding="utf-8") as file:
     ORIGINALS = {row["id"]: 1e6 / float(row["step"]) for row in csv.DictReader(file)}
-SINGLE_RATIO = 1.0  # bar of one environment of a grid: at least this many times the original's steps per second
-LARGE_RATIO = 3.0  # the same where the grid is 13x13 or larger
-VECTOR_RATIO = 300.0  # bar of 1,024 environments of a grid
-VECTOR_RATE = 5e6  # bar of 1,024 other environments, steps per second
+SINGLE_RATIO = 1.0  # bar of one grid environment, in multiples of the original's steps per second
+LARGE_RATIO = 3.0  # the same bar if the grid is 13x13 or larger
+VECTOR_RATIO = 300.0  # the same bar of 1,024 grid environments
+VECTOR_RATE = 5e6  # bar of 1,024 other environments, in steps per second
 SMALL = ("-5x5", "-7x7", "-9x9", "-11x11")
 
 TEXTS: dict[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -38,10 +38,10 @@ TEXTS: dict[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_suffix(".t
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentArgs(BenchmarkArgs):
-    """Measure how many steps per second the environments take; --only knows `single` and `vector`."""
+    """Measure the environments' steps per second; --only takes `single` and `vector`."""
 
     repetitions: int = 11
-    """Turns of each measurement; medians are over these."""
+    """Repetitions of each measurement; tables show their median."""
     env: Ids = ()
     """Environment ids to measure; repeatable (none given: all)."""
 
@@ -51,7 +51,7 @@ class EnvironmentArgs(BenchmarkArgs):
         return "single", "vector"
 
     def check(self) -> None:
-        """Refuse in one sentence what cannot be measured."""
+        """Refuse environments that cannot be measured."""
         super().check()
         for id in self.env:
             check_known("environment", id, WORLDS, "--env: ")
@@ -64,7 +64,7 @@ class EnvironmentArgs(BenchmarkArgs):
 
 
 def bars(id: str) -> dict[str, float | None]:
-    """Give the steps per second that one and that 1,024 environments must reach; None if nothing is asked."""
+    """Give the bars of one and of 1,024 environments in steps per second; None without a bar."""
     original = ORIGINALS.get(id)
     if original is None or not id.startswith("Gridverse/"):
         return {"single": None, "vector": None if original is None else VECTOR_RATE}
@@ -73,7 +73,7 @@ def bars(id: str) -> dict[str, float | None]:
 
 
 def environment_row(id: str, args: EnvironmentArgs) -> dict[str, Value]:
-    """Compare the rates of an environment with the original and with the bars."""
+    """Measure an environment and compare it with the original and with its bars."""
     original = ORIGINALS.get(id)
     row: dict[str, Value] = {"env": id, "original": original}
     for name, bar in bars(id).items():
@@ -86,7 +86,7 @@ def environment_row(id: str, args: EnvironmentArgs) -> dict[str, Value]:
 
 
 def steps_per_second(id: str, args: EnvironmentArgs, vector: bool) -> float:
-    """Time `gymnasium.make(id)`, or all rows of `gymnasium.make_vec(id)`, resets included; the median repetition."""
+    """Time `gymnasium.make(id)` or `gymnasium.make_vec(id)`, resets included; return the median repetition's rate."""
     if vector:
         rows, steps, warm_up = (16, 5, 2) if args.quick else (1024, 60, 11)  # until episodes no longer end together
         env: Any = gymnasium.make_vec(id, num_envs=rows, autoreset_mode="SameStep")
@@ -108,7 +108,7 @@ def steps_per_second(id: str, args: EnvironmentArgs, vector: bool) -> float:
 
 
 def environment_tables(args: EnvironmentArgs) -> Iterator[Table]:
-    """Measure one environment after the other; name each on standard error."""
+    """Measure one environment after the other; print the progress on standard error."""
     rows = []
     for number, id in enumerate(args.ids, 1):
         say(f"{number} of {len(args.ids)}: {id}", file=sys.stderr)
@@ -118,7 +118,7 @@ def environment_tables(args: EnvironmentArgs) -> Iterator[Table]:
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure; print the table, and write it where asked."""
+    """Measure, print the table, and write it if --write is given."""
     run_benchmark(
         "envs.benchmark",
         EnvironmentArgs,

@@ -1,6 +1,6 @@
-"""Checks of Gymnasium environments of other people, at every step.
+"""Check Gymnasium environments of other people at every step.
 
-Their values are brought into the form of their spaces, or refused in one sentence.
+Values are converted to the form of their spaces, or refused in one sentence.
 """
 
 import inspect
@@ -23,20 +23,18 @@ from envs.terminal import say
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and new line
 FIVE = "observation, reward, terminated, truncated, info"
 WATCHED_CALLS = 25  # calls of each copy during which the global generators are watched
-MAX_STEPS = 3_000  # steps of an evaluation's episode that nothing else ends
-MAX_CAUSES = 100  # errors that led to one another, of which the texts are read
-BOUND_CHECKS = (
-    10  # first values of an integer image or vector whose bounds are checked; a later check would cost too much
-)
+MAX_STEPS = 3_000  # steps of an evaluation's episode without another limit
+MAX_CAUSES = 100  # errors in a chain of causes whose texts are cleaned
+BOUND_CHECKS = 10  # first observations of an integer space whose bounds are checked; checking all would cost too much
 
-silent = False  # set in processes beside which another one says the same
-_draws_globally: set[Any] = set()  # kinds of environments that were seen to use a global generator
-_keeps_to_its_own: set[Any] = set()  # those that were watched and were not
+silent = False  # True in worker processes, if another worker prints the same messages
+_draws_globally: set[Any] = set()  # kinds of environments that draw from a global generator
+_keeps_to_its_own: set[Any] = set()  # kinds of environments that do not
 
 
 @cache
 def say_once(sentence: str) -> None:
-    """Print a sentence that a process says once."""
+    """Print a sentence on standard error, once per process."""
     if not silent:
         say(sentence, file=sys.stderr)
 
@@ -44,18 +42,18 @@ def say_once(sentence: str) -> None:
 class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment whose `reset` and `step` return values as Gymnasium prescribes, or raise a UserError.
 
-    Observations have the shape and the dtype of their space, by the rule of `envs.spaces.fitter`; the reward is a
-    finite float, both flags are bools, `truncated` is never set together with `terminated`, and the success that the
-    info of an episode's last step tells is a bool. What the environment itself raises keeps its traceback, with a note
-    that says where it happened.
+    Observations have the shape and the dtype of their space, by the rule of `envs.spaces.fitter`. The reward is a
+    finite float. Both flags are bools, and `truncated` is never set together with `terminated`. The success in the info
+    of an episode's last step is a bool. The environment's own errors keep their traceback and get a note with the step.
 
-    An environment that draws from the global generators of Python, numpy or torch draws from states of its own, which
-    the first seed sets, so that the same seeds give the same episodes; the caller's states stay as they are.
+    Some environments draw from the global generators of Python, numpy or torch. During their calls these generators get
+    states of their own, which the first seed sets. So the same seeds give the same episodes, and the caller's states
+    do not change.
 
     Args:
         env: the environment.
-        key: the entry of a Dict observation that is read; the others may be anything.
-        max_steps: steps after which an episode is truncated that nothing else limits (None: it goes on).
+        key: the entry of a Dict observation that is used; the other entries are not checked.
+        max_steps: truncate an episode after this many steps if the environment has no limit of its own; None: never.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], key: str | None = None, max_steps: int | None = None) -> None:
@@ -87,10 +85,10 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             result: Any = self._watched(reset, **given) if self._globals else reset(**given)
         except (Exception, SystemExit) as error:
             passed = given if self.env.unwrapped is self.env else ("seed", "options")  # Gymnasium's wrappers pass both
-            found = self._explained(error, (), passed)
-            if found is error:
+            explained = self._explained(error, (), passed)
+            if explained is error:
                 raise
-            raise found from None
+            raise explained from None
         if not isinstance(result, tuple) or len(result) != 2:
             raise UserError(f"{self.name}: reset must give two values, as Gymnasium's: observation, info")
         info = self._info(result[1])
@@ -103,10 +101,10 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             result: Any = self._watched(self.env.step, action) if self._globals else self.env.step(action)
         except (Exception, SystemExit) as error:
-            found = self._explained(error, (0,), ())
-            if found is error:
+            explained = self._explained(error, (0,), ())
+            if explained is error:
                 raise
-            raise found from None
+            raise explained from None
         if not isinstance(result, tuple) or len(result) != 5:
             given = f"{len(result)} values" if isinstance(result, tuple) else shown(result)
             raise self.wrong(f"gives {given}; Gymnasium's are five: {FIVE}")
@@ -126,9 +124,9 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"{self.name}: an evaluation cuts episodes after {self._max_steps:,} steps, as nothing else ends them; "
                 "--time-limit (of a run) or max_episode_steps (of gymnasium.make) sets another limit"
             )
-        truncated = truncated and not terminated  # an end at the limit is an end
+        truncated = truncated and not terminated  # an end on the last step is a termination
         if "success" in info or "is_success" in info:
-            info = self._told(info, terminated or truncated)
+            info = self._success(info, terminated or truncated)
         return observation, reward, terminated, truncated, info
 
     def render(self) -> Any:
@@ -140,18 +138,18 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise
 
     def wrong(self, what: str) -> UserError:
-        """Make the sentence that says what is wrong, and in which step of an episode."""
+        """Make an error that names the function, the mistake and the step of the episode."""
         return self.said(f"{self._where} {what}")
 
     def said(self, what: str) -> UserError:
-        """Make a sentence that names the environment and the step of its episode."""
+        """Make an error that names the environment and the step of its episode."""
         where = " (at reset)" if self._where == "reset" else f" (step {self.taken} of an episode)"
         return UserError(f"{self.name}: {what}{where}")
 
     def _explained(self, error: Any, args: Any, names: Iterable[str]) -> Exception:
-        """Give what is raised in place of an error: a sentence, or the error with a note that says where it happened.
+        """Return the error to raise: a UserError for a known mistake, else the error itself with a note of the step.
 
-        `args` and `names` are what the environment's function was given.
+        `args` and `names` are the arguments of the environment's function.
         """
         if isinstance(error, SystemExit):
             return self.wrong(f"tries to end the program (SystemExit {shown(error.code)})")
@@ -164,7 +162,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         return without_control(error)
 
     def _watched(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the environment, with global generators of its own, for as long as it may need them."""
+        """Call the environment with its own states of the global generators, until it is known not to use them."""
         assert self._globals is not None
         with self._globals.lent():
             result = function(*args, **kwargs)
@@ -199,12 +197,12 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         return None
 
     def _observation(self, given: Any) -> Any:
-        """Bring the observation, or the entry of it that is read, into the form of its space."""
+        """Convert the observation, or its entry `key`, to the form of its space."""
         try:
             if self._key is None:
-                found = self._fit(given)
+                fitted = self._fit(given)
             elif isinstance(given, Mapping) and self._key in given:
-                found = self._fit(given[self._key])
+                fitted = self._fit(given[self._key])
             else:
                 raise Unfit(f"an observation without the entry {self._key!r}: {shown(given)}")
         except Unfit as error:
@@ -212,24 +210,24 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._careful:
             self._careful -= 1
             space: Any = self._seen
-            outside = found[(found < space.low) | (found > space.high)]
+            outside = fitted[(fitted < space.low) | (fitted > space.high)]
             if outside.size:
                 raise self.wrong(f"gives an observation that holds {outside[0]}, outside of {shown(self._seen)}")
-        return found if self._key is None else {**given, self._key: found}
+        return fitted if self._key is None else {**given, self._key: fitted}
 
     def _reward(self, given: Any) -> float:
         with suppress(TypeError, ValueError, OverflowError):
             array = np.asarray(given)
             if array.size == 1 and array.dtype.kind in "biuf":
                 return float(array.item())
-        said = "no reward" if given is None else f"the reward {shown(given)}"
-        raise self.wrong(f"gives {said}; it must be a finite number")
+        reward = "no reward" if given is None else f"the reward {shown(given)}"
+        raise self.wrong(f"gives {reward}; it must be a finite number")
 
     def _flag(self, name: str, given: Any) -> bool:
-        found = truth(given)
-        if found is None:
+        flag = truth(given)
+        if flag is None:
             raise self.wrong(f"gives {name} as {shown(given)}; it must be true or false")
-        return found
+        return flag
 
     def _info(self, given: Any) -> dict[str, Any]:
         if type(given) is not dict and not isinstance(given, Mapping):
@@ -240,16 +238,16 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
         return given  # type: ignore[return-value]
 
-    def _told(self, info: dict[str, Any], ended: bool) -> dict[str, Any]:
-        """Return an info in which what tells a success is a bool; before an episode's end it may be None."""
+    def _success(self, info: dict[str, Any], ended: bool) -> dict[str, Any]:
+        """Return the info with its success as a bool; before an episode's end it may be None."""
         name = "success" if "success" in info else "is_success"
         given = info[name]
         if type(given) is bool or (given is None and not ended):
             return info
-        found = truth(given)
-        if found is None:
+        success = truth(given)
+        if success is None:
             raise self.wrong(f"gives the info {name!r} as {shown(given)}; it must be true or false")
-        return {**info, name: found}
+        return {**info, name: success}
 
 
 class CheckedVector:
@@ -262,14 +260,14 @@ class CheckedVector:
         say_learning(self.name, env)
 
     def reset(self, **given: Any) -> Any:
-        """Start episodes; gives the observations."""
+        """Start episodes; returns the observations."""
         result: Any = self.env.reset(**given)
         if not isinstance(result, tuple) or len(result) != 2:
             raise self.wrong("must give two values, as Gymnasium's: observations, infos", "reset")
         return result[0]
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """Take one action in every row; gives observations, rewards (N,), both flags (N,) and infos."""
+        """Take one action in every row; returns observations, rewards (N,), both flags (N,) and infos."""
         self.taken += 1
         result: Any = self.env.step(actions)
         if not isinstance(result, tuple) or len(result) != 5:
@@ -287,24 +285,24 @@ class CheckedVector:
         return observation, reward, ended, cut, info
 
     def success(self, info: dict[str, Any], done: Array) -> tuple[Array, Array] | None:
-        """Read from infos which episodes (N,) succeeded and in which rows (N,) that is told; None where in none."""
+        """Return the successes (N,) and the mask (N,) of the rows whose info has one; None without any."""
         final = info.get("final_info", info)
         if not isinstance(final, Mapping):
             raise self.wrong(f"gives a final_info that is no dictionary: {shown(final)}")
         name = next((name for name in ("success", "is_success") if name in final), None)
         if name is None:
             return None
-        told = self.column(f"the info '_{name}'", final.get(f"_{name}", np.ones(self.rows, bool)), "b", "truth values")
+        given = self.column(f"the info '_{name}'", final.get(f"_{name}", np.ones(self.rows, bool)), "b", "truth values")
         values = np.asarray(final[name])
-        known = values.shape == (self.rows,)
-        ended = told & done
-        read = [truth(value) if said else False for value, said in zip(values, ended, strict=True)] if known else [None]
+        read: list[bool | None] = [None]
+        if values.shape == (self.rows,):
+            read = [truth(value) if wanted else False for value, wanted in zip(values, given & done, strict=True)]
         if None in read:
             raise self.wrong(f"gives the info {name!r} as {shown(final[name])}; it must be {self.rows} truth values")
-        return np.array(read, bool), told
+        return np.array(read, bool), given
 
     def column(self, what: str, given: Any, kinds: str, wanted: str) -> Array:
-        """Return an array (N,) of one of the kinds of numbers."""
+        """Return an array (N,) whose dtype is one of `kinds`; else raise a UserError."""
         try:
             array = np.asarray(given)
         except ValueError:
@@ -314,13 +312,13 @@ class CheckedVector:
         return array
 
     def wrong(self, what: str, where: str = "step") -> UserError:
-        """Make the sentence that says what is wrong, and in which step."""
+        """Make an error that names the environment, the function, the mistake and the step."""
         at = f" (step {self.taken})" if where == "step" else ""
         return UserError(f"{self.name}: {where} {what}{at}")
 
 
 def say_learning(name: str, env: Any) -> None:
-    """Name the wrappers whose statistics a run's evaluations do not have."""
+    """Print a warning for each wrapper with running statistics, which evaluations do not share."""
     for wrapper in learning_wrappers(env):
         say_once(
             f"{name}: {wrapper} keeps statistics that change with every step and that no checkpoint holds; each "
@@ -344,18 +342,18 @@ def truth(given: Any) -> bool | None:
 
 
 def with_spaces(env: Any) -> gymnasium.Env[Any, Any]:
-    """Return an environment that is one of Gymnasium's and has its two spaces."""
+    """Return the environment, or raise a UserError if it is no gymnasium.Env with two spaces."""
     if not isinstance(env, gymnasium.Env):
         raise UserError(f"{shown(env)} is no environment: it must be a gymnasium.Env.")
     for name in ("observation_space", "action_space"):
-        found = getattr(env, name, None)
-        if not isinstance(found, gymnasium.Space):
-            raise UserError(f"{name_of(env)}: its {name} must be a space of Gymnasium's, not {shown(found)}.")
+        space = getattr(env, name, None)
+        if not isinstance(space, gymnasium.Space):
+            raise UserError(f"{name_of(env)}: its {name} must be a space of Gymnasium's, not {shown(space)}.")
     return env
 
 
 def limited(env: Any) -> bool:
-    """Tell whether an environment has a known limit of steps, as all of this suite have."""
+    """Tell whether an environment has a known limit of steps, as every `World` has."""
     known = (env.spec is not None and env.spec.max_episode_steps) or hasattr(env.unwrapped, "world")
     while not known and isinstance(env, gymnasium.Wrapper):
         known, env = isinstance(env, gymnasium.wrappers.TimeLimit), env.env
@@ -363,7 +361,7 @@ def limited(env: Any) -> bool:
 
 
 def _kinds(env: Any) -> Iterator[Any]:
-    """Name the types of an environment and its wrappers, and the code of functions that wrappers were given."""
+    """List the types of an environment and its wrappers, and the code of the wrappers' functions."""
     while True:
         yield type(env)
         yield getattr(getattr(env, "func", None), "__code__", None)
@@ -373,14 +371,14 @@ def _kinds(env: Any) -> Iterator[Any]:
 
 
 def learning_wrappers(env: Any) -> list[str]:
-    """Name the wrappers of an environment that keep running statistics, as NormalizeObservation does."""
-    found = []
+    """Name the wrappers of an environment that have running statistics, as NormalizeObservation has."""
+    names = []
     while True:
         values = vars(env).values() if hasattr(env, "__dict__") else ()
         if any(all(not callable(getattr(value, part, abs)) for part in ("mean", "var")) for value in values):
-            found.append(type(env).__name__)
+            names.append(type(env).__name__)
         if not isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
-            return found
+            return names
         env = env.env
 
 
@@ -391,7 +389,7 @@ def _bounded(space: gymnasium.spaces.Box) -> bool:
 
 
 def without_control(error: Exception) -> Exception:
-    """Take the characters that steer a terminal out of what an error says, and out of what led to it."""
+    """Remove control characters from the texts of an error and of its causes."""
     seen: BaseException | None = error
     for _ in range(MAX_CAUSES):
         if seen is None:
@@ -401,9 +399,8 @@ def without_control(error: Exception) -> Exception:
         seen = seen.__cause__ or seen.__context__
     if not CONTROL.search(_text(error)):
         return error
-    plain = RuntimeError(
-        CONTROL.sub("", f"{type(error).__name__}: {_text(error)}")
-    )  # its text is made of something else
+    # The text does not come from the error's arguments.
+    plain = RuntimeError(CONTROL.sub("", f"{type(error).__name__}: {_text(error)}"))
     for note in getattr(error, "__notes__", ()):
         plain.add_note(note)
     return plain.with_traceback(error.__traceback__)
@@ -417,13 +414,13 @@ def _text(error: BaseException) -> str:
 
 
 def _raised_in_gymnasium(error: Exception) -> bool:
-    """Tell whether code of Gymnasium's, such as a wrapper, raised an error, and not the environment's own."""
+    """Tell whether Gymnasium, such as one of its wrappers, raised an error, and not the environment."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return bool(frames) and frames[-1][0].f_globals.get("__name__", "").startswith("gymnasium.")
 
 
 class Globals:
-    """States of the global generators for one environment, from a seed on."""
+    """One environment's own states of the global generators, which a seed sets."""
 
     def __init__(self, seed: int) -> None:
         self.calls = 0
@@ -433,7 +430,7 @@ class Globals:
 
     @contextmanager
     def lent(self) -> Any:
-        """Put the states in place of the program's, which come back afterwards."""
+        """Put these states into the global generators, and restore the program's states afterwards."""
         sources = generators()
         before = [get() for _, get, _, _ in sources]
         try:
@@ -456,20 +453,20 @@ class Globals:
 
 
 def generators() -> list[tuple[str, Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]]:
-    """List the global generators: name, how to get and to set the state, and how to seed it; torch's where it is."""
-    found: list[tuple[str, Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]] = [
+    """List the global generators, each as name, getter, setter and seeder; torch's only if it is imported."""
+    sources: list[tuple[str, Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]] = [
         ("Python's global generator", random.getstate, random.setstate, random.seed),
         ("numpy's global generator", np.random.get_state, np.random.set_state, np.random.seed),
     ]
     torch: Any = sys.modules.get("torch")
     if torch is not None:
         own = torch.default_generator
-        found.append(("torch's global generator", own.get_state, own.set_state, own.manual_seed))
-    return found
+        sources.append(("torch's global generator", own.get_state, own.set_state, own.manual_seed))
+    return sources
 
 
 def differ(old: Any, new: Any) -> bool:
     """Tell whether two states of one generator differ."""
     if isinstance(old, tuple) and isinstance(old[1], np.ndarray):
-        return old[2] != new[2] or not np.array_equal(old[1], new[1])  # numpy's: name, key, place and what is left over
+        return old[2] != new[2] or not np.array_equal(old[1], new[1])  # numpy: (name, key, position, ...)
     return not bool(np.array_equal(old, new)) if hasattr(old, "shape") else bool(old != new)

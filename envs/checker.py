@@ -1,10 +1,10 @@
-"""Check environments of your own: a world against its contract, and a vector environment against single ones.
+"""Check environments of your own: a World against its contract, and a vector environment against single ones.
 
-    check_registered("Mine/World-v0", time_limit=20)  # whole episodes of a registered world
+    check_registered("Mine/World-v0", time_limit=20)  # a registered environment, for several episodes
     check_vector_env(lambda n, mode: MyVectorEnv(n, autoreset_mode=mode), MyEnv)
 
-The contract is that of `envs.core.World`. Members are checked when a world is made, and tensors (`probe`) when trainers
-or Gymnasium get it, as nothing later would notice a wrong shape.
+The contract is that of `envs.core.World`. `make_world` checks its members. Vectors and adapters check its tensors
+(`probe`), because no later step would notice a wrong shape.
 
 `check_vector_env` compares every step with Gymnasium's `SyncVectorEnv` over single environments with the same seeds and
 actions: spaces, dtypes and shapes, observations, rewards, both flags, infos, final observations, all three autoreset
@@ -40,7 +40,7 @@ PARTS = ("the observation", "the reward", "`terminated`", "`truncated`")  # of a
 
 
 def check_class(id: str, build: Any, parameters: Mapping[str, Any]) -> None:
-    """Raise a UserError where `build`, a class or a function with these parameters, cannot make a world."""
+    """Raise a UserError if `build`, a class or a function with these parameters, cannot make a World."""
     name = getattr(build, "__name__", build)
     is_world = not inspect.isclass(build) or issubclass(build, World)
     require(is_world, f"{name}, the class of environment {id!r}, is no world: {RULE}.")
@@ -54,18 +54,18 @@ def check_class(id: str, build: Any, parameters: Mapping[str, Any]) -> None:
 
 
 def check_members(world: Any) -> None:
-    """Raise a UserError for the first thing that every world has and this one has not."""
+    """Raise a UserError for the first missing or wrong member of a World."""
     name = world_name(world)
     require(isinstance(world, World), f"{name} is no world: {RULE}.")
     for member in ("time_limit", "device", "one", "nothing"):
         advice = "its __init__ must call super().__init__(time_limit, device)"
         require(hasattr(world, member), f"{name} has no {member}; {advice}.")
-    for member, least in (("num_actions", 1), ("reset_draws", 0), ("step_draws", 0)):
+    for member, minimum in (("num_actions", 1), ("reset_draws", 0), ("step_draws", 0)):
         require(hasattr(world, member), f"{name} has no {member}: {RULE}.")
         value = getattr(world, member)
         whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        wanted = f"a whole number of at least {least}"
-        require(whole and value >= least, f"{member} of {name} must be {wanted}, not {value!r}.")
+        wanted = f"a whole number of at least {minimum}"
+        require(whole and value >= minimum, f"{member} of {name} must be {wanted}, not {value!r}.")
     require(hasattr(world, "observation_space"), f"{name} has no observation_space: {RULE}.")
     entry_bounds(f"The observation_space of {name}", world.observation_space)
     for member, arguments in (("reset", "u"), ("step", "state, action, u")):
@@ -78,7 +78,7 @@ def check_members(world: Any) -> None:
 
 @torch.no_grad()
 def probe(world: World[Any], rows: int = 3) -> None:
-    """Check the members of a world, and what one reset and one step with numbers of their own return."""
+    """Check the members of a World, and the results of one reset and one step with random numbers of their own."""
     check_members(world)
     name, space, numbers = world_name(world), world.observation_space, torch.Generator().manual_seed(0)
     start, chance = (
@@ -112,7 +112,7 @@ def probe(world: World[Any], rows: int = 3) -> None:
 
 
 def world_name(world: Any) -> str:
-    """Name a world's class, for a sentence."""
+    """Name a World's class in a sentence."""
     if isinstance(world, StateObserved):
         return f"{world_name(world.world)} with observe='state'"
     return type(world).__name__
@@ -138,7 +138,7 @@ def _check_column(what: str, value: Any, rows: int, *dtypes: torch.dtype) -> Non
 
 
 def _check_observation(where: str, observation: Any, space: Any, rows: int) -> None:
-    """Check the form that `envs.core.World` prescribes: flat, but for an image, and within bounds."""
+    """Check the form that `envs.core.World` prescribes: flat unless it is an image, and within bounds."""
     low, high = entry_bounds(f"The observation_space of {where}", space)
     image = isinstance(space, spaces.Box) and len(space.shape) == 3
     shape, dtype, brief = (rows, *(space.shape if image else low.shape)), low.dtype.name, shown(space)
@@ -146,7 +146,7 @@ def _check_observation(where: str, observation: Any, space: Any, rows: int) -> N
     wanted = f"a tensor {shape} of {dtype}, as its observation_space {brief} says"
     require(fits, f"The observation of {where} must be {wanted}, not {_described(observation)}.")
     values = observation.detach().cpu().flatten(1).numpy()
-    outside = ~((values >= low) & (values <= high))  # not the other way round, so that nan is outside
+    outside = ~((values >= low) & (values <= high))  # written as a negation, so that nan is outside
     if outside.any():
         index, column = np.argwhere(outside)[0]
         raise UserError(
@@ -170,7 +170,7 @@ def _plain(dtype: torch.dtype) -> str:
 
 
 def check_registered(id: str, num_envs: int = 3, steps: int = 100, seed: int = 0, **kwargs: Any) -> None:
-    """Check what `gymnasium.make_vec(id)` gives against what `gymnasium.make(id)` gives, both with `kwargs`.
+    """Compare `gymnasium.make_vec(id)` with `gymnasium.make(id)`, both with `kwargs`.
 
     Raises:
         UserError: the first difference.
@@ -188,11 +188,11 @@ def check_vector_env(
     """Check a vector environment against single ones in every autoreset mode.
 
     Args:
-        make_vector: makes the environment with that many rows in that mode.
+        make_vector: makes the vector environment from a number of rows and an autoreset mode.
         make_single: makes one row of it; episodes must end within `steps` and set `info["success"]`.
-        num_envs: rows.
-        steps: random actions in each mode.
-        seed: of the environments and of the actions.
+        num_envs: number of rows.
+        steps: number of random actions in each mode.
+        seed: seed of the environments and of the actions.
 
     Raises:
         UserError: the first difference.
@@ -231,7 +231,7 @@ class _Comparison:
         _require(mode == self.mode, f"metadata['autoreset_mode'] is {mode}, but should be {self.mode}")
 
     def seeds(self) -> None:
-        """One seed, a list of seeds, a list with gaps, and none."""
+        """Compare resets with one seed, a list of seeds, a list with gaps, and no seed."""
         gaps = [self.seed + 7, *[None] * (self.count - 1)]
         apart = [self.seed + 3 * index for index in range(self.count)]
         for given in (self.seed, self.seed, apart, gaps, None):
@@ -240,25 +240,25 @@ class _Comparison:
         _require(self._refuses(seed=too_many), f"reset takes a list of {self.count + 1} seeds for {self.count} rows")
 
     def play(self, steps: int) -> None:
-        """Random actions, with resets where the mode leaves them to the caller."""
+        """Compare steps with random actions, with resets if the mode leaves them to the caller."""
         self._reset("after reset the observation", self.seed)
         self.vector.action_space.seed(self.seed)
         endings = 0
         last: Any = ()
-        kept: Any = ()
+        copied: Any = ()
         for step in range(steps):
             where = f"{self.mode.value}: at step {step}"
             result, done = self._step(where)
-            same = data_equivalence(last, kept, exact=True)
+            same = data_equivalence(last, copied, exact=True)
             _require(same, f"{where} arrays that the step before had returned are written into")
-            last, kept = result[:4], deepcopy(result[:4])
+            last, copied = result[:4], deepcopy(result[:4])
             endings += int(done.sum())
             if self.mode is AutoresetMode.DISABLED and done.any():
                 self._reset(where, None, done)
         _require(endings > 0, f"no episode ended in {steps} steps; make the time limit shorter or take more steps")
 
     def reset_masks(self) -> None:
-        """Check masked resets, with or without seeds: they start their rows over and leave the others alone."""
+        """Compare masked resets, with and without seeds: they must reset the masked rows only."""
         self._reset("after reset the observation", self.seed)
         for given in (None, [self.seed + 50 + index for index in range(self.count)]):
             for first in range(self.count):
@@ -271,7 +271,7 @@ class _Comparison:
             _require(refused, f"reset takes {wrong!r} as reset_mask, but it should be a bool array ({n},) with a True")
 
     def _reset(self, where: str, seed: Any, mask: Array | None = None) -> None:
-        """Reset both, all rows or those of the mask (N,), and compare every row's observation."""
+        """Reset all rows or those of the mask (N,) in both, and compare every row's observation."""
         options = [None if mask is None else {"reset_mask": mask.copy()} for _ in range(2)]
         result: Any = self.vector.reset(seed=seed, options=options[0])
         pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
@@ -283,7 +283,7 @@ class _Comparison:
             _check_same(row(result[0], index), row(wanted, index), f"{where}{due} in row {index}")
 
     def _step(self, where: str) -> tuple[tuple[Any, ...], Array]:
-        """Take a random action in both and compare all that they return; gives that, and which rows (N,) ended."""
+        """Take a random action in both and compare the results; returns the result and the ended rows (N,)."""
         action = self.vector.action_space.sample()
         result: Any = self.vector.step(action)
         fits = isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], dict)
@@ -292,7 +292,7 @@ class _Comparison:
         _require(not (result[2] & result[3]).any(), f"{where} a row is both terminated and truncated")
         done: Array = wanted[2] | wanted[3]
         infos = [each[4] for each in (result, wanted)]
-        if self.mode is AutoresetMode.SAME_STEP:  # which also begins new episodes; only the finished ones count
+        if self.mode is AutoresetMode.SAME_STEP:  # compare only the infos of finished episodes
             infos = [{k: value for k, value in info.items() if k.strip("_").startswith("final_")} for info in infos]
         for index in range(self.count):
             for name, ours, theirs in zip(PARTS, result, wanted, strict=False):
@@ -313,15 +313,15 @@ class _Comparison:
 
 
 def _of_row(info: dict[str, Any], index: int, where: str) -> dict[str, Any]:
-    """Take what an info says of one row; "_name" is the mask (N,) of the rows that "name" is said of."""
-    found = {}
+    """Return the info of one row; "_name" is the mask (N,) of the rows that have the entry "name"."""
+    entries = {}
     for name in (each for each in info if not each.startswith("_")):
         _require(f"_{name}" in info, f"{where} {name!r} has no mask '_{name}'")
         nested, value = isinstance(info[name], dict), row(info[name], index)
         spilt = not nested and info[name].dtype == object and value is not None
         if info[f"_{name}"][index] or spilt:
-            found[name] = _of_row(info[name], index, f"{where} {name!r}") if nested else value
-    return found
+            entries[name] = _of_row(info[name], index, f"{where} {name!r}") if nested else value
+    return entries
 
 
 def _check_same(ours: Any, wanted: Any, where: str) -> None:
@@ -329,8 +329,8 @@ def _check_same(ours: Any, wanted: Any, where: str) -> None:
     if isinstance(wanted, dict):
         _require(isinstance(ours, dict), f"{where} is no dict")
         for name in (*wanted, *ours):
-            found = "no" if name in wanted else "an unexpected"
-            _require(name in ours and name in wanted, f"{where} has {found} {name!r}")
+            article = "no" if name in wanted else "an unexpected"
+            _require(name in ours and name in wanted, f"{where} has {article} {name!r}")
             _check_same(ours[name], wanted[name], f"{where} entry {name!r}")
         return
     one, other = np.asarray(ours), np.asarray(wanted)

@@ -1,4 +1,4 @@
-"""Flags that scripts share: modules of your own, options of an environment, where results go."""
+"""Flags that scripts share: modules of your own, options of an environment, the folder of results."""
 
 import importlib
 import sys
@@ -23,19 +23,19 @@ TRUTH = {"True": True, "False": False}
 
 @dataclass(frozen=True, kw_only=True)
 class WriteArgs:
-    """The flag of scripts that print results and can also write them."""
+    """The flag of scripts that print results and can write them."""
 
     write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Folder to also write the results into; older files of theirs are replaced (None: they are only printed)."""
+    """Folder for the results; replaces older files of the same name (None: results are only printed)."""
 
 
 def check_id(id: str, plugins: Sequence[str]) -> None:
-    """Raise a UserError for an unknown id; one in a namespace that nobody has used may be a plugin's."""
+    """Raise a UserError for an unknown id. An id in an unknown namespace may need a plugin."""
     plain = id.removeprefix("envs:")
     if plain in WORLDS:
         return
     if plain in gymnasium.registry:
-        raise UserError(f"environment {plain} is Gymnasium's; this takes those that `envs.register` has made known")
+        raise UserError(f"environment {plain} is Gymnasium's; this script takes those of `envs.register`")
     spaces = {known.partition("/")[0] for known in WORLDS}
     if plugins or "/" not in plain or plain.partition("/")[0] in spaces:
         raise UserError(near_names("environment", plain, WORLDS))
@@ -43,9 +43,9 @@ def check_id(id: str, plugins: Sequence[str]) -> None:
 
 
 def keywords(options: Sequence[str]) -> dict[str, Any]:
-    """Read KEY VALUE KEY VALUE ... as keywords of a world, which checks them itself.
+    """Read KEY VALUE KEY VALUE ... as keywords of an environment, which checks them itself.
 
-    A value is read as TOML, so 5, 0.5, true and [3,3] are what they look like, and anything else is a string.
+    A value is read as TOML: 5, 0.5, true and [3,3] are numbers, a truth value and a list. All else is a string.
     """
     keys, values = options[::2], options[1::2]
     if len(keys) > len(values):
@@ -71,8 +71,8 @@ def row_name(id: str, given: Mapping[str, Any]) -> str:
 def load_plugins(names: Iterable[str]) -> None:
     """Import modules that the user names; they register environments, blocks or priors.
 
-    They are looked for in the working directory first. An error inside a plugin keeps its traceback, which is for the
-    plugin's author. What a file names goes through `envs.packages.load_wanted` instead.
+    The working directory is searched first. An error inside a plugin keeps its traceback for the plugin's author.
+    Modules that a file names go through `envs.packages.load_wanted` instead.
     """
     names = [names] if isinstance(names, str) else [*names]
     if not names:

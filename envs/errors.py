@@ -1,4 +1,4 @@
-"""The one error that a user can cause, and what to say of a name that does not exist."""
+"""The error for mistakes of a user, and the sentence for an unknown name."""
 
 import os
 import re
@@ -13,17 +13,17 @@ from envs.terminal import CONTROL, one_line, print_traceback, printable_warnings
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# How torch (on a CPU, on a GPU, in sizes beyond 64 bits) and numpy say that there is no memory for a tensor.
+# The words of torch (CPU, GPU, sizes beyond 64 bits) and of numpy when a tensor does not fit into memory.
 SHORT_OF_MEMORY = re.compile("out of memory|can't allocate memory|unable to allocate|storage size calculation", re.I)
 SIZE = re.compile(r"to allocate (\d[\d.]* ?\w+)")
-LONG_WORD = re.compile(r"\S{400,}")  # a path or a value that nobody would read to its end
+LONG_WORD = re.compile(r"\S{400,}")  # a path or a value too long to print
 PIPE_CLOSED = 141  # the exit code of a program that a closed pipe ended
-MAX_LISTED = 40  # of more known names only the nearest are said
-REGISTERED = ("architecture", "environment")  # what users' own modules bring
+MAX_LISTED = 40  # known names that a sentence lists; of more it names the nearest
+REGISTERED = ("architecture", "environment")  # kinds of names that a user's own module may register
 
 
 class UserError(ValueError):
-    """A mistake that the user can mend: one sentence saying what, where and what would be right."""
+    """A mistake that the user can correct: one sentence with the mistake, its place and the correct form."""
 
     def __init__(self, sentence: object = "") -> None:
         super().__init__(one_line(str(sentence)))
@@ -44,7 +44,7 @@ def require(condition: Any, sentence: str) -> None:
 
 
 def check_known(what: str, name: str, known: Collection[str], where: str = "") -> str:
-    """Give a name that is a known `what`; a UserError, which begins with `where`, says which are near it."""
+    """Return a known `name`; else raise a UserError that begins with `where` and lists the nearest known names."""
     if name not in known:
         raise UserError(where + near_names(what, name, known))
     return name
@@ -60,7 +60,7 @@ def near_names(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Name the known names that a wrong one resembles, case and namespace ("Gridverse/") aside."""
+    """List the known names that resemble a wrong one, ignoring case and namespace ("Gridverse/")."""
     names, name = sorted(known), str(name)
     plain = {full.lower().rpartition("/")[2]: full for full in names} | {full.lower(): full for full in names}
     close = list(dict.fromkeys(plain[key] for key in get_close_matches(name.lower(), plain, n=6, cutoff=0.6)))
@@ -73,10 +73,10 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
-    """Make a script's main end on `error: ...` and exit code 2 where the user made a mistake.
+    """Make a script's main end with `error: ...` and exit code 2 if the user made a mistake.
 
-    Where what reads its output has read enough, as `head` does, it ends without a word, as other programs do. Other
-    errors keep their traceback, and Python's warnings are said, without characters that steer the terminal.
+    If the reader of a pipe closes it, as `head` does, the script ends silently. Other errors keep their traceback.
+    Tracebacks and Python's warnings are printed without characters that control a terminal.
     """
 
     @wraps(main)
@@ -89,7 +89,7 @@ def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
             sys.stdout.flush()
             return result
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where the interpreter's last flush goes
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at exit
             raise SystemExit(PIPE_CLOSED) from None
         except (ValueError, RuntimeError, MemoryError, OSError) as error:
             sentence = str(error) if isinstance(error, UserError) else _sentence(error)
@@ -103,7 +103,7 @@ def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
 
 
 def _check_arguments(arguments: Iterable[Any]) -> None:
-    """Refuse arguments that steer a terminal, as what reads the flags repeats those that it does not know."""
+    """Refuse arguments with control characters, because the flag parser prints unknown arguments."""
     for argument in arguments:
         require(
             not CONTROL.search(str(argument)),
@@ -112,11 +112,11 @@ def _check_arguments(arguments: Iterable[Any]) -> None:
 
 
 def _sentence(error: Exception) -> str | None:
-    """Write the sentence for a file or memory that the system refuses; None for other errors."""
-    if getattr(error, "__notes__", None):  # which say that somebody else's code raised it
+    """Write the sentence for an unusable file or too little memory; None for other errors."""
+    if getattr(error, "__notes__", None):  # notes mark errors of other people's code
         return None
     if "embedded null byte" in str(error):
-        return "a path holds a null byte, which no path can"
+        return "a path holds a null byte; remove it"
     if isinstance(error, OSError):
         return None if error.filename is None else f"cannot use {error.filename}: {error.strerror}"
     if not (isinstance(error, MemoryError) or SHORT_OF_MEMORY.search(str(error))):

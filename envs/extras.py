@@ -1,6 +1,6 @@
-"""Packages that an extra of the suite brings. A missing one is one sentence that names its extra.
+"""Import packages of the suite's extras. An error for a missing package names its extra.
 
-`with extra("plots"):` stands around the imports of such packages.
+Write such imports inside `with extra("plots"):`.
 """
 
 import sys
@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 from envs.terminal import say
 
-EXTRAS = {  # as in pyproject.toml: the modules that an extra brings
+EXTRAS = {  # the modules of each extra, as in pyproject.toml
     "plots": ("matplotlib", "PIL", "scipy", "markdown"),
     "atari": ("ale_py",),
     "tensorboard": ("tensorboard",),
@@ -28,7 +28,7 @@ def extra(name: str) -> Iterator[None]:
     """Import packages of an extra.
 
     Raises:
-        MissingExtra: one of them is not installed. A command of the suite ends with the sentence instead.
+        MissingExtra: one of them is not installed. A command of the suite prints the sentence and exits instead.
     """
     try:
         yield
@@ -45,7 +45,7 @@ def extra(name: str) -> Iterator[None]:
 
 
 def missing(package: str, name: str) -> str:
-    """Say that a package of an extra is not installed."""
+    """Write the sentence for a package that is not installed."""
     return f"{package} is not installed; the extra {name!r} brings it: pip install '.[{name}]' in dqn-memory's folder"
 
 

@@ -1,7 +1,7 @@
-"""Files that a reader, and a crash, sees whole or not at all; those of others are read with care.
+"""Write files atomically, and read the files of other people safely.
 
-A run, a study or an archive may come from a stranger. Only regular files in it are opened, through no link, and only up
-to a size. The folder that a user names may itself be a link.
+A run, a study or an archive may come from a stranger. Only regular files in it are opened, up to a size, and never
+through a link. The folder that the user gives may itself be a link.
 """
 
 import errno
@@ -18,18 +18,18 @@ from typing import IO, Any
 
 from envs.errors import UserError, require
 
-TEMPORARY = ".*.tmp"  # what a file is called that is not yet whole
-LEFT = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")  # such a file of ours, and nobody else's
-FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # in a file's name, by Windows
-DEVICES = re.compile("con|prn|aux|nul|(com|lpt)[0-9]", re.I)  # names that stand for no file there
-MAX_BYTES = 1 << 30  # of a file that is read whole, such as the log of a run
-MAX_TEXT_BYTES = 1 << 26  # bytes of a file that holds settings or facts
+TEMPORARY = ".*.tmp"  # name of a file that is still being written
+LEFT = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")  # name of a temporary file of this suite
+FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')  # characters that Windows forbids in names
+DEVICES = re.compile("con|prn|aux|nul|(com|lpt)[0-9]", re.I)  # names of devices on Windows
+MAX_BYTES = 1 << 30  # maximum of a file that is read into memory, such as a run's log
+MAX_TEXT_BYTES = 1 << 26  # maximum of a file of settings or facts
 SAFELY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK"))  # flags; Windows has none of them
 
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn what the operating system refuses (a full disk, no permission) into one sentence."""
+    """Turn an error of the operating system, such as a full disk, into a UserError."""
     try:
         yield
     except OSError as error:
@@ -38,10 +38,10 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Put `data` at `path` so that any reader, and any crash, sees the old file or the new one.
+    """Write `data` to `path`; readers and crashes see either the old file or the new one.
 
     Raises:
-        UserError: the system refuses; the old file stays and nothing temporary is left.
+        UserError: writing failed; the old file stays and the temporary file is removed.
     """
     temporary = path.with_name(TEMPORARY.replace("*", f"{path.name}.{secrets.token_hex(4)}"))
     with disk_errors(path):
@@ -59,18 +59,18 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def open_file(path: Path, mode: str = "rb", follow: bool = False, **others: Any) -> IO[Any]:
-    """Open a regular file as `open` does, without waiting for a pipe and through no link unless it may `follow` one.
+    """Open a regular file as `open` does; never wait for a pipe, and use a link only with `follow`.
 
     Raises:
-        OSError: the system refuses, or something else than a file stands there.
+        OSError: opening failed, or the path is no regular file.
     """
 
     def opener(name: str, flags: int) -> int:
-        found = None
+        status = None
         with suppress(FileNotFoundError):
-            found = os.stat(name) if follow else os.lstat(name)
-        if found is not None:
-            _check_regular(name, found.st_mode)
+            status = os.stat(name) if follow else os.lstat(name)
+        if status is not None:
+            _check_regular(name, status.st_mode)
         nofollow = getattr(os, "O_NOFOLLOW", 0) if follow else 0
         descriptor = os.open(name, flags | (SAFELY & ~nofollow), 0o666)
         try:
@@ -90,7 +90,7 @@ def _check_regular(name: str, mode: int) -> None:
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES, follow: bool = False) -> bytes:
-    """Read a regular file; an OSError also where it has more than `limit` bytes, or is a link and `follow` is False."""
+    """Read a regular file; an OSError if it has more than `limit` bytes, or is a link without `follow`."""
     with open_file(path, "rb", follow, buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
@@ -103,7 +103,7 @@ def read_bytes(path: Path, limit: int = MAX_BYTES, follow: bool = False) -> byte
 
 
 def check_inside(folder: Path, *names: str) -> None:
-    """Raise a UserError where what should be a folder inside `folder`, such as checkpoints, is a link or no folder."""
+    """Raise a UserError if an entry of `folder` that should be a folder, such as checkpoints, is a link or a file."""
     for path in (folder / name for name in names):
         if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
             what = "a link" if path.is_symlink() else "no folder"
@@ -111,7 +111,7 @@ def check_inside(folder: Path, *names: str) -> None:
 
 
 def make_inside(folder: Path, name: str) -> Path:
-    """Make a folder inside one of ours; a UserError as `check_inside` and `disk_errors` raise it."""
+    """Make a folder inside `folder`, with the errors of `check_inside` and `disk_errors`."""
     check_inside(folder, name)
     with disk_errors(folder / name):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -119,23 +119,23 @@ def make_inside(folder: Path, name: str) -> Path:
 
 
 def portable_name(text: str) -> str:
-    """Write a text as one part of a path that every system allows: no separators, no : or *, no device of Windows."""
+    """Turn a text into a name that every system allows: no separators, no : or *, no device of Windows."""
     name = FORBIDDEN.sub("-", text).rstrip(". ") or "-"
     return f"_{name}" if DEVICES.fullmatch(name.partition(".")[0].rstrip()) else name
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """List files that a killed process left not yet whole."""
+    """List the temporary files of killed processes."""
     return [path for path in folder.glob(TEMPORARY) if LEFT.fullmatch(path.name) and is_file(path)]
 
 
 def is_file(path: Path) -> bool:
-    """Tell whether a regular file stands there, and no link to one."""
+    """Tell whether a path is a regular file and no link."""
     return path.is_file() and not path.is_symlink()
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Read JSON; a ValueError also where it is nested too deeply to be read, or an object names a key twice."""
+    """Read JSON; a ValueError also if it is nested too deeply, or an object has a key twice."""
     try:
         return json.loads(data, object_pairs_hook=_object)
     except RecursionError:
@@ -143,15 +143,15 @@ def parse_json(data: bytes | str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         keys = [key for key, _ in pairs]
         raise ValueError(f"an object has two entries {next(key for key in keys if keys.count(key) > 1)!r:.99}")
-    return found
+    return entries
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder last through a power cut, where the system can."""
+    """Make renames in a folder survive a power cut, if the file system can."""
     with suppress(OSError):  # some file systems refuse to open or sync folders
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -161,7 +161,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, or find out before a long computation that its results could not be written there."""
+    """Make a folder that results can be written to; call it before a long computation."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -170,24 +170,24 @@ def make_folder(folder: Path) -> None:
 
 
 def read_text(path: Path, what: str = "", follow: bool = True) -> str:
-    """Read a UTF-8 text file, with or without a byte order mark; a UserError names it `what` and says why it cannot.
+    """Read a UTF-8 text file, with or without a byte order mark; a UserError calls it `what` and gives the reason.
 
-    A file that the user names may be a link; one inside a run or a study may not (`follow=False`).
+    A file that the user gives may be a link; a file inside a run or a study may not (`follow=False`).
     """
     try:
         text = read_bytes(path, MAX_TEXT_BYTES, follow).decode("utf-8-sig")
-        return text.replace("\r\n", "\n").replace("\r", "\n")  # as text is read elsewhere
+        return text.replace("\r\n", "\n").replace("\r", "\n")  # as Python's text mode does
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"cannot read {what}{path}: {reason}") from None
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file as `write_atomic` does, in a folder that is made where it is missing."""
+    """Write a text file as `write_atomic` does; make its folder if it is missing."""
     make_folder(path.parent)
     write_atomic(path, text.encode())
 
 
 def sha256(data: bytes) -> str:
-    """Hexadecimal SHA-256 of `data`."""
+    """Return the hexadecimal SHA-256 of `data`."""
     return hashlib.sha256(data).hexdigest()

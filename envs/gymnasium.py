@@ -1,7 +1,7 @@
 """The adapter to Gymnasium, in both directions.
 
-`WorldEnv` and `WorldVectorEnv` are a world of this package as a Gymnasium environment: one row as an Env, N rows as a
-VectorEnv, numpy in and numpy out. `GymnasiumVector` is N Gymnasium environments of anybody's as trainers step them.
+`WorldEnv` and `WorldVectorEnv` turn a `World` into a Gymnasium environment, with numpy in and out: one row as an Env, N
+rows as a VectorEnv. `GymnasiumVector` turns N Gymnasium environments of any package into a vector for trainers.
 """
 
 import copy
@@ -31,11 +31,11 @@ from envs.workers import LocalRows, WorkerRows
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 RENDER_MODES = ("rgb_array", "ansi")
 METADATA: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 8}
-SEED_STEPS, SEED_SECONDS = 30, 1.0  # limits of the comparison of two environments that were seeded alike
+SEED_STEPS, SEED_SECONDS = 30, 1.0  # limits of the comparison of two environments with the same seed
 
 
 class _Adapter:
-    """The base of both adapters: a world, the engine that runs it, and the state of its rows."""
+    """The base of both adapters: a World, the engine that runs it, and the state of its rows."""
 
     metadata = METADATA
     state: State | None = None
@@ -44,7 +44,7 @@ class _Adapter:
         known = (None, *RENDER_MODES)
         require(render_mode in known, f"render_mode must be None, 'rgb_array' or 'ansi', not {render_mode!r}.")
         self.world = make_world(world, **kwargs) if isinstance(world, str) else world
-        probe(self.world)  # `unflatten` would bring observations of a wrong shape into the right one
+        probe(self.world)  # `unflatten` would hide a wrong shape
         self.render_mode, self._engine = render_mode, Engine(self.world)
         self._unflatten = unflatten(self.world.observation_space)
 
@@ -59,13 +59,13 @@ class _Adapter:
 
 
 class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
-    """One world as a Gymnasium environment on numpy.
+    """One episode of a World as a Gymnasium environment on numpy.
 
-    `info["success"]` is set on the final step of every episode, where the world defines a success. The world truncates
+    `info["success"]` is set on the final step of every episode if the World defines a success. The World truncates
     itself at `time_limit`.
 
     Args:
-        world: an id of `envs.registry.WORLDS`, which takes the remaining keywords, or a world.
+        world: an id of `envs.registry.WORLDS`, which takes the remaining keywords, or a World.
         render_mode: None, "rgb_array" or "ansi".
     """
 
@@ -95,7 +95,7 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
         return self._observation(self.state), reward.item(), ended, cut, info
 
     def render(self) -> Any:
-        """Draw the world as a picture (height, width, 3) or a text; None without a render mode."""
+        """Draw a picture (height, width, 3) or a text; None without a render mode."""
         return None if self.render_mode is None else self._render_row(0)
 
     def _observation(self, state: State) -> Any:
@@ -106,15 +106,15 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
 
 
 class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
-    """N rows of one world as a Gymnasium vector environment.
+    """N episodes of one World as a Gymnasium vector environment.
 
-    Row i with seed s is `WorldEnv` with seed s; an integer seed gives row i the seed `seed + i`, as in
-    Gymnasium's own vector environments. All autoreset modes are served. In `SAME_STEP`, the default, an observation
-    begins a new episode wherever its step ended one; the last observation and info of the old one are in
+    A row with seed s equals `WorldEnv` with seed s. An integer seed gives row i the seed `seed + i`, as in Gymnasium's
+    own vector environments. All autoreset modes work. In `SAME_STEP`, the default, the step that ends an episode
+    returns the first observation of the next. The last observation and info of the old episode are then in
     `info["final_obs"]` and `info["final_info"]`.
 
     Args:
-        world: an id of `envs.registry.WORLDS`, which takes the remaining keywords, or a world.
+        world: an id of `envs.registry.WORLDS`, which takes the remaining keywords, or a World.
         num_envs: N.
         autoreset_mode: an AutoresetMode or its value, "NextStep", "SameStep" or "Disabled".
         render_mode: None, "rgb_array" or "ansi".
@@ -145,7 +145,7 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start all episodes, or only those of `options["reset_mask"]` (N,) bool; seeds of other rows are not used."""
+        """Start all episodes, or only those of `options["reset_mask"]` (N,) bool; ignore the seeds of other rows."""
         chosen = self._chosen(options)
         if seed is not None:
             seeds = self._seeds(seed)
@@ -155,7 +155,7 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         return self._unflatten(self._engine.observation(self.state)), {}
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """Take one action in every row; a row that is due for its reset ignores its action."""
+        """Take one action in every row; a row that needs a reset ignores its action."""
         chosen, idle = self._checked(actions), self._idle()
         after, reward, ended, cut, success = self._engine.step(self._started(), chosen, self._step_draws(idle))
         if idle is not None:
@@ -173,7 +173,7 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         return None if self.render_mode is None else tuple(map(self._render_row, range(self.num_envs)))
 
     def _idle(self) -> Mask | None:
-        """Find the rows (N,) whose step is their reset; None where there are none."""
+        """Return the rows (N,) that this step resets; None if there are none."""
         if self.autoreset_mode is AutoresetMode.SAME_STEP or not self._done.any():
             return None
         if self.autoreset_mode is AutoresetMode.DISABLED:
@@ -191,17 +191,18 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         return u
 
     def _restarted(self, state: Any, chosen: Rows) -> State:
-        """Start new episodes in the chosen rows (M,) of a state, which only a reset of all rows does without."""
+        """Start new episodes in the chosen rows (M,); a reset of all rows needs no state."""
         if chosen.size == 0:
             return state
         u = self.streams.draw(chosen, self.world.reset_draws)
         return self._engine.reset(u) if chosen.size == self.num_envs else self._engine.restart(state, chosen, u)
 
     def _info(self, finished: Rows, after: State, success: Mask) -> dict[str, Any]:
-        """Report the episodes that have just ended, in the rows `finished` (M,)."""
+        """Make the info of the episodes that this step ended, in the rows `finished` (M,)."""
         done = self._done
-        told = self.world.defines_success
-        info: dict[str, Any] = {"success": success & done, "_success": done.copy()} if told else {}
+        info: dict[str, Any] = {}
+        if self.world.defines_success:
+            info = {"success": success & done, "_success": done.copy()}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             final = self._unflatten(self._engine.observation(after)[finished])
             info["final_info"] = {name: value.copy() for name, value in info.items()}
@@ -220,7 +221,7 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         raise UserError(f"The actions must be {wanted}, not {actions!r}.")
 
     def _chosen(self, options: dict[str, Any] | None) -> Mask:
-        """Read which rows (N,) a reset starts over."""
+        """Return the rows (N,) that a reset starts."""
         mask = (options or {}).get("reset_mask")
         if mask is None:
             return np.ones(self.num_envs, bool)
@@ -240,21 +241,21 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
 
 
 class GymnasiumVector(ReplayedVector):
-    """N environments of one kind, stepped one after the other, each started over when its episode ends.
+    """N environments of one kind, stepped one after the other, each reset when its episode ends.
 
-    Every environment is seeded once, at the first reset, with a seed spawned from `seed`. An episode's success is what
-    the info of its last step says as "success" or "is_success"; where it says neither, a return above 0 counts, and
-    `reports_success` is False from then on.
+    Every environment is seeded once, at the first reset, with a seed spawned from `seed`. The info of an episode's last
+    step tells its success, as "success" or "is_success". Without either, a return above 0 is a success, and
+    `reports_success` becomes False.
 
     Args:
         env: a Gymnasium id, which takes the remaining keywords, or a function that makes one environment.
-        observation_key: the entry to use of a Dict observation.
-        workers: processes that share the environments; None: they are in this one. The steps are the same.
-        max_steps: steps after which an episode is cut that nothing else limits; None: it goes on.
+        observation_key: the entry of a Dict observation that the network sees.
+        workers: number of worker processes; None: all environments are in this process. The steps are the same.
+        max_steps: truncate an episode after this many steps if the environment has no limit of its own; None: never.
 
     Raises:
         UserError: the id is unknown or cannot be made, the actions are not Discrete or MultiDiscrete, the observation
-            has another form than Box, Discrete, MultiDiscrete or MultiBinary, or a key is missing.
+            is not Box, Discrete, MultiDiscrete or MultiBinary, or a key is missing.
     """
 
     def __init__(
@@ -275,19 +276,19 @@ class GymnasiumVector(ReplayedVector):
         self._open: Callable[[], LocalRows | WorkerRows] = partial(rows, make, num_envs, observation_key, max_steps)
         children = np.random.SeedSequence(seed).spawn(num_envs)
         self.seeds = [int(child.generate_state(1)[0]) for child in children]
-        self.reports_success = True  # until an episode ends without a word of it
+        self.reports_success = True  # until an episode ends without it
         self._build()
         self.observation_space, self.num_actions = self.rows.observation_space, self.rows.num_actions
 
     def reset(self) -> Tensor:
-        """Start all episodes, seeded the first time only; returns the first observations (N, ...)."""
+        """Start all episodes, with seeds only the first time; returns the first observations (N, ...)."""
         if self.observation is None:
             return self._start(self.seeds)
         self.log.extend([RESTART] * self.num_envs)
         return self._start(None)
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Draw one environment, if it was made with render_mode="rgb_array", as a picture (height, width, 3)."""
+        """Draw an environment that was made with render_mode="rgb_array" as a picture (height, width, 3)."""
         picture = self.rows.frame(row)
         if picture is None:
             raise DrawsNothing(f"Environment {self.name!r} draws nothing with render_mode='rgb_array'.")
@@ -297,7 +298,7 @@ class GymnasiumVector(ReplayedVector):
         self.rows.close()
 
     def ignores_seed(self) -> bool:
-        """Tell whether two fresh environments differ that are seeded alike and take the same few actions."""
+        """Tell whether two new environments with the same seed and actions differ within a few steps."""
         with suppress(Exception), closing(self._sample()) as one, closing(self._sample()) as other:
             if not np.array_equal(one.first([self.seeds[0]]), other.first([self.seeds[0]])):
                 return True
@@ -308,7 +309,7 @@ class GymnasiumVector(ReplayedVector):
                     return True
                 if time.monotonic() > until:
                     break
-        return False  # also where one fails, which is said as soon as training comes to it
+        return False  # also if an environment fails: training will report that
 
     def _build(self) -> None:
         self.rows = self._open()
@@ -317,20 +318,20 @@ class GymnasiumVector(ReplayedVector):
         return self.rows.first([None] * self.num_envs if seeds is None else [*seeds])
 
     def _step(self, chosen: list[int]) -> Step:
-        found = self.rows.step(chosen)
-        self._count(found.rewards)
-        done = found.terminated | found.truncated
-        self.reports_success &= bool((found.success[done] >= 0).all())
-        success = done & np.where(found.success < 0, self.returns > 0, found.success > 0)
-        self.observation = found.final.copy()
-        self.observation[done] = found.fresh
-        return Step(**self._fields(found.final, found.rewards, found.terminated, found.truncated, success))
+        step = self.rows.step(chosen)
+        self._count(step.rewards)
+        done = step.terminated | step.truncated
+        self.reports_success &= bool((step.success[done] >= 0).all())
+        success = done & np.where(step.success < 0, self.returns > 0, step.success > 0)
+        self.observation = step.final.copy()
+        self.observation[done] = step.fresh
+        return Step(**self._fields(step.final, step.rewards, step.terminated, step.truncated, success))
 
 
 class Engine:
-    """Runs a world for an adapter, arrays in and arrays out; states are never changed in place.
+    """Run a World for an adapter, with arrays in and out. States are never changed in place.
 
-    `on_arrays`: run on numpy arrays instead of tensors, which is faster (None: if the world can).
+    `on_arrays`: run on numpy arrays instead of tensors, which is faster (None: if the World can).
     """
 
     def __init__(self, world: World[Any], on_arrays: bool | None = None) -> None:
@@ -340,13 +341,13 @@ class Engine:
         self._mode: Callable[[], Any] = nullcontext if self.on_arrays else torch.inference_mode
 
     def reset(self, u: Floats) -> State:
-        """Start as many episodes as there are rows of uniforms."""
+        """Start one episode per row of uniforms."""
         with self._mode():
             return self.world.reset(self._given(u))
 
     def step(self, state: State, action: Any, u: Any) -> tuple[State, Array, Array, Array, Array]:
-        """Take one action (N,) int64 in every row; gives the state, reward, terminated, truncated and success (N,)."""
-        if self.on_arrays:  # without another call, which is felt where there is one row
+        """Take one action (N,) int64 in every row; returns state, reward, terminated, truncated and success (N,)."""
+        if self.on_arrays:  # inlined, because a call costs time with one row
             after, _, reward, terminated, success = self.world.step(state, action, u)
             return after, reward, terminated, self.world.truncated(after, terminated), success  # type: ignore[return-value]
         with torch.inference_mode():
@@ -360,7 +361,7 @@ class Engine:
             return put_state(state, self._given(rows), self.world.reset(self._given(u)))
 
     def observation(self, state: State) -> Array:
-        """Read the flat observation (N, d), which must not be written into."""
+        """Return the flat observation (N, d), read-only."""
         return state.observation if self.on_arrays else state.observation.cpu().numpy()  # type: ignore[return-value]
 
     def _given(self, array: Array) -> Any:
@@ -368,9 +369,9 @@ class Engine:
 
 
 def on_numpy(part: Any) -> Any:
-    """Copy a world, or part of one, with its tables as numpy arrays that share their memory.
+    """Copy a World, or part of one, with its tables as numpy arrays that share their memory.
 
-    Single numbers become numpy numbers. Parts with `runs_on_numpy` are copied in the same way.
+    Tensors of one number become numpy numbers. Parts with `runs_on_numpy` are copied in the same way.
     """
     if isinstance(part, Tensor):
         return part.numpy()[()]
@@ -380,5 +381,5 @@ def on_numpy(part: Any) -> Any:
         return part
     twin = copy.copy(part)
     for name, value in vars(part).items():
-        object.__setattr__(twin, name, on_numpy(value))  # also where a dataclass is frozen
+        object.__setattr__(twin, name, on_numpy(value))  # works for frozen dataclasses, too
     return twin

@@ -1,4 +1,4 @@
-"""The machine, versions, revision and clock behind a measured number."""
+"""Describe the machine, the versions and the revision behind a measured number."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ import torch
 
 PACKAGES = ("dqn-memory", "numpy", "gymnasium")
 FACTS = ("cpu", "cores", "threads", "platform", "python", "torch", "numpy", "gymnasium", "revision", "dirty")
-CONTAINERS = (  # files that say how much memory a container may use and how much it uses, of both kinds of cgroup
+CONTAINERS = (  # files with the memory limit and the memory use of a container, for both versions of cgroup
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
@@ -25,12 +25,12 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time
 
 
 def describe_environment(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Collect the facts that a reader needs to judge or repeat a run, as JSON values."""
+    """Collect the facts for judging or repeating a run, as JSON values."""
     device = torch.device(device)
     return {
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
-        "torch": torch.__version__,  # with its build, cpu or cuda, which package metadata may leave out
+        "torch": torch.__version__,  # includes the build, cpu or cuda, unlike package metadata
         **git_state(),
         "platform": platform.platform(),
         "cpu": cpu(),
@@ -41,22 +41,22 @@ def describe_environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def benchmark_facts() -> dict[str, Any]:
-    """Collect the facts that a measured speed depends on."""
+    """Collect the facts that influence a measured speed."""
     facts = describe_environment() | {"cores": os.cpu_count()}
     accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {"accelerator": accelerator, **{name: facts[name] for name in FACTS}}
 
 
 def revision() -> str:
-    """Name the git revision of this code, with a + where files differ from it; "unknown" outside a checkout."""
+    """Return the git revision of this code, with a + for uncommitted changes; "unknown" outside a checkout."""
     state = git_state()
     return f"{state['revision'][:10]}{'+' if state['dirty'] else ''}" if state["revision"] else "unknown"
 
 
 def git_state() -> dict[str, Any]:
-    """Give the git revision of this code, and whether files differ from it; None outside a checkout.
+    """Return the git revision of this code, and whether files differ from it; None outside a checkout.
 
-    A package that merely lies inside some other repository (its .venv) has no revision of its own.
+    An installed package inside another repository, as in its .venv, has no revision of its own.
     """
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return {"revision": None, "dirty": None}
@@ -79,7 +79,7 @@ def _version(package: str) -> str | None:
 
 
 def device_memory(device: torch.device | str = "cpu") -> tuple[int, int] | None:
-    """Give the free and the total bytes of a device for this process; None if they are unknown."""
+    """Return the free and the total bytes of a device for this process; None if they are unknown."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)
@@ -90,16 +90,17 @@ def device_memory(device: torch.device | str = "cpu") -> tuple[int, int] | None:
             facts[name] = int(rest.split()[0]) << 10
     if not {"MemAvailable", "MemTotal"} <= facts.keys():
         return None
-    free, whole = facts["MemAvailable"], facts["MemTotal"]
+    free, total = facts["MemAvailable"], facts["MemTotal"]
     for limit, used in CONTAINERS:
-        with suppress(OSError, ValueError):  # without a limit it says "max"
-            most = int(Path(limit).read_text(encoding="ascii"))
-            free, whole = min(free, max(0, most - int(Path(used).read_text(encoding="ascii")))), min(whole, most)
-    return free, whole
+        with suppress(OSError, ValueError):  # without a limit the file reads "max"
+            maximum = int(Path(limit).read_text(encoding="ascii"))
+            free = min(free, max(0, maximum - int(Path(used).read_text(encoding="ascii"))))
+            total = min(total, maximum)
+    return free, total
 
 
 def cpu() -> str:
-    """Name the processor."""
+    """Return the processor's name."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

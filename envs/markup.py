@@ -1,12 +1,12 @@
-"""Text of files, environments and users in a Markdown page: it is shown as it is given, and is never markup itself."""
+"""Escape texts of files, environments and users for a Markdown page, so that none of them acts as markup."""
 
 import re
 from typing import Self
 
 from envs.terminal import one_line
 
-# What Markdown or HTML reads as more than characters. A reference stands for what knows no backslash before it.
-# `p < 0.001`, `an_underscore` and the interval `[0.9, 1.0]` mean nothing to either and stay as they are.
+# Characters with a meaning in Markdown or HTML. The group `reference` cannot be escaped by a backslash.
+# `p < 0.001`, `an_underscore` and the interval `[0.9, 1.0]` have no such meaning and stay the same.
 ACTIVE = re.compile(
     r"""
     (?P<interval> \[[-+\d.,%\ ]+\] (?![(\[]) )
@@ -15,15 +15,15 @@ ACTIVE = re.compile(
     """,
     re.VERBOSE,
 )
-LEADING = re.compile(r"(\d*)([#>+=-]|(?<=\d)[.)])")  # what makes more than a paragraph of a line that it begins
-IN_CODE = re.compile(r"[`<>&|\\]")  # what a code span would end with, or show in another form
+LEADING = re.compile(r"(\d*)([#>+=-]|(?<=\d)[.)])")  # begins a heading, list or quote
+IN_CODE = re.compile(r"[`<>&|\\]")  # ends a code span, or changes its look
 SPAN = re.compile(r"(`[^`<>&|\\]+`)")
 TAG = re.compile(r"<(?=[a-zA-Z/!?])")
 ALT = re.compile(r"((?:\\\\)*)\\?([\[\]])")
 
 
 class Markup(str):
-    """Markdown that the suite itself has written; what `format` fills in is escaped unless it is Markup too."""
+    """Markdown written by the suite; `format` escapes the texts that it fills in, unless they are Markup."""
 
     def format(self, *args: object, **kwargs: object) -> Self:
         """Fill in values."""
@@ -33,14 +33,14 @@ class Markup(str):
 
 
 def escape(text: str) -> Markup:
-    """Write a text so that Markdown shows it as it is, on one line; Markup stays as it is."""
+    """Escape a text and join its lines; Markup stays the same."""
     return text if isinstance(text, Markup) else Markup(ACTIVE.sub(_escaped, one_line(text)))
 
 
-def _escaped(found: re.Match[str]) -> str:
-    if found["interval"]:
-        return found[0]
-    return _reference(found[0]) if found["reference"] else "".join(f"\\{character}" for character in found[0])
+def _escaped(match: re.Match[str]) -> str:
+    if match["interval"]:
+        return match[0]
+    return _reference(match[0]) if match["reference"] else "".join(f"\\{character}" for character in match[0])
 
 
 def _reference(character: str) -> str:
@@ -48,31 +48,31 @@ def _reference(character: str) -> str:
 
 
 def paragraph(text: str) -> Markup:
-    """Write a text as `escape` does where it begins a line."""
+    """Escape a text that begins a line."""
     if isinstance(text, Markup):
         return text
     line = one_line(text).lstrip()
-    found = LEADING.match(line)
-    return Markup(f"{found[1]}{_reference(found[2])}{escape(line[found.end() :])}") if found else escape(line)
+    match = LEADING.match(line)
+    return Markup(f"{match[1]}{_reference(match[2])}{escape(line[match.end() :])}") if match else escape(line)
 
 
 def prose(text: str) -> Markup:
-    """Write what a person has said in Markdown as `paragraph` does, code spans aside."""
+    """Escape a text as `paragraph` does, but keep its code spans."""
     first, *others = SPAN.split(one_line(text))
     return Markup("".join([paragraph(first), *(part if SPAN.fullmatch(part) else escape(part) for part in others)]))
 
 
 def without_tags(text: str) -> str:
-    """Leave Markdown as it is, but for the tags of HTML."""
+    """Escape the HTML tags of Markdown."""
     return TAG.sub("&#60;", text)
 
 
 def code(text: str) -> Markup:
-    """Write a text as code, or as `escape` does where a code span could not show it."""
+    """Write a text as a code span, or escaped if a code span cannot show it."""
     line = one_line(text)
     return escape(line) if IN_CODE.search(line) else Markup(f"`{line}`")
 
 
 def alt(text: Markup) -> Markup:
-    """Write Markdown as the text in place of a picture, which brackets would end."""
-    return Markup(ALT.sub(lambda found: f"{found[1]}{_reference(found[2])}", text))
+    """Write Markdown as a picture's alternative text, without brackets, which would end it."""
+    return Markup(ALT.sub(lambda match: f"{match[1]}{_reference(match[2])}", text))

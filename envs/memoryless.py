@@ -2,8 +2,8 @@
 
 Two kinds of reactive policies are searched: deterministic ones, a table from the newest observation to an action, and
 stochastic ones, a table of action probabilities. Each result is the score of a policy, so it is a lower bound on the
-best policy of its kind. It is the firmer the more restarts of the search end with it. Observations of integers and
-pictures are told apart as they are, the components of a continuous observation by the cells of a grid (`BINS`).
+best policy of its kind. The bound is more reliable if more restarts end with it. Integers and pictures are used
+unchanged; each component of a continuous observation is divided into bins (`BINS`).
 
 Prints the results; --write FOLDER adds them to memoryless.json and memoryless.md.
 """
@@ -36,17 +36,17 @@ from envs.terminal import say
 
 TITLE = "How far one gets without a memory"
 TEXTS: dict[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-MEASURES = ("success", "return")  # rows of a score
+MEASURES = ("success", "return")  # the two numbers of a score
 FORMATS = {f"{kind}_{measure}": ".3f" for kind in ("table", "stochastic") for measure in MEASURES}
 POLICIES = Table((), (), *TEXTS["policies"], FORMATS)
 ORIGINS = Table((), (), *TEXTS["origins"])
 
-SAME = 1e-9  # difference of two scores that is taken for rounding
-SURE = 3.0  # logit of a table's own action where a stochastic policy begins; all others begin at 0
-BINS = 8  # of each component of a continuous observation
-MAX_FRACTIONS = 20  # components: more powers of BINS + 1 do not fit into 63 bits
+SAME = 1e-9  # two scores with a smaller difference count as equal
+SURE = 3.0  # initial logit of the table's action in a stochastic policy; all others are 0
+BINS = 8  # bins of each component of a continuous observation
+MAX_FRACTIONS = 20  # maximum of continuous components: more powers of BINS + 1 do not fit into 63 bits
 Row = dict[str, Any]  # of a table of results
-Found = tuple[Tensor, Tensor]  # the tables (R, O) that all restarts ended with, and their scores (R,)
+Found = tuple[Tensor, Tensor]  # the final tables (R, O) of all restarts, and their scores (R,)
 Identify = Callable[[Tensor], Tensor]  # from observations (N, ...) to their numbers (N,)
 
 
@@ -57,21 +57,21 @@ class Args(WriteArgs):
     env: str
     """The environment."""
     options: Options = ()
-    """Keywords of the environment and their values, such as grid 5 blink 4, or path my.pomdp."""
+    """Keywords and values of the environment, such as grid 5 blink 4, or path my.pomdp."""
     plugin: Plugins = ()
     """A module that registers environments of your own, by its name without .py; repeatable."""
     restarts: int = 16
-    """Number of searches, each from a table of its own."""
+    """Number of searches from different initial tables."""
     sweeps: int = 8
-    """Maximum of passes of a search over all observations."""
+    """Maximum of a search's passes over all observations."""
     patience: int = 2
-    """Passes without a gain after which a search ends."""
+    """Number of passes without a gain that ends a search."""
     updates: int = 100
-    """Updates of the stochastic policy, which begins at the best table."""
+    """Number of updates of the stochastic policy, which starts at the best table."""
     episodes: int = 200
-    """Episodes that score a policy during the search, if exact scores are out of reach."""
+    """Number of episodes per score during a search without exact scores."""
     fresh: int = 10_000
-    """Other episodes that score the result of such a search."""
+    """Number of new episodes for the final score of a search without exact scores."""
     seed: int = 0
     """Seed of the searches."""
 
@@ -79,18 +79,18 @@ class Args(WriteArgs):
         check_id(self.env, self.plugin)
         keywords(self.options)
         for name in ("restarts", "sweeps", "patience", "updates", "episodes", "fresh", "seed"):
-            value, least = getattr(self, name), 0 if name == "seed" else 1
-            require(value >= least, f"--{name} {value} must be at least {least}.")
+            value, minimum = getattr(self, name), 0 if name == "seed" else 1
+            require(value >= minimum, f"--{name} {value} must be at least {minimum}.")
 
 
-# Games: a game scores many tables at once. Where only the initial state is random, and initial states are few, scores
-# are exact; elsewhere it plays every table from the same initial states, with the same random numbers.
+# Games: a game scores many tables at once. If only the initial state is random, and initial states are few, scores are
+# exact. Otherwise every table plays the same initial states with the same random numbers.
 
 
 class ExactGame:
-    """A deterministic world with a list of initial states: exact scores by following its S states.
+    """A deterministic World with a list of initial states: exact scores by following its S states.
 
-    Each of the E ways to end, by verdict and reward, is one more state, in which nothing happens any more.
+    Each of the E pairs of verdict and last reward is one absorbing state more.
     """
 
     exact = True
@@ -100,12 +100,12 @@ class ExactGame:
         self.observations, self.limit = len(graph.observation_ids), world.time_limit
         ended = graph.follower < 0
         kinds = np.stack((graph.verdict[ended], graph.reward[ended]), 1)
-        kinds = kinds if len(kinds) else np.zeros((1, 2))  # no episode ends by itself: one that nothing leads to
+        kinds = kinds if len(kinds) else np.zeros((1, 2))  # no episode terminates: add an unreachable end
         endings, number = np.unique(kinds, axis=0, return_inverse=True)  # (E, 2)
         follower = graph.follower.copy()
         follower[ended] = self.states + number.ravel()[: ended.sum()]
-        # What is a success with the first, second ... step. Rewards are added in the order in which a world adds them,
-        # so that a return of nearly 0 has the world's own sign.
+        # Whether an ending at the first, second ... step is a success. Rewards are added in the World's order, so that
+        # a return of nearly 0 has the same sign.
         verdict, last = endings.T[:, :, None]  # (E, 1) each
         before = np.cumsum(np.r_[0.0, np.full(self.limit - 1, step_reward)])  # (limit,)
         won = (verdict == WON) | ((verdict == PAID) & (before + last > 0.0))
@@ -116,7 +116,7 @@ class ExactGame:
     def score(self, tables: Tensor) -> Tensor:
         """Return mean success and mean return (2, K) of tables (K, O) int64, an action for each observation.
 
-        By doubling: where 2 t steps lead, what they bring and how many they are, follows from what t steps do.
+        The maps of t steps (next state, reward, number of steps) are composed to those of 2 t steps.
         """
         action = tables[:, self.observation]  # (K, S)
         ends = self.states + torch.arange(len(self.wins)).expand(len(tables), -1)  # (K, E)
@@ -137,9 +137,9 @@ class ExactGame:
         return torch.stack((won.mean(1), total.mean(1)))
 
     def expect(self, policy: Tensor) -> Tensor:
-        """Score one stochastic policy (O, A), (2,), in a form whose gradient leads to a better one.
+        """Return the score (2,) of one stochastic policy (O, A), differentiable by the policy.
 
-        By as many steps of dynamic programming as an episode has, from its last one back.
+        This is backward dynamic programming over the steps of an episode.
         """
         chance = policy[self.observation]  # (S, A)
         gain = (chance * self.reward).sum(1)
@@ -153,12 +153,12 @@ class ExactGame:
     judge = torch.no_grad()(expect)
 
     def first_tables(self, count: int, generator: torch.Generator) -> Tensor:
-        """Return tables (count, O) of uniformly random actions to begin searches with."""
+        """Return the initial tables (count, O) of searches, with uniformly random actions."""
         return torch.randint(self.actions, (count, self.observations), generator=generator)
 
 
 class SampledGame:
-    """Any world, played with the same random numbers for every table: `episodes` initial states and what follows."""
+    """Any World: every table plays the same `episodes` initial states with the same random numbers."""
 
     exact = False
 
@@ -179,7 +179,7 @@ class SampledGame:
         return outcome.unflatten(1, (count, -1)).mean(2)
 
     def expect(self, policy: Tensor) -> Tensor:
-        """Estimate by the score function on new episodes: right in value and, in expectation, in gradient."""
+        """Estimate the score and its gradient by the score function (REINFORCE) on new episodes."""
         logs = policy.log()
         score = torch.zeros(len(self.start), dtype=torch.float64)
 
@@ -195,12 +195,12 @@ class SampledGame:
 
     @torch.no_grad()
     def judge(self, policy: Tensor) -> Tensor:
-        """Score without gradient, (2,), on episodes that no search has seen."""
+        """Return the score (2,) on new episodes, without gradient."""
         start = draw_uniforms(self.generator, self.fresh, self.world.reset_draws)
         return self._play(start, lambda seen: self._draw(policy, seen)).mean(1)
 
     def first_tables(self, count: int, generator: torch.Generator) -> Tensor:
-        """Choose actions by random linear rules of what an observation shows; an even row is uniformly random."""
+        """Return initial tables: odd rows act by random linear functions of the observation, even rows at random."""
         rules = torch.randn(count, self.points.shape[1] + 1, self.actions, generator=generator, dtype=torch.float64)
         ones = torch.ones(self.observations, 1, dtype=torch.float64)
         tables = (torch.cat((self.points, ones), 1) @ rules).argmax(2)  # (count, O)
@@ -208,7 +208,7 @@ class SampledGame:
         return tables
 
     def _play(self, start: Tensor, act: Identify, chance: Callable[[], Tensor] | None = None) -> Tensor:
-        """Return success and return (2, N) of one episode a row; without numbers of chance, new ones are drawn."""
+        """Return success and return (2, N) of one episode per row; draw the uniforms if `chance` is None."""
         chance = chance or (lambda: draw_uniforms(self.generator, len(start), self.world.step_draws))
         state = self.world.reset(start)
         outcomes = finish(self.world, state, lambda observation, _: act(self.identify(observation)), chance)
@@ -223,28 +223,28 @@ Game = ExactGame | SampledGame
 
 
 def make_game(world: World[Any], episodes: int, seed: int, fresh: int) -> Game:
-    """Choose the exact game where the world has a list of initial states, and an ending alone tells its success."""
+    """Make an exact game if initial states are listed and the ending determines success, else a sampled one."""
     if world.initial_draws() is not None:
         graph = explore_states(world)
-        rewards = np.unique(graph.reward[graph.follower >= 0])  # of steps that end no episode
+        rewards = np.unique(graph.reward[graph.follower >= 0])  # of steps within an episode
         if len(rewards) < 2 or not (graph.verdict == PAID).any():
             return ExactGame(world, graph, rewards.sum())
     return SampledGame(world, episodes, seed, fresh)
 
 
-# Observations: how they are told apart
+# Observations
 
 
 def identifier(world: World[Any], generator: torch.Generator) -> tuple[Identify, Tensor]:
-    """Assign numbers to a world's observations; the last number is for all that random play did not meet.
+    """Assign numbers to a World's observations; the last number is for all observations that random play did not meet.
 
-    Whole numbers and pictures count as they are, fractions by the cells of a grid: BINS over each component, and one
-    more for 0 alone. Also returns what each number shows, in -1 .. 1 (O, d).
+    Whole numbers and pictures are used unchanged. A fraction gets one of BINS bins, or one more for exactly 0. Also
+    returns the components (O, d) of each number, scaled to -1 .. 1.
     """
     bounds = entry_bounds("The observation_space", world.observation_space)  # (d,) each
     continuous = bounds[0].dtype.kind == "f"
     if continuous:
-        high = torch.from_numpy(np.abs(bounds).max(0).astype(np.float64))  # of what is below 0, too
+        high = torch.from_numpy(np.abs(bounds).max(0).astype(np.float64))  # max of |low| and |high|
         bounded = bool(high.isfinite().all()) and len(high) <= MAX_FRACTIONS
         require(bounded, f"A search can tell at most {MAX_FRACTIONS} fractions apart, each between bounds.")
         weights = (BINS + 1) ** torch.arange(len(high))
@@ -260,9 +260,9 @@ def identifier(world: World[Any], generator: torch.Generator) -> tuple[Identify,
     known = visited(world, key, generator)  # sorted
 
     def identify(observation: Tensor) -> Tensor:
-        found = key(observation)
-        index = torch.searchsorted(known, found).clamp(max=len(known) - 1)
-        return torch.where(known[index] == found, index, len(known))
+        keys = key(observation)
+        index = torch.searchsorted(known, keys).clamp(max=len(known) - 1)
+        return torch.where(known[index] == keys, index, len(known))
 
     shown = torch.zeros(len(known) + 1, len(weights) if continuous else 1, dtype=torch.float64)
     if continuous:
@@ -271,7 +271,7 @@ def identifier(world: World[Any], generator: torch.Generator) -> tuple[Identify,
 
 
 def visited(world: World[Any], key: Identify, generator: torch.Generator, episodes: int = 2_000) -> Tensor:
-    """Collect all keys, sorted, that random play meets; half of the episodes repeat an action for about 20 steps."""
+    """Collect the keys that random play meets, sorted; half of the episodes repeat actions for about 20 steps."""
     keys = []
     state: State = world.reset(draw_uniforms(generator, episodes, world.reset_draws))
     action = torch.randint(world.num_actions, (episodes,), generator=generator)
@@ -290,10 +290,10 @@ def visited(world: World[Any], key: Identify, generator: torch.Generator, episod
 
 @torch.no_grad()
 def search_tables(game: Game, measure: int, args: Args, before: Found | None = None) -> Found:
-    """Coordinate ascent of all restarts: for one observation after another, in random order, the best action.
+    """Improve the tables of all restarts by coordinate ascent: observations in random order get their best action.
 
-    Among equals an action is drawn, so that a search drifts over plateaus instead of ending there. One half of the
-    restarts begins with the best tables of a search `before`.
+    Ties are broken at random, so that a search moves across plateaus. Half of the restarts begin with the best tables
+    of a search `before`.
     """
     generator = torch.Generator().manual_seed(args.seed)
     tables = game.first_tables(args.restarts, generator)
@@ -322,7 +322,7 @@ def as_policy(table: Tensor, actions: int) -> Tensor:
 
 
 def search_policy(game: Game, measure: int, table: Tensor, updates: int, rate: float = 0.05) -> Tensor:
-    """Improve action probabilities (O, A) by Adam from a table on: the best met if scores are exact, or the last."""
+    """Improve a table to action probabilities (O, A) by Adam; return the best if scores are exact, else the last."""
     logits = (SURE * as_policy(table, game.actions)).requires_grad_()
     optimizer = torch.optim.Adam([logits], lr=rate)
     best, best_value = logits.detach().softmax(1), -float("inf")
@@ -338,10 +338,10 @@ def search_policy(game: Game, measure: int, table: Tensor, updates: int, rate: f
 
 
 def search_measures(game: Game, args: Args, measures: Sequence[str] = MEASURES) -> list[Row]:
-    """Search for success, then for return; the second search goes on from the tables of the first.
+    """Search for success, then for return; the second search begins with the tables of the first.
 
-    Returns a row for each: success and return of the best table and of the best stochastic policy. Where `measures`
-    leaves success out, it is neither searched for nor reported.
+    Returns a row for each: success and return of the best table and of the best stochastic policy. Without success in
+    `measures` it is neither searched for nor reported.
     """
     rows: list[Row] = []
     found: Found | None = None
@@ -362,7 +362,7 @@ def search_measures(game: Game, args: Args, measures: Sequence[str] = MEASURES) 
 
 
 def search_environment(args: Args, argv: Sequence[str]) -> tuple[list[Row], Row]:
-    """Search in one environment: the rows of its policies, and the row that says how they were found."""
+    """Search in one environment: return the rows of its policies, and the row of their origin."""
     begin = time.perf_counter()
     options = keywords(args.options)
     world = make_world(args.env, "cpu", **options)
@@ -378,7 +378,7 @@ def search_environment(args: Args, argv: Sequence[str]) -> tuple[list[Row], Row]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Search and print; write where asked."""
+    """Search, print, and write if --write is given."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog="python -m envs.memoryless")
     load_plugins(args.plugin)

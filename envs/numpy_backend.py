@@ -1,8 +1,8 @@
-"""Functions that run on tensors and on numpy arrays alike, where the two call them by different names.
+"""Functions for tensors and numpy arrays alike, for operations whose names differ between torch and numpy.
 
-A world that is written with these and with operators alone runs on both: on tensors for trainers and accelerators, and
-on numpy arrays for a Gymnasium environment on a CPU, where the arrays are so small that the overhead of a call decides,
-and numpy's is a third of torch's. Arguments are all tensors or all arrays; results are the same numbers.
+A World that uses only these functions and operators runs on both: on tensors for trainers and accelerators, and on
+numpy arrays for a Gymnasium environment on a CPU. There the arrays are so small that the overhead of a call dominates,
+and numpy's overhead is a third of torch's. Arguments are all tensors or all arrays; the resulting numbers are equal.
 """
 
 from functools import lru_cache
@@ -51,7 +51,7 @@ def put_rows(table: Values, rows: Values, values: Values) -> Values:
 
 
 def where(mask: Values, chosen: Values, other: Values) -> Values:
-    """Choose `chosen` where the mask holds, else `other`; each of them is an array or a single number."""
+    """Choose `chosen` where the mask is True, else `other`; both may be arrays or single numbers."""
     return torch.where(mask, chosen, other) if isinstance(mask, torch.Tensor) else np.where(mask, chosen, other)
 
 
@@ -71,7 +71,7 @@ def concatenate(tables: list[Values]) -> Values:
 
 
 def copied(values: Values) -> Values:
-    """Copy."""
+    """Return a copy."""
     return values.clone() if isinstance(values, torch.Tensor) else values.copy()
 
 

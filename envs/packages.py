@@ -1,7 +1,7 @@
-"""Environments of other packages: who registers an id that Gymnasium does not know, and how any id is made.
+"""Make environments of other packages, and import the packages that register them.
 
-Files of others name modules: a config's plugins, and ids such as "module:Id-v0". `load_wanted` is the one way by which
-such a name leads to an import.
+Files of other people may name modules: a config's plugins, and ids such as "module:Id-v0". Only `load_wanted` imports
+such modules.
 """
 
 import importlib
@@ -26,48 +26,48 @@ from envs.errors import DrawsNothing, UserError, near_names, require
 from envs.registry import WORLDS
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
-HOME = Path(__file__).resolve().parents[1]  # of this package and of `configs`
-LIBRARIES = ("numpy", "torch", "gymnasium")  # whose errors are those of who calls them
-SHIPPED = re.compile(r"configs\.studies\.(\w+)")  # modules of the studies that come with the suite
+HOME = Path(__file__).resolve().parents[1]  # the folder of this package and of `configs`
+LIBRARIES = ("numpy", "torch", "gymnasium")  # their errors are blamed on their caller
+SHIPPED = re.compile(r"configs\.studies\.(\w+)")  # modules of the suite's own studies
 
 
 @dataclass(frozen=True)
 class Package:
     """A package whose import registers environments with Gymnasium."""
 
-    ids: str  # the pattern that its ids begin with
+    ids: str  # pattern of the beginning of its ids
     module: str
-    install: str  # what `pip install` is given
-    closes_all: bool = False  # closing one of its environments ends all others of the process
+    install: str  # arguments of `pip install`
+    closes_all: bool = False  # closing one of its environments closes all of the process
 
 
 PACKAGES = (
     Package("(MiniGrid|BabyAI)-", "minigrid", "minigrid"),
     Package("popgym-", "popgym", "popgym"),
-    # it asks for Gymnasium 0.29.0, which pip would put in place of the one that is here, but runs with later ones
+    # --no-deps, because it requires Gymnasium 0.29.0, but also runs with later versions
     Package(
         "(Endless-)?(MortarMayhemB?|MysteryPath|SearingSpotlights)(-Grid)?-v",
         "memory_gym",
         "--no-deps memory-gym pygame",
-        closes_all=True,  # the one display of pygame
+        closes_all=True,  # all environments share pygame's display
     ),
 )
 
 
 def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Call `gymnasium.make`, with one clear sentence for an id, a package or a keyword that does not exist.
+    """Call `gymnasium.make`, with a UserError for an id, a package or a keyword that does not exist.
 
-    Of "module:Id-v0" the module must be known or imported already, as `load_wanted` says.
+    The module of "module:Id-v0" must be known or imported already, see `load_wanted`.
     """
     name = without_module(id)
     ours = [known for known in WORLDS if known.rpartition("-v")[0] == name]
-    require(not ours, f"Environment {id!r} lacks its version; give {' or '.join(ours)}.")  # Gymnasium would be slower
+    require(not ours, f"Environment {id!r} lacks its version; give {' or '.join(ours)}.")
     package = next((each for each in PACKAGES if re.match(each.ids, name)), None)
     if package is not None and id == name and id not in gymnasium.registry:
         _import(package, f"Environment {id!r}")
     try:
         with warnings.catch_warnings(), _path_of(name):
-            # an environment without pictures is said to be one where they are asked for
+            # a caller that needs pictures gets DrawsNothing instead
             warnings.filterwarnings("ignore", message=".*is being initialised with render_mode")
             env = gymnasium.make(name, disable_env_checker=True, **kwargs)
         return Unclosed(env) if package is not None and package.closes_all else env
@@ -86,14 +86,14 @@ def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 
 class Unclosed(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """An environment that stays open, as others of its process would end with it."""
+    """An environment that ignores `close`, which would also close the others of its process."""
 
     def close(self) -> None:
         """Do nothing."""
 
 
 def without_module(id: str) -> str:
-    """Import the module in "module:Id-v0", if that may be; give the id alone, which is registered then."""
+    """Import the module of "module:Id-v0" if that is allowed, and return the id without it."""
     module, colon, name = id.rpartition(":")
     if colon:
         load_wanted([module], f"the environment {id!r}")
@@ -102,17 +102,17 @@ def without_module(id: str) -> str:
 
 # ---- modules that files name -----------------------------------------------------------------------------------------
 def load_wanted(names: Iterable[str], who: str) -> None:
-    """Import the modules that a file of anybody's names, where that runs no code of a stranger.
+    """Import the modules that a file names, if that cannot run a stranger's code.
 
-    A module that this process has imported needs no more: the command line or a caller has named it. Others must come
-    with the suite, or be an installed package that the suite knows; what lies in the working directory does not count.
+    A module that this process has imported already is allowed, because the command line or a caller imported it. Other
+    modules must be part of the suite, or be an installed package of `PACKAGES`. The working directory is not searched.
 
     Args:
-        names: of the modules.
-        who: says what wants them, as in "the run runs/a".
+        names: names of the modules.
+        who: the file's owner in an error, such as "the run runs/a".
 
     Raises:
-        UserError: another module is wanted, or one is not installed; none is imported then.
+        UserError: a module is not allowed or not installed; then none is imported.
     """
     wanted = [name for name in names if name not in sys.modules]
     for name in wanted:
@@ -135,7 +135,7 @@ def _refusal(name: str, who: str) -> str:
 
 
 def in_own_code(error: BaseException) -> bool:
-    """Tell whether an error was raised in a user's own module, whose author needs its traceback, or on its behalf."""
+    """Tell whether a user's own module raised an error, itself or through a library; its author needs the traceback."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
     packages = (str(name).partition(".")[0] for name in reversed(names))
     others = {*LIBRARIES, *(package.module for package in PACKAGES), *sys.stdlib_module_names}
@@ -144,7 +144,7 @@ def in_own_code(error: BaseException) -> bool:
 
 
 def is_known(name: str) -> bool:
-    """Tell whether a module is this package, one of PACKAGES, ALE's, or one of a shipped study; none is imported."""
+    """Tell whether a module is this package, one of PACKAGES, ALE's, or a shipped study's, without an import."""
     study = SHIPPED.fullmatch(name)
     shipped = study is not None and (HOME / "configs" / "studies" / f"{study[1]}.py").is_file()
     return shipped or name in ("envs", "ale_py", *(package.module for package in PACKAGES))
@@ -163,7 +163,7 @@ def without_working_directory() -> Iterator[None]:
 
 @contextmanager
 def installed_alone(*first: str) -> Iterator[None]:
-    """Let imports look into these folders and then where packages are installed, and not into the working directory."""
+    """Let imports search these folders, then the installed packages, and not the working directory."""
     before = sys.path[:]
     sys.path[:] = [*first, *(entry for entry in before if entry and _is_installed(entry))]
     try:
@@ -173,9 +173,9 @@ def installed_alone(*first: str) -> Iterator[None]:
 
 
 def _is_installed(place: str) -> bool:
-    """Tell whether a file or folder lies where Python and its packages are installed, itself or what it links to.
+    """Tell whether a path, or the target of its link, is in a folder of installed packages.
 
-    uv may link each file of a package to its cache, and puts site-packages of other places on the path.
+    uv may link each file of a package to its cache, and adds site-packages of other places to the path.
     """
     paths = sysconfig.get_paths()
     named = [paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -188,7 +188,7 @@ def _is_installed(place: str) -> bool:
 
 
 def _path_of(name: str) -> AbstractContextManager[None]:
-    """Let an installed package's environment find nothing in the working directory, and one of the user's all."""
+    """Hide the working directory from an installed package's environment, but not from one of the user's."""
     spec = gymnasium.registry.get(name)
     if spec is None or spec.additional_wrappers or not isinstance(spec.entry_point, str):
         return nullcontext()
@@ -198,7 +198,7 @@ def _path_of(name: str) -> AbstractContextManager[None]:
 
 
 def _import(package: Package, who: str) -> None:
-    """Import an installed package, so that it registers its ids; one that lies elsewhere is not looked at."""
+    """Import a package, which registers its ids; refuse one that is not installed."""
     install = f"`pip install {package.install}`"
     try:
         with installed_alone():
@@ -209,7 +209,7 @@ def _import(package: Package, who: str) -> None:
             importlib.import_module(package.module)
     except UserError:
         raise
-    except Exception as error:  # whatever a package of another age ends on
+    except Exception as error:  # an outdated package may raise anything
         if isinstance(error, ModuleNotFoundError) and error.name == package.module:
             raise UserError(f"{who} is of another package; install it with {install}.") from None
         why = f"beside Gymnasium {gymnasium.__version__} ({type(error).__name__}: {error}); try {install}"

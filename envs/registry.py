@@ -1,4 +1,4 @@
-"""The table of all worlds by id; imports no torch until a world is made."""
+"""The table of all environments by id; torch is imported only when one is made."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ ENTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:.+")
 
 @dataclass(frozen=True)
 class Entry:
-    """The class of a world and the arguments that make this id of it.
+    """The class of an environment, and the arguments that its id stands for.
 
     Attributes:
-        entry: "module:Class", a string, so that a world's module is imported when the world is made and not before.
-            The class is an `envs.core.World`, whose docstring says what that must have.
-        kwargs: keywords for the class, or `observe`; what a user gives overrides them. `device` is always given.
+        entry: "module:Class", a string, so that the module is imported only when the environment is made. The class is
+            an `envs.core.World`, whose docstring lists the members.
+        kwargs: keywords of the class, or `observe`; the user's keywords override them. `device` is always passed.
     """
 
     entry: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what can be seen to be wrong without an import."""
+        """Refuse mistakes that show without an import."""
         wanted = 'a string "module:Class" such as "my_module:MyWorld"'
         fits = isinstance(self.entry, str) and ENTRY.fullmatch(self.entry)
         require(fits, f"The entry of an environment must be {wanted}, not {self.entry!r}.")
-        named = isinstance(self.kwargs, Mapping)
-        require(named, f"The kwargs of the entry {self.entry!r} must be a dict, not {self.kwargs!r}.")
+        fits = isinstance(self.kwargs, Mapping)
+        require(fits, f"The kwargs of the entry {self.entry!r} must be a dict, not {self.kwargs!r}.")
 
 
 def _rooms(size: int, across: int, **kwargs: int) -> Entry:
@@ -70,16 +70,16 @@ WORLDS: dict[str, Entry] = {
     "POMDP/File-v0": Entry("envs.worlds.pomdp:File"),
     "Pixel/BlinkingCatch-v0": Entry("envs.worlds.catch:BlinkingCatch"),
 }
-FROM_FILES = ("Gridverse/Yaml-v0", "POMDP/File-v0")  # what they are is decided by the file that `path` names
+FROM_FILES = ("Gridverse/Yaml-v0", "POMDP/File-v0")  # defined by the file of their keyword `path`
 
 
 def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> World[Any]:
-    """Build the world named `id` with its tables on `device`; keywords override those of the table.
+    """Make the World of an id with its tables on `device`; keywords override those of its Entry.
 
-    Every world takes `observe`: "observation" for its own, or "state" for its state (`envs.core.StateObserved`).
+    Every World takes `observe`: "observation" for its own, or "state" for its state (`envs.core.StateObserved`).
 
     Raises:
-        UserError: the id or the device is unknown, or the world does not take a keyword or its value.
+        UserError: the id or the device is unknown, or the World does not take a keyword or its value.
     """
     import torch
 
@@ -96,7 +96,7 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     observe, views = given.pop("observe", "observation"), " or ".join(map(repr, OBSERVE))
     check_class(name, build, _parameters(build))
     check_keywords(name, build, given)
-    own = inspect.signature(build).parameters  # a class gives what only its base needs
+    own = inspect.signature(build).parameters  # a subclass passes the keywords of its base itself
     for key, each in _keywords(build).items():
         if key in own and each.default is each.empty and key not in given:
             raise UserError(f"Environment {name!r} needs the keyword {key!r}; give it by name or in its Entry.")
@@ -107,7 +107,7 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
 
 
 def _imported(id: str, entry: str) -> Any:
-    """Import what an entry names; an error inside its module keeps its traceback, which is for the module's author."""
+    """Import an entry's class; an error inside its module keeps its traceback for the module's author."""
     path, _, attribute = entry.partition(":")
     try:
         module = importlib.import_module(path)
@@ -115,16 +115,16 @@ def _imported(id: str, entry: str) -> Any:
         if error.name is None or not f"{path}.".startswith(f"{error.name}."):
             raise
         raise UserError(f"Environment {id!r} has the entry {entry!r}, but there is no module {error.name!r}.") from None
-    named = getattr(module, attribute, None)
-    if not callable(named):
+    build = getattr(module, attribute, None)
+    if not callable(build):
         own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
         lacks = f"{path} has no class {attribute!r}; {suggestion(attribute, own)}"
         raise UserError(f"Environment {id!r} has the entry {entry!r}, but {lacks}")
-    return named
+    return build
 
 
 def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
-    """Raise an UnknownKeyword for the first keyword that `build` does not take, a UserError for a value of no use."""
+    """Raise an UnknownKeyword for a keyword that `build` does not take, a UserError for a wrong value."""
     known = _keywords(build)
     for name, value in kwargs.items():
         if name not in known:
@@ -139,13 +139,13 @@ def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
 
 
 def _keywords(build: Any) -> dict[str, inspect.Parameter]:
-    """List what can be given by name, but for the device."""
+    """List the parameters of `build` that can be passed by name, except the device."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {name: each for name, each in _parameters(build).items() if each.kind in named and name != "device"}
 
 
 def _parameters(build: Any) -> dict[str, inspect.Parameter]:
-    """List all that `build` takes; a class that takes any keywords passes them on to its base."""
+    """List all parameters of `build`, with those of its base if it passes keywords on."""
     own = inspect.signature(build).parameters
     passes_on = inspect.isclass(build) and any(each.kind is each.VAR_KEYWORD for each in own.values())
     return (_parameters(build.__base__) if passes_on and build.__base__ is not object else {}) | dict(own)
@@ -159,7 +159,7 @@ def _wholes(value: Any) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, str) and all(map(_whole, value))
 
 
-# What a keyword accepts, by the annotation in its world's signature; other annotations are left to the world.
+# The check of a keyword by its annotation in the World's signature; the World checks keywords of other annotations.
 KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (_whole, "a whole number"),
     "float": (lambda value: isinstance(value, Real) and not isinstance(value, bool), "a number"),

@@ -1,4 +1,4 @@
-"""Exact resume of environments that cannot be copied: a saved state is the seeds and all actions since."""
+"""Resume environments that cannot be copied: a saved state has the seeds and all actions since."""
 
 from abc import ABC, abstractmethod
 from array import array
@@ -15,17 +15,16 @@ from envs.errors import UserError, require
 from envs.seeding import digest
 from envs.spaces import Array
 
-RESTART = -1  # logged in place of the actions when all episodes are started over
+RESTART = -1  # logged in place of the actions at a reset of all episodes
 
 
 class ReplayedVector(ABC):
-    """A vector of environments that cannot be copied: a saved state is the seeds and all actions since.
+    """A vector of environments that cannot be copied: a saved state has the seeds and all actions since.
 
-    Loading starts anew from the seeds and replays the actions; a hash of the last observations says whether it ended
-    where it should.
+    Loading restarts from the seeds and replays the actions. A hash of the last observations detects a difference.
     """
 
-    seeds: list[int]  # (N,), of the first episodes
+    seeds: list[int]  # (N,), seeds of the first episodes
     num_actions: int
     observation_space: gymnasium.Space[Any]  # of one environment, as a network sees it
 
@@ -33,7 +32,7 @@ class ReplayedVector(ABC):
         require(num_envs >= 1, f"num_envs must be at least 1, not {num_envs}.")
         self.name, self.num_envs, self.device = name, num_envs, torch.device(device)
         self.log = array("h")  # all actions since the first reset, N for every step
-        self.observation: Array | None = None  # (N, ...), to act on next
+        self.observation: Array | None = None  # (N, ...), for the next action
         self.returns = np.zeros(num_envs)  # of the running episodes
         self.lengths = np.zeros(num_envs, np.int64)
 
@@ -43,11 +42,11 @@ class ReplayedVector(ABC):
 
     @abstractmethod
     def _first(self, seeds: list[int] | None) -> Array:
-        """Start all episodes, from seeds (N,) if given; gives the observations (N, ...)."""
+        """Start all episodes, with seeds (N,) or without; returns the observations (N, ...)."""
 
     @abstractmethod
     def _step(self, chosen: list[int]) -> Step:
-        """Take one action in every environment and start finished ones over."""
+        """Take one action in every environment and reset finished ones."""
 
     @abstractmethod
     def close(self) -> None:
@@ -60,9 +59,9 @@ class ReplayedVector(ABC):
         return self._step(chosen)
 
     def forget(self) -> None:
-        """Let the next reset begin from new environments and seeds, as a resume will, which then repeats nothing.
+        """Make new environments with new seeds for the next reset, so that a resume need not replay older actions.
 
-        What an environment carries from one episode to the next is lost with it.
+        State that an environment keeps between episodes is lost.
         """
         self.close()
         self._build()
@@ -73,12 +72,12 @@ class ReplayedVector(ABC):
         self.log, self.observation = array("h"), None
 
     def state_dict(self) -> dict[str, Any]:
-        """Save the seeds (N,), the actions (T, N) and a hash of the last observations."""
+        """Return the seeds (N,), the actions (T, N) and a hash of the last observations."""
         log = torch.tensor(np.frombuffer(self.log, np.int16).reshape(-1, self.num_envs))
         return {"seeds": torch.tensor(self.seeds), "actions": log, "observation_hash": digest(self._current())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Start anew from the saved seeds and replay the saved actions."""
+        """Restart from the saved seeds and replay the saved actions."""
         fits = "actions" in state and state["actions"].shape[1:] == (self.num_envs,)
         advice = "resume with the environment and the number that the run was started with"
         require(fits, f"The saved state does not fit {self.num_envs} environments {self.name!r}; {advice}.")
@@ -112,7 +111,7 @@ class ReplayedVector(ABC):
     def _fields(
         self, final: Array, rewards: Array, terminated: Array, truncated: Array, success: Array
     ) -> dict[str, Tensor]:
-        """Make the fields of a step from arrays (N, ...); the episodes that it ended count from 0 again."""
+        """Make the fields of a step from arrays (N, ...), and set the counters of ended episodes to 0."""
         flags = {"terminated": terminated, "truncated": truncated, "success": success}
         seen = {"observation": self._current(), "final_observation": final, "reward": rewards.astype(np.float32)}
         values = {**seen, **flags, "episode_return": self.returns, "episode_length": self.lengths}

@@ -20,8 +20,8 @@ def digest(values: np.ndarray[Any, Any]) -> int:
 def restore_generator(generator: torch.Generator, state: torch.Tensor) -> None:
     """Set a generator to a saved state.
 
-    The state of another kind of device cannot be taken over; then the generator is seeded from it, so that it does not
-    repeat the numbers of the beginning.
+    The state of another kind of device does not fit. The generator is then seeded from a hash of the state, so that it
+    does not repeat the numbers of the first run.
     """
     if len(state) == len(generator.get_state()):
         generator.set_state(state.cpu())
@@ -30,10 +30,10 @@ def restore_generator(generator: torch.Generator, state: torch.Tensor) -> None:
 
 
 class RowStreams:
-    """N numpy generators; each gives the numbers that a single environment with the same seed would draw.
+    """N numpy generators; row i draws the same numbers as a single environment with the same seed.
 
-    They are drawn in blocks, so that a step needs no Python loop over rows. The default block is an odd number of
-    cache lines: with a power of two the next numbers of all rows would compete for the same few cache lines.
+    Numbers are drawn in blocks, so that a step needs no Python loop over rows. The default block is an odd number of
+    cache lines. With a power of two the next numbers of all rows would share a few cache lines.
     """
 
     def __init__(self, count: int, block: int = 520) -> None:
@@ -47,7 +47,7 @@ class RowStreams:
         self._furthest = block  # no cursor is beyond it
 
     def seed(self, seeds: Sequence[int | None]) -> None:
-        """Restart the streams of the rows that have a seed; the others go on."""
+        """Restart the streams of the rows that have a seed; the others continue."""
         for row, seed in enumerate(seeds):
             if seed is not None:
                 self.generators[row], _ = seeding.np_random(seed)

@@ -1,4 +1,4 @@
-"""Gymnasium spaces: flat observations into their form, and every form into one that networks take."""
+"""Convert observations between flat rows, the form of their Gymnasium space, and the form that networks take."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ Encode = Callable[[Any], Array]
 Decode = Callable[[Any], Any]
 Fit = Callable[[Any], Any]
 BRIEF = 100  # characters of a value in a sentence
-MAX_ACTIONS = 2**15 - 2  # int16, less one number that stands for "no action"
+MAX_ACTIONS = 2**15 - 2  # int16, minus one number for "no action"
 
 
 class IntegerSizes(np.ndarray[Any, np.dtype[np.int64]]):
-    """Integers that a loop yields as Python's own."""
+    """Integers that iterate as Python integers."""
 
     def __iter__(self) -> Iterator[Any]:
         """Yield Python integers, or rows where there are several axes."""
@@ -30,8 +30,8 @@ class IntegerSizes(np.ndarray[Any, np.dtype[np.int64]]):
 class MultiDiscrete(spaces.MultiDiscrete):
     """Several integers, `nvec[i]` values each.
 
-    Stable-Baselines3 takes `sum(space.nvec)` for the width of its one-hot form, and sb3-contrib hands that to
-    `torch.nn.LSTM`, which refuses numpy's integers: over a plain `nvec` no recurrent agent of theirs can be built.
+    Stable-Baselines3 uses `sum(space.nvec)` as the width of the one-hot form, and sb3-contrib passes it to
+    `torch.nn.LSTM`, which refuses numpy's integers. With a plain `nvec` their recurrent agents could not be built.
     """
 
     def __init__(self, nvec: ArrayLike, **kwargs: Any) -> None:
@@ -55,7 +55,7 @@ def integer_ranges(space: Any) -> tuple[Array, Array] | None:
 
 
 def entry_bounds(what: str, space: Any) -> tuple[Array, Array]:
-    """Find the least and the greatest value (d,) of each entry, in the dtype of the space."""
+    """Return the minimum and the maximum (d,) of each entry, in the dtype of the space."""
     if isinstance(space, spaces.Dict):
         entries = [entry_bounds(f"{what}, entry {name!r},", entry) for name, entry in space.items()]
         low, high = map(np.concatenate, zip(*entries, strict=True))
@@ -66,7 +66,7 @@ def entry_bounds(what: str, space: Any) -> tuple[Array, Array]:
     if ranges is None:
         raise UserError(f"{what} must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, not {space!r}.")
     count, start = ranges
-    # trainers take such numbers for indices of a table, and the one after the last for padding
+    # trainers index a table with these numbers, and use the next number for padding
     require(not start.any(), f"{what} must count from 0, not {shown(space)}.")
     return np.zeros(count.shape, space.dtype), (count - 1).astype(space.dtype)
 
@@ -75,9 +75,9 @@ def entry_bounds(what: str, space: Any) -> tuple[Array, Array]:
 
 
 def unflatten(space: gymnasium.Space[Any]) -> Callable[[Array], Any]:
-    """Give the function that brings flat observations (N, d) into the batched form of `space`, always as a copy.
+    """Make the function from flat observations (N, d) to the batched form of `space`; it always copies.
 
-    Array spaces of shape s become (N, *s) of the space's dtype; a Dict is cut up in the order of its entries.
+    An array space of shape s gives (N, *s) in the space's dtype. A Dict is split in the order of its entries.
     """
     if not isinstance(space, spaces.Dict):
         shape, dtype = space.shape or (), space.dtype
@@ -103,7 +103,7 @@ def row(batch: Any, index: int) -> Any:
 
 
 def object_rows(batch: Any, chosen: Array, count: int) -> Array:
-    """Spread observations (M, ...) over the chosen rows (M,) of an object array (N,), None elsewhere, as Gymnasium."""
+    """Put observations (M, ...) into rows (M,) of an object array (N,), None elsewhere, as Gymnasium does."""
     result = np.full(count, None, object)
     each = (row(batch, index) for index in range(len(chosen))) if isinstance(batch, dict) else batch
     result[chosen] = np.fromiter(each, object, len(chosen))
@@ -120,15 +120,15 @@ def _size(space: gymnasium.Space[Any]) -> int:
 
 
 class Unfit(UserError):
-    """An observation that is not of its space: "an observation ..." and what it should be."""
+    """An observation outside its space; the sentence begins with "an observation" and names the space."""
 
 
 def fitter(space: gymnasium.Space[Any]) -> Fit:
-    """Give the function that brings one observation into the shape and the dtype of an array space.
+    """Make the function that converts one observation to the shape and the dtype of an array space.
 
-    What acting and a replay read is this one array. A cast is made where it keeps the value and its kind: whole numbers
-    within the bounds, or any number where the space holds real ones; anything else raises `Unfit`. What is of another
-    kind of space is left as it is.
+    Acting and the replay read the same converted array. A cast must keep the value and its kind: whole numbers within
+    the bounds, or any number if the space holds real ones. Anything else raises `Unfit`. Observations of other kinds of
+    spaces are returned unchanged.
     """
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return lambda given: given
@@ -178,7 +178,7 @@ def _most(dtype: np.dtype[Any]) -> int:
 
 
 def shown(value: Any) -> str:
-    """Write a value for a sentence: on one line, shortened, without characters that steer a terminal."""
+    """Write a value for a sentence: on one line, shortened, without control characters."""
     try:
         text = " ".join(repr(value).split())
     except Exception:
@@ -187,18 +187,17 @@ def shown(value: Any) -> str:
     return text if len(text) <= BRIEF else f"{text[:BRIEF]}..."
 
 
-# What networks take
+# The form that networks take
 
 
 def encoder(
     space: gymnasium.Space[Any], key: str | None = None, fitted: bool = False
 ) -> tuple[gymnasium.Space[Any], Encode]:
-    """Give the space that a network sees, and the function that brings an observation into it.
+    """Give the space that a network sees, and the function that converts an observation to it.
 
-    Discrete, MultiDiscrete and MultiBinary become flat int64 vectors counted from 0 (MultiDiscrete; Discrete
-    has length 1). A Box of three axes (an image) stays as it is, in a dtype that torch knows; any other Box becomes a
-    flat float32 vector.
-    Of a Dict the entry `key` is used. Observations that are `fitted` already are not brought into the space's form.
+    Discrete, MultiDiscrete and MultiBinary become flat int64 vectors that count from 0, as a MultiDiscrete. An image, a
+    Box of three axes, keeps its shape and gets a dtype that torch supports. Any other Box becomes a flat float32
+    vector. From a Dict the entry `key` is used. With `fitted`, observations have the form of their space already.
     """
     if isinstance(space, spaces.Dict):
         inner, encode = encoder(_entry(space, key), None, fitted)
@@ -209,8 +208,8 @@ def encoder(
         dtype = _stored(space.dtype)
         if dtype == space.dtype:
             return space, fit
-        held = dtype.kind == "f" or int(space.high.max(initial=0)) <= _most(dtype)
-        require(held, f"Images of {space.dtype} may hold numbers up to {_most(dtype)}, not those of {shown(space)}.")
+        fits = dtype.kind == "f" or int(space.high.max(initial=0)) <= _most(dtype)
+        require(fits, f"Images of {space.dtype} may hold numbers up to {_most(dtype)}, not those of {shown(space)}.")
         wide = spaces.Box(space.low.astype(dtype), space.high.astype(dtype), dtype=dtype.type)
         return wide, lambda observation: fit(observation).astype(dtype)
     if isinstance(space, spaces.Box):
@@ -223,16 +222,16 @@ def encoder(
 
 
 def _stored(dtype: Any) -> np.dtype[Any]:
-    """Give the dtype of an image's pixels in a tensor; torch knows few unsigned integers, and no long double."""
+    """Give the dtype of an image in a tensor; torch lacks most unsigned integers, and long double."""
     given = np.dtype(dtype)
     wider = {"uint16": "int32", "uint32": "int64", "uint64": "int64", "longdouble": "float64", "float128": "float64"}
     return np.dtype(wider.get(given.name, given.name)).newbyteorder("=")
 
 
 def image_bounds(space: spaces.Box) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """Give the least and the greatest value, of all entries or of each where they differ.
+    """Give the minimum and the maximum: one of each for all entries, or one per entry if they differ.
 
-    None where they are what is usual: 0 .. 255 of whole numbers, 0 .. 1 of real ones.
+    None for the usual bounds: 0 .. 255 of whole numbers, 0 .. 1 of real ones.
     """
     low, high = (np.asarray(each, np.float64).flatten() for each in (space.low, space.high))
     if (low == low[:1]).all() and (high == high[:1]).all():
@@ -242,10 +241,10 @@ def image_bounds(space: spaces.Box) -> tuple[tuple[float, ...], tuple[float, ...
 
 
 def discrete_actions(space: gymnasium.Space[Any]) -> tuple[int, Decode]:
-    """Give the number of actions A, and the function that makes the environment's actions of numbers 0 .. A - 1.
+    """Give the number of actions A, and the function from numbers 0 .. A - 1 to the environment's actions.
 
-    Several integers (MultiDiscrete) are one action: all their combinations are numbered, the last one fastest. The
-    function takes one number, or an array of them.
+    The combinations of several integers (MultiDiscrete) are numbered; the last integer changes fastest. The function
+    takes one number or an array of them.
     """
     ranges = integer_ranges(space) if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else None
     if ranges is None:
@@ -262,7 +261,7 @@ def discrete_actions(space: gymnasium.Space[Any]) -> tuple[int, Decode]:
 
 
 def only_box(space: gymnasium.Space[Any]) -> str | None:
-    """Name the one entry of a Dict that is a Box; None where the space is no Dict, or has none or several."""
+    """Name the only Box among the entries of a Dict; None if there is no Dict, no Box or several."""
     entries = space.spaces if isinstance(space, spaces.Dict) else {}
     boxes = [name for name, entry in entries.items() if isinstance(entry, spaces.Box)]
     return boxes[0] if len(boxes) == 1 else None

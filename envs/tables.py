@@ -1,4 +1,4 @@
-"""Tables of results: as Markdown, as CSV, on a terminal, and as pages that say how their numbers were made."""
+"""Tables of results as Markdown, CSV and terminal text, and pages of tables with the origin of their numbers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from envs.markup import escape, prose, without_tags
 from envs.terminal import one_line, say
 
 Value = str | int | float | bool | None
-Section = dict[str, Any]  # machine: facts by name; tables: a list of title, note and rows
+Section = dict[str, Any]  # "machine": facts by name; "tables": a list of title, note and rows
 
 
 def format_value(value: Value, spec: str | None = None) -> str:
-    """Format a cell: numbers by `spec`, or large ones whole and small ones with three digits; nothing for None."""
+    """Format a cell: numbers by `spec`, else 100 and above as integers and smaller ones with three digits."""
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, bool):
@@ -39,10 +39,10 @@ class Table:
     """Rows of values under named columns."""
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[Value]]  # ready-made text stays as it is, numbers are formatted by `show`
+    rows: Sequence[Sequence[Value]]  # numbers are formatted by `format_value`
     title: str = ""  # heading of the table on a page
-    note: str = ""  # what the columns mean, between heading and table
-    formats: Mapping[str, str] = field(default_factory=dict)  # of numbers by column, such as ".3f"; else as `show` does
+    note: str = ""  # meaning of the columns, between heading and table
+    formats: Mapping[str, str] = field(default_factory=dict)  # by column, such as ".3f"
 
     @classmethod
     def from_records(
@@ -52,24 +52,24 @@ class Table:
         note: str = "",
         formats: Mapping[str, str] | None = None,
     ) -> Table:
-        """Make a table of rows that name their values; columns stand in the order of first appearance."""
+        """Make a table from rows that name their values; columns are in the order of first appearance."""
         records = list(records)
         columns = list(dict.fromkeys(name for record in records for name in record))
         return cls(columns, [[record.get(name) for name in columns] for record in records], title, note, formats or {})
 
     def records(self) -> list[dict[str, Value]]:
-        """Give each row as a dict by column."""
+        """Return each row as a dict by column."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     def replace_rows(self, key: str, records: Sequence[Mapping[str, Value]]) -> Table:
-        """Put records in place of the rows that have the same `key`; all rows are sorted by it."""
+        """Replace the rows that have the same `key` as a record, add the other records, and sort all rows by `key`."""
         replaced = {record[key] for record in records}
-        kept = [record for record in self.records() if record[key] not in replaced]
-        ordered = sorted([*kept, *records], key=lambda record: str(record[key]))
+        others = [record for record in self.records() if record[key] not in replaced]
+        ordered = sorted([*others, *records], key=lambda record: str(record[key]))
         return Table.from_records(ordered, self.title, self.note, self.formats)
 
     def markdown(self) -> str:
-        """Write the rows as Markdown, numbers to the right and texts escaped; title and note are the page's."""
+        """Write the rows as Markdown, numbers to the right and texts escaped, without title and note."""
         marks = ["---:" if _numeric(values) else "---" for values in self._values()]
         formats = [self.formats.get(name) for name in self.columns]
         body = [[_cell(*cell) for cell in zip(row, formats, strict=True)] for row in self.rows]
@@ -83,7 +83,7 @@ class Table:
         return stream.getvalue()
 
     def text(self) -> str:
-        """Align the columns for a terminal; those without any value are left out."""
+        """Align the columns for a terminal; leave out columns without a value."""
         columns = []
         for name, values in zip(self.columns, self._values(), strict=True):
             if any(value is not None for value in values):
@@ -107,17 +107,17 @@ def _cell(value: Value, spec: str | None) -> str:
 
 
 def _numeric(values: Sequence[Value]) -> bool:
-    """Tell whether no text stands in a column."""
+    """Tell whether a column has no text."""
     return not any(isinstance(value, str | bool) for value in values)
 
 
 def origin(module: str, argv: Sequence[str], **facts: Value) -> dict[str, Value]:
-    """Name the command `python -m module argv`, and the facts (seed, revision, machine) that its numbers rest on."""
+    """Return the origin of numbers: the command `python -m module argv`, and facts such as seed and machine."""
     return {"command": shlex.join(["python", "-m", module, *argv]), **facts}
 
 
 def tables_page(title: str, facts: Mapping[str, Value], tables: Iterable[Table]) -> str:
-    """Write a whole page: heading, facts as a list, every table below its title and note."""
+    """Write a page: heading, facts as a list, every table below its title and note."""
     shown = {name: escape(value) if isinstance(value, str) else value for name, value in facts.items()}
     listed = [f"- {name}: {value}" for name, value in shown.items() if value is not None]
     lines = [f"# {prose(title)}", *(["", *listed] if listed else [])]
@@ -135,9 +135,9 @@ def tables_page(title: str, facts: Mapping[str, Value], tables: Iterable[Table])
 def write_page(
     folder: Path, name: str, title: str, facts: Mapping[str, Value], tables: Sequence[Table], section: str = ""
 ) -> None:
-    """Write `name`.md for readers and `name`.json with the unrounded numbers; `facts` are what they rest on (`origin`).
+    """Write `name`.md for readers and `name`.json with the unrounded numbers; `facts` are their `origin`.
 
-    With a `section` it replaces that section of the page alone and keeps the others, each with its own facts.
+    With a `section`, only that section of the page is replaced; the others keep their own facts.
     """
     measured: Section = {"machine": dict(facts), "tables": [_plain(table) for table in tables]}
     path = folder / f"{name}.json"
@@ -153,10 +153,10 @@ def write_page(
 def publish(
     tables: Iterable[Table], folder: Path | None, name: str, title: str, facts: Mapping[str, Value], section: str = ""
 ) -> None:
-    """Print and write each table as soon as it is there, so that one that fails loses none of those before it.
+    """Print and write each table as soon as it is made, so that a later failure loses none of the earlier tables.
 
-    A table that comes again, with more rows, takes the place of the one before. Without a folder nothing is written;
-    the other arguments are those of `write_page`.
+    A table with the title of an earlier one replaces it. Without a folder nothing is written. The other arguments are
+    those of `write_page`.
     """
     if folder is not None:
         make_folder(folder)
@@ -172,7 +172,7 @@ def publish(
 
 
 def remake_page(path: Path) -> str | None:
-    """Make the Markdown of a page again from its numbers alone; None where a JSON file holds something else."""
+    """Make the Markdown of a page from its JSON file; None if the file is no page of tables."""
     try:
         content = parse_json(read_bytes(path))
     except (OSError, ValueError):
@@ -182,7 +182,7 @@ def remake_page(path: Path) -> str | None:
 
 
 def read_page(path: Path) -> dict[str, Any]:
-    """Read the numbers of a page as `write_page` has put them down; nothing where there is no file yet."""
+    """Read the numbers of a page that `write_page` wrote; nothing if there is no file yet."""
     if not path.exists():
         return {}
     try:
@@ -194,12 +194,12 @@ def read_page(path: Path) -> dict[str, Any]:
 
 
 def read_tables(path: Path) -> dict[str, Table]:
-    """Read the tables of a page without sections by their titles; none where there is no file yet."""
+    """Read the tables of a page without sections by their titles; none if there is no file yet."""
     return {plain["title"]: _table(plain) for plain in read_page(path).get("tables", ())}
 
 
 def stored_page(content: Mapping[str, Any]) -> str:
-    """Write the Markdown of a page from its numbers, its sections one below the other."""
+    """Write the Markdown of a page and its sections from their numbers."""
     parts = {content["title"]: content}
     if "sections" in content:
         parts = {f"{content['title']}: {key}": part for key, part in content["sections"].items()}

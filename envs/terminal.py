@@ -1,4 +1,4 @@
-"""Printing: text of files, environments and users, without characters that steer the terminal."""
+"""Print texts of files, environments and users without the characters that control a terminal."""
 
 import re
 import sys
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TextIO
 
-# C0 (a line feed aside), DEL and C1 control a terminal, and marks of direction reorder a line.
+# C0 (except the line feed), DEL and C1 control a terminal; marks of direction reorder a line.
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-HALF = re.compile("[\ud800-\udfff]")  # of a pair of surrogates, which no file can hold
+HALF = re.compile("[\ud800-\udfff]")  # a lone surrogate, which UTF-8 cannot encode
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def printable(text: str) -> str:
-    r"""Show each control character but the line feed as \u and its number, as JSON does, and a tab as a blank."""
+    r"""Show control characters as \u and their number, as JSON does; a tab becomes a blank, a line feed stays."""
     return HALF.sub(_number, CONTROL.sub(_number, text.replace("\t", " ")))
 
 
@@ -30,18 +30,18 @@ def one_line(text: str) -> str:
 
 
 def without_colours(text: str) -> str:
-    """Leave out the colours of a text that was drawn for a terminal, and show its other control characters."""
+    """Remove a terminal text's colours, and show its other control characters."""
     return printable(COLOUR.sub("", text))
 
 
 def say(*values: object, end: str = "\n", file: TextIO | None = None) -> None:
-    """Print values at once as `print` does, control characters shown: the suite's only way to print."""
+    """Print values as `print` does, flushed, with control characters shown. All printing goes through here."""
     print(printable(" ".join(map(str, values))), end=end, file=file, flush=True)
 
 
 @contextmanager
 def printable_warnings() -> Iterator[None]:
-    """Let Python's warnings, which may name what stands in a file, be printed as `say` prints."""
+    """Print Python's warnings as `say` prints, because they may quote a file."""
     write = warnings.formatwarning
 
     def formatted(*args: object, **kwargs: object) -> str:

@@ -1,7 +1,7 @@
-"""The harness of every benchmark: its flags, timing by turns, medians, and printing.
+"""The harness of every benchmark: flags, timing by turns, medians, and printing.
 
-A benchmark times alternatives side by side, one repetition of each in turn, so that a busy machine slows all alike.
-The cases stand beside the code that they time: `envs.benchmark`, `dqn_memory.benchmark`, `world_models.benchmark`.
+A benchmark times one repetition of each alternative in turn, so that a busy machine slows all alike. The cases are in
+`envs.benchmark`, `dqn_memory.benchmark` and `world_models.benchmark`.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ Work = Callable[[], object]
 # ---- timing ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of each repetition of one alternative, in the order of time."""
+    """Milliseconds of each repetition of one alternative, in their order."""
 
     milliseconds: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The middle repetition."""
+        """Return the median of the repetitions."""
         return statistics.median(self.milliseconds)
 
     @property
     def spread(self) -> float:
-        """Half the distance between the quartiles, as a share of the median."""
+        """Return half the distance between the quartiles, divided by the median."""
         low, _, high = statistics.quantiles(self.milliseconds, n=4, method="inclusive")
         return (high - low) / 2 / self.median
 
     def speed_up(self, slow: Timing) -> float:
-        """How many times faster than `slow`: the median of the ratios of neighbouring repetitions."""
+        """Return the speed relative to `slow`: the median of the ratios of simultaneous repetitions."""
         pairs = zip(slow.milliseconds, self.milliseconds, strict=True)
         return statistics.median(theirs / ours for theirs, ours in pairs)
 
     def against(self, baseline: Timing | None, name: str = "baseline") -> dict[str, Value]:
-        """Give a row's columns of times, beside those of a baseline if there is one."""
+        """Return a row's columns of times, with those of a baseline if there is one."""
         return {
             "ms": self.median, "fastest_ms": min(self.milliseconds), "spread": self.spread,
             f"{name}_ms": None if baseline is None else baseline.median,
@@ -73,21 +73,21 @@ class Timer:
         return {name: Timing(tuple(values[self.warm_up :])) for name, values in taken.items()}
 
     def now(self) -> float:
-        """Give the time in seconds. On an accelerator, wait first until all queued work is done."""
+        """Return the time in seconds. On an accelerator, wait first until all queued work is done."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         return CLOCKS[self.clock]()
 
 
 def matrix_product(size: int, dtype: torch.dtype, device: str = "cpu") -> tuple[Work, float]:
-    """Make a product of two square matrices, which measures the machine's peak rate; also give its billions of FLOP."""
+    """Make a product of two square matrices, to measure the machine's peak rate; also return its GFLOP."""
     left, right = torch.rand(2, size, size, device=device).to(dtype)
     result = torch.empty(size, size, dtype=dtype, device=device)
     return lambda: torch.mm(left, right, out=result), 2 * size**3 / 1e9
 
 
 def floor_columns(time: Timing, gigaflop: float, rate: float) -> dict[str, Value]:
-    """Give a row's columns of the time that its operations need at least, at a `rate` in GFLOP a millisecond."""
+    """Return a row's columns of the minimum time of its operations, at a `rate` in GFLOP per millisecond."""
     return {"gflop": gigaflop, "floor_ms": gigaflop / rate, "reached": gigaflop / rate / time.median}
 
 
@@ -99,17 +99,17 @@ class BenchmarkArgs(WriteArgs):
     threads: int = 1
     """Threads of torch on a CPU."""
     clock: Clock = "wall"
-    """`cpu` counts processor time, for a machine that others use too."""
+    """`cpu` counts processor time, for a shared machine."""
     quick: bool = False
-    """Few repetitions of tiny sizes: shows that everything runs; its numbers mean nothing."""
+    """Run few repetitions of tiny sizes, as a smoke test."""
     repetitions: int = 15
-    """Turns of each alternative; medians are over these."""
+    """Repetitions of each alternative; tables show their median."""
     only: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Tables to make; repeatable (none given: all that this machine can make)."""
 
     @property
     def timer(self) -> Timer:
-        """How everything is measured."""
+        """Return the timer of all measurements."""
         return Timer(2, 1, self.clock) if self.quick else Timer(self.repetitions, clock=self.clock)
 
     @property
@@ -118,7 +118,7 @@ class BenchmarkArgs(WriteArgs):
         raise NotImplementedError
 
     def check(self) -> None:
-        """Refuse numbers out of their bounds and unknown tables in one sentence."""
+        """Refuse numbers out of their bounds and unknown tables."""
         require(1 <= self.threads <= 1024, f"--threads {self.threads} must be from 1 to 1,024")
         require(self.repetitions >= 2, f"--repetitions {self.repetitions} must be at least 2")
         for name in self.only:
@@ -127,11 +127,11 @@ class BenchmarkArgs(WriteArgs):
 
 @dataclass(frozen=True)
 class Page:
-    """A page of results: `name`.md and `name`.json. With a `section`, that section of it alone."""
+    """A page of results, `name`.md and `name`.json, or only a `section` of it."""
 
     name: str
     title: str
-    tables: Iterable[Table]  # measured while they are read
+    tables: Iterable[Table]  # iterating them runs the measurements
     section: str = ""
 
 
@@ -141,7 +141,7 @@ A = TypeVar("A", bound=BenchmarkArgs)
 def run_benchmark(
     module: str, kind: type[A], pages: Callable[[A], Iterable[Page]], argv: Sequence[str] | None = None
 ) -> None:
-    """Parse the flags of `python -m module`, measure its pages, print every table, and write them where asked."""
+    """Parse the flags of `python -m module`, measure its pages, print every table, and write them with --write."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(kind, args=argv, prog=f"python -m {module}")
     args.check()

@@ -1,6 +1,6 @@
 """Vector environments: N environments of one kind, stepped at once, each reset when its episode ends.
 
-Trainers step a `VectorEnvironment`, which `make_vector` makes of an id.
+Trainers step a `VectorEnvironment`, which `make_vector` makes from an id.
 """
 
 import dataclasses
@@ -24,9 +24,9 @@ S = TypeVar("S", bound=State)
 
 
 def advance(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
-    """Step every row and start finished ones over: a pure function of tensors, fit for a CUDA graph.
+    """Step every row and reset finished ones: a pure function of tensors with static shapes, for CUDA graphs.
 
-    The uniforms u are (N, step_draws + reset_draws) float64; the latter count only where an episode ends.
+    The uniforms u are (N, step_draws + reset_draws) float64; the last reset_draws matter only if an episode ends.
     """
     after, step = _step(world, state, action, u)
     state = where_state(step.done, world.reset(u[:, world.step_draws :]), after)
@@ -34,7 +34,7 @@ def advance(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, St
 
 
 def advance_finished(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
-    """Step every row and reset the finished ones only: less work on a CPU, but shapes that depend on data."""
+    """Step every row and compute resets for finished ones only: less work on a CPU, but shapes depend on data."""
     after, step = _step(world, state, action, u)
     rows = step.done.nonzero().squeeze(1)  # (M,)
     if len(rows) == 0:
@@ -52,15 +52,15 @@ def _step(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step
 
 
 class TensorVector:
-    """N rows of a world of this package, all on one device, with one random stream.
+    """N episodes of a `World`, all on one device, with one random stream.
 
     Args:
         initial: reset draws (M, reset_draws), M <= num_envs; the first episode of row i < M starts from
             initial[i]. With `world.initial_draws()` the first episodes cover every initial state.
 
     Raises:
-        UserError: `initial` has more rows than there are worlds, or rows of another width; the world breaks the
-            contract of `envs.core.World` in its members or in what its functions give.
+        UserError: `initial` has more than num_envs rows, or rows of another width; or the World breaks the contract of
+            `envs.core.World` by its members or by the results of its functions.
     """
 
     def __init__(self, world: World[Any], num_envs: int, seed: int, initial: Tensor | None = None) -> None:
@@ -99,7 +99,7 @@ class TensorVector:
         return self.world.frame(self._started(), row)
 
     def state_dict(self) -> dict[str, Any]:
-        """Save all that a bit-exact continuation needs, and a hash of what kind of world it is of."""
+        """Return all that a bit-exact continuation needs, and a hash of the World's kind."""
         state = self._started()
         fields = {name: value.clone() for name, value in vars(state).items()}
         return {"state": fields, "generator": self.generator.get_state(), "world_hash": self._world_hash()}
@@ -108,14 +108,14 @@ class TensorVector:
         """Continue where `state_dict` was taken.
 
         Raises:
-            UserError: the state belongs to another world or another number of worlds.
+            UserError: the state belongs to another World or another number of environments.
         """
         template, saved = self.world.reset(self.draws(self.world.reset_draws)), state.get("state", {})
         shapes, wanted = ({name: each.shape for name, each in fields.items()} for fields in (saved, vars(template)))
         kind = type(self.world).__name__
-        advice = "resume with the world and the number of worlds that the run was started with"
+        advice = "resume with the environment and the number that the run was started with"
         fits = shapes == wanted and state.get("world_hash") == self._world_hash()
-        require(fits, f"The saved state does not fit {self.num_envs} worlds of {kind}; {advice}.")
+        require(fits, f"The saved state does not fit {self.num_envs} environments {kind}; {advice}.")
         self.state = type(template)(**{name: value.to(self.device) for name, value in saved.items()})
         restore_generator(self.generator, state["generator"])
 
@@ -125,16 +125,16 @@ class TensorVector:
     def _world_hash(self) -> int:
         world = self.world
         sizes = [flatdim(space) for space in (world.observation_space, world.state_space) if space is not None]
-        kind = f"{type(world).__name__} {world.num_actions} {sizes}"  # no text of numpy's, which its versions change
+        kind = f"{type(world).__name__} {world.num_actions} {sizes}"  # numpy's texts differ between versions
         return digest(np.frombuffer(kind.encode(), np.uint8))
 
     def _started(self) -> State:
         if self.state is None:
-            raise UserError("The worlds have not been started; call reset() before anything else.")
+            raise UserError("The environments have not been started; call reset() before anything else.")
         return self.state
 
 
-VectorEnvironment = TensorVector | GymnasiumVector | AtariVector  # all three have one interface
+VectorEnvironment = TensorVector | GymnasiumVector | AtariVector  # one interface
 
 
 def make_vector(
@@ -149,16 +149,16 @@ def make_vector(
 ) -> VectorEnvironment:
     """Make N environments by id: an AtariVector for ALE/..., a TensorVector for a World, else a GymnasiumVector.
 
-    Only a GymnasiumVector can be shared out among processes (`workers`). Its episodes that nothing else limits are cut
-    after `max_steps` steps. A TensorVector on a CPU reads the low 32 bits of `seed`.
+    Only a GymnasiumVector can run in worker processes (`workers`). It truncates episodes without another limit after
+    `max_steps` steps. A TensorVector on a CPU uses the low 32 bits of `seed`.
     """
     kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
     require(seed >= 0, f"seed must not be negative, not {seed}.")
     if not atari and id.removeprefix("envs:") not in WORLDS:
         return GymnasiumVector(id, num_envs, seed, device, observation_key, workers, max_steps, **kwargs)
-    unused = f"observation_key {observation_key!r} chooses from a dictionary, which {id} does not show here."
+    unused = f"observation_key {observation_key!r} chooses from a dictionary, but {id} shows none here."
     require(observation_key is None, unused)
-    require(workers is None, f"{id} is not stepped in processes of its own; leave --env-workers out.")
+    require(workers is None, f"{id} does not run in worker processes; leave --env-workers out.")
     if atari:
         check_keywords(id, AtariConfig, kwargs)
         return AtariVector(id, num_envs, seed, device, AtariConfig(**kwargs))

@@ -1,7 +1,7 @@
-"""Gymnasium environments stepped one after the other, in this process or shared out among others.
+"""Step Gymnasium environments one after the other, in this process or in several worker processes.
 
-Gymnasium's AsyncVectorEnv has one process for every environment; here a process steps many, so that evaluations in
-hundreds of environments need no hundreds of processes.
+Gymnasium's AsyncVectorEnv has one process per environment. Here a process steps many environments, so that an
+evaluation in hundreds of environments needs few processes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from envs.spaces import Array, discrete_actions, encoder, shown
 from envs.terminal import say
 
 PATIENCE = 5.0  # seconds that a process has to close its environments
-SLOW, LOST = 60.0, 600.0  # seconds without an answer after which a process is named, and after which it is given up
+SLOW, LOST = 60.0, 600.0  # seconds without an answer before a message is printed, and before an error is raised
 
 
 class LocalRows:
@@ -47,17 +47,17 @@ class LocalRows:
         self.envs = [Checked(env, key, max_steps) for env in made]
 
     def first(self, seeds: list[int | None]) -> Array:
-        """Start all episodes, with seeds (N,) or None for each; gives the observations (N, ...)."""
-        found = [self._encode(env.reset(seed=seed)[0]) for env, seed in zip(self.envs, seeds, strict=True)]
-        return self._sound(np.stack(found), self.envs)
+        """Start all episodes, with seeds (N,) or None for each; returns the observations (N, ...)."""
+        observations = [self._encode(env.reset(seed=seed)[0]) for env, seed in zip(self.envs, seeds, strict=True)]
+        return self._checked(np.stack(observations), self.envs)
 
     def step(self, actions: list[int]) -> RowsStep:
         """Take one action in each environment and start finished ones over."""
         results = [env.step(self._decode(action)) for env, action in zip(self.envs, actions, strict=True)]
-        final = self._sound(np.stack([self._encode(result[0]) for result in results]), self.envs)  # (N, ...)
+        final = self._checked(np.stack([self._encode(result[0]) for result in results]), self.envs)  # (N, ...)
         rewards = np.array([result[1] for result in results])
         with np.errstate(over="ignore"):
-            finite = np.isfinite(rewards.astype(np.float32))  # which agents learn from
+            finite = np.isfinite(rewards.astype(np.float32))  # agents learn from float32
         if not finite.all():
             row = int(np.flatnonzero(~finite)[0])
             raise self.envs[row].wrong(f"gives the reward {rewards[row]}; it must be a finite number")
@@ -69,10 +69,10 @@ class LocalRows:
         begun = [self.envs[row] for row in np.flatnonzero(done)]
         for place, env in enumerate(begun):
             fresh[place] = self._encode(env.reset()[0])
-        return RowsStep(final, self._sound(fresh, begun), rewards, terminated, truncated, success)
+        return RowsStep(final, self._checked(fresh, begun), rewards, terminated, truncated, success)
 
-    def _sound(self, observations: Array, envs: list[Checked]) -> Array:
-        """Return the observations (N, ...) of environments, none of which is a number that a network cannot take."""
+    def _checked(self, observations: Array, envs: list[Checked]) -> Array:
+        """Return the observations (N, ...); refuse numbers that are out of range or not finite."""
         space = self.observation_space
         if isinstance(space, gymnasium.spaces.MultiDiscrete):
             wild = (observations < 0) | (observations >= space.nvec)
@@ -86,16 +86,16 @@ class LocalRows:
         return observations
 
     def frame(self, row: int) -> Array | None:
-        """Draw one environment, if it draws and was made with render_mode="rgb_array"; else None."""
+        """Draw one environment; None if it cannot draw or was not made with render_mode="rgb_array"."""
         env = self.envs[row]
         draws = env.render_mode == "rgb_array" and type(env.unwrapped).render is not gymnasium.Env.render
         picture = env.render() if draws else None
         if picture is None:
             return None
-        found = np.asarray(picture) if isinstance(picture, np.ndarray | list) else np.empty(0)
-        if found.ndim != 3 or found.shape[2] != 3 or found.dtype.kind not in "biuf":
+        pixels = np.asarray(picture) if isinstance(picture, np.ndarray | list) else np.empty(0)
+        if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype.kind not in "biuf":
             raise UserError(f"{env.name}: render gives {shown(picture)}; it must be a picture (height, width, 3)")
-        return found.astype(np.uint8)
+        return pixels.astype(np.uint8)
 
     def close(self) -> None:
         for env in self.envs:
@@ -106,33 +106,33 @@ class RowsStep(NamedTuple):
     """The arrays of one step of N environments."""
 
     final: Array  # (N, ...) of the episode that the action belongs to
-    fresh: Array  # (M, ...) first observations of the M episodes that begin, in the order of rows
+    fresh: Array  # (M, ...) first observations of the M new episodes, in the order of rows
     rewards: Array  # (N,) float64
     terminated: Array  # (N,)
     truncated: Array  # (N,) never together with terminated
-    success: Array  # (N,) what the info says: 1, 0, or -1 where it says nothing
+    success: Array  # (N,) from the info: 1, 0, or -1 without an entry
 
 
 def _success(info: dict[str, Any]) -> int:
-    said = next((name for name in ("success", "is_success") if name in info), None)
-    return -1 if said is None else int(bool(info[said]))
+    name = next((name for name in ("success", "is_success") if name in info), None)
+    return -1 if name is None else int(bool(info[name]))
 
 
-# In other processes
+# Worker processes
 
 
 class Failure(NamedTuple):
-    """The reply of a process in which an exception was raised."""
+    """The reply of a worker process that raised an exception."""
 
     error: Exception
 
 
 class WorkerRows:
-    """N environments in other processes, each of which has `LocalRows` of some of them.
+    """N environments in worker processes, each of which has `LocalRows` of some of them.
 
-    A process is a fresh interpreter that reads requests from its standard input and writes replies to its standard
-    output. It ends with the process that started it, however that ends and whatever its environments do. Exceptions are
-    raised here, with the traceback from there as a note.
+    A worker is a fresh interpreter that reads requests from its standard input and writes replies to its standard
+    output. It always ends with its parent, even if the parent is killed or an environment hangs. Its exceptions are
+    raised here, with its traceback as a note.
     """
 
     def __init__(self, make: Make, count: int, key: str | None, max_steps: int | None = None, workers: int = 1) -> None:
@@ -141,10 +141,10 @@ class WorkerRows:
         self.observation_space, self.num_actions = sample.observation_space, sample.num_actions
         spec, self.name = sample.envs[0].spec, sample.envs[0].name
         sample.close()
-        # a fresh interpreter does not know ids that the user's module or notebook has registered
+        # a fresh interpreter lacks the ids that the user's module or notebook registered
         registered = {} if spec is None or spec.id not in gymnasium.registry else {spec.id: gymnasium.registry[spec.id]}
         self._bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
-        self._children = [_start(talks=worker == 0) for worker in range(len(self._bounds) - 1)]
+        self._children = [_start(prints=worker == 0) for worker in range(len(self._bounds) - 1)]
         self._end = weakref.finalize(self, _stop, self._children)
         sizes = np.diff(self._bounds).tolist()
         jobs = [cloudpickle.dumps((registered, make, size, key, max_steps)) for size in sizes]
@@ -166,21 +166,21 @@ class WorkerRows:
         self._end()
 
     def _shares(self, values: list[Any]) -> dict[int, list[Any]]:
-        """Cut a list (N,) into the parts of the processes."""
+        """Split a list (N,) among the processes."""
         return {worker: values[slice(*bounds)] for worker, bounds in enumerate(pairwise(self._bounds))}
 
     def _ask(self, method: str, arguments: Mapping[int, Any]) -> list[Any]:
-        """Let processes call a method at the same time, each with its argument; gives the results in their order."""
-        asked = [self._children[worker] for worker in arguments]
+        """Call a method in several processes at once, each with its argument; returns the results in their order."""
+        children = [self._children[worker] for worker in arguments]
         try:
-            for child, argument in zip(asked, arguments.values(), strict=True):
+            for child, argument in zip(children, arguments.values(), strict=True):
                 _send(_pipe(child.stdin), (method, argument))
             replies = [self._reply(worker, method) for worker in arguments]
-        except BaseException as error:  # replies that are still to come would be taken for later ones
+        except BaseException as error:  # a late reply would be read as the reply to the next request
             self.close()
             if not isinstance(error, EOFError | BrokenPipeError | pickle.UnpicklingError):
                 raise
-            code = next((child.returncode for child in asked if child.returncode), 0)
+            code = next((child.returncode for child in children if child.returncode), 0)
             raise UserError(
                 f"A process that --env-workers started has ended by itself (exit code {code}; -9 often means that "
                 "there was no memory left); start fewer, or leave --env-workers out."
@@ -191,7 +191,7 @@ class WorkerRows:
         return replies
 
     def _reply(self, worker: int, method: str) -> Any:
-        """Wait for a process's answer; one that takes long is named, and given up in the end."""
+        """Wait for a process's answer; print a message every SLOW seconds, and raise after LOST seconds."""
         child, waited = self._children[worker], 0.0
         stream = _pipe(child.stdout)
         while not _answers(stream, SLOW):
@@ -207,7 +207,7 @@ class WorkerRows:
 
 
 def _answers(stream: IO[bytes], seconds: float) -> bool:
-    """Wait until there is something to read, for a while; where pipes cannot be waited for, reading does."""
+    """Wait up to `seconds` for something to read. Windows cannot wait for a pipe; there the read itself waits."""
     return sys.platform == "win32" or bool(select.select([stream], [], [], seconds)[0])
 
 
@@ -222,18 +222,18 @@ def _send(stream: IO[bytes], message: Any) -> None:
     stream.flush()
 
 
-def _start(talks: bool) -> subprocess.Popen[bytes]:
-    """Start a process that serves; in a session of its own, as Ctrl-C is for this one to answer.
+def _start(prints: bool) -> subprocess.Popen[bytes]:
+    """Start a worker in its own session, so that Ctrl-C reaches only this process.
 
-    One of them `talks` about what all environments have in common.
+    One of the workers `prints` the messages that all of them would repeat.
     """
-    code = f"import sys; sys.path[:] = {sys.path!r}; from envs.workers import serve; serve({os.getpid()}, {talks})"
+    code = f"import sys; sys.path[:] = {sys.path!r}; from envs.workers import serve; serve({os.getpid()}, {prints})"
     command, pipe = [sys.executable, "-c", code], subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
 
 
 def _stop(children: list[subprocess.Popen[bytes]]) -> None:
-    """End processes: they notice that nobody asks them any more."""
+    """End processes by closing their pipes."""
     for child in children:
         for stream in (child.stdin, child.stdout):
             with suppress(BrokenPipeError):
@@ -246,16 +246,16 @@ def _stop(children: list[subprocess.Popen[bytes]]) -> None:
             child.wait()
 
 
-def serve(parent: int, talks: bool) -> None:
-    """Answer requests, (method, argument) each, until there is nobody to ask: the main function of a process.
+def serve(parent: int, prints: bool) -> None:
+    """Answer requests (method, argument) until the pipe closes: the main function of a worker.
 
-    `parent` is the id of the process that asks; `talks`: whether it says what is to be said once.
+    `parent` is the id of the process that started it; `prints`: whether this worker prints messages.
     """
-    checked.silent = not talks
+    checked.silent = not prints
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # so that environments do not print among the replies
+    os.dup2(2, 1)  # prints of environments must not mix with the replies
     rows: Any = None
     with suppress(EOFError, BrokenPipeError):
         while True:
@@ -270,15 +270,15 @@ def serve(parent: int, talks: bool) -> None:
             except Exception as error:
                 reply = _failure(error)
             _send(replies, reply)
-    with suppress(Exception):  # nobody is left to be told
+    with suppress(Exception):  # nobody reads an error any more
         rows.close()
-    os._exit(0)  # without a word about the replies that nobody took
+    os._exit(0)  # a normal exit would complain about unread replies
 
 
 def _end_with(parent: int) -> None:
-    """End this process, and those that its environments have started, as soon as its parent has ended.
+    """End this process and its children as soon as its parent has ended.
 
-    The end of its standard input says so only to a process that reads it, which one whose environments hang does not.
+    A worker whose environment hangs does not read its standard input, so it would not see that the pipe closed.
     """
     while os.getppid() == parent:
         time.sleep(1.0)
@@ -288,12 +288,12 @@ def _end_with(parent: int) -> None:
 
 
 def _failure(error: Exception) -> Failure:
-    """Make an exception fit for the way, with its traceback."""
-    note = CONTROL.sub("", "in a process of its own:\n" + "".join(traceback.format_exception(error)))
+    """Make an exception with its traceback that can be pickled."""
+    note = CONTROL.sub("", "in a worker process:\n" + "".join(traceback.format_exception(error)))
     error.add_note(note)
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # one that takes other arguments than it keeps, or holds what cannot be sent
+    except Exception:  # its arguments differ from those of its constructor, or cannot be pickled
         error = RuntimeError(f"{type(error).__name__}: {error}")
         error.add_note(note)
     return Failure(error)

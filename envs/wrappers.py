@@ -1,14 +1,14 @@
 """Gymnasium wrappers for single and for vector environments.
 
-| single           | vector                 | the observation has                                              |
+| single           | vector                 | the observation contains                                         |
 |------------------|------------------------|------------------------------------------------------------------|
 | `PreviousAction` | `VectorPreviousAction` | the previous action as a part                                    |
 | `StepCount`      | `VectorStepCount`      | the number of steps taken as a part                              |
 | `OneHot`         | `VectorOneHot`         | integers as 0 and 1                                              |
 | `Antialias`      | `VectorAntialias`      | continuous numbers, such as Car Flag's position, as soft one-hot |
 
-They can be nested: `Antialias(StepCount(env), bins=20, entries=[0, 3])`. A wrapper's change of
-observations is a `Transform`, a pure function of batches that the single and the vector form share.
+They can be nested: `Antialias(StepCount(env), bins=20, entries=[0, 3])`. A wrapper changes observations by a
+`Transform`, a pure function of batches that the single and the vector form share.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,8 +32,8 @@ Vector = VectorEnv[Any, Any, Any]
 class Transform(NamedTuple):
     """The change that a wrapper makes to observations.
 
-    A wrapper may follow one integer per row, which starts at `first` and which actions change: the previous action
-    or the step count. The others ignore it.
+    A wrapper may track one integer per row: the previous action or the step count. It starts at `first` and actions
+    change it. The other wrappers ignore it.
     """
 
     space: Space  # of one transformed observation
@@ -45,7 +45,7 @@ class Transform(NamedTuple):
 def one_hot(space: Space) -> Transform:
     """Encode every integer k of n as n entries, 1 at k and 0 elsewhere: Box (sum of all n,) float32.
 
-    In a Dict every entry of integers is so encoded and a Box stays.
+    In a Dict every entry of integers is encoded; a Box stays the same.
     """
     if isinstance(space, spaces.Dict) and not all(isinstance(entry, spaces.Box) for entry in space.values()):
         parts = {name: one_hot(entry) for name, entry in space.items() if not isinstance(entry, spaces.Box)}
@@ -70,8 +70,8 @@ def one_hot(space: Space) -> Transform:
 def antialias(space: Space, bins: int, entries: Sequence[int] | None) -> Transform:
     """Encode each chosen entry of a bounded flat Box as weights of `bins` equally spaced points from low to high.
 
-    The weight is shared between the two points next to the value in proportion to its nearness. So the weights sum
-    to 1, change continuously, and their mean point is the value itself. The other entries stay.
+    The two points nearest to the value share a weight of 1 by linear interpolation. So the weights change continuously,
+    and the weighted mean of the points is the value itself. The other entries stay the same.
 
     Raises:
         UserError: the space is no flat Box, `bins` is less than 2, or an entry is unknown or not bounded.
@@ -102,24 +102,24 @@ def antialias(space: Space, bins: int, entries: Sequence[int] | None) -> Transfo
 
 
 def previous_action(space: Space, actions: Space) -> Transform:
-    """Append the previous action, or at the start of an episode none, which the number of actions A stands for.
+    """Append the previous action; at the start of an episode it is A, the number of actions, for "none".
 
-    A flat Box gets A entries, 1 at the action and all 0 for none; integers get one more, of A + 1 values; a Dict gets
-    the entry "previous_action", Discrete(A + 1).
+    A flat Box gets A entries, 1 at the action, all 0 for "none". Integers get one more integer of A + 1 values. A Dict
+    gets the entry "previous_action", Discrete(A + 1).
     """
     if not isinstance(actions, spaces.Discrete):
         raise UserError(f"PreviousAction needs Discrete actions, not {actions}.")
     count, start = int(actions.n), int(actions.start)
-    codes = np.eye(count + 1, count, dtype=np.float32)  # the last row, for none, is all 0
+    codes = np.eye(count + 1, count, dtype=np.float32)  # the last row, for "none", is all 0
     whole, encode = append_integer(space, "previous_action", codes)
     return Transform(whole, encode, count, lambda _, taken: np.array(taken, np.int64) - start)
 
 
 def step_count(space: Space, limit: int) -> Transform:
-    """Append the number of steps taken, which stops at `limit`.
+    """Append the number of steps taken, at most `limit`.
 
-    A flat Box gets one entry, the share of the limit from 0 to 1; integers get one more, of limit + 1 values; a Dict
-    gets the entry "step_count", Box (1,), the share of the limit.
+    A flat Box gets one entry, the number divided by the limit. Integers get one more integer of limit + 1 values. A
+    Dict gets the entry "step_count", Box (1,), the number divided by the limit.
     """
     shares = np.linspace(0.0, 1.0, limit + 1, dtype=np.float32)[:, None]
     whole, encode = append_integer(space, "step_count", shares, code_in_dict=True)
@@ -130,9 +130,9 @@ def step_count(space: Space, limit: int) -> Transform:
 def append_integer(
     space: Space, key: str, codes: Array, code_in_dict: bool = False
 ) -> tuple[Space, Callable[[Any, Array], Any]]:
-    """Append an integer to integers, or to a flat Box the row of `codes` (values, C) float32 that stands for it.
+    """Append an integer to an observation of integers, or its row of `codes` (values, C) float32 to a flat Box.
 
-    A Dict gets the integer, or with `code_in_dict` its code, as an entry `key`.
+    A Dict gets the integer as the entry `key`, or its row of `codes` with `code_in_dict`.
     """
     if isinstance(space, spaces.Dict):
         require(key not in space.spaces, f"The observation already has an entry {key!r}; use the wrapper once only.")
@@ -151,7 +151,7 @@ def append_integer(
 
 
 def _float_dtype(space: spaces.Box) -> Any:
-    """Give the dtype that fractions need: the Box's own where it has them."""
+    """Give a dtype for fractions: the Box's own if it is a float, else float32."""
     return space.dtype if np.issubdtype(space.dtype, np.floating) else np.float32
 
 
@@ -168,7 +168,7 @@ def _integers(space: Space) -> tuple[Array, Array]:
 
 
 class _Wrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """A transform around one environment; `arguments` are recorded in the environment's spec."""
+    """Apply a transform to one environment; the environment's spec records `arguments`."""
 
     def __init__(self, env: Single, transform: Transform, **arguments: Any) -> None:
         RecordConstructorArgs.__init__(self, **arguments)
@@ -193,18 +193,18 @@ class _Wrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
 
 class OneHot(_Wrapper):
-    """Every integer k of n as n entries, 1 at k and 0 elsewhere (see `one_hot`)."""
+    """Encode every integer k of n as n entries, 1 at k and 0 elsewhere (see `one_hot`)."""
 
     def __init__(self, env: Single) -> None:
         super().__init__(env, one_hot(_space(env, "OneHot")))
 
 
 class Antialias(_Wrapper):
-    """Continuous entries as weights of `bins` points (see `antialias`).
+    """Encode continuous entries as weights of `bins` points (see `antialias`).
 
-    A network that is fed a position as one number must bend a straight line into every decision that depends on
-    it; fed with a single 1 for the nearest point it cannot tell neighbouring positions apart. Weights shared
-    by the two nearest points do both. For Car Flag: `Antialias(env, bins=20, entries=[0])`.
+    A network that reads a position as one number must learn a nonlinear function for every decision that depends on
+    it. A one-hot code of the nearest point hides small differences. Weights of the two nearest points avoid both. For
+    Car Flag: `Antialias(env, bins=20, entries=[0])`.
     """
 
     def __init__(self, env: Single, bins: int = 16, entries: Sequence[int] | None = None) -> None:
@@ -212,18 +212,18 @@ class Antialias(_Wrapper):
 
 
 class PreviousAction(_Wrapper):
-    """The action that led to an observation is part of it; at the start there is none (see `previous_action`)."""
+    """Append the previous action to the observation (see `previous_action`)."""
 
     def __init__(self, env: Single) -> None:
         super().__init__(env, previous_action(_space(env, "PreviousAction"), env.action_space))
 
 
 class StepCount(_Wrapper):
-    """The number of steps taken in this episode is part of the observation (see `step_count`).
+    """Append the number of steps taken in this episode to the observation (see `step_count`).
 
     Args:
         env: the environment.
-        limit: the count at which it stops; the world's own time limit if not given.
+        limit: maximum of the count; the environment's own time limit if not given.
     """
 
     def __init__(self, env: Single, limit: int | None = None) -> None:
@@ -235,7 +235,7 @@ class StepCount(_Wrapper):
 
 
 class _VectorWrapper(VectorWrapper[Any, Any, Any, Any, Array]):
-    """A transform around a vector environment."""
+    """Apply a transform to a vector environment."""
 
     def __init__(self, env: Vector, transform: Transform) -> None:
         super().__init__(env)
@@ -296,7 +296,7 @@ class VectorStepCount(_VectorWrapper):
         super().__init__(env, step_count(space, self.limit))
 
 
-# What can be wrapped
+# Checks of the wrapped environment
 
 
 def _space(env: Any, name: str) -> Space:
@@ -306,14 +306,14 @@ def _space(env: Any, name: str) -> Space:
     fits = isinstance(env, VectorEnv if vector else gymnasium.Env)
     other = f"envs.wrappers.{wrapper}" if isinstance(env, gymnasium.Env | VectorEnv) else f"gymnasium.{maker}(id)"
     require(fits, f"{name} wraps a gymnasium.{wanted}, not {type(env).__name__}; use {other}.")
-    said = not vector or "autoreset_mode" in env.metadata
-    require(said, f"{name} needs metadata['autoreset_mode'] of {env}, to know when a row starts over.")
+    known = not vector or "autoreset_mode" in env.metadata
+    require(known, f"{name} needs metadata['autoreset_mode'] of {env}, to know when a row starts over.")
     return env.single_observation_space if vector else env.observation_space
 
 
 def _step_limit(env: Any, limit: int | None) -> int:
-    """Return the limit given or the world's own; raise a UserError where there is neither."""
-    found: Any = getattr(getattr(env.unwrapped, "world", None), "time_limit", None) if limit is None else limit
-    sentence = f"StepCount needs a limit of at least 1 step for {env}, not {found}; give StepCount(env, limit=...)."
-    require(found is not None and found >= 1, sentence)
-    return int(found)
+    """Return the given limit, or else the environment's own; raise a UserError without either."""
+    steps: Any = getattr(getattr(env.unwrapped, "world", None), "time_limit", None) if limit is None else limit
+    sentence = f"StepCount needs a limit of at least 1 step for {env}, not {steps}; give StepCount(env, limit=...)."
+    require(steps is not None and steps >= 1, sentence)
+    return int(steps)

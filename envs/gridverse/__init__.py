@@ -1,1 +1,1 @@
-"""Gridverse: grid worlds that are seen through a small window in front of the agent."""
+"""Gridverse: grid environments in which the agent sees a small window in front of it."""

@@ -1,4 +1,4 @@
-"""Encodings of objects for networks: a row of numbers for each code."""
+"""Encodings of objects for networks: a row of numbers per code."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from envs.spaces import MultiDiscrete
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects that a task declares as possible; an empty hand, hidden cells and no colour always are."""
+    """The objects and colours that a task declares; an empty hand, hidden cells and no colour are always included."""
 
     kinds: tuple[int, ...]
     colours: tuple[int, ...]
@@ -37,27 +37,27 @@ class Objects:
 
 @dataclass(frozen=True)
 class Encoding:
-    """A table of C channels: numbers (SEEN, C) int64 by code, all below sizes (C,)."""
+    """A table of C channels by code: numbers (SEEN, C) int64, all below sizes (C,)."""
 
     numbers: Tensor
     sizes: tuple[int, ...]
 
 
 def default_encoding(declared: Objects) -> Encoding:
-    """Use the usual numbers of type, status and colour; the channels share numbers."""
+    """Use the original numbers of type, status and colour; the channels share numbers."""
     return Encoding(_raw(), tuple(high + 1 for high in _highest(declared)))
 
 
 def no_overlap_encoding(declared: Objects) -> Encoding:
-    """Use the numbers of `default`, each channel moved past the highest number of the one before it."""
+    """Use the numbers of `default`, shifted so that each channel begins above the one before it."""
     sizes = tuple(accumulate(default_encoding(declared).sizes))
     return Encoding(_raw() + torch.tensor((0, *sizes[:2])), sizes)
 
 
 def compact_encoding(declared: Objects) -> Encoding:
-    """Assign numbers to types, then pairs of type and status, then colours, one after the other without a gap.
+    """Assign consecutive numbers to types, then to pairs of type and status, then to colours.
 
-    Objects that the task does not declare have the numbers of a hidden cell.
+    Objects that the task does not declare get the numbers of a hidden cell.
     """
     types, pairs, hues = declared.types, declared.statuses, declared.hues
     sizes = tuple(accumulate((len(types), len(pairs), len(hues))))
@@ -70,9 +70,9 @@ def compact_encoding(declared: Objects) -> Encoding:
 
 
 def summed_encoding(declared: Objects) -> Encoding:
-    """Add type and colour, the published vector: one number a cell; the status is not seen.
+    """Add type and colour to one number per cell, as published; the status is not visible.
 
-    Its space is as wide as the released code declares it: twice the highest number of any channel, and one.
+    The size is that of the released code: twice the maximum of any channel, plus 1.
     """
     raw = _raw()
     return Encoding((raw[:, 0] + raw[:, 2])[:, None], (2 * max(_highest(declared)) + 1,))
@@ -87,7 +87,7 @@ ENCODINGS: dict[str, Callable[[Objects], Encoding]] = {
 
 
 def encoding_of(name: str, declared: Objects, device: torch.device) -> Encoding:
-    """Make an encoding by name, in which a floor on a phantom line looks like a wall."""
+    """Make an encoding by name; a floor on a phantom line looks like a wall."""
     encoding = ENCODINGS[check_known("grid encoding", name, ENCODINGS)](declared)
     numbers = encoding.numbers.clone()
     numbers[objects.PHANTOM | pack(objects.FLOOR)] = numbers[pack(objects.WALL)]
@@ -95,30 +95,30 @@ def encoding_of(name: str, declared: Objects, device: torch.device) -> Encoding:
 
 
 def _raw() -> Tensor:
-    """Return type, status and colour (SEEN, 3) by code; a box shows nothing of its contents."""
+    """Return type, status and colour (SEEN, 3) by code; the contents of a box are invisible."""
     code = torch.arange(SEEN)
     plain = torch.where(kinds(code) == objects.BOX, pack(objects.BOX), code)
     return torch.stack([kinds(plain), statuses(plain), colours(plain)], -1)
 
 
 def _states(kind: int) -> int:
-    """Count the statuses that a type has."""
+    """Count the statuses of a type."""
     return objects.LOCKED + 1 if kind == objects.DOOR else 1
 
 
 def _highest(declared: Objects) -> tuple[int, int, int]:
-    """Bound the three channels from above; the originals take a type's number of statuses for the highest one."""
+    """Return an upper bound of each channel; as in the original, that of the status is the number of statuses."""
     return declared.types[-1], max(_states(kind) for kind in declared.types), declared.hues[-1]
 
 
 class FullState:
-    """A grid of H x W cells around the agent, and what no cell shows: S * S + 5 numbers, S the longer side.
+    """The complete state: a grid of H x W cells around the agent, and 5 more numbers; S * S + 5, S the longer side.
 
-    Cells are shown as the agent's own view shows them, turned so that it looks at the first row, with itself in the
-    middle (row and column S // 2); the grid is wrapped around at its edges, so that every cell is there once. A cell is
-    the number of its object with type, status, colour and contents, the same in every task.
-    Behind them stand the agent's row, column and heading, the object in its hand, and the colour of the good exit (0
-    without one). Different scenes have different numbers.
+    The grid is turned as in the agent's view, so that the agent looks at the first row, and is in the middle (row and
+    column S // 2). It is wrapped around at its edges, so that every cell appears once. A cell's number identifies its
+    object by type, status, colour and contents, the same in every task. The 5 last numbers are the agent's row, column
+    and heading, the object in its hand, and the colour of the good exit (0 without one). Different scenes have
+    different numbers.
     """
 
     runs_on_numpy = True
@@ -126,7 +126,7 @@ class FullState:
     def __init__(self, height: int, width: int, device: torch.device) -> None:
         every = Objects(tuple(kind for kind in objects.KINDS if kind != objects.BOX), COLOURS)
         codes = [pack(*pair, hue) for pair in every.statuses for hue in every.hues]
-        codes += range(pack(objects.BOX), pack(objects.BOX + 1))  # a box is told by its contents
+        codes += range(pack(objects.BOX), pack(objects.BOX + 1))  # boxes differ by their contents
         numbers = torch.zeros(objects.CODES, dtype=torch.int64)
         numbers[codes] = torch.arange(len(codes))
         side, self.cells = max(height, width), height * width

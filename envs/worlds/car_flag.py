@@ -1,4 +1,4 @@
-"""Car Flag: find out at a signpost on which side of the road heaven lies, and drive there."""
+"""Car Flag: read at a signpost on which side of the road heaven lies, and drive there."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +40,7 @@ class CarFlag(World[CarState]):
 
     def __init__(self, time_limit: int = 200, device: str | torch.device = "cpu") -> None:
         super().__init__(time_limit, device)
-        # One push can carry the car past an end, never by more than its top speed.
+        # The last step can carry the car past an end, by at most its top speed.
         high = np.array([END + MAX_SPEED, MAX_SPEED, 1.0])
         self.observation_space = self.state_space = gymnasium.spaces.Box(-high, high, dtype=np.float64)
         self.push = torch.tensor([-POWER, 0.0, POWER], dtype=torch.float64, device=self.device)
@@ -60,8 +60,7 @@ class CarFlag(World[CarState]):
         """Push once: 0 left, 1 none, 2 right."""
         velocity = (state.velocity + take(self.push, action)).clip(-MAX_SPEED, MAX_SPEED)  # (N,)
         position = state.position + velocity
-        # Without its decimals a position is the side of the end that was reached, and 0 between the ends; the sum
-        # makes 0 of a -0.
+        # A truncated position is the side of the reached end, or 0 between the ends. The sum turns -0 into 0.
         reward = truncate(position) * state.heaven + self.nothing  # (N,)
         observation = self.observe(position, velocity, state.heaven)
         steps, returns = state.steps + self.one, state.returns + reward
@@ -69,12 +68,12 @@ class CarFlag(World[CarState]):
         return after, observation, reward, reward != self.nothing, reward > self.nothing
 
     def observe(self, position: Tensor, velocity: Tensor, heaven: Tensor) -> Tensor:
-        """Return what the driver reads, (N, 3) float64."""
+        """Return the observation (N, 3) float64."""
         in_zone = position.clip(ZONE - HALF_ZONE, ZONE + HALF_ZONE) == position
         return stack([position, velocity, where(in_zone, heaven, self.nothing)])
 
     def observe_state(self, state: CarState) -> Tensor:
-        """Return position, velocity and the side of heaven, wherever the car is, (N, 3) float64."""
+        """Return position, velocity and the side of heaven, (N, 3) float64."""
         return stack([state.position, state.velocity, state.heaven])
 
     def frame(self, state: CarState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -1,4 +1,4 @@
-"""Blinking Catch: a pixel world in which a ball that is mostly unseen must be caught, several times in a row."""
+"""Blinking Catch: an environment of pictures; catch several balls in a row that are mostly invisible."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,32 +14,32 @@ from envs.numpy_backend import integers, stack, take, take_column, where, zeros
 from envs.spaces import MultiDiscrete
 
 BALL, PADDLE, UNSEEN = (235, 90, 60), (70, 160, 235), (80, 70, 70)  # RGB
-ENLARGED = 256  # height in pixels that a picture for people reaches at least
-GRIDS, SIZES = (3, 16), 256  # smallest and largest grid, largest picture: every ball's picture is kept as a table
+ENLARGED = 256  # minimum height in pixels of a picture for people
+GRIDS, SIZES = (3, 16), 256  # bounds of the grid, and maximum of the picture, because a table has every ball's picture
 
 
 @dataclass
 class CatchState(State):
-    """N screens. Which ball falls, and how low it is, follow from the steps taken."""
+    """N screens. The number and the row of the falling ball follow from the steps taken."""
 
-    columns: Tensor  # (N, balls) int64, where each ball falls
-    paddle: Tensor  # (N,) int64, its column
+    columns: Tensor  # (N, balls) int64, column of each ball
+    paddle: Tensor  # (N,) int64, column of the paddle
 
 
 class BlinkingCatch(World[CatchState]):
     """Move the paddle left, not at all, or right: +1 for every ball that lands on it, -1 for every other.
 
-    A grid of `grid` x `grid` cells is shown as a picture of `size` x `size` pixels, Box(0, 255, (3, size, size),
-    uint8): the ball red, the paddle in the last row blue, all else black. The ball falls straight down, one row a
-    step, from row 0 in a column that the reset draws; it is seen in the rows 0, blink, 2 blink, ... only, and always
-    with `blink` 1. It lands after grid - 1 steps, and the next of `balls` balls begins in that same step; at the end of
-    an episode nothing falls. The paddle starts in the middle and moves one cell a step, so every ball whose column is
-    remembered can be caught. Success is to have caught them all.
+    The observation is a picture of `size` x `size` pixels of a grid of `grid` x `grid` cells, Box(0, 255,
+    (3, size, size), uint8): the ball is red, the paddle in the last row blue, all else black. The ball falls straight
+    down, one row per step, from row 0 in a column that the reset draws. It is visible only in the rows 0, blink,
+    2 blink, ...; `blink` 1 makes it always visible. It lands after grid - 1 steps, and the next of `balls` balls begins
+    in the same step. The paddle starts in the middle and moves one cell per step, so an agent that remembers the column
+    can catch every ball. Success is to catch all balls.
 
-    An episode has balls (grid - 1) steps and a return from -balls to +balls; `time_limit` None is 500, or as many as
-    all balls take. Random actions catch one ball in `grid`. With 10 balls on 8 x 8 cells and blink 4 the exact
-    expectations are 10 for the best player, 4.26 for the best fixed rule from the newest picture to an action, 1.79 for
-    going towards a ball only while it is seen, and -7.5 for random actions.
+    An episode has balls (grid - 1) steps and a return from -balls to +balls. A `time_limit` of None is 500, or the
+    number of steps of all balls if that is larger. Random actions catch one ball in `grid`. With 10 balls on 8 x 8
+    cells and blink 4 the exact expected returns are: best player 10; best memoryless policy 4.26; moving towards the
+    ball only while it is visible 1.79; random actions -7.5.
     """
 
     num_actions = 3
@@ -66,14 +66,14 @@ class BlinkingCatch(World[CatchState]):
         self.zero, self.width, self.last, self.count, self.last_ball, self.middle, self.nowhere = numbers.unbind()
         self.moves = torch.tensor([-1, 0, 1], device=self.device)
         self.caught, self.missed, self.best = torch.tensor([1.0, -1.0, balls], dtype=torch.float64, device=self.device)
-        self.shown = (torch.arange(grid, device=self.device) % blink) == 0  # (grid,) rows in which a ball is seen
+        self.shown = (torch.arange(grid, device=self.device) % blink) == 0  # (grid,) True in visible rows
         self.ball_pictures = self._pictures(BALL, [(y, x) for y in range(grid) for x in range(grid)] + [None])
         self.paddle_pictures = self._pictures(PADDLE, [(grid - 1, x) for x in range(grid)])
 
     def reset(self, u: Tensor) -> CatchState:
         """Draw the columns of all balls from u (N, balls); the paddle stands in the middle."""
         steps, returns = self.counters(len(u))
-        columns = integers(u * self.width).clip(self.zero, self.last)  # rounding may lift u * grid to grid itself
+        columns = integers(u * self.width).clip(self.zero, self.last)  # rounding may give grid itself
         paddle = zeros(self.one, len(u)) + self.middle
         return CatchState(self.observe(columns, paddle, steps), steps, returns, columns, paddle)
 
@@ -98,19 +98,19 @@ class BlinkingCatch(World[CatchState]):
         return take(self.ball_pictures, cell) | take(self.paddle_pictures, paddle)
 
     def observe_state(self, state: CatchState) -> Tensor:
-        """Return balls that have landed, row of the ball, column of the paddle, column of the ball: (N, 4) int64.
+        """Return the number of landed balls, the ball's row, the paddle's column and the ball's column: (N, 4) int64.
 
-        Where later balls will fall is chance's, and not shown.
+        The columns of later balls are random, and not shown.
         """
         ball, row = state.steps // self.last, state.steps % self.last  # (N,)
         return stack([ball, row, state.paddle, self._column(state.columns, ball)])
 
     def _column(self, columns: Tensor, ball: Tensor) -> Tensor:
-        """Return where a ball (N,) falls; past the last one, where that fell."""
+        """Return the column of a ball (N,); for numbers past the last ball, the last ball's column."""
         return take_column(columns, ball.clip(self.zero, self.last_ball))
 
     def _pictures(self, colour: tuple[int, int, int], cells: list[tuple[int, int] | None]) -> Tensor:
-        """Draw one black picture (3, size, size) a cell, which is filled with the colour."""
+        """Draw one black picture (3, size, size) per cell, and fill the cell with the colour."""
         pictures = torch.zeros(len(cells), 3, self.size, self.size, dtype=torch.uint8)
         for picture, cell in zip(pictures, cells, strict=True):
             if cell is not None:
@@ -118,15 +118,15 @@ class BlinkingCatch(World[CatchState]):
         return pictures.to(self.device)
 
     def _pixels(self, *cell: int) -> tuple[slice, ...]:
-        """Return the rows and columns of pixels of a cell (y, x)."""
+        """Return the slices of pixels of a cell (y, x)."""
         return tuple(slice(self.edge(at), self.edge(at + 1)) for at in cell)
 
     def edge(self, cell: int) -> int:
-        """Return the pixel at which a row or column of cells begins."""
+        """Return the first pixel of a row or column of cells."""
         return cell * self.size // self.grid
 
     def frame(self, state: CatchState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Draw the picture, enlarged; where the ball is unseen, in dark grey where it is."""
+        """Draw the picture enlarged, with an invisible ball in dark grey."""
         picture = torch.as_tensor(state.observation[row]).cpu().numpy().transpose(1, 2, 0).copy()
         fallen, column = self._ball(state, row)
         if fallen is not None and not self.shown[fallen]:
@@ -135,7 +135,7 @@ class BlinkingCatch(World[CatchState]):
         return picture.repeat(times, 0).repeat(times, 1)
 
     def text(self, state: CatchState, row: int) -> str:
-        """Draw the grid: ball o, or x where it is unseen, and paddle =; the number of the ball and the return."""
+        """Draw the grid with the ball (o, invisible x) and the paddle (=), the ball's number and the return."""
         lines = [["."] * self.grid for _ in range(self.grid)]
         lines[-1][int(state.paddle[row])] = "="
         fallen, column = self._ball(state, row)
@@ -145,15 +145,15 @@ class BlinkingCatch(World[CatchState]):
         return "\n".join(map("".join, lines)) + f"\nball {ball} of {self.balls}, return {float(state.returns[row]):+g}"
 
     def _ball(self, state: CatchState, row: int) -> tuple[int | None, int]:
-        """Find row and column of the ball in one row of the state; no row where nothing falls."""
+        """Return row and column of the ball in one row of the state; the row is None after the last ball."""
         ball, fallen = divmod(int(state.steps[row]), self.grid - 1)
         return (fallen, int(state.columns[row, ball])) if ball < self.balls else (None, 0)
 
 
 def check_catch(size: int, grid: int, balls: int, blink: int) -> None:
-    """Refuse numbers that cannot work."""
-    few, most = GRIDS
-    require(few <= grid <= most, f"grid of Blinking Catch must be from {few} to {most} cells, not {grid}.")
+    """Refuse settings out of their bounds."""
+    low, high = GRIDS
+    require(low <= grid <= high, f"grid of Blinking Catch must be from {low} to {high} cells, not {grid}.")
     wanted = f"from {grid}, its grid, to {SIZES} pixels"
     require(grid <= size <= SIZES, f"size of Blinking Catch must be {wanted}, not {size}.")
     require(balls >= 1, f"balls of Blinking Catch must be at least 1, not {balls}.")

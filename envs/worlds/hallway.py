@@ -21,7 +21,7 @@ CELLS = tuple((y, x) for y, line in enumerate(MAZE) for x, mark in enumerate(lin
 GOAL = next(cell for cell, (y, x) in enumerate(CELLS) if MAZE[y][x] == "+")
 ACTIONS = ("stay", "forward", "turn_right", "turn_around", "turn_left")
 DISCOUNT = 0.95
-LANDMARK, AT_GOAL = 16, 20  # observations from which on landmarks are counted, and of the goal
+LANDMARK, AT_GOAL = 16, 20  # the first of the landmark observations, and the observation of the goal
 
 # Per mille for each quarter turn to the right.
 TURNING = {"turn_right": (100, 700, 100, 100), "turn_around": (100, 150, 600, 150), "turn_left": (100, 100, 100, 700)}
@@ -40,9 +40,10 @@ READINGS: dict[tuple[int, ...], int] = {
 class Hallway(Tabular):
     """Enter the goal for +1; the next action ends the episode. Moving, turning and the wall sensors are noisy.
 
-    Observation Discrete(22): the walls around as front 8, right 4, back 2, left 1; 16 to 19 the landmarks of the
-    corridor's four side cells, seen facing south; 20 the goal; 21 nothing yet. Success is an episode that
-    ends from the goal: one that is cut on the very step that gets there is lost.
+    Observation Discrete(22): 0 to 15 the sum of the walls in front (8), right (4), behind (2) and left (1); 16 to 19
+    the landmarks of the corridor's four side cells, visible when facing south; 20 the goal; 21 the first observation of
+    an episode. Success is an episode that ends from the goal. An episode that is truncated on the step into the goal
+    is no success.
     """
 
     drawn_as_map = True
@@ -51,7 +52,7 @@ class Hallway(Tabular):
         super().__init__(hallway_tables(), time_limit, device)
 
     def text(self, state: TabularState, row: int) -> str:
-        """Draw the maze in its walls (#) with its goal (+) and the agent as an arrow; an ended episode has no agent."""
+        """Draw the maze with walls (#), the goal (+) and the agent as an arrow; an ended episode has no agent."""
         lines = [f"#{line.replace('.', '#').replace('*', '.')}#" for line in MAZE]
         lines = ["#" * len(lines[0]), *lines, "#" * len(lines[0])]
         hidden = int(state.hidden[row])
@@ -85,7 +86,7 @@ def hallway_tables() -> Tables:
 
 
 def _outcomes(name: str, cell: int, heading: int) -> Iterator[tuple[int, int, int]]:
-    """List per mille, cell and heading of what an action may lead to; a step against a wall stays."""
+    """List the probability (per mille), cell and heading of an action's outcomes; a step against a wall stays."""
     if name in TURNING:
         yield from ((part, cell, heading + turn) for turn, part in enumerate(TURNING[name]))
         return
@@ -97,13 +98,13 @@ def _outcomes(name: str, cell: int, heading: int) -> Iterator[tuple[int, int, in
 
 
 def _neighbour(cell: int, direction: int) -> int | None:
-    """Return the cell next to this one, or None where a wall is."""
+    """Return the cell next to this one, or None for a wall."""
     (y, x), (dy, dx) = CELLS[cell], MOVES[direction % 4]
     return CELLS.index((y + dy, x + dx)) if (y + dy, x + dx) in CELLS else None
 
 
 def _observation(cell: int, heading: int) -> list[int]:
-    """Compute what is seen from a pose, in millionths (Z,)."""
+    """Compute the probabilities (Z,) of the observations at a pose, in millionths."""
     parts = [0] * (AT_GOAL + 1)
     below = _neighbour(cell, SOUTH)
     if cell == GOAL:
@@ -116,5 +117,5 @@ def _observation(cell: int, heading: int) -> list[int]:
             seen = zip(walls, [bool(reading >> bit & 1) for bit in (3, 2, 1, 0)], strict=True)
             counts = Counter[tuple[bool, ...]](seen)
             parts[reading] = READINGS[tuple(counts[each] for each in itertools.product((True, False), repeat=2))]
-        parts[15] = 1_000_000 - sum(parts[:15])  # the file gives what cutting off left over to this reading
+        parts[15] = 1_000_000 - sum(parts[:15])  # as in the file, the last reading gets the rest
     return parts

@@ -18,8 +18,9 @@ LEFT, RIGHT = range(2)  # the side of heaven
 class HeavenHell(Tabular):
     """Walk to the end of the left or the right arm; any action there ends the episode, +1 in heaven, -1 in hell.
 
-    Nothing is noisy. Observation Discrete(4n + 4): the own cell, which looks alike in both worlds; at the priest
-    4n + 1 for heaven on the left or 4n + 2 for the right; 4n + 3 nothing yet. Success is heaven.
+    Nothing is noisy. Observation Discrete(4n + 4): the agent's cell, whose number does not depend on heaven's side. At
+    the priest it is 4n + 1 for heaven on the left and 4n + 2 for the right; the first observation of an episode is
+    4n + 3. Success is heaven.
 
     Args:
         n: length of the arms and of the priest's corridor.
@@ -32,31 +33,31 @@ class HeavenHell(Tabular):
         self.n = n
 
     def text(self, state: TabularState, row: int) -> str:
-        """Draw the map in its walls (#) with heaven (+, green), hell (-, red), the priest (?, blue) and the agent (@).
+        """Draw the map with walls (#), heaven (+, green), hell (-, red), the priest (?, blue) and the agent (@).
 
-        An ended episode has neither an agent nor a side of heaven.
+        An ended episode shows neither the agent nor heaven and hell.
         """
         positions, n = cells(self.n), self.n
-        world, cell = divmod(int(state.hidden[row]), len(positions))
+        side, cell = divmod(int(state.hidden[row]), len(positions))
         lines = ["#" * (2 * n + 3)] * (n + 4)
         marks = [(position, ".") for position in positions] + [(positions[-1], "?")]
-        if world in (LEFT, RIGHT):
+        if side in (LEFT, RIGHT):
             ends = (positions[2 * n], positions[3 * n])
-            marks += [(ends[world], "+"), (ends[1 - world], "-"), (positions[cell], "@")]
+            marks += [(ends[side], "+"), (ends[1 - side], "-"), (positions[cell], "@")]
         for (y, x), mark in marks:
             lines = put_agent(lines, y + n + 1, x + n + 1, mark)
         return "\n".join(lines)
 
 
 def cells(n: int) -> list[tuple[int, int]]:
-    """List the 4n + 2 cells (y, x): the start, the way north, the left and the right arm, the south part."""
+    """List the 4n + 2 cells (y, x): the start, the corridor north, the left arm, the right arm, the south part."""
     north = [(-i, 0) for i in range(n + 1)]
     arms = [(-n, side * i) for side in (-1, 1) for i in range(1, n + 1)]
     return north + arms + [(1, i) for i in range(n + 1)]
 
 
 def heaven_hell_tables(n: int = 3) -> Tables:
-    """Make the model from the map. State world * (4n + 2) + cell, world 0 with heaven left, world 1 with it right."""
+    """Make the model from the map. A state is side * (4n + 2) + cell, with side 0 for heaven left, 1 for right."""
     require(n >= 1, f"n of HeavenHell must be at least 1 cell, not {n}.")
     count, states = 4 * n + 2, 2 * (4 * n + 2)
     check_table_size(states, len(ACTIONS), count + 1, f"HeavenHell with n={n}")

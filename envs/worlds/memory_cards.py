@@ -13,8 +13,8 @@ from envs.numpy_backend import argsort, integers, put_column, take, take_column,
 from envs.spaces import MultiDiscrete
 
 HIDDEN = 0
-MAX_TABLED_PAIRS = 6  # pairs up to which the card to turn up is looked up among all sets of removed cards
-MAX_PAIRS = 31  # pairs whose cards fit as bits into one integer
+MAX_TABLED_PAIRS = 6  # maximum of pairs with look-up tables over all sets of removed cards
+MAX_PAIRS = 31  # maximum of pairs whose cards fit as bits into one integer
 
 
 @dataclass
@@ -27,11 +27,10 @@ class CardState(State):
 
 
 class MemoryCards(World[CardState]):
-    """Name the index of the face-up card's partner; a found pair is removed, anything else costs 1.
+    """Choose the index of the face-up card's partner; a correct pair is removed, any other choice costs 1.
 
-    Observation MultiDiscrete([P + 2] * 2P): 0 hidden, 1..P the face-up card's value, P + 1 removed. A guessed
-    card is not shown. After every step a card is turned up uniformly among those that remain. Success is an
-    empty table.
+    Observation MultiDiscrete([P + 2] * 2P): 0 hidden, 1..P the face-up card's value, P + 1 removed. A chosen card is
+    not shown. After every step one of the remaining cards is turned up uniformly at random. Success is an empty table.
     """
 
     step_draws = 1
@@ -51,11 +50,11 @@ class MemoryCards(World[CardState]):
         self.gap = torch.tensor(pairs + 1, device=self.device)
         self.right, self.wrong = torch.tensor([0.0, -1.0], dtype=torch.float64, device=self.device)
         self.tabled = pairs <= MAX_TABLED_PAIRS
-        if self.tabled:  # the two questions about the removed cards have a row for each set of them
+        if self.tabled:  # look-up tables with a row for each set of removed cards
             sets = torch.arange(1 << self.num_actions, device=self.device)
             self.gaps = self._gaps(sets)  # (2**2P, 2P)
             self.left = (self.gaps == HIDDEN).sum(1).double()  # (2**2P,)
-            # A last rank serves products u * left that rounding lifts to left itself.
+            # The last rank is for products u * left that rounding raises to left itself.
             ranks = torch.arange(self.num_actions + 1, device=self.device)
             self.ranks = torch.tensor(len(ranks), device=self.device)
             middle = ((ranks + 0.5) / self.left[:, None].clip(min=1.0)).clip(max=1.0).flatten()
@@ -72,7 +71,7 @@ class MemoryCards(World[CardState]):
     def step(self, state: CardState, action: Tensor, u: Tensor) -> tuple[CardState, Tensor, Tensor, Tensor, Tensor]:
         """Guess once: the index of the partner."""
         cards, shown = state.cards, state.current
-        # Partners leave together, so a removed card never equals the one that lies face up.
+        # Partners are removed together, so a removed card never equals the face-up card.
         match = (take_column(cards, action) == take_column(cards, shown)) & (action != shown)  # (N,)
         pair = take(self.bits, action) | take(self.bits, shown)
         removed = where(match, state.removed | pair, state.removed)
@@ -85,13 +84,13 @@ class MemoryCards(World[CardState]):
         return after, observation, reward, terminated, terminated
 
     def observe(self, cards: Tensor, removed: Tensor, current: Tensor) -> Tensor:
-        """Return the table as the player sees it, (N, 2P) int64."""
+        """Return the observation (N, 2P) int64."""
         table: Tensor = take(self.gaps, removed) if self.tabled else self._gaps(removed)
         face_up = where(removed == self.all_removed, self.gap, take_column(cards, current))  # none on an empty table
         return put_column(table, current, face_up)
 
     def observe_state(self, state: CardState) -> Tensor:
-        """Show every card, (N, 2P) int64: its value 1..P, P + 1 if removed, P + 1 and its value if face up."""
+        """Return every card (N, 2P) int64: its value 1..P, P + 1 if removed, P + 1 plus its value if face up."""
         gone = (state.removed[:, None] & self.bits) != 0
         table = where(gone, self.gap, state.cards)
         value = take_column(state.cards, state.current) + self.gap
@@ -113,7 +112,7 @@ class MemoryCards(World[CardState]):
         """Turn up a card as `turn_up` does, for any number of cards."""
         rank = ((removed[:, None] & self.bits) == 0).cumsum(1)  # (N, 2P), 1-based among the remaining
         left = rank[:, -1]
-        wanted = (integers(u * left) + self.one).clip(self.one, left)  # rounding may lift u * left to left itself
+        wanted = (integers(u * left) + self.one).clip(self.one, left)  # rounding may give left itself
         return integers(rank >= wanted[:, None]).argmax(1)
 
     def frame(self, state: CardState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

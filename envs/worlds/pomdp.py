@@ -1,10 +1,10 @@
-"""Models in Cassandra's .pomdp format: a reader, and a world from a file.
+"""Read models in Cassandra's .pomdp format, and make an environment from a file.
 
-The reader takes the whole format (pomdp.org, "POMDP file format") and one meaning that gym-pomdps adds to
-`T: action : state reset`: the episode ends there, and a start state is drawn. The probabilities of a row must sum to
-one within 1e-5; they are kept as they are written. `values: cost` negates the numbers of R, so that R is a reward in
-either case. Without `start` all states are equally likely; without an entry a reward is 0. Of several entries for
-the same thing the last one counts. Text is taken apart, never evaluated.
+The reader supports the complete format (pomdp.org, "POMDP file format") and one extension by gym-pomdps:
+`T: action : state reset` ends the episode and draws a start state. The probabilities of a row must sum to one within
+1e-5; they are not normalised. `values: cost` negates the numbers of R, so that R is always a reward. Without `start`
+all states are equally likely. Rewards without an entry are 0. A later entry replaces an earlier one. The text is
+parsed, never evaluated.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from envs.files import read_bytes
 from envs.worlds.tabular import MAX_ENTRIES, Floats, Tables, Tabular, check_table_size, number_names
 
 PREAMBLE = ("discount", "values", "states", "actions", "observations")
-SECTIONS = (*PREAMBLE, "start", "T", "O", "R")  # words that begin something new wherever they stand
+SECTIONS = (*PREAMBLE, "start", "T", "O", "R")  # each of these words begins a section
 KEYWORDS = {*SECTIONS, "include", "exclude", "uniform", "identity", "reset", "reward", "cost"}
 WORD = re.compile(r":|[^\s:#]+")
 NAME = re.compile(r"[^\W\d][^\s:#]*")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 COUNT = re.compile(r"[0-9]{1,9}")
 MAX_NAMES = 2**16
-LARGEST = float(np.finfo(np.float32).max)  # a reward, which trainers hold in float32
+LARGEST = float(np.finfo(np.float32).max)  # maximum of a reward, which trainers store as float32
 
 
 @dataclass(frozen=True)
 class Token:
-    """A word of the file, and its line, counted from 1. The end of the file is the empty word."""
+    """A word of the file and its line, counted from 1. The empty word is the end of the file."""
 
     text: str
     line: int
@@ -48,16 +48,16 @@ class Token:
         return repr(self.text) if self.text else "the end of the file"
 
 
-Names = tuple[str, dict[str, int]]  # what a reference may point to: its kind with its article, and the names' indices
+Names = tuple[str, dict[str, int]]  # targets of a reference: their kind with its article, and the index of each name
 
 
 class ModelSection:
-    """One keyword with the words that follow it up to the next, read from left to right.
+    """A keyword and the words up to the next keyword, read from left to right.
 
     Args:
-        source: what the file is called in messages.
+        source: name of the file in messages.
         keyword: the word that begins the section.
-        words: the words after it, and as the last one that which follows the section.
+        words: the words after it, and the first word of the next section.
     """
 
     def __init__(self, source: str, keyword: Token, words: Sequence[Token]) -> None:
@@ -65,18 +65,18 @@ class ModelSection:
 
     @property
     def next(self) -> str:
-        """Return the word to be read; nothing at the end of the section."""
+        """Return the next word; the empty word at the end of the section."""
         return self.words[0].text if len(self.words) > 1 else ""
 
     def fail(self, expected: str, advice: str = ".") -> NoReturn:
-        """Report the word to be read; `advice` is added to what was expected."""
-        found = self.words[0]
-        if found.text == "OO":
+        """Report the next word; `advice` ends the sentence."""
+        word = self.words[0]
+        if word.text == "OO":
             advice = "; observations that depend on the state before (gym-pomdps' OO) are not read here."
-        raise UserError(f"{self.source}:{found.line}: found {found}, expected {expected}{advice}")
+        raise UserError(f"{self.source}:{word.line}: found {word}, expected {expected}{advice}")
 
     def take(self) -> str:
-        """Read a word of the section."""
+        """Read the next word."""
         return self.words.popleft().text
 
     def accept(self, *texts: str) -> str | None:
@@ -88,23 +88,23 @@ class ModelSection:
         self.accept(":") or self.fail(f"':' after {self.keyword}")
 
     def end(self) -> None:
-        """Make sure that nothing is left."""
+        """Check that no word is left."""
         if self.next:
             self.fail(f"the end of {self.keyword}")
 
-    def number(self, expected: str, least: float = -math.inf, most: float = math.inf) -> float:
-        """Read a finite number within bounds; its sign may stand apart."""
+    def number(self, expected: str, low: float = -math.inf, high: float = math.inf) -> float:
+        """Read a finite number within bounds; its sign may be a separate word."""
         signed = self.next in ("+", "-") and len(self.words) > 2
         text = self.next + self.words[1].text if signed else self.next
         value = float(text) if NUMBER.fullmatch(text) else math.nan
-        if not (least <= value <= most and math.isfinite(value)):
+        if not (low <= value <= high and math.isfinite(value)):
             self.fail(expected)
         for _ in range(1 + signed):
             self.take()
         return value
 
     def names(self, kind: str) -> dict[str, int]:
-        """Read a count, or a list of names that differ."""
+        """Read a count, or a list of different names."""
         if COUNT.fullmatch(self.next) and 0 < int(self.next) <= MAX_NAMES:
             return {name: index for index, name in enumerate(number_names(int(self.take())))}
         names: dict[str, int] = {}
@@ -121,19 +121,19 @@ class ModelSection:
             return names[self.take()]
         if COUNT.fullmatch(text) and int(text) < len(names):
             return int(self.take())
-        named = NAME.fullmatch(text) and text not in KEYWORDS
+        is_name = NAME.fullmatch(text) and text not in KEYWORDS
         known = f"{kind}: a name or a number from 0 to {len(names) - 1}"
-        self.fail(known, f"; {suggestion(text, names)}" if named else ".")
+        self.fail(known, f"; {suggestion(text, names)}" if is_name else ".")
 
     def table(self, count: int, *words: str) -> Floats:
-        """Read numbers (count,), probabilities unless of R; `words` might stand in their place."""
-        kind, least, most = ("", -LARGEST, LARGEST) if self.keyword.text == "R" else (" from 0 to 1", 0.0, 1.0)
+        """Read numbers (count,), for R rewards, else probabilities; `words` would have been allowed instead."""
+        kind, low, high = ("", -LARGEST, LARGEST) if self.keyword.text == "R" else (" from 0 to 1", 0.0, 1.0)
         wanted = f"{count} number{'s'[: count > 1]}{kind}{''.join(f' or {each!r}' for each in words)}"
-        return np.array([self.number(wanted, least, most) for _ in range(count)])
+        return np.array([self.number(wanted, low, high) for _ in range(count)])
 
 
 def split_sections(text: str, source: str) -> list[ModelSection]:
-    """Cut a file into its sections."""
+    """Split a file into its sections."""
     lines = re.split(r"\r\n|\r|\n", text)
     words = [Token(word, at) for at, line in enumerate(lines, 1) for word in WORD.findall(line.partition("#")[0])]
     words.append(Token("", max(len(lines) - (not lines[-1]), 1)))
@@ -145,11 +145,11 @@ def split_sections(text: str, source: str) -> list[ModelSection]:
 
 
 Index = tuple[int | slice, ...]
-REFERENCES = {"T": 1, "O": 1, "R": 2}  # how many an entry has at least
+REFERENCES = {"T": 1, "O": 1, "R": 2}  # minimum number of an entry's references
 
 
 def parse_pomdp(text: str, source: str = "text") -> Tables:
-    """Read the model that a text in .pomdp format describes; `source` names it in messages."""
+    """Read the model of a text in .pomdp format; `source` is its name in messages."""
     preamble: dict[str, ModelSection] = {}
     entries: list[ModelSection] = []
     for section in split_sections(text, source):
@@ -167,11 +167,11 @@ def parse_pomdp(text: str, source: str = "text") -> Tables:
 
 
 class Reader:
-    """A model while its entries are being read.
+    """Build a model from its entries.
 
     Args:
-        preamble: its sections, in whatever order they stand.
-        source: what the file is called in messages.
+        preamble: its sections by keyword.
+        source: name of the file in messages.
     """
 
     def __init__(self, preamble: dict[str, ModelSection], source: str) -> None:
@@ -197,7 +197,7 @@ class Reader:
         self.rewards: list[tuple[Index, Floats]] = []
 
     def read(self, entries: Sequence[ModelSection]) -> Tables:
-        """Make the model from its T, O and R entries in their order."""
+        """Make the model from its T, O and R entries."""
         for section in entries:
             self.entry(section)
         (_, actions), (_, states), (_, observations) = self.axes["O"]
@@ -209,7 +209,7 @@ class Reader:
             raise UserError(f"{self.source}: {error}") from None
 
     def entry(self, section: ModelSection) -> None:
-        """Read one entry; it takes the place of what earlier ones said of the same thing."""
+        """Read one entry, which overwrites earlier ones of the same indices."""
         name = section.keyword.text
         index = self.references(section)
         word, value = self.values(section, self.sizes[name][len(index) :])
@@ -221,7 +221,7 @@ class Reader:
             self.reset[index[:2]] = word == "reset"
 
     def references(self, section: ModelSection) -> Index:
-        """Read the references of an entry, names, numbers or * for everything, each after a colon."""
+        """Read the references of an entry: names, numbers or * for all, each after a colon."""
         name, index = section.keyword.text, list[int | slice]()
         for axis in self.axes[name]:
             if section.accept(":") is None:
@@ -232,9 +232,9 @@ class Reader:
         return tuple(index)
 
     def values(self, section: ModelSection, shape: tuple[int, ...]) -> tuple[str | None, Floats]:
-        """Read the numbers of an entry, or the word that stands for them, for the axes that are left."""
+        """Read the numbers of an entry for its remaining axes, or a word such as `uniform` in their place."""
         name, count = section.keyword.text, math.prod(shape)
-        words: tuple[str, ...] = ()  # what may stand for numbers
+        words: tuple[str, ...] = ()  # allowed in place of numbers
         if shape and name != "R":
             words = ("uniform",) if name == "O" else ("uniform", "identity" if len(shape) == 2 else "reset")
         word = section.accept(*words)
@@ -248,7 +248,7 @@ class Reader:
         return word, value
 
     def all_rewards(self) -> Floats:
-        """Return R (A, S, S', Z), as a view without the axes that no entry tells apart."""
+        """Return R (A, S, S', Z), as a broadcast view along axes that no entry depends on."""
         full, used = self.sizes["R"], list(self.sizes["R"])
         for axis in (2, 3):
             if not any(len(index) <= axis or isinstance(index[axis], int) for index, _ in self.rewards):
@@ -262,7 +262,7 @@ class Reader:
 
 
 def start_of(section: ModelSection | None, state: Names) -> Floats:
-    """Read the distribution (S,) of first states."""
+    """Read the distribution (S,) of start states."""
     count = len(state[1])
     if section is None:
         return np.full(count, 1 / count)
@@ -290,8 +290,8 @@ def start_of(section: ModelSection | None, state: Names) -> Floats:
 class File(Tabular):
     """The model of a .pomdp file, with the observations and episodes of `Tabular`.
 
-    Success is a return above 0 at the end of an episode that a `reset` ends. A model without `reset`, or one that only
-    knows costs, defines no success: its scores are returns.
+    Success is a return above 0 at the end of an episode that a `reset` ends. A model without `reset` or without
+    positive rewards defines no success; its scores are returns.
 
     Args:
         path: the file.
@@ -305,7 +305,7 @@ def read_pomdp(path: str | os.PathLike[str]) -> Tables:
     """Read the model of a .pomdp file.
 
     Raises:
-        UserError: the file cannot be read, is no text, or breaks the format; the message names file and line.
+        UserError: the file cannot be read, is no text, or breaks the format; the message has the file and the line.
     """
     try:
         data = read_bytes(Path(path), follow=True)

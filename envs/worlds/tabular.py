@@ -1,4 +1,4 @@
-"""A world from tables of probabilities: the tables, exact draws from their rows, and the world itself."""
+"""An environment from tables of probabilities: the tables, exact draws from their rows, and the World."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from envs.numpy_backend import integers, take, zeros
 class TabularState(State):
     """N episodes of a finite POMDP."""
 
-    hidden: Tensor  # (N,) int64, the state 0 .. S-1; S when the episode has ended
+    hidden: Tensor  # (N,) int64, the state 0 .. S-1; S after the episode's end
 
 
 class Tabular(World[TabularState]):
     """Any model of S states, A actions and Z observations, with the episodes of gym-pomdps.
 
-    Observation Discrete(Z + 1): the first of an episode is always Z, which tells nothing. The episode ends with an
-    action for which `reset` holds. That step draws a new start state, shows its observation and pays the reward of
-    getting there; then the state is cleared. A model without such an action never terminates. Success is a
-    positive return at the end; a model in which no episode ends by itself, or nothing is ever gained, defines none.
+    Observation Discrete(Z + 1): the first of an episode is always Z, without information. The episode ends with an
+    action for which `reset` is True. That step draws a new start state, shows its observation and pays the reward of
+    the transition to it; then the state is cleared (S). A model without such an action never terminates. Success is a
+    positive return at the end. A model without such an action, or without positive rewards, defines no success.
 
-    A transition is drawn as the index of a piece (see `Draw`). Three tables give, by this index, the next state, the
-    row from which the observation is drawn, and the reward.
+    A transition is drawn as the index of a piece (see `Draw`). Three tables map this index to the next state, to the
+    row from which the observation is drawn, and to the reward.
     """
 
     runs_on_numpy = True
@@ -54,7 +54,7 @@ class Tabular(World[TabularState]):
         self.sight_column, self.by_observation = move.draws, tables.rewards_by_observation()
         # Tables by piece of a draw.
         self.start_state, self.seen = self._tensor(start.choices), self._tensor(sight.choices)
-        over = np.pad(tables.reset, ((0, 0), (0, 1))).flatten()  # (A * (S + 1),); the cleared state stays anyway
+        over = np.pad(tables.reset, ((0, 0), (0, 1))).flatten()  # (A * (S + 1),); the cleared state stays cleared
         self.following = self._tensor(np.where(over[move.row], states, move.choices))
         self.sight_row = self._tensor(move.row // (states + 1) * (states + 1) + move.choices)
         self.rewards = self._tensor(_rewards(tables, move).flatten())
@@ -62,7 +62,7 @@ class Tabular(World[TabularState]):
         self.unseen, self.width = self._tensor(tables.num_observations + np.arange(2)).unbind()
 
     def reset(self, u: Tensor) -> TabularState:
-        """Draw a start state, not seen yet."""
+        """Draw a start state; the observation is Z."""
         steps, returns = self.counters(len(u))
         begin = piece(self.start_cuts, steps, u, 0)  # from row 0 of one
         hidden = take(self.start_state, begin)
@@ -72,7 +72,7 @@ class Tabular(World[TabularState]):
     def step(
         self, state: TabularState, action: Tensor, u: Tensor
     ) -> tuple[TabularState, Tensor, Tensor, Tensor, Tensor]:
-        """Take one action; a cleared state stays cleared, unseen and unpaid."""
+        """Take one action; a cleared state stays cleared, with observation Z and reward 0."""
         row = action * self.rows + state.hidden
         move = piece(self.move_cuts, row, u, 0)  # (N,)
         row = take(self.sight_row, move)
@@ -86,11 +86,11 @@ class Tabular(World[TabularState]):
         return after, after.observation, reward, terminated, terminated & (returns > self.nothing)
 
     def observe_state(self, state: TabularState) -> Tensor:
-        """Return the number of the state, S after the end, (N, 1) int64."""
+        """Return the state's number, S after the end, (N, 1) int64."""
         return state.hidden[:, None]
 
     def initial_draws(self) -> Tensor | None:
-        """List a draw (M, reset_draws) for each start state, if they are equally likely and nothing is drawn later."""
+        """List a draw (M, reset_draws) for each start state, if these are equally likely and steps draw nothing."""
         tables, draws = self.tables, Draw(self.tables.start[None])
         possible = tables.start.nonzero()[0]
         last = tables.R[..., : None if self.by_observation else 1][tables.reset]  # (M, S', Z or 1)
@@ -102,7 +102,7 @@ class Tabular(World[TabularState]):
         return self._tensor(np.array(uniforms)[:, None])[:, : self.reset_draws]
 
     def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Draw what `text` writes, a map as a picture of its cells."""
+        """Draw the result of `text`; a map becomes a picture of its cells."""
         text = self.text(state, row)
         if self.drawn_as_map:
             return paint(text)
@@ -128,30 +128,30 @@ class Tabular(World[TabularState]):
 
 
 def _closed(table: Floats) -> Floats:
-    """Add one more state to T or O (A, S, C), the cleared one, which stays and is unseen: rows (A * (S + 1), C + 1)."""
+    """Add the cleared state to T or O (A, S, C): it stays cleared and shows Z. Returns rows (A * (S + 1), C + 1)."""
     padded = np.pad(table, ((0, 0), (0, 1), (0, 1)))
     padded[:, -1, -1] = 1.0
     return padded.reshape(-1, padded.shape[2])
 
 
 def _rewards(tables: Tables, move: Draw) -> Floats:
-    """Compute what each piece of a transition pays: (P, 1), or (P, Z + 1) if the observation matters."""
+    """Compute the reward of each piece of a transition: (P, 1), or (P, Z + 1) if it depends on the observation."""
     action, state = np.divmod(move.row, tables.num_states + 1)  # (P,)
-    last, kept = tables.num_states - 1, None if tables.rewards_by_observation() else 1
-    paid = tables.R[..., :kept][action, state.clip(max=last), move.choices.clip(max=last)]
+    last, columns = tables.num_states - 1, None if tables.rewards_by_observation() else 1
+    paid = tables.R[..., :columns][action, state.clip(max=last), move.choices.clip(max=last)]
     paid = np.where(state[:, None] <= last, paid, 0.0)
-    return paid if kept else np.pad(paid, ((0, 0), (0, 1)))
+    return paid if columns else np.pad(paid, ((0, 0), (0, 1)))
 
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
-TOLERANCE = 1e-5  # how far a row of probabilities may be from one: files give them to a few decimals
-MAX_ENTRIES = 2**26  # of T and of O, half a gigabyte each
+TOLERANCE = 1e-5  # maximum difference of a row's sum from one: files round probabilities
+MAX_ENTRIES = 2**26  # maximum entries of T and of O, half a gigabyte each
 KINDS = ("state", "action", "observation")
 
 
 def number_names(count: int) -> tuple[str, ...]:
-    """Return the names 0, 1, 2, ... of things that have no other."""
+    """Return the names "0", "1", "2", ... of unnamed states, actions or observations."""
     return tuple(map(str, range(count)))
 
 
@@ -160,9 +160,9 @@ class Tables:
     """A POMDP of S states, A actions and Z observations, with the episodes of gym-pomdps.
 
     A step from state s with action a leads to s' with probability T[a, s, s'], shows z with probability
-    O[a, s', z] and pays R[a, s, s', z]. Where reset[a, s] holds, that step is the last of the episode and s' is a
-    start state; the rows of T hold `start` there. R may be a broadcast view, which costs no memory along the
-    axes that it does not depend on.
+    O[a, s', z] and pays R[a, s, s', z]. If reset[a, s] is True, that step is the last of the episode and s' is a
+    start state; the row T[a, s] is then `start`. R may be a broadcast view, which costs no memory along axes that it
+    does not depend on.
 
     Raises:
         UserError: shapes do not fit, a number is not finite, a row of T, O or start is negative or does not sum
@@ -211,7 +211,7 @@ class Tables:
         return self.R.strides[3] != 0 and bool((self.R[..., :1] != self.R).any())
 
     def _check_form(self) -> None:
-        """Check everything but the probabilities."""
+        """Check shapes, names, rewards and the discount."""
         states, actions, observations = self.num_states, self.num_actions, self.num_observations
         require(
             states and actions and observations, "A model needs at least one state, one action and one observation."
@@ -224,8 +224,8 @@ class Tables:
             "reset": (actions, states),
         }
         for name, shape in shapes.items():
-            found = getattr(self, name).shape
-            require(found == shape, f"{name} must have shape {shape}, not {found}.")
+            given = getattr(self, name).shape
+            require(given == shape, f"{name} must have shape {shape}, not {given}.")
         for kind in KINDS:
             names = getattr(self, f"{kind}_names")
             require(len(set(names)) == len(names), f"The {kind} names must differ from one another, not {names}.")
@@ -235,7 +235,7 @@ class Tables:
 
 
 def check_table_size(states: int, actions: int, observations: int, where: str) -> None:
-    """Refuse a model whose tables would fill the memory; `where` begins the sentence."""
+    """Refuse a model whose tables are too large for the memory; `where` begins the sentence."""
     entries = actions * states * max(states, observations)
     sizes = f"{states} states, {actions} actions and {observations} observations"
     wanted = f"expected tables of at most {MAX_ENTRIES} entries, not {entries}"
@@ -248,15 +248,15 @@ UNITS = 2**53
 
 
 class Draw:
-    """Choose from R rows of probabilities by one uniform and a few look-ups, however long the rows are.
+    """Draw from R rows of probabilities by one uniform and a few look-ups, for rows of any length.
 
-    This is Walker's alias method. For every row [0, 1) is cut into equal slots, a power of two of them, and every slot
-    into two pieces, one of which may be empty; each piece belongs to one outcome, and the pieces of an outcome are
-    together as long as its probability. A uniform finds its slot by its leading bits and its piece by one comparison.
-    Lengths are whole numbers of 2**-53, the step of the uniforms. So every row sums to exactly one whatever rounding
-    left of its probabilities, an outcome of probability 0 has no piece, and any other outcome has one.
+    This is Walker's alias method. For every row [0, 1) is divided into equal slots, a power of two, and every slot into
+    two pieces, one of which may be empty. Each piece belongs to one outcome, and the total length of an outcome's
+    pieces is its probability. A uniform finds its slot by its leading bits and its piece by one comparison. Lengths are
+    multiples of 2**-53, the step of the uniforms. So every row sums to exactly one despite rounded probabilities, an
+    outcome of probability 0 has no piece, and any other outcome has one.
 
-    Where every row has one possible outcome, nothing is drawn: there are no slots, and each row is one piece.
+    If every row has one possible outcome, nothing is drawn: there are no slots, and each row is one piece.
 
     Args:
         probabilities: rows (R, C), which need not sum to one exactly but are not all 0.
@@ -265,9 +265,9 @@ class Draw:
     def __init__(self, probabilities: Floats) -> None:
         count = (probabilities > 0).sum(1)
         slots = 1 << np.ceil(np.log2(count)).astype(int)  # (R,)
-        self.slots: Floats = slots.astype(float)  # (R,), how many each row has; whole numbers, as factors of uniforms
+        self.slots: Floats = slots.astype(float)  # (R,), number of slots per row, as factors of uniforms
         self.first: Integers = slots.cumsum() - slots  # (R,), the first slot of each row
-        self.cuts: Floats = np.empty(0)  # (C,), where each slot is cut in two
+        self.cuts: Floats = np.empty(0)  # (C,), the border between the two pieces of each slot
         self.choices: Integers = probabilities.argmax(1)  # (P,), the outcome of each piece; P is 2 * C, or R if C is 0
         if (count == 1).all():
             return
@@ -277,25 +277,25 @@ class Draw:
             outcome, mass = support(probabilities[rows], width)
             order = mass.argsort(1, kind="stable")
             outcome, mass = (np.take_along_axis(table, order, 1) for table in (outcome, mass))
-            kept, other = pair(mass)
+            own, other = pair(mass)
             position = self.first[rows][:, None] + np.arange(width)  # (rows, width)
-            self.cuts[position] = (np.arange(width) * (UNITS // width) + kept) / UNITS
+            self.cuts[position] = (np.arange(width) * (UNITS // width) + own) / UNITS
             choices[position] = np.stack([outcome, np.take_along_axis(outcome, other, 1)], 2)
         self.choices = choices.flatten()
 
     @property
     def draws(self) -> int:
-        """Count the uniforms that a choice takes."""
+        """Count the uniforms of a draw."""
         return int(len(self.cuts) > 0)
 
     @property
     def row(self) -> Integers:
-        """Return the row (P,) that each piece belongs to."""
+        """Return the row (P,) of each piece."""
         rows = np.arange(len(self.slots))
         return np.repeat(rows, 2 * self.slots.astype(int)) if self.draws else rows
 
     def uniform(self, row: int, outcome: int) -> float:
-        """Find the least uniform that chooses this outcome in this row.
+        """Find the minimum uniform that draws this outcome in this row.
 
         Raises:
             ValueError: the outcome has probability 0.
@@ -304,16 +304,16 @@ class Draw:
         left = np.arange(self.slots[row]) / self.slots[row]
         cuts = self.cuts[int(self.first[row]) :][: len(left)] if self.draws else np.empty((1, 0))
         begin = np.column_stack([left, cuts]).flatten()
-        found = (self.choices[ours] == outcome) & (begin < np.append(begin[1:], 1.0))
-        if not found.any():
+        fits = (self.choices[ours] == outcome) & (begin < np.append(begin[1:], 1.0))
+        if not fits.any():
             raise ValueError(f"Row {row} never chooses outcome {outcome}.")
-        return float(begin[found][0])
+        return float(begin[fits][0])
 
 
 def piece(cuts: tuple[Values, ...], row: Values, u: Values, column: int) -> Values:
-    """Find the piece (N,) int64 of each row (N,) that u[:, column] falls into, which is not read if nothing is drawn.
+    """Find the piece (N,) int64 of each row (N,) for the uniforms u[:, column], which are unused if nothing is drawn.
 
-    `cuts` are slots, first and cuts of a `Draw`; u (N, D) float64 from [0, 1).
+    `cuts` has slots, first and cuts of a `Draw`; u is (N, D) float64 from [0, 1).
     """
     slots, first, cut_at = cuts
     if len(cut_at) == 0:
@@ -324,7 +324,7 @@ def piece(cuts: tuple[Values, ...], row: Values, u: Values, column: int) -> Valu
 
 
 def support(probabilities: Floats, width: int) -> tuple[Integers, Integers]:
-    """List possible outcomes (R, width) and their units of probability, filled up with the first outcome and none."""
+    """List possible outcomes (R, width) and their units of probability, padded with the first outcome and 0 units."""
     rows, columns = (probabilities > 0).nonzero()
     count = np.bincount(rows)
     first = count.cumsum() - count
@@ -339,13 +339,13 @@ def units(chance: Floats) -> Integers:
     """Turn probabilities (R, K) into whole numbers that sum to 2**53 in each row; only 0 becomes 0."""
     scaled = chance / chance.sum(1, keepdims=True) * UNITS
     mass = np.maximum(np.rint(scaled), chance > 0).astype(np.int64)
-    # What rounding left over, a few units, goes to the largest.
+    # The largest gets the remainder of the rounding, a few units.
     mass[np.arange(len(mass)), mass.argmax(1)] += UNITS - mass.sum(1)
     return mass
 
 
 def pair(mass: Integers) -> tuple[Integers, Integers]:
-    """Share out K slots: slot k holds kept[k] units of outcome k, and outcome other[k] fills it up.
+    """Fill K slots: slot k has own[k] units of outcome k, and the rest is of outcome other[k].
 
     This is Walker's and Vose's alias method. An outcome below 1/K gets a slot that a heavy outcome fills up. A heavy
     outcome whose rest falls below 1/K gets the next slot, which the next heavy outcome fills up. `mass` (R, K) ascends
@@ -355,16 +355,16 @@ def pair(mass: Integers) -> tuple[Integers, Integers]:
     share = UNITS // slots
     lights = heavy = (mass < share).sum(1)  # (R,)
     light, rest = np.zeros_like(lights), mass[every, heavy]
-    kept, other = np.empty_like(mass), np.empty_like(mass)
+    own, other = np.empty_like(mass), np.empty_like(mass)
     for _ in range(slots):
         small = (rest >= share) & (light < lights)
         slot = np.where(small, light, heavy)
-        kept[every, slot] = np.where(small, mass[every, slot], rest)
+        own[every, slot] = np.where(small, mass[every, slot], rest)
         heavy = np.where(small, heavy, np.minimum(heavy + 1, slots - 1))
         other[every, slot] = heavy
-        rest = np.where(small, rest, mass[every, heavy]) - (share - kept[every, slot])
+        rest = np.where(small, rest, mass[every, heavy]) - (share - own[every, slot])
         light = light + small
-    return kept, other
+    return own, other
 
 
 # Pictures
@@ -372,8 +372,8 @@ def pair(mass: Integers) -> tuple[Integers, Integers]:
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
 Colour = tuple[int, int, int]
 
-TILE = 24  # pixels along the side of a map's cell
-WIDTH, MARGIN, LINE = 350, 8, 16  # pixels of a text, around it, and from one of its lines to the next
+TILE = 24  # side of a map's cell in pixels
+WIDTH, MARGIN, LINE = 350, 8, 16  # width, margin and line height of a text in pixels
 PAPER, INK, AGENT = (245, 245, 245), (40, 40, 45), (40, 60, 110)
 GROUND: dict[str, Colour] = {
     "#": (90, 90, 95),
@@ -386,7 +386,7 @@ TURNS = {"^": 0, "<": 1, "v": 2, ">": 3}  # quarter turns to the left of an arro
 
 
 def paint(text: str) -> Picture:
-    """Draw a map, one tile a character: # wall, . floor, + goal or heaven, - hell, ? signpost; ^ v < > and @ agent."""
+    """Draw a map, one tile per character: # wall, . floor, + goal or heaven, - hell, ? signpost, ^ v < > @ agent."""
     return np.concatenate([np.concatenate([_tile(mark) for mark in line], 1) for line in text.split("\n")])
 
 

@@ -141,7 +141,7 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     (lambda world: TensorVector(world, 8, 0).step(torch.zeros(8, dtype=torch.int64)), "reset"),
     (lambda world: make_vector("CartPole-v1", 8, 0).state_dict(), "reset"),
     (lambda world: TensorVector(world, 0, 0), "num_envs"),
-    (lambda world: make_vector(SMALL, 4, 0, workers=2), "is not stepped in processes of its own"),
+    (lambda world: make_vector(SMALL, 4, 0, workers=2), "does not run in worker processes"),
     (lambda world: make_vector(CAR, 2, -1), "seed must not be negative, not -1"),
     (lambda world: make_vector("CartPole-v1", 0, 0), "num_envs"),
     (lambda world: make_vector("CartPole-v1", 1, 0).frame(0), "render_mode"),
