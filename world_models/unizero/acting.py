@@ -1,4 +1,4 @@
-"""Acting: plan in N environments at once, by a model of a training run or of a checkpoint."""
+"""Acting: search in N environments at once, with the model of a training run or of a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,8 +30,8 @@ from world_models.unizero.search import (
 class Planner:
     """A world model with a history window for each environment.
 
-    The window keeps latents as they were encoded at their step: an update between two steps changes later latents
-    alone, as in the reference. For `reset_history` see CollectionConfig; `functions` execute the model (None: eagerly).
+    A latent in the window stays as it was encoded at its step, as in the reference: an update changes only later
+    latents. `reset_history` is explained in UniZeroCollectionConfig. `functions` execute the model (None: eagerly).
     """
 
     def __init__(
@@ -41,7 +41,9 @@ class Planner:
         self.model, self.config, self.reset_history = model, config, reset_history
         self.functions = make_functions("eager", model) if functions is None else functions
         self.window = model.window(num_envs)
-        self.ended = torch.zeros_like(self.window.count, dtype=torch.bool)  # in this round; for `released` only
+        self.ended = torch.zeros_like(
+            self.window.count, dtype=torch.bool
+        )  # (N,), since the round began; `released` only
 
     @torch.no_grad()
     def encode(self, observation: Tensor) -> Tensor:
@@ -51,12 +53,12 @@ class Planner:
 
     @torch.no_grad()
     def plan(self, observation: Tensor, numbers: SearchNumbers) -> tuple[SearchResult, Tensor]:
-        """Search from observations (N, ...) with one row of numbers each; gives also the latents (N, D) to remember."""
+        """Search from observations (N, ...), with one row of numbers each; return also the latents (N, D)."""
         latent = self.encode(observation)
         return tree_search(self.functions, self.window, latent, numbers, self.config), latent
 
     def remember(self, latent: Tensor, action: Tensor, done: Tensor) -> None:
-        """Append latents (N, D) and actions (N,) to the histories; empty those whose episode ended, done (N,)."""
+        """Append latents (N, D) and actions (N,) to the histories; `done` (N,) empties them by `reset_history`."""
         pushed = self.window.push(latent, action)
         self.window = History(pushed.latent, pushed.action, torch.where(self._resets(done), 0, pushed.count))
 
@@ -77,7 +79,7 @@ class Planner:
 
 
 class SearchPolicy:
-    """Act as evaluations do: the most visited action of a search without noise, in N episodes."""
+    """Take the most visited action of a search without noise, in N episodes."""
 
     def __init__(
         self, model: UniZeroModel, num_envs: int, config: SearchConfig, random: torch.Generator,
@@ -85,28 +87,28 @@ class SearchPolicy:
     ) -> None:  # fmt: skip
         self.planner, self.random = Planner(model, num_envs, config, functions=functions), random
         self.forgets = forgets
-        self.last: tuple[Tensor, Tensor] | None = None  # latents (N, D) and actions (N,) to be remembered
+        self.last: tuple[Tensor, Tensor] | None = None  # latents (N, D), actions (N,) of the last step
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose actions (N,) for observations (N, ...), and give the shares of visits (N, A)."""
+        """Choose actions (N,) for observations (N, ...); return also the search's policy (N, A)."""
         if self.last is not None:
             self.planner.remember(*self.last, reset | self.forgets)
         model, planner = self.planner.model, self.planner
         numbers = draw_numbers(planner.config, len(observation), model.num_actions, self.random, evaluation=True)
-        found, latent = planner.plan(observation, numbers)
-        self.last = latent, found.action
-        return found.action, found.policy
+        result, latent = planner.plan(observation, numbers)
+        self.last = latent, result.action
+        return result.action, result.policy
 
 
 @dataclass(frozen=True)
 class UniZeroAgent(EvaluatedAgent[UniZeroConfig]):
-    """Play always the most visited action of searches without noise."""
+    """An agent that takes the most visited action of searches without noise."""
 
     model: UniZeroModel
     config: UniZeroConfig
     step: int
     functions: Functions | None = None
-    """They execute the model (None: eagerly)."""
+    """Functions that execute the model (None: eagerly)."""
 
     @classmethod
     def load(cls, run: Path, device: torch.device) -> Self:
@@ -123,32 +125,28 @@ class UniZeroAgent(EvaluatedAgent[UniZeroConfig]):
         return SearchPolicy(self.model, num_envs, self.config.search, random, self.functions, forgets)
 
     def check(self, environments: EvalEnvironments) -> None:
-        """Raise UserError where observations or actions are others than the model's."""
+        """Raise UserError if the environments have other observations or actions than the model."""
         vector, model = environments.vector(1, 0), self.model
         spec, actions = observation_spec(vector.observation_space), vector.num_actions
         if (spec, actions) != (model.spec, model.num_actions):
             raise UserError(
                 f"--env {environments.env} has {spec.kind} observations of shape {spec.shape} and {actions} actions, "
-                f"but the model was trained in {self.config.environment.env} with {model.spec.kind} ones of "
-                f"{model.spec.shape} and {model.num_actions}"
+                f"but the model was trained in {self.config.environment.env}: {model.spec.kind} observations of shape "
+                f"{model.spec.shape}, {model.num_actions} actions"
             )
 
     def description(self) -> tuple[str, dict[str, Any]]:
-        """Name dynamics, prior and simulations."""
-        form, prior, simulations = (
-            self.config.model.dynamics,
-            self.config.model.prior.kind,
-            self.config.search.simulations,
-        )
-        words = f"{form} dynamics, {prior} prior, {simulations} simulations"
-        return words, {"dynamics": form, "prior": prior, "simulations": simulations}
+        """Describe dynamics, prior and simulations."""
+        model, simulations = self.config.model, self.config.search.simulations
+        words = f"{model.dynamics} dynamics, {model.prior.kind} prior, {simulations} simulations"
+        return words, {"dynamics": model.dynamics, "prior": model.prior.kind, "simulations": simulations}
 
     def chosen(self, options: EvaluationOptions) -> tuple[Self, tuple[str, ...]]:
         """Apply `--simulations`."""
         return self.with_simulations(options.simulations), self.modes
 
     def with_simulations(self, simulations: int | None) -> Self:
-        """Change the number of simulations of a search (None: keep it)."""
+        """Change the number of simulations of a search (None: no change)."""
         if simulations is None:
             return self
         search = replace(self.config.search, simulations=simulations)

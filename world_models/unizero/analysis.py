@@ -1,6 +1,6 @@
-"""Read a finished run: attention over a window of tokens, learned priors, and an episode with all predictions.
+"""Analyse a run's checkpoint: attention over a window of tokens, learned priors, and an episode with all predictions.
 
-Every prediction is the one that acting makes: from the same window of history, before the step is taken.
+Predictions are those of acting: before each step, from the same window of history.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from world_models.unizero.dynamics import TokenDynamics
 from world_models.unizero.layers import AttentionStack
 from world_models.unizero.networks import UniZeroModel
 
-MAX_STEPS = 200  # default length of an episode
+MAX_STEPS = 200  # default maximum length of an episode
 
 
 # ---- attention and its priors ----------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ MAX_STEPS = 200  # default length of an episode
 def window_attention(model: UniZeroModel, latent: Tensor, action: Tensor) -> Array:
     """Compute maps (L, H, 2T, 2T) of a window of T <= horizon latents (T, D) and actions (T,); rows are queries.
 
-    Tokens are z_0 a_0 z_1 a_1 ..., as in a training sequence. L is 0 where the dynamics have no attention.
+    Tokens are z_0 a_0 z_1 a_1 ..., as in a training sequence. L is 0 if the dynamics have no attention.
     """
     dynamics = model.dynamics
     if not isinstance(dynamics, TokenDynamics) or not isinstance(dynamics.stack, AttentionStack):
@@ -51,14 +51,14 @@ def window_attention(model: UniZeroModel, latent: Tensor, action: Tensor) -> Arr
 
 
 def learned_prior_values(model: UniZeroModel) -> dict[str, Array]:
-    """Give the learned mu, sigma and span of the priors, as far as they have them: (L, H) each, in tokens."""
+    """Return the learned values of the priors by name (mu, sigma, span): (L, H) each, in tokens."""
     layers = [attention.prior.learned() for attention in model.attentions()]
     names = layers[0] if layers else {}
     return {name: torch.stack([layer[name] for layer in layers]).detach().double().cpu().numpy() for name in names}
 
 
 def first_prior_values(config: UniZeroModelConfig) -> dict[str, float]:
-    """Give the starting values of the same quantities, equal in every head."""
+    """Return the first values of the same parameters, equal in every head."""
     if config.dynamics != "transformer":
         return {}
     fresh = config.prior.build(config.heads, 2 * config.horizon)
@@ -70,25 +70,25 @@ def first_prior_values(config: UniZeroModelConfig) -> dict[str, float]:
 class Trajectory:
     """T steps of one episode, on the CPU; numbers are float64."""
 
-    latent: Tensor  # (T, D) of the observations acted on
+    latent: Tensor  # (T, D), of the observations before each action
     action: Array  # (T,)
-    reward: Array  # (T,) as in training, so perhaps its sign only
+    reward: Array  # (T,) as in training, perhaps clipped to its sign
     ended: Array  # (T,) bool: terminated, as in training
     done: Array  # (T,) bool: terminated or truncated
     episode_return: Array  # (T,) so far, of the environment's own rewards
     predicted_reward: Array  # (T,)
-    value: Array  # (T,) the network's, before the search
+    value: Array  # (T,) of the network, before the search
     prior: Array  # (T, A) probabilities before the search
-    searched: Array  # (T, A) and after it
-    latent_error: Array  # (T,) group KL in nats, of the predicted next latent from that of what was seen next
-    latent_change: Array  # (T,) the same if the prediction were that the latent stays as it is
-    frames: tuple[Array, ...]  # T RGB pictures of the observations acted on; () if not drawn
+    searched: Array  # (T, A) probabilities after the search
+    latent_error: Array  # (T,) group KL in nats of the predicted next latent from the observed one
+    latent_change: Array  # (T,) group KL in nats of the current latent from the next observed one
+    frames: tuple[Array, ...]  # T RGB images of the observations before each action; () if not drawn
 
     def __len__(self) -> int:
         return len(self.action)
 
     def __getitem__(self, part: slice) -> Trajectory:
-        """Cut out some of the steps."""
+        """Return some of the steps."""
         return Trajectory(**{name: value[part] for name, value in vars(self).items()})
 
 
@@ -100,10 +100,10 @@ def play_trajectory(
     max_steps: int,
     pictures: bool = True,
 ) -> Trajectory:
-    """Play one episode without noise, or its first `max_steps` steps; sets the model's evaluation mode.
+    """Play one episode without noise, or its first `max_steps` steps; set the model's evaluation mode.
 
-    Searches are as `config` says, and so is what counts as reward and end. With the seed of an evaluation in one
-    environment it is that evaluation's first episode.
+    `config` has the settings of the search, and those of rewards and ends. The seed of an evaluation in one environment
+    gives the first episode of that evaluation.
     """
     streams = Streams.spawn(seed)
     vector = setup.vector(1, streams.worlds)
@@ -122,15 +122,15 @@ def play_trajectory(
 def _frame(vector: VectorEnvironment, setup: EvalEnvironments) -> Array:
     try:
         return vector.frame(0)
-    except (UserError, gymnasium.error.Error) as error:  # Gymnasium's own says which package drawing needs
+    except (UserError, gymnasium.error.Error) as error:  # Gymnasium's error has the missing package
         reason = str(error).rstrip(".")
-        raise UserError(f"{setup.env} cannot be drawn ({reason}); --no-frames does without its pictures") from error
+        raise UserError(f"{setup.env} cannot be drawn ({reason}); use --no-frames") from error
 
 
 @torch.no_grad()
 def _moment(policy: SearchPolicy, played: PlayedStep, collection: UniZeroCollectionConfig) -> dict[str, Tensor]:
-    """Give a trajectory's entries (1, ...) of the newest step; the policy adds that step to its history at the next."""
-    assert policy.last is not None
+    """Return a trajectory's entries (1, ...) of the newest step."""
+    assert policy.last is not None  # the policy's history does not have this step yet
     model, history = policy.planner.model, policy.planner.window
     (latent, action), step = policy.last, played.step
     logits, value = model.root(history, latent)
@@ -147,7 +147,7 @@ def _moment(policy: SearchPolicy, played: PlayedStep, collection: UniZeroCollect
 
 
 def returns_to_go(reward: Array, ended: Array, gamma: float) -> Array:
-    """Sum the discounted rewards from each step to the next end, (T,); NaN where no end follows."""
+    """Sum the discounted rewards from each step to the episode's end, (T,); NaN if the end was not observed."""
     result, later = np.empty(len(reward)), np.nan
     for t in reversed(range(len(reward))):
         later = reward[t] + (0.0 if ended[t] else gamma * later)
@@ -156,9 +156,9 @@ def returns_to_go(reward: Array, ended: Array, gamma: float) -> Array:
 
 
 def errors(trajectory: Trajectory, gamma: float) -> dict[str, Any]:
-    """Measure the prediction errors of a whole trajectory, each beside a scale to compare it with.
+    """Measure the prediction errors over all steps of a trajectory, each with a scale for comparison.
 
-    Values are compared with the discounted rewards up to the episode's end; steps without a known end are left out.
+    Values are compared with the discounted rewards up to the episode's end; steps without an observed end do not count.
     """
     off = trajectory.predicted_reward - trajectory.reward
     returns = returns_to_go(trajectory.reward, trajectory.ended, gamma)
@@ -177,20 +177,20 @@ def errors(trajectory: Trajectory, gamma: float) -> dict[str, Any]:
         "value_steps": int(known.sum()),
         "value_mean_absolute": float(value_off.mean()) if known.any() else None,
         "value_spread": float(returns[known].std()) if known.any() else None,
-        "search_divergence": float(divergence.mean()),  # KL of the search's policy from the prior, in nats
+        "search_divergence": float(divergence.mean()),  # KL in nats of the search's policy from the prior
         "search_agreement": float((p.argmax(1) == q.argmax(1)).mean()),  # share of steps with the same best action
     }
 
 
 def chosen_window(seen: Trajectory, size: int) -> slice:
-    """Choose at most `size` steps: up to the last reward that is not 0, or else up to the episode's last step."""
-    paid = np.flatnonzero(seen.reward)
-    last = int(paid[-1]) if len(paid) else len(seen) - 1
+    """Choose at most `size` steps, up to the last nonzero reward; without one, up to the episode's last step."""
+    rewarded = np.flatnonzero(seen.reward)
+    last = int(rewarded[-1]) if len(rewarded) else len(seen) - 1
     return slice(max(0, last + 1 - size), last + 1)
 
 
 def report_maps(run: Path, seed: int) -> Maps | None:
-    """Read what a study's report shows of a run's attention; None where its dynamics has none."""
+    """Compute the attention maps of a run for a study's report; None if its dynamics have no attention."""
     agent = UniZeroAgent.load(run, torch.device("cpu"))
     model, config = agent.model, agent.config
     seen = play_trajectory(

@@ -1,8 +1,8 @@
 """The steps of a simulation as scalar loops over the arrays of `tree.Tree`, compiled by numba.
 
-They follow the rules of the search step by step: walk down by the best score, attach a node, walk up adding returns.
-numba caches the machine code beside this file, so only the first run on a machine waits for the compiler. The cache is
-renewed when this file changes but not when another does, so constants come as arguments and `Arrays` is defined here.
+A simulation walks down by the best score, attaches a node, and walks up to add returns. numba caches the machine code
+beside this file, so only the first run on a machine waits for the compiler. The cache is renewed if this file changes,
+but not if another does; therefore constants are arguments and `Arrays` is defined here.
 """
 
 import math
@@ -24,12 +24,11 @@ Arrays = namedtuple(
 
 
 class Runner:
-    """Trees that advance on their own, in the tree's memory; one query of the network covers K actions of a node.
+    """Grow trees in place and independently; one query of the network covers K actions of a node.
 
-    A tree waits when it tries an action whose outcome is not known yet; `advance` returns when every tree waits or is
-    done. Where K are all A actions, the network is queried once for each node that has children; where K is 1, once for
-    each child. Both give the same trees. `found` (B, S, K, 2 + A) and the numbers of latents have an entry for
-    each round of queries.
+    A tree waits if it tries an action whose outcome is not known yet. `advance` returns when every tree waits or is
+    done. If K = A, the network is queried once for each node with children; if K = 1, once for each child. Both give
+    the same trees. `found` (B, S, K, 2 + A) has the network's outputs of each round of queries.
     """
 
     def __init__(self, tree: Tree, discount: float, ties: Tensor, alternatives: int) -> None:
@@ -39,19 +38,19 @@ class Runner:
         self.rule = (C1, C2, SMALLEST_RANGE, TIE)
         self.ties, self.whole, self.rounds = ties.numpy(), alternatives == actions, 0
         self.made = np.zeros(batch, np.int64)  # simulations
-        self.round = np.full((batch, nodes, actions), -1)  # in which the outcome of an action was queried
-        # of a node's latent: 0 = the root's, then as queried
+        self.round = np.full((batch, nodes, actions), -1)  # round of the query of an action; -1: none yet
+        # numbers of the nodes' latents: 0 for the root, then in the order of the queries
         self.number = torch.zeros(batch, nodes, dtype=torch.int64)
         self.found = np.empty((batch, nodes - 1, alternatives, 2 + actions))
-        self.waiting = np.full(batch, -1)  # at which node
+        self.waiting = np.full(batch, -1)  # node at which the tree waits; -1: none
         self.forced = np.full((batch, nodes - 1), -1)
         self.order = torch.zeros(batch, 2 * tree.taken.shape[2] + 3, dtype=torch.int64)
 
     def advance(self, begin: int, forced: Tensor) -> Tensor | None:
-        """Run the simulations from `begin` on for which `forced` (B, n) is the root's action, or -1.
+        """Run the n simulations from `begin` on; `forced` (B, n) are the root's actions, -1: the tree chooses.
 
-        Returns the order (B, 2 W + 3) of the nodes and actions to query, or None when all of these simulations are
-        done. Its latents are given by their numbers; rows of trees that are done mean nothing.
+        Returns the order (B, 2 W + 3) of nodes and actions to query, or None if all n simulations are done. An order
+        has the numbers of latents. Rows of trees that are done have no meaning.
         """
         until = begin + forced.shape[1]
         self.forced[:, begin:until] = forced.numpy()
@@ -61,7 +60,7 @@ class Runner:
         return self.order.clone() if waits else None
 
     def record(self, found: Tensor) -> None:
-        """Store the network's answer for the ordered nodes, (B, K, 2 + A) float64, or (B, 2 + A) where K is 1."""
+        """Store the network's outputs for an order: (B, K, 2 + A) float64, or (B, 2 + A) if K = 1."""
         self.found[:, self.rounds] = found.numpy().reshape(self.found[:, 0].shape)
         rows = np.flatnonzero(self.waiting >= 0)
         actions = slice(None) if self.whole else self.order.numpy()[rows, -1]
@@ -117,7 +116,7 @@ def _write_order(tree, b, node, action, number, order):  # type: ignore[no-untyp
     pairs = tree.taken.shape[2]
     for w in range(pairs):
         index = tree.history[b, node, w]
-        order[b, w] = index if index < pairs else pairs + number[b, index - pairs]  # of the history, or a node's
+        order[b, w] = index if index < pairs else pairs + number[b, index - pairs]  # the history's or a node's
         order[b, pairs + w] = tree.taken[b, node, w]
     order[b, 2 * pairs] = tree.remembered[b, node]
     order[b, 2 * pairs + 1], order[b, 2 * pairs + 2] = number[b, node], action
@@ -183,7 +182,7 @@ def _attach(tree, b, node, parent, action, found):  # type: ignore[no-untyped-de
     tree.reward[b, node] = found[0]
     tree.prior[b, node] = found[2:]
     pairs, count = tree.history.shape[2], tree.remembered[b, parent]
-    full = 1 if count == pairs else 0  # then the oldest pair goes
+    full = 1 if count == pairs else 0  # 1: the oldest pair is dropped
     for w in range(count - full):
         tree.history[b, node, w] = tree.history[b, parent, w + full]
         tree.taken[b, node, w] = tree.taken[b, parent, w + full]

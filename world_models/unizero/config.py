@@ -1,15 +1,14 @@
-"""All settings of a UniZero run: model, learner, search, replay, collection, evaluation; `UniZeroConfig` holds them.
+"""All settings of a UniZero run: model, learner, search, replay, collection, evaluation.
 
-Where "Learning to Focus" and the code released with it disagree, the help of a flag names both values; where neither is
-an error, the paper's is the default. Five differences have no flag:
+"Learning to Focus" and the code released with it disagree in places. There a flag's help has both values, and the
+default is the paper's unless that is an error. Five differences have no flag:
 
-- Heads: two in the paper's text, four in the code. The paper's own count of 20.77 million parameters has four; two
-  would make 19.59.
+- Heads: two in the paper's text, four in the code. Four give the paper's own 20.77 million parameters, two give 19.59.
 - SimNorm's temperature: learnable in the paper's text, 1 in its table and in the code. The linear map before each
   SimNorm can learn any temperature.
-- First values of priors: "sampled" in the paper's text; its figure and the code start all heads at one value.
-- A warm-up of the span's penalty over the first 3 updates, in the code alone: 3 of 25,000.
-- Gymnasium 0.28 in the paper, gym 0.25 in the code: games are those of ale-py here, every setting of theirs a flag.
+- First values of priors: "sampled" in the paper's text; equal in all heads in its figure and in the code.
+- Warm-up of the span's penalty: in the code alone, over the first 3 of 25,000 updates.
+- Simulator: Gymnasium 0.28 in the paper, gym 0.25 in the code, ale-py here, with a flag for every setting.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from world_models import settings
 from world_models.settings import WorldModelComputeConfig, WorldModelEvaluationConfig, check_environment
 
 GROUP = 8  # probabilities of one SimNorm group
-SPAN, SPAN_BESIDE_GAUSSIAN = 6.0, 10.0  # where the paper's spans start
+SPAN, SPAN_BESIDE_GAUSSIAN = 6.0, 10.0  # first values of the paper's spans
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,9 @@ class EncoderConfig:
     channels: Annotated[int, Bounds(1)] = 32
     """Channels of the first convolutions of an image encoder; later ones have twice as many."""
     norm: Literal["batch", "group"] = "batch"
-    """`batch` as published: updates and searches normalise differently; `group` has no such difference."""
+    """`batch` as published: updates and searches normalise differently; `group`: they normalise alike."""
     activation: Literal["leaky_relu", "gelu"] = "leaky_relu"
-    """Between the encoder's layers: `leaky_relu` as in the paper, `gelu` as in the released code."""
+    """Activation of the encoder: `leaky_relu` as in the paper, `gelu` as in the released code."""
     hidden: Annotated[int, Bounds(1)] = 256
     """Hidden width of the encoder of vectors and tokens."""
 
@@ -65,11 +64,11 @@ class UniZeroModelConfig:
     horizon: Annotated[int, Bounds(1)] = 10
     """Environment steps T of a training sequence, two tokens each."""
     context: Annotated[int, Bounds(4)] = 8
-    """Tokens of the search window, two for each environment step."""
+    """Tokens of the search window, two per environment step."""
     dropout: Annotated[float, Bounds(0, below=1)] = 0.1
     """Dropout of tokens, attention weights and sublayer outputs."""
     initialisation: Literal["paper", "torch"] = "paper"
-    """`paper` draws weights from N(0, 0.02); `torch` keeps the modules' own, better for small models."""
+    """`paper` draws weights from N(0, 0.02); `torch` uses PyTorch's initialisation, better for small models."""
     support: Annotated[int, Bounds(1)] = 50
     """Rewards and values are distributions over the integers -support .. support, after the transform."""
     prior: PriorConfig = field(default_factory=lambda: PriorConfig(span=SPAN, regulariser_weight=0.025))
@@ -78,11 +77,11 @@ class UniZeroModelConfig:
 
     @property
     def pairs(self) -> int:
-        """Steps W of history before the current one that a search window can hold."""
+        """Maximum number W of steps before the current one in a search window."""
         return (self.context - 2) // 2
 
     def with_prior(self, kind: str) -> UniZeroModelConfig:
-        """Exchange the prior; its span starts at the paper's value."""
+        """Replace the prior; its span starts at the paper's value."""
         span = SPAN_BESIDE_GAUSSIAN if kind.startswith("gaussian_adaptive") else SPAN
         return replace(self, prior=replace(self.prior, kind=kind, span=span))
 
@@ -116,9 +115,9 @@ class UniZeroModelConfig:
                 )
 
     def check_used(self) -> None:
-        """Raise UserError for a prior beside dynamics that have no attention.
+        """Raise UserError for a prior if the dynamics have no attention.
 
-        Details of a prior are exempt: presets set them for all priors.
+        Parameters of a prior raise nothing: presets set them for all priors.
         """
         if self.dynamics != "transformer" and self.prior.kind != PriorConfig.kind:
             raise UserError(
@@ -148,9 +147,9 @@ class UniZeroLearnerConfig:
     learning_rate: Annotated[float, Bounds(above=0)] = 1e-4
     """AdamW's learning rate."""
     prior_learning_rate: Annotated[float, Bounds(0)] | None = None
-    """Step size of learned attention priors (None: that of all other parameters)."""
+    """Learning rate of learned attention priors (None: --learning-rate)."""
     max_grad_norm: Annotated[float, Bounds(above=0)] = 5.0
-    """Largest global L2 norm of the gradient (5 in the paper, 20 in the released code)."""
+    """Maximum global L2 norm of the gradient (5 in the paper, 20 in the released code)."""
     target_update_rate: Annotated[float, Bounds(above=0, most=1)] = 0.05
     """Fraction by which the target's parameters move towards the model's after every update."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -159,21 +158,21 @@ class UniZeroLearnerConfig:
 
 @dataclass(frozen=True)
 class UniZeroReplayConfig:
-    """What is kept and which sequences are drawn."""
+    """The replay and the sequences drawn from it."""
 
     removed: ClassVar[dict[str, Any]] = {"segment_length": 400}
 
     capacity: int = 1_000_000
-    """Environment steps kept; rounded down to whole columns of all environments."""
+    """Environment steps in the replay; rounded down to a multiple of --num-envs."""
     final_observations: bool = True
-    """Store each episode's final observation, so that a time limit can end with its value."""
+    """Store each episode's final observation, whose value ends a truncated episode."""
     terminal_fraction: Annotated[float, Bounds(0, 1)] = 0.0
-    """Share of a batch's sequences that are drawn to end at a terminal step (0: as often as they happen)."""
+    """Share of a batch's sequences that end at a terminal step (0: uniform draws)."""
 
 
 @dataclass(frozen=True)
 class TreeConfig:
-    """How a search counts returns."""
+    """The returns of a search."""
 
     removed: ClassVar[dict[str, Any]] = {"c1": 1.25, "c2": 19652.0, "first_visit": "random"}
 
@@ -193,24 +192,24 @@ class SearchConfig:
     simulations: Annotated[int, Bounds(1)] = 50
     """Expansions per root."""
     root: Literal["puct", "gumbel"] = "puct"
-    """How the root's actions are tried: by pUCT, or by sequential halving, which suits 16 simulations and fewer."""
+    """Choice of actions at the root: `puct`, or sequential halving (`gumbel`), which suits at most 16 simulations."""
     tree: TreeConfig = field(default_factory=TreeConfig)
 
 
 @dataclass(frozen=True)
 class UniZeroCollectionConfig:
-    """How experience is collected, and how often the model learns from it."""
+    """Collection of experience, and the number of updates per step."""
 
     removed: ClassVar[dict[str, Any]] = {"update_every": 1}
 
     temperature: Annotated[float, Bounds(0)] = 0.25
-    """Actions are drawn by visits^(1/temperature); 0 takes the most visited one. Gumbel roots ignore it."""
+    """Actions are sampled by visits^(1/temperature); 0 takes the most visited one. Gumbel roots ignore it."""
     reset_history: Literal["episode", "released"] = "episode"
-    """Empty a history at the start of each `episode`, or in all environments at once, as `released`."""
+    """Empty a history when its `episode` ends; `released`: empty all of them from the first end to the last."""
     clip_rewards: bool = False
-    """Train on the signs of the rewards (usual in Atari); evaluations count the rewards themselves."""
+    """Train on the signs of rewards (usual in Atari); evaluations use the rewards themselves."""
     terminal_on_life_loss: bool = False
-    """Let a lost life end an episode in training; evaluations play all lives."""
+    """End training episodes at a lost life; evaluations play all lives."""
     prepopulate: Annotated[int, Bounds(0)] = 0
     """Environment steps of uniformly random actions before the first search."""
     learning_starts: Annotated[int, Bounds(0)] = 2_000
@@ -218,27 +217,27 @@ class UniZeroCollectionConfig:
     replay_ratio: Annotated[float, Bounds(0, 1e4)] = 0.25
     """Updates per environment step."""
     reanalyse_fraction: Annotated[float, Bounds(0, 1)] = 0.02
-    """Fraction of the updates whose policy targets all come from new searches (0.02: every 50th)."""
+    """Fraction of updates that take all policy targets from new searches (0.02: every 50th)."""
 
     def updates_due(self, iteration: int, num_envs: int) -> int:
         """Count the updates after iteration `iteration` = 1, 2, ...; over a run their ratio to steps is exact."""
         if iteration * num_envs < self.learning_starts:
             return 0
-        owed, done = (int(i * num_envs * self.replay_ratio) for i in (iteration, iteration - 1))
-        return owed - done
+        due, done = (int(i * num_envs * self.replay_ratio) for i in (iteration, iteration - 1))
+        return due - done
 
     def reanalyses(self, update: int) -> bool:
-        """Decide whether update `update` = 0, 1, ... reanalyses its whole batch; the fraction of such ones is exact.
+        """Decide whether update `update` = 0, 1, ... reanalyses all its sequences; the fraction of such updates is exact.
 
-        An accelerator searches many roots in hardly more time than few, so reanalysing a whole batch now and then costs
-        far less than as many sequences one by one.
+        An accelerator searches many roots in hardly more time than few. One batch with all sequences therefore costs
+        far less than the same number of sequences spread over batches.
         """
         return int((update + 1) * self.reanalyse_fraction) > int(update * self.reanalyse_fraction)
 
 
 @dataclass(frozen=True)
 class UniZeroEvaluationConfig(WorldModelEvaluationConfig):
-    """Evaluation without noise. The paper evaluates every 10,000 steps, the released code every 5,000 to 20,000."""
+    """Evaluation without noise; every 10,000 steps in the paper, every 5,000 to 20,000 in the released code."""
 
     evaluate_from: Annotated[int, Bounds(0)] = 20_000
     """Environment steps before the first evaluation (0: the first --evaluate-every)."""
@@ -268,15 +267,15 @@ class UniZeroConfig:
     total_steps: Annotated[int, Bounds(1)] = 100_000
     """Environment steps of the run (100,000 in the paper, 115,000 in most released configurations)."""
     plugin: Repeatable = ()
-    """Modules imported first, which register blocks or environments; a preset's needs this flag too."""
+    """Modules that register blocks or environments, imported first; a preset's needs this flag too."""
 
     def base(self) -> UniZeroConfig:
-        """Give the defaults under this config's prior, whose span starts at the paper's value."""
+        """Return the defaults for this config's prior, whose span starts at the paper's value."""
         defaults = UniZeroConfig()
         return replace(defaults, model=defaults.model.with_prior(self.model.prior.kind))
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
-        """Give the keywords of the environment's constructor; training and evaluations have their own time limits."""
+        """Return the keywords of the environment's constructor; training and evaluations have their own time limits."""
         return settings.env_kwargs(self, training)
 
     def check(self) -> None:
@@ -295,8 +294,8 @@ class UniZeroConfig:
         collection, iterations = self.collection, -(-self.total_steps // num_envs)
         if not any(collection.updates_due(iteration, num_envs) for iteration in range(window, iterations + 1)):
             raise UserError(
-                f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the model: that begins "
-                f"after {collection.learning_starts} steps (--learning-starts) and sequences of {window} steps "
-                f"(--horizon, --n-step), with --replay-ratio {collection.replay_ratio:g} updates a step; "
+                f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the model: updates need "
+                f"{collection.learning_starts} steps (--learning-starts) and sequences of {window} steps "
+                f"(--horizon, --n-step), at --replay-ratio {collection.replay_ratio:g} updates a step; "
                 "lower those or raise --total-steps"
             )

@@ -1,6 +1,6 @@
-"""From latents and actions to the features that the heads read, for a training sequence and for a search.
+"""Dynamics map latents and actions to the features that the heads read, in training sequences and in searches.
 
-`predict` turns the features at an action into the next latent; it is the world model's latent head with SimNorm.
+`predict` maps the features at an action to the next latent: the world model's latent head with SimNorm.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Imagined = tuple[Tensor, Tensor, Tensor]  # features at K actions, predicted lat
 
 @dataclass(frozen=True)
 class History:
-    """What a search node remembers, in B rows: the last W pairs of latent and action before the current latent.
+    """The last W pairs of latent and action before the current latent of a search node, in B rows.
 
-    It is left-aligned: entries at or after `count` are padding, whatever they hold.
+    Rows are left-aligned: entries at or after `count` are padding, with arbitrary values.
     """
 
     latent: Tensor  # (B, W, D)
@@ -33,7 +33,7 @@ class History:
     count: Tensor  # (B,) int64, 0 .. W
 
     def push(self, latent: Tensor, action: Tensor) -> History:
-        """Append the pair of latent (B, D) and action (B,); a full row drops its oldest pair."""
+        """Append the pair of latent (B, D) and action (B,); a row of W pairs drops its oldest."""
         pairs = self.action.shape[1]
         index = torch.arange(pairs, device=action.device)
         shifted = index + (self.count == pairs)[:, None]  # (B, W)
@@ -44,26 +44,26 @@ class History:
         return History(latents.gather(1, columns), actions.gather(1, source), (self.count + 1).clamp(max=pairs))
 
     def clean(self) -> tuple[Tensor, Tensor]:
-        """Give latents (B, W, D) and actions (B, W) with zeros in the padding, so that it cannot matter."""
+        """Return latents (B, W, D) and actions (B, W) with zeros in the padding."""
         real = torch.arange(self.action.shape[1], device=self.count.device) < self.count[:, None]  # (B, W)
         return torch.where(real[..., None], self.latent, 0), torch.where(real, self.action, 0)
 
 
 class Dynamics(nn.Module, ABC):
-    """Base class of dynamics: all features have the width D."""
+    """Base class of dynamics; all features have width D."""
 
     causal = True
-    """Whether no feature depends on a later token."""
+    """True if no feature depends on a later token."""
 
     @abstractmethod
     def forward(self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None) -> Features:
         """Compute the features at the latents (B, T, D) and at the actions (B, T) of T steps.
 
-        Steps at or after `lengths` (B,) are padding; only dynamics that are not causal need to know.
+        Steps at or after `lengths` (B,) are padding; only dynamics that are not causal read `lengths`.
         """
 
     def observe(self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None) -> Tensor:
-        """Compute the features (B, T, D) at latents that were all observed, each after the steps before it."""
+        """Compute the features (B, T, D) at T observed latents, each after the steps before it."""
         return self(latent, action, predict, lengths)[0]
 
     @abstractmethod
@@ -72,11 +72,11 @@ class Dynamics(nn.Module, ABC):
 
     @abstractmethod
     def imagine(self, window: History, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
-        """Predict from K actions (B, K), alternatives at one latent (B, D); what lies before them is read once."""
+        """Predict from K alternative actions (B, K) at one latent (B, D); the history before them is read once."""
 
 
 class TokenDynamics(Dynamics):
-    """Two tokens a step, z_0 a_0 z_1 a_1 ..., read by a stack; positions count from the first token of the window."""
+    """A stack that reads two tokens a step, z_0 a_0 z_1 a_1 ...; position 0 is the window's first token."""
 
     def __init__(self, config: UniZeroModelConfig, num_actions: int, stack: TokenStack) -> None:
         super().__init__()
@@ -101,8 +101,8 @@ class TokenDynamics(Dynamics):
         return self.stack.read(trunk, self._embed_at(latent[:, None], after), after)[0][:, 0]
 
     def imagine(self, window: History, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
-        """Read at most 2 W tokens before the prediction and 2 W + 1 with it; the oldest pair is dropped first."""
-        pushed = window.push(latent, action[:, 0])  # any of the actions will do: its token is cut off
+        """Read at most 2 W tokens before the prediction and 2 W + 1 with it; a window of W pairs drops its oldest."""
+        pushed = window.push(latent, action[:, 0])  # the token of this action is cut off below
         trunk = self.embed(self.tokens(*pushed.clean()))[:, :-1]  # (B, 2W-1, D)
         after = 2 * pushed.count - 1
         at_action, memory = self.stack.read(trunk, self._embed_at(self.embedding(action), after), after)
@@ -119,18 +119,17 @@ class TokenDynamics(Dynamics):
         return self.dropout(self.positions(tokens))
 
     def _embed_at(self, token: Tensor, index: Tensor) -> Tensor:
-        """Add its position `index` (B,) to each of K alternative tokens (B, K, D)."""
+        """Add the position `index` (B,) to K alternative tokens (B, K, D)."""
         table = getattr(self.positions, "table", None)
         token = token.to(self.embedding.weight.dtype)
         return self.dropout(token if table is None else token + table[index][:, None])
 
 
 class MarkovDynamics(Dynamics):
-    """MuZero's dynamics: next latent and reward follow from the latent and the action alone, (z', r) = g(z, a).
+    """MuZero's dynamics: next latent and reward depend on the latent and the action alone, (z', r) = g(z, a).
 
-    Training unrolls from the first latent and never reads the others; the gradient from one step into the step
-    before is halved (Schrittwieser et al. 2020, appendix G). The history is not read: for memory, stack the
-    observations.
+    Training unrolls from the first latent and does not read the others. The gradient from one step to the step before
+    is halved (Schrittwieser et al. 2020, appendix G). The history is not read: for memory, stack the observations.
     """
 
     def __init__(self, config: UniZeroModelConfig, num_actions: int) -> None:
@@ -150,7 +149,7 @@ class MarkovDynamics(Dynamics):
         return torch.stack(at_latents, 1), torch.stack(at_actions, 1)
 
     def observe(self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None) -> Tensor:
-        """Normalise each latent by itself, as at a root."""
+        """Normalise each latent alone, as at a root."""
         return self._at_latent(latent)
 
     def root(self, window: History, latent: Tensor) -> Tensor:

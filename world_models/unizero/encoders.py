@@ -1,6 +1,6 @@
 """Encoders from observations to latents (..., D): 64 x 64 images, vectors, and discrete tokens.
 
-Every encoder ends in SimNorm, so that a latent is D / 8 categorical distributions of 8 outcomes.
+Every encoder ends in SimNorm, so a latent is D / 8 categorical distributions of 8 outcomes.
 """
 
 from abc import ABC, abstractmethod
@@ -22,13 +22,13 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky_relu": nn.LeakyReLU, "
 
 
 def convolution(channels: int, out: int, stride: int, config: EncoderConfig) -> list[nn.Module]:
-    """Make a 3 x 3 convolution without bias, and its normalisation, which has 2 C parameters in either form."""
+    """Make a 3 x 3 convolution without bias, and its normalisation, with 2 C parameters in both forms."""
     norm = nn.BatchNorm2d(out) if config.norm == "batch" else nn.GroupNorm(1, out)
     return [nn.Conv2d(channels, out, 3, stride, 1, bias=False), norm]
 
 
 class ResidualBlock(nn.Module):
-    """act(shortcut(x) + norm(conv(act(norm(conv(x)))))); with `stride` 2 the shortcut is a convolution without norm."""
+    """act(shortcut(x) + norm(conv(act(norm(conv(x)))))); for `stride` 2 the shortcut is a convolution without norm."""
 
     def __init__(self, channels: int, out: int, stride: int, config: EncoderConfig) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class ResidualBlock(nn.Module):
 
 
 class LatentEncoder(nn.Module, ABC):
-    """Base class: encodes observations with any leading dimensions in one pass into latents (..., D) after SimNorm."""
+    """Base class: encodes observations with any leading dimensions in one pass to latents (..., D)."""
 
     def __init__(self, spec: ObservationSpec) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class LatentEncoder(nn.Module, ABC):
 
 
 class ImageEncoder(LatentEncoder):
-    """Encodes images (64, 64, C) or (C, 64, 64), scaled by their bounds: 3,461,152 parameters as published."""
+    """Encodes images (64, 64, C) or (C, 64, 64), scaled by their bounds; 3,461,152 parameters as published."""
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
         super().__init__(spec)
@@ -102,7 +102,7 @@ class VectorEncoder(LatentEncoder):
 
 
 class TokenEncoder(LatentEncoder):
-    """Encodes discrete components: each has its own rows of one embedding table, whose output a `perceptron` reads."""
+    """Encodes discrete components by an embedding table, with rows of its own for each, and a `perceptron`."""
 
     offset: Tensor
 

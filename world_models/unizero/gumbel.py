@@ -1,6 +1,6 @@
 """The root of Gumbel MuZero (Danihelka et al. 2022): actions without replacement, then sequential halving.
 
-Below the root the tree is searched by pUCT, as in the paper's Gumbel MuZero (its "full" variant is not built).
+Below the root the search uses pUCT, as in the paper's Gumbel MuZero. The paper's "full" variant is not implemented.
 """
 
 import torch
@@ -9,31 +9,31 @@ from torch import Tensor
 from world_models.unizero.config import SearchConfig
 from world_models.unizero.tree import Tree, normalise, root_children
 
-# The constants of Danihelka et al., section 3.4: actions m that the root tries at most, and c_visit of
-# sigma(q) = (c_visit + largest number of visits) q, with q normalised to 0 .. 1 by the range of the tree.
+# Constants of Danihelka et al., section 3.4: the maximum number m of actions that the root tries, and c_visit of
+# sigma(q) = (c_visit + max number of visits) q, with q normalised to 0 .. 1 by the range of the tree.
 MAX_CONSIDERED_ACTIONS = 16
 VISIT_OFFSET = 50.0
 
 
 def schedule(considered: int, simulations: int) -> list[list[int]]:
-    """Plan sequential halving of m actions by n simulations: each phase tries each action n / (log2 m * m_i) times.
+    """Plan sequential halving of m actions by n simulations: phase i tries each of m_i actions n / (log2 m * m_i) times.
 
-    The number of actions halves from phase to phase, down to two, which share what is left. A phase is the list of the
-    ranks, best first, of the actions that its simulations try, of the m_i still considered.
+    The number of actions halves from phase to phase, down to two, which share the remaining simulations. A phase is a
+    list with one rank for each simulation: the rank, best first, of its action among the m_i actions.
     """
     halvings = max((considered - 1).bit_length(), 1)
     phases: list[list[int]] = []
-    kept, left = considered, simulations
+    actions, left = considered, simulations
     while left > 0:
-        rounds = max(simulations // (halvings * kept), 1)
-        phases.append((list(range(kept)) * rounds)[:left])
+        rounds = max(simulations // (halvings * actions), 1)
+        phases.append((list(range(actions)) * rounds)[:left])
         left -= len(phases[-1])
-        kept = max(kept // 2, min(considered, 2))
+        actions = max(actions // 2, min(considered, 2))
     return phases
 
 
 class Halving:
-    """Sequential halving at B roots of a search: logits (B, A), and Gumbel numbers g (B, A) unless it has no noise."""
+    """Sequential halving at B roots of a search, from logits (B, A) and Gumbel noise g (B, A) (None: no noise)."""
 
     def __init__(self, tree: Tree, logits: Tensor, noise: Tensor | None, config: SearchConfig) -> None:
         self.tree, self.discount = tree, config.tree.discount
@@ -44,9 +44,9 @@ class Halving:
         self.standing = torch.arange(logits.shape[1], device=logits.device).expand_as(self.start)  # (B, m_i)
 
     def phase(self, simulation: int) -> Tensor:
-        """Give the root's actions (B, n) of this simulation and the next ones, up to the next halving.
+        """Return the root's actions (B, n) of this simulation and the next ones, up to the next halving.
 
-        Call it for 0, then for the first simulation that has no action yet, and so on.
+        Call it with 0, then each time with the first simulation that has no action yet.
         """
         ranks = next(self.phases)
         score = self.start if simulation == 0 else self._score()
@@ -55,13 +55,13 @@ class Halving:
         return self.standing[:, ranks]
 
     def best(self) -> Tensor:
-        """Choose the action to play, (B,): of the most visited ones the best by g + logits + sigma(q)."""
+        """Choose the action to play (B,): of the most visited ones, the one with maximum g + logits + sigma(q)."""
         visits, _ = root_children(self.tree, self.discount)
-        most = visits == visits.amax(1, keepdim=True)
-        return torch.where(most, self._score(), -torch.inf).argmax(1)
+        most_visited = visits == visits.amax(1, keepdim=True)
+        return torch.where(most_visited, self._score(), -torch.inf).argmax(1)
 
     def improved(self, predicted: Tensor) -> Tensor:
-        """Compute the policy target (B, A), softmax(logits + sigma(q)), where untried actions count as v_mix.
+        """Compute the policy target (B, A), softmax(logits + sigma(q)); untried actions have v_mix as their q.
 
         v_mix (the paper's equation 33) mixes the network's value (B,) with the q of the tried actions under its policy.
         """

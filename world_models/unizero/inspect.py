@@ -1,11 +1,11 @@
-"""Look into a UniZero checkpoint, at its attention and its predictions: `python -m world_models.unizero.inspect RUN`.
+"""Inspect attention and predictions of a UniZero checkpoint: `python -m world_models.unizero.inspect RUN`.
 
 Plays an episode without noise and writes into RUN/inspect:
 
-- learned.png: learned mu, sigma and span of each layer and head beside their start ("Learning to Focus", Figure 5)
+- learned.png: learned mu, sigma and span of each layer and head, and their first values ("Learning to Focus", Figure 5)
 - priors.png, attention.png: attention priors by distance, and attention maps over the tokens of one window
 - trajectory.png: reward, frames, and policy before and after the search, step by step (the thesis, Figures 11-12)
-- inspect.json, trajectory.json: the prediction errors over all steps, which are printed too, and each step's numbers
+- inspect.json, trajectory.json: the prediction errors over all steps, which are also printed, and each step's numbers
 """
 
 import json
@@ -44,19 +44,19 @@ COLUMNS = 10  # steps in the picture of the trajectory
 
 @dataclass(frozen=True)
 class Args(RunArgument):
-    """Draw the attention and the predictions of a run's latest checkpoint, and measure its predictions.
+    """Draw attention and predictions of a run's latest checkpoint, and measure the predictions.
 
-    What it wrote into RUN/inspect before is replaced.
+    Older files in RUN/inspect are replaced.
     """
 
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of the environment and of the search's ties."""
     max_episode_steps: Annotated[int, Bounds(1)] = analysis.MAX_STEPS
-    """Steps after which the episode is cut."""
+    """Maximum number of steps of the episode."""
     simulations: Annotated[int, Bounds(1)] | None = None
     """Expansions of each search (None: as in training)."""
     frames: bool = True
-    """Show the environment's pictures; --no-frames is for environments that draw none."""
+    """Show the environment's images; use --no-frames if the environment draws none."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
     threads: Annotated[int, Bounds(1, 1_024)] | None = None
@@ -65,7 +65,7 @@ class Args(RunArgument):
 
 @dataclass(frozen=True)
 class InspectedRun:
-    """Everything that is drawn and written about one checkpoint."""
+    """The results for one checkpoint, to be drawn and written."""
 
     model: UniZeroModel
     config: UniZeroConfig
@@ -75,19 +75,19 @@ class InspectedRun:
     values: dict[str, Array]  # (1, L, H) learned, by name
     window: slice  # steps whose attention is drawn
     maps: Array  # (L, H, 2T, 2T) of these
-    shown: slice  # steps in the picture of the trajectory
-    names: list[str]  # words for the actions
+    shown: slice  # steps in trajectory.png
+    names: list[str]  # of the actions
 
 
 def investigate(run: Path, args: Args) -> InspectedRun:
-    """Load, play and measure; nothing is written. Raises UserError for what cannot be done."""
+    """Load, play and measure; nothing is written."""
     device = WorldModelComputeConfig(args.device, args.threads).start()
     agent = UniZeroAgent.load(run, device)
     model, config, step = agent.model, agent.config, agent.step
     setup, searched = EvalEnvironments.of(config, device), agent.with_simulations(args.simulations).config
     ours = setup.env.removeprefix("envs:") in WORLDS
     names = make_world(setup.env, **setup.env_kwargs).action_names if ours else ()
-    if args.frames and not ours and not setup.env.startswith("ALE/"):  # pictures must be asked for
+    if args.frames and not ours and not setup.env.startswith("ALE/"):  # others render only on request
         setup = replace(setup, env_kwargs=setup.env_kwargs | {"render_mode": "rgb_array"})
     seen = analysis.play_trajectory(model, setup, searched, args.seed, args.max_episode_steps, args.frames)
     window = analysis.chosen_window(seen, config.model.horizon)
@@ -101,7 +101,7 @@ def investigate(run: Path, args: Args) -> InspectedRun:
 
 
 def draw_pictures(folder: Path, found: InspectedRun) -> list[Path]:
-    """Draw all pictures; returns the files written."""
+    """Draw all figures; return the files written."""
     figures, seen, first, model = dict[str, Figure](), found.seen, found.window.start, found.config.model
     form = f"{model.prior.kind} prior" if model.dynamics == "transformer" else f"{model.dynamics} dynamics"
     about = f"{found.config.environment.env}, {form}, checkpoint of step {found.step:,}"
@@ -125,7 +125,7 @@ def draw_pictures(folder: Path, found: InspectedRun) -> list[Path]:
 
 
 def report_facts(found: InspectedRun, seed: int, pictures: list[str]) -> dict[str, Any]:
-    """Give the content of inspect.json."""
+    """Return the content of inspect.json."""
     model, seen = found.config.model, found.seen
     return {
         "step": found.step, "env": found.config.environment.env, "dynamics": model.dynamics, "prior": model.prior.kind,
@@ -140,13 +140,13 @@ def report_facts(found: InspectedRun, seed: int, pictures: list[str]) -> dict[st
 
 
 def steps(found: InspectedRun) -> dict[str, Any]:
-    """Give the content of trajectory.json: the errors, and the numbers of every step."""
+    """Return the content of trajectory.json: the errors, and the numbers of every step."""
     seen, gamma = found.seen, found.config.learner.gamma
     names = ("action", "reward", "predicted_reward", "value", "prior", "searched", "latent_error", "latent_change")
     returns = analysis.returns_to_go(seen.reward, seen.ended, gamma).tolist()
-    known = [None if value != value else value for value in returns]
+    finite = [None if value != value else value for value in returns]
     numbers = {name: getattr(seen, name).tolist() for name in names}
-    return {"errors": found.errors, "gamma": gamma} | numbers | {"return_to_go": known}
+    return {"errors": found.errors, "gamma": gamma} | numbers | {"return_to_go": finite}
 
 
 @one_line_errors

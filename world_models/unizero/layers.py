@@ -1,12 +1,12 @@
-"""Stacks of layers: they read training sequences, and in a search a trunk of tokens with branches after it.
+"""Stacks of layers that read training sequences, or, in a search, a trunk of tokens with branches after it.
 
     y = stack(x[B, S, D])                                            # y (B, S, D)
     y, memory = stack.read(trunk[B, S, D], new[B, K, D], index[B])   # y (B, K, D): outputs at `new`
     y = stack.extend(memory, next_token[B, K, D])                     # y (B, K, D): outputs one token further
 
-A row's trunk is its first `index` tokens; each of its K branches places one token after it, then one more, and sees
-no other branch. Both equal the direct forward pass of each branch's token list. Nothing is kept between expansions:
-memory is what `read` computed for `extend`.
+A row's trunk is its first `index` tokens. Each of its K branches adds one token after it, then one more, and sees no
+other branch. The outputs equal the forward pass of each branch's tokens alone. `memory` passes intermediate results
+from `read` to `extend`; nothing is stored between expansions.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from dqn_memory.blocks.recurrence import Recurrence
 from world_models.unizero.config import UniZeroModelConfig
 
 # ---- a trunk of tokens and the branches after it ---------------------------------------------------------------------
-# A search evaluates all actions of a node at once. What lies before the action is the same for all, so it is read once:
-# the trunk's S tokens stand left-aligned in columns 0 .. S-1, and each round of K branches adds K columns, one token a
-# branch, all at the same position. Masks say which token sees which, so that one pass serves trunk and branches (like
-# tree attention in speculative decoding). The prior must be causal.
+# A search evaluates all actions of a node at once and reads the tokens before them once. The trunk's S tokens are
+# left-aligned in columns 0 .. S-1. Each round of K branches adds K columns: one token a branch, at the same position.
+# Masks decide which tokens see each other, so that one pass serves trunk and branches (like tree attention in
+# speculative decoding). The prior must be causal.
 TRUNK, PADDING = -1, -2
 
 
 class TokenColumns(NamedTuple):
-    """Where the tokens of each row stand: T columns, S of the trunk and K of each round so far."""
+    """Positions of the tokens of each row in T columns: S of the trunk and K of each round so far."""
 
-    position: Tensor  # (B, T) int64: in the sequence; padding has the positions that follow
+    position: Tensor  # (B, T) int64: position in the sequence; padding has the positions after the trunk
     branch: Tensor  # (B, T) int64: 0 .. K-1, TRUNK or PADDING
-    length: int  # of the longest sequence: all positions lie below
+    length: int  # max length of a sequence: all positions are below it
 
     @classmethod
     def trunk(cls, length: int, real: Tensor) -> TokenColumns:
-        """Place S tokens at 0 .. S-1, of which the first `real` (B,) are no padding."""
+        """Place S tokens at 0 .. S-1; those after the first `real` (B,) are padding."""
         position = torch.arange(length, device=real.device).expand(len(real), -1)
         return cls(position, torch.where(position < real[:, None], TRUNK, PADDING), length)
 
     def grow(self, index: Tensor, branches: int) -> TokenColumns:
-        """Add a token to each branch, at position `index` (B,)."""
+        """Add one token at position `index` (B,) to each branch."""
         new = torch.arange(branches, device=index.device).expand(len(index), -1)
         position = torch.cat((self.position, index[:, None].expand_as(new)), 1)
         return TokenColumns(position, torch.cat((self.branch, new), 1), self.length + 1)
 
     def visibility(self, queries: int) -> Visibility:
-        """Tell what the newest Q columns see: the trunk before them, and their own branch up to themselves."""
+        """Mask the newest Q columns: each sees the trunk before it, and its own branch up to itself."""
         branch, position = self.branch[:, -queries:], self.position[:, -queries:]
         back = position[:, :, None] - self.position[:, None]  # (B, Q, T)
         related = (self.branch[:, None] == TRUNK) | (self.branch[:, None] == branch[:, :, None])
@@ -63,15 +63,15 @@ class TokenColumns(NamedTuple):
 
 
 class Visibility(NamedTuple):
-    """What the Q newest of T columns see."""
+    """The mask and distances between the newest Q of T columns and all T."""
 
-    position: Tensor  # (B, Q) int64: where they stand
-    distance: Tensor  # (B, Q, T) int64: tokens back, 0 where that is ahead
-    hidden: Tensor  # (B, Q, T)
-    length: int  # all distances lie below
+    position: Tensor  # (B, Q) int64: positions of the Q columns
+    distance: Tensor  # (B, Q, T) int64: tokens back, 0 for later ones
+    hidden: Tensor  # (B, Q, T) bool
+    length: int  # all distances are below it
 
     def last(self, queries: int) -> Visibility:
-        """Keep the newest `queries` of them."""
+        """Return the newest `queries` columns of the Q."""
         position, distance, hidden = (value[:, -queries:] for value in self[:3])
         return Visibility(position, distance, hidden, self.length)
 
@@ -81,7 +81,7 @@ def attend_branches(
 ) -> tuple[Tensor, KeysValues]:
     """Compute the outputs (B, Q, D) of the last Q of the new columns x (B, N, D), and keys and values of all T columns.
 
-    `memory` holds those of the columns before x (None: there are none); `visible` says what the new ones see.
+    `memory` has keys and values of the columns before x (None: there are none); `visible` is the mask of the new ones.
     """
     packed = attention.project_in(x).unflatten(-1, (3, attention.heads, -1)).permute(2, 0, 3, 1, 4)
     query, key, value = packed.unbind()  # (B, H, N, hd)
@@ -105,7 +105,7 @@ def attend_branches(
 class Layer(nn.Module):
     """Pre-LN layer: x = x + Mix(LN x), then x = x + FeedForward(LN x).
 
-    `mixer` is the block that mixes tokens, under its name in a checkpoint.
+    `mixer` is the block that mixes tokens; its keyword is its name in a checkpoint.
     """
 
     def __init__(self, config: UniZeroModelConfig, **mixer: Block) -> None:
@@ -134,20 +134,20 @@ class AttentionLayer(Layer):
         return self._leave(x, self.dropout(self.attention(self.norms[0](x), lengths)))
 
     def last(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Compute the last real position alone, (B, D)."""
+        """Compute the output at the last position that is no padding, (B, D)."""
         y, index = self.attention(self.norms[0](x), lengths), lengths - 1
         return self._leave(select(x, index)[:, None], self.dropout(select(y, index)[:, None]))[:, 0]
 
     def branch(
         self, x: Tensor, memory: KeysValues | None, visible: Visibility, queries: int
     ) -> tuple[Tensor, KeysValues]:
-        """Compute the last Q of the new columns x (B, N, D), (B, Q, D), and keys and values: see `attend`."""
+        """Compute outputs (B, Q, D) of the last Q of the new columns x (B, N, D); see `attend_branches`."""
         y, memory = attend_branches(self.attention, self.norms[0](x), memory, visible, queries)
         return self._leave(x[:, -queries:], self.dropout(y)), memory
 
 
 class RecurrentLayer(Layer):
-    """A layer with a GRU in the place of attention."""
+    """A layer with a GRU in place of attention."""
 
     memory: Recurrence
 
@@ -158,7 +158,7 @@ class RecurrentLayer(Layer):
         return self._leave(x, self.memory(self.norms[0](x)))
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode one position x (B, D) from state (B, D); returns the new state too."""
+        """Encode one position x (B, D) from state (B, D); return also the new state."""
         never = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         y, (state,) = self.memory.step(self.norms[0](x), (state,), never)
         return self._leave(x[:, None], y[:, None])[:, 0], state
@@ -168,7 +168,7 @@ class TokenStack(nn.Module, ABC):
     """Layers and a last LayerNorm."""
 
     causal = True
-    """Whether no token sees a later one."""
+    """True if no token sees a later one."""
 
     def __init__(self, layers: Iterable[Layer], width: int) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class TokenStack(nn.Module, ABC):
 
     @abstractmethod
     def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
-        """Compute the outputs of K branches at one token after the trunk, and the memory for `extend`."""
+        """Compute the outputs of K branches at one token after the trunk; return also the memory for `extend`."""
 
     @abstractmethod
     def extend(self, memory: Any, next_token: Tensor) -> Tensor:
@@ -204,8 +204,7 @@ class AttentionStack(TokenStack):
         """Attend to the trunk once for all branches."""
         branches = new.shape[1]
         if not self.causal:
-            tokens = trunk.repeat_interleave(branches, 0)  # (B K, S, D)
-            return self._reread(tokens, new, index)
+            return self._reread(trunk.repeat_interleave(branches, 0), new, index)  # (B K, S, D)
         columns = TokenColumns.trunk(trunk.shape[1], index).grow(index, branches)
         x, visible, memories = torch.cat((trunk, new), 1), columns.visibility(trunk.shape[1] + branches), []
         for layer in self.attention_layers():
@@ -216,11 +215,11 @@ class AttentionStack(TokenStack):
 
     def extend(self, memory: Any, next_token: Tensor) -> Tensor:
         """Attend to the keys and values of `read`."""
-        known, index, memories = memory
+        columns, index, memories = memory
         branches = next_token.shape[1]
         if not self.causal:
-            return self._reread(known, next_token, index + 1)[0]
-        visible = known.grow(index + 1, branches).visibility(branches)
+            return self._reread(columns, next_token, index + 1)[0]
+        visible = columns.grow(index + 1, branches).visibility(branches)
         for layer, cached in zip(self.attention_layers(), memories, strict=True):
             next_token, _ = layer.branch(next_token, cached, visible, branches)
         return self.norm(next_token)
@@ -228,7 +227,7 @@ class AttentionStack(TokenStack):
     def _reread(self, tokens: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
         """Encode each branch as a row of its own.
 
-        Needed where tokens see later ones: there a new token changes the encodings of the old ones too.
+        If tokens see later ones, a new token also changes the encodings of the old ones.
         """
         branches = new.shape[1]
         end = index.repeat_interleave(branches)  # (B K,)
@@ -241,13 +240,13 @@ class AttentionStack(TokenStack):
 
 
 class RecurrentStack(TokenStack):
-    """Recurrent layers, in the place of the transformer."""
+    """Recurrent layers in place of the transformer."""
 
     def __init__(self, config: UniZeroModelConfig) -> None:
         super().__init__((RecurrentLayer(config) for _ in range(config.layers)), config.width)
 
     def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
-        """Step through the trunk; the memory are the states of all branches."""
+        """Step through the trunk; the memory has the states of all branches."""
         states = [torch.zeros_like(trunk[:, 0]) for _ in self.layers]
         for position, token in enumerate(trunk.split(1, 1)):
             real = (position < index)[:, None]

@@ -23,7 +23,7 @@ __all__ = ["Expansion", "History", "UniZeroModel", "UniZeroPredictions", "build_
 
 @dataclass(frozen=True)
 class UniZeroPredictions:
-    """The heads' outputs for a training sequence; R = 2 support + 1."""
+    """The outputs of the heads for a training sequence; R = 2 support + 1."""
 
     reward: Tensor  # (B, T, R) logits, at the actions
     next_latent: Tensor  # (B, T, D) probabilities in groups of 8, at the actions
@@ -33,7 +33,7 @@ class UniZeroPredictions:
 
 @dataclass(frozen=True)
 class Expansion:
-    """The predicted outcome of an action at B nodes; (B, K) takes the place of (B,) for K actions at each."""
+    """The predicted outcome of an action at B nodes; for K actions at each, (B,) becomes (B, K)."""
 
     reward: Tensor  # (B,)
     latent: Tensor  # (B, D)
@@ -44,9 +44,9 @@ class Expansion:
 class UniZeroModel(nn.Module):
     """UniZero (Pu et al. 2024) with temporal priors; see UniZeroModelConfig for the forms.
 
-    Symbols: D latent width, A actions, W = `config.pairs` steps of history in a search window. `root` and
-    `expand` compute their window anew at each call, so a row's result depends on that row alone (in eval mode;
-    batch normalisation in training mode is the exception, and only `encode` has it).
+    Symbols: D latent width, A actions, W = `config.pairs` steps of history in a search window. `root` and `expand` read
+    all tokens of a window at each call, so the result of a row depends on that row alone. The one exception is
+    `encode` in training mode, because of batch normalisation.
     """
 
     def __init__(self, config: UniZeroModelConfig, spec: ObservationSpec, num_actions: int) -> None:
@@ -55,7 +55,7 @@ class UniZeroModel(nn.Module):
         self.code = value_code(config.support)
         self.encoder = ENCODERS[spec.kind](spec, config.width, config.encoder)
         self.dynamics = DYNAMICS[config.dynamics](config, num_actions)
-        self.causal = self.dynamics.causal  # else predictions of a training sequence depend on its later tokens
+        self.causal = self.dynamics.causal  # if False, predictions of a training sequence depend on later tokens
         outputs = {"reward": self.code.bins, "latent": config.width, "policy": num_actions, "value": self.code.bins}
         self.heads = nn.ModuleDict({name: _head(config.width, size) for name, size in outputs.items()})
         self._initialise()
@@ -65,7 +65,7 @@ class UniZeroModel(nn.Module):
         return self.encoder(observation)
 
     def forward(self, latent: Tensor, action: Tensor, lengths: Tensor | None = None) -> UniZeroPredictions:
-        """Predict for T <= horizon steps of latents (B, T, D) and actions (B, T), of which `lengths` (B,) are real."""
+        """Predict for T <= horizon latents (B, T, D) and actions (B, T); steps from `lengths` (B,) on are padding."""
         at_latent, at_action = self.dynamics(latent, action, self.predict, lengths)
         return UniZeroPredictions(
             reward=self.heads["reward"](at_action),
@@ -86,7 +86,7 @@ class UniZeroModel(nn.Module):
     def expand(self, history: History, latent: Tensor, action: Tensor) -> Expansion:
         """Predict the outcome of action (B,) at a node with latent (B, D) and the history before it.
 
-        With K alternative actions (B, K) everything is (B, K, ...).
+        With K alternative actions (B, K), results are (B, K, ...).
         """
         if action.dim() == 1:
             only = self.expand(history, latent, action[:, None])
@@ -108,11 +108,11 @@ class UniZeroModel(nn.Module):
         return simnorm(self.heads["latent"](at_action), GROUP)
 
     def attentions(self) -> list[Attention]:
-        """List the attention blocks by layer; empty where the dynamics have none."""
+        """List the attention blocks by layer; empty if the dynamics have none."""
         return [module for module in self.dynamics.modules() if isinstance(module, Attention)]
 
     def regularisation(self) -> Tensor:
-        """Compute the penalty on the spans of all layers; a scalar."""
+        """Compute the penalty on the spans of all layers, a scalar."""
         prior = self.config.prior
         spans = [attention.prior.span() for attention in self.attentions() if "span" in attention.prior.learns]
         if spans and prior.regulariser != "none":
@@ -121,12 +121,12 @@ class UniZeroModel(nn.Module):
 
     @torch.no_grad()
     def project(self) -> None:
-        """Bring spans and centres back inside their bounds; call it after each optimiser step."""
+        """Project spans and centres into their bounds; call it after each optimiser step."""
         for attention in self.attentions():
             attention.project()
 
     def memory_scalars(self) -> dict[str, float]:
-        """Log what each head's prior has learned, in tokens: `memory/<layer>.<head>.<mu | sigma | span>`."""
+        """Return the learned values of each head's prior, in tokens: `memory/<layer>.<head>.<mu | sigma | span>`."""
         return {
             f"memory/{layer}.{head}.{name}": value
             for layer, attention in enumerate(self.attentions())
@@ -154,11 +154,11 @@ def _head(width: int, outputs: int) -> nn.Sequential:
 
 
 def build_unizero(config: UniZeroModelConfig, spec: ObservationSpec, num_actions: int) -> UniZeroModel:
-    """Build the model for one environment, drawn from the global generator: the caller forks and seeds it."""
+    """Build the model for one environment; weights come from the global generator, which the caller forks and seeds."""
     config.check()
     try:
         return UniZeroModel(config, spec, num_actions)
-    except ValueError as error:  # the blocks know nothing of command lines; their sentence serves as it is
+    except ValueError as error:  # the blocks raise no UserError of their own
         if in_own_code(error):
             raise
         raise UserError(str(error)) from error

@@ -1,4 +1,4 @@
-"""The picture of an episode with the predictions of UniZero's model."""
+"""The figure of an episode with the predictions of UniZero's model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,15 +16,15 @@ with extra("plots"):
     from matplotlib.image import AxesImage
     from matplotlib.patches import Rectangle
 
-SIDE = 0.95  # inches of a small picture
-MANY = 8  # from so many actions on, probabilities are colours without numbers
+SIDE = 0.95  # width of a frame in inches
+MANY = 8  # with more actions, probabilities are drawn without numbers
 
 
 @styled
 def trajectory(shown: Trajectory, title: str, names: Sequence[str], caption: str = "", first_step: int = 0) -> Figure:
     """Draw four rows: true and predicted reward, frames, prior and searched policy (thesis, Figures 11-12).
 
-    A frame marks the action that was taken. `names` are words for the actions. Without pictures there are three rows.
+    A box marks the action taken. `names` are those of the actions. Without frames there are three rows.
     """
     frames, (steps, actions) = shown.frames, shown.prior.shape
     figure_width = max(SIDE * steps, 5.6)
@@ -50,7 +50,7 @@ def _rewards(panel: Axes, reward: Array, predicted: Array, first_step: int, capt
     panel.plot(steps, reward, color=INK, marker="o", markersize=7, markerfacecolor="none", linewidth=1, label="true")
     panel.plot(steps, predicted, color=MARK, marker="D", markersize=3.5, linestyle="--", linewidth=1, label="predicted")
     low, high = float(min(reward.min(), predicted.min())), float(max(reward.max(), predicted.max()))
-    margin = max(0.15 * (high - low), 0.05)  # differences below that are not worth an axis of their own
+    margin = max(0.15 * (high - low), 0.05)  # smaller differences are not magnified
     panel.set_ylim(low - margin, high + 3 * margin)
     panel.tick_params(axis="x", length=0)
     panel.grid(axis="y", color="#e6e6e6", linewidth=0.7)
@@ -60,7 +60,7 @@ def _rewards(panel: Axes, reward: Array, predicted: Array, first_step: int, capt
 
 
 def _film(panel: Axes, frames: Sequence[Array], first_step: int, share: float) -> None:
-    """Draw pictures centred on whole numbers, as wide as this share of the room between them."""
+    """Draw frames centred on the steps; `share` is the ratio of their width to the distance of two steps."""
     for index, frame in enumerate(frames):
         middle, half = first_step + index, 0.48 * share
         panel.imshow(frame, extent=(middle - half, middle + half, 0, 1), aspect="auto", interpolation="nearest")

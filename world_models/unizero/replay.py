@@ -1,8 +1,8 @@
-"""Replay on the training device: a ring of columns, each one step of N parallel environments.
+"""Replay on the training device: a ring of columns, each one step of N environments.
 
-An environment's episodes lie in it without gaps, so a sequence is one gather over consecutive columns. The published
-buffer stores segments of 400 steps, with the first steps of the next one copied after it. Here the segment's end cuts a
-sequence's mask instead, and the steps that would be copied lie in the following columns anyway.
+The ring has no gaps between an environment's episodes, so a sequence is one gather over consecutive columns. The
+published buffer stores segments of 400 steps and copies the first steps of the next segment after each. Here a
+segment's end cuts the sequence's mask instead; the next steps follow in the next columns.
 """
 
 from dataclasses import dataclass
@@ -15,43 +15,40 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.ring import Ring
 from world_models.unizero.config import UniZeroReplayConfig
 
-SEGMENT_LENGTH = 400  # steps of the published buffer's segments, counted from the episode's start
+SEGMENT_LENGTH = 400  # steps of a segment of the published buffer; the first begins with the episode
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """B sequences of T steps and the n steps after them, each of one episode; padding follows its end."""
+    """B sequences of T steps and the n steps after them, each of one episode with padding after its end."""
 
-    observation: Tensor  # (B, T + n, ...), as stored; the final one of a truncated episode included; the last repeated
+    observation: Tensor  # (B, T + n, ...), with a truncated episode's final one; the padding repeats the last
     action: Tensor  # (B, T + n) int64, 0 in the padding
     reward: Tensor  # (B, T + n) float32, 0 in the padding
     policy: Tensor  # (B, T, A) float32, sums to 1; uniform in the padding
     mask: Tensor  # (B, T) bool: steps before the end of episode and segment
-    left: Tensor  # (B,) int64: steps of the episode from the first one on; T + n if there are more
-    truncated: (
-        Tensor  # (B,) bool: a time limit ends the episode within these steps, and its final observation is stored
-    )
+    left: Tensor  # (B,) int64: number of the episode's steps from the first one on, at most T + n
+    truncated: Tensor  # (B,) bool: the episode is truncated within these steps, and its final observation is stored
 
 
 @dataclass(frozen=True)
 class Contexts:
-    """What a search at each of the T steps of B sequences reads."""
+    """The inputs of a search at each of the T steps of B sequences."""
 
     observation: Tensor  # (B, W + T, ...): W steps before the sequence, then its own
     action: Tensor  # (B, W + T) int64
-    count: Tensor  # (B, T) int64, 0 .. W: how many of the W steps before each one are of its episode
+    count: Tensor  # (B, T) int64, 0 .. W: number of the W steps before each one that are of its episode
 
 
 class SequenceReplay(Ring):
     """A ring of columns x N cells.
 
-    A sequence of T = `horizon` steps can be drawn once the n = `lookahead` steps after it are stored, which its value
-    targets read. After the ring has wrapped, its W = `history` oldest columns serve as context only.
+    Value targets read the n = `lookahead` steps after a sequence of T = `horizon` steps, so it can be drawn once these
+    are stored. After the ring has wrapped, its W = `history` oldest columns serve as context only.
 
-    `add` takes (N, ...) each: `time` is the step's number in its episode; `policy` (N, A) the search's visits or any
-    weights that sum above 0; `done` ends an episode, `terminated` says that it has no value afterwards.
-    `next_observation`, the true one also where the environment was reset, is left out where `final_observations` is
-    off.
+    `add` takes tensors (N, ...). `time` is the step's number in its episode. `policy` (N, A) has the search's visits,
+    or any weights with a sum above 0. `done` ends an episode; `terminated` ends it without a value afterwards.
+    `next_observation` is the observation before a reset; it is absent if `final_observations` is off.
     """
 
     def __init__(
@@ -61,10 +58,10 @@ class SequenceReplay(Ring):
         self.sequence_length = horizon + lookahead
         columns = config.capacity // num_envs
         if columns < self.sequence_length + history + 1:
-            least = num_envs * (self.sequence_length + history + 1)
+            smallest = num_envs * (self.sequence_length + history + 1)
             raise UserError(
                 f"--capacity {config.capacity} is too small: {num_envs} environments with sequences of "
-                f"{self.sequence_length} steps and {history} steps of history need at least {least}"
+                f"{self.sequence_length} steps and {history} steps of history need at least {smallest}"
             )
         super().__init__(columns, num_envs, device)
         self.config, self.spec, self.num_actions = config, spec, num_actions
@@ -90,9 +87,8 @@ class SequenceReplay(Ring):
     def draw(self, batch: int, generator: torch.Generator) -> Tensor:
         """Draw B steps at which a sequence begins, as column x N + environment; (B,) int64 on the host.
 
-        Those of `terminal_fraction` are drawn among the sequences that end at a terminal step, where there is one yet;
-        all others are different steps, uniformly among the drawable ones, repeated only where fewer than B are
-        drawable.
+        A share `terminal_fraction` is drawn from the sequences that end at a terminal step, once there is one. All
+        others are uniform draws without replacement from the drawable steps; with replacement if these are below B.
         """
         drawn = self._draw_uniformly(batch, generator)
         fraction = self.config.terminal_fraction
@@ -104,16 +100,16 @@ class SequenceReplay(Ring):
         return drawn
 
     def _before_ends(self) -> Tensor:
-        """Find the drawable sequences whose last step is terminal, or begin its segment if that is shorter."""
+        """Find the drawable sequences whose last step is terminal; they begin no earlier than its segment."""
         slot, env = (index.cpu() for index in self.cells["terminated"].nonzero(as_tuple=True))
         newest = self.written - 1
         column = newest - (newest - slot) % self.num_columns
         time = self.cells["time"].cpu()[slot, env]
-        back = time % self.segment_length  # the mask hides what lies behind the segment of a sequence's first
+        back = time % self.segment_length  # the mask ends with the segment of a sequence's first step
         start = column - back.clamp(max=self.horizon - 1)
         first, stop = self._drawable_columns()
-        known = (column >= 0) & (start >= first) & (start < stop)
-        return (start * self.num_envs + env)[known]
+        drawable = (column >= 0) & (start >= first) & (start < stop)
+        return (start * self.num_envs + env)[drawable]
 
     def _draw_uniformly(self, batch: int, generator: torch.Generator) -> Tensor:
         first, stop = self._drawable_columns()
@@ -122,7 +118,7 @@ class SequenceReplay(Ring):
             raise ValueError(f"no sequence of {self.sequence_length} steps has been stored yet")
         if self.drawable < batch:
             return torch.randint(*bounds, (batch,), generator=generator)
-        drawn: dict[int, None] = {}  # in the order of their first appearance, which is fair to all subsets
+        drawn: dict[int, None] = {}  # in the order of first appearance: all subsets are equally likely
         while len(drawn) < batch:
             drawn |= dict.fromkeys(torch.randint(*bounds, (batch,), generator=generator).tolist())
         return torch.tensor(list(drawn)[:batch])
@@ -150,7 +146,7 @@ class SequenceReplay(Ring):
         )
 
     def contexts(self, drawn: Tensor) -> Contexts:
-        """Gather the drawn sequences with the W steps before them; steps of earlier episodes are not counted."""
+        """Gather the drawn sequences with the W steps before them; `count` leaves out earlier episodes."""
         column, env = self._cell(drawn)
         offset, envs = torch.arange(-self.history, self.horizon, device=self.device), env.unsqueeze(1)
         columns = (column.unsqueeze(1) + offset).clamp(min=0)  # (B, W + T)
@@ -166,9 +162,9 @@ class SequenceReplay(Ring):
         return first, max(self.written - self.sequence_length + 1, first)
 
     def _observations(self, columns: Tensor, env: Tensor, left: Tensor, cut: Tensor) -> Tensor:
-        """Gather observations (B, T + n, ...): the episode's, its final one if it was cut, then the last one repeated.
+        """Gather observations (B, T + n, ...): the episode's, its final one if truncated, then repeats of the last one.
 
-        Batch normalisation takes its statistics over the padding too, which made-up images would shift.
+        The padding repeats real images because it counts in the statistics of batch normalisation.
         """
         last = (columns[:, 0] + left - 1).unsqueeze(1)  # (B, 1)
         envs = env.unsqueeze(1)

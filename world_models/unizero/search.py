@@ -1,8 +1,8 @@
 """Tree search in the latent space of a world model, for a batch of roots (MuZero's, as UniZero uses it).
 
-No node keeps a cache of keys and values: an expansion hands the model the exact window of its node, gathered from the
-latents of the tree and of the history before the root. One function serves acting, evaluation and reanalysis. All
-randomness enters as tensors, one row per root, so a root's tree depends on nothing but its own row.
+Nodes have no cache of keys and values. The model gets the exact window of the node that it expands, gathered from the
+latents of the tree and of the history before the root. Acting, evaluation and reanalysis call the same function. Random
+numbers are tensors with one row per root, so a root's tree depends on its own row alone.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from world_models.unizero.gumbel import Halving
 from world_models.unizero.networks import History, UniZeroModel
 from world_models.unizero.tree import Tree, init_tree, read_order, root_children
 
-MANY = 96  # actions times roots; above that a CPU gains hardly anything by querying all actions of a node at once
-DIRICHLET_FRACTION, DIRICHLET_ALPHA = 0.25, 0.3  # share of noise in the root's prior, and the noise's concentration
+MANY = 96  # actions times roots; above, a CPU gains hardly anything from a query with all actions of a node
+DIRICHLET_FRACTION, DIRICHLET_ALPHA = 0.25, 0.3  # share of noise in the root's prior, concentration of the noise
 
 
 @dataclass(frozen=True)
 class SearchNumbers:
-    """All random numbers of one search; a row for each of B roots."""
+    """All random numbers of one search, with a row for each of B roots."""
 
     ties: Tensor  # (B, S, S) uniforms in [0, 1) that break ties, by simulation and depth
     noise: Tensor | None  # (B, A) Dirichlet for pUCT roots, Gumbel for Gumbel roots; None in evaluation
@@ -39,12 +39,12 @@ class SearchNumbers:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found at B roots."""
+    """The result of a search at B roots."""
 
     visits: Tensor  # (B, A) int64
     policy: Tensor  # (B, A) float64: the training target, visits / sum, or the improved policy of a Gumbel root
-    value: Tensor  # (B,) float64: the root's total over simulations + 1 visits, as the reference reports it
-    action: Tensor  # (B,) int64: the most visited one; for a Gumbel root the winner of the halving
+    value: Tensor  # (B,) float64: the root's total return over simulations + 1 visits, as in the reference
+    action: Tensor  # (B,) int64: the most visited one; at a Gumbel root the winner of the halving
     predicted: Tensor  # (B,): the network's value of the root
     tree: Tree
     latent: Tensor  # (B, W + S + 1, D): of the history, the root and the nodes
@@ -75,7 +75,7 @@ def tree_search(
 ) -> SearchResult:
     """Search from the latents (B, D) of B current observations, each with its own history.
 
-    The model is queried on its device; the trees are walked on the CPU.
+    The model runs on its device, the trees on the CPU.
     """
     logits, predicted = functions.root(history, latent)
     tree, halving = plant(logits, history, numbers, config)
@@ -89,7 +89,7 @@ def tree_search(
 def plant(
     logits: Tensor, history: History, numbers: SearchNumbers, config: SearchConfig
 ) -> tuple[Tree, Halving | None]:
-    """Make trees of the roots alone, on the CPU, and the halving of Gumbel roots."""
+    """Make trees with only a root, on the CPU, and the halving of Gumbel roots."""
     prior = logits.double().softmax(-1)
     if numbers.noise is not None and config.root == "puct":
         prior = (1.0 - DIRICHLET_FRACTION) * prior + DIRICHLET_FRACTION * numbers.noise
@@ -101,9 +101,9 @@ def plant(
 
 
 def forced_actions(ties: Tensor, halving: Halving | None) -> Iterator[tuple[int, Tensor]]:
-    """Yield the number of a simulation and the root's actions (B, n) from it on, -1 where the tree chooses.
+    """Yield the number of a simulation and the root's actions (B, n) from it on; -1: the tree chooses.
 
-    `ties` are (B, S, S). Ask for the next actions when these n simulations are done.
+    `ties` are (B, S, S). The caller runs these n simulations before the next actions.
     """
     batch, size, _ = ties.shape
     begin, free = 0, torch.full((batch, size), -1)
@@ -119,12 +119,12 @@ def grow(
 ) -> Tensor:  # fmt: skip
     """Run all S simulations, which add S nodes to each of B trees.
 
-    A query of the model covers one action (`alternatives` 1), or all A actions of a node. Both give the same trees. At
-    least half of the nodes of a tree are leaves, so queries by node are fewer. The actions of a query share the tokens
-    before them, so that it costs little more than one action.
+    A query of the model covers one action of a node (`alternatives` 1) or all A. Both give the same trees. Queries with
+    all actions are fewer, as at least half of a tree's nodes are leaves. Their actions share the tokens before them,
+    so that such a query costs little more than one action.
 
-    Takes the latents before the root, `history` (B, W, D), and the root's `latent` (B, D). Returns the latents of
-    history, root and nodes (B, W + 1 + S, D).
+    `history` (B, W, D) are the latents before the root, `latent` (B, D) is the root's. Returns the latents of history,
+    root and nodes (B, W + 1 + S, D).
     """
     from world_models.unizero.compiled_tree import Runner  # needs numba
 
@@ -136,9 +136,9 @@ def grow(
     for begin, forced in forced_actions(ties, halving):
         while (order := runner.advance(begin, forced)) is not None:
             query = order.to(latents.device)
-            found, new = functions.outcome(latents, query, every if runner.whole else query[:, -1])
+            numbers, new = functions.outcome(latents, query, every if runner.whole else query[:, -1])
             latents[:, free : free + alternatives] = new.view(len(new), alternatives, -1)
-            runner.record(found.cpu())
+            runner.record(numbers.cpu())
             free += alternatives
     return torch.cat((latents[:, :pairs], _take(latents, runner.number.to(latents.device) + pairs)), 1)
 
@@ -158,7 +158,7 @@ def harvest(tree: Tree, latents: Tensor, predicted: Tensor, halving: Halving | N
 
 
 def probabilities(visits: Tensor, temperature: float) -> Tensor:
-    """Normalise visits (B, A) to the power 1 / temperature, in float64; at temperature 0 the first best has all."""
+    """Normalise visits^(1 / temperature) (B, A), in float64; at temperature 0 the first maximum has probability 1."""
     if temperature == 0:
         return torch.nn.functional.one_hot(visits.argmax(1), visits.shape[1]).double()
     share = visits.double() / visits.amax(1, keepdim=True)
@@ -167,30 +167,30 @@ def probabilities(visits: Tensor, temperature: float) -> Tensor:
 
 
 def choose_actions(result: SearchResult, numbers: SearchNumbers, config: SearchConfig, temperature: float) -> Tensor:
-    """Choose actions (B,): sampled by visits at a temperature, the best one at temperature 0 (evaluation).
+    """Choose actions (B,): sampled by visits at a temperature, the most visited at temperature 0.
 
-    A Gumbel root has sampled already: its action is the winner of the halving.
+    At a Gumbel root the action is the winner of the halving, which has sampled already.
     """
     if config.root == "gumbel":
         return result.action
     reached = probabilities(result.visits, temperature).cumsum(1)
-    number = numbers.action.unsqueeze(1) * reached[:, -1:]  # below the last one, as the uniform is below 1
+    number = numbers.action.unsqueeze(1) * reached[:, -1:]  # below the last: uniforms are below 1
     return (reached <= number).sum(1)
 
 
 class Functions(NamedTuple):
-    """What planning asks of a model in evaluation mode, as functions of tensors."""
+    """The functions of a model in evaluation mode that a search calls; all take tensors."""
 
     encode: Callable[[Tensor], Tensor]  # observations (B, ...) -> latents (B, D)
     root: Callable[[History, Tensor], tuple[Tensor, Tensor]]  # histories, latents -> logits (B, A) and values (B,)
     outcome: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # latents, order, action: see `outcome`
-    shares: bool  # whether one query of K actions (B, K) reads their common history only once
+    shares: bool  # True if a query with K actions (B, K) reads their common history once
 
 
 def make_functions(engine: Engine, model: UniZeroModel, backend: str = "inductor") -> Functions:
-    """Execute a model's functions eagerly, compiled or as captured CUDA graphs; they follow its weights.
+    """Execute a model's functions eagerly, compiled or as captured CUDA graphs; they read its current weights.
 
-    The loop over simulations and the choices inside trees are never part of a graph: numba walks the trees on the CPU.
+    The loop over simulations is never part of a graph: numba walks the trees on the CPU.
     """
     with extra("fast"):
         import_module("numba")
@@ -204,10 +204,10 @@ def make_functions(engine: Engine, model: UniZeroModel, backend: str = "inductor
 
 
 def outcome(model: UniZeroModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Answer an order (B, 2 W + 3), see `read_order`, whose windows are indices into `latents` (B, W + 1 + N, D).
+    """Expand the nodes of an order (B, 2 W + 3): windows of indices into `latents` (B, W + 1 + N, D), see `read_order`.
 
-    Returns reward, value and policy of the action (B,) as (B, 2 + A) float64, and the new latent (B, D); of K
-    alternative actions (B, K) it is (B, K, 2 + A) and (B, K, D).
+    Returns reward, value and policy of the action (B,) as (B, 2 + A) float64, and the new latent (B, D). For K
+    alternative actions (B, K) they are (B, K, 2 + A) and (B, K, D).
     """
     window, node, _ = read_order(order)
     pairs = window.action.shape[1]
@@ -219,7 +219,7 @@ def outcome(model: UniZeroModel, latents: Tensor, order: Tensor, action: Tensor)
 
 
 def allocate(history: Tensor, latent: Tensor, more: int) -> Tensor:
-    """Join the history's latents (B, W, D), the root's (B, D) and zeros for the nodes to come."""
+    """Join the history's latents (B, W, D), the root's (B, D) and zeros for `more` nodes."""
     dtype = torch.promote_types(history.dtype, latent.dtype)
     empty = latent.new_zeros(latent.shape[0], more, latent.shape[1])
     return torch.cat((history.to(dtype), latent.unsqueeze(1).to(dtype), empty.to(dtype)), 1)

@@ -4,8 +4,8 @@ This file and `networks.py` are UniZero (Pu et al. 2024). From top to bottom: a 
 store, sample, update), new searches at stored steps, value targets, losses, the update, the target network. All
 training scripts share `dqn_memory.runs.trainer`: state, resume, logging. `--resume RUN` continues a run.
 
-From the value targets on every function has static shapes and copies nothing to the host, so that eager, compiled and
-graph-captured runs share them. Shapes: N environments, B sequences of T steps, W steps of history, A actions.
+The functions below the run have static shapes and copy nothing to the host, so that eager, compiled and captured runs
+share them. Shapes: N environments, B sequences of T steps, W steps of history, A actions.
 """
 
 import copy
@@ -42,14 +42,14 @@ from world_models.unizero.search import (
 
 Metrics = dict[str, Tensor]
 LOSS_WEIGHTS = {"latent": 10.0, "reward": 1.0, "policy": 1.0, "value": 0.5, "entropy": -1e-4}  # the paper's Table 4
-BETAS, WEIGHT_DECAY = (0.9, 0.95), 1e-4  # of AdamW; tensors of less than two dimensions do not decay
+BETAS, WEIGHT_DECAY = (0.9, 0.95), 1e-4  # of AdamW; tensors with fewer than two dimensions do not decay
 # (observations (B, T, ...), the actions (B, T) that followed, lengths (B,)) -> values (B, T)
 ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class UniZeroBatch(Sequences):
-    """Sequences without the steps after them, and their value targets."""
+    """Sequences cut to T steps, and their value targets."""
 
     value: Tensor  # (B, T) n-step targets, on the scale of returns
 
@@ -58,7 +58,7 @@ Loss = Callable[[UniZeroModel, UniZeroBatch, Tensor], tuple[Tensor, Metrics]]
 
 
 class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
-    """UniZero: environments, model, target, optimiser, replay, search histories, streams, counters."""
+    """One run of UniZero: environments, model, target, optimiser, replay and search histories."""
 
     kind = "unizero"
     config_class = UniZeroConfig
@@ -99,7 +99,7 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
         self.planner = Planner(self.model, num_envs, config.search, reset_history, self.functions)
 
     def iterate(self) -> None:
-        """Take one step in every environment, store it, then make the updates that are due."""
+        """Take one step in every environment, store it, then run the updates that are due."""
         collection = self.config.collection
 
         # act
@@ -128,14 +128,14 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
                 self.stats.count_update(metrics, self.steps)
 
     def plan(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Search for actions (N,). Returns also the search's policy (N, A), and the latents (N, D)."""
+        """Search for actions (N,); return them, the search's policy (N, A) and the latents (N, D)."""
         search, rows = self.config.search, self.config.environment.num_envs
         numbers = draw_numbers(search, rows, self.num_actions, self.numbers)
-        found, latent = self.planner.plan(self.observation, numbers)
-        return choose_actions(found, numbers, search, self.config.collection.temperature), found.policy, latent
+        result, latent = self.planner.plan(self.observation, numbers)
+        return choose_actions(result, numbers, search, self.config.collection.temperature), result.policy, latent
 
     def act_randomly(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw actions uniformly, without a search. Returns the same as `plan`."""
+        """Draw actions uniformly, without a search; return the same as `plan`."""
         rows = self.config.environment.num_envs
         action = torch.randint(self.num_actions, (rows,), generator=self.numbers, device=self.device)
         policy = torch.full((rows, self.num_actions), 1 / self.num_actions, device=self.device)
@@ -150,8 +150,8 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
         contexts, search = self.replay.contexts(drawn), self.config.search
         numbers = draw_numbers(search, contexts.count.numel(), self.num_actions, self.drawing)
         self.model.eval()
-        there = mapped(lambda each: each.to(self.device), numbers)
-        policy = search_again(self.functions, contexts, there, search)  # (B, T, A)
+        numbers = mapped(lambda each: each.to(self.device), numbers)
+        policy = search_again(self.functions, contexts, numbers, search)  # (B, T, A)
         return replace(sequences, policy=policy.to(sequences.policy.dtype))
 
     @property
@@ -160,7 +160,7 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
         return {"prefill": max(self.config.collection.learning_starts, self.config.collection.prepopulate)}
 
     def scalars(self) -> dict[str, float]:
-        """Give the scalars of a log line, and clear their sums."""
+        """Return the scalars of a log line, and clear their sums."""
         return super().scalars() | self.model.memory_scalars()
 
     def evaluated_agent(self) -> UniZeroAgent:
@@ -187,8 +187,8 @@ def search_roots(contexts: Contexts, latent: Tensor) -> tuple[History, Tensor]:
     batch, steps = contexts.count.shape
     pairs = latent.shape[1] - steps
     count = contexts.count.flatten()  # (B T,)
-    first = torch.arange(steps, device=count.device).repeat(batch) + pairs - count  # the oldest that counts
-    # entries after `count` are padding; the clamp only keeps them inside the tensor
+    first = torch.arange(steps, device=count.device).repeat(batch) + pairs - count  # the oldest of the episode
+    # entries at or after `count` are padding: the clamp keeps their index inside the tensor
     index = (first.unsqueeze(1) + torch.arange(pairs, device=count.device)).clamp(max=pairs + steps - 1)  # (B T, W)
     rows = torch.arange(batch, device=count.device).repeat_interleave(steps).unsqueeze(1)
     return History(latent[rows, index], contexts.action[rows, index], count), latent[:, pairs:].flatten(0, 1)
@@ -202,8 +202,8 @@ def search_again(functions: Functions, contexts: Contexts, numbers: SearchNumber
 
 
 # ---- value targets ---------------------------------------------------------------------------------------------------
-# UniZero bootstraps every target anew from the target network, in one teacher-forced pass over the T observations that
-# begin n' = min(n, max(1, left)) steps after the sequence does.
+# The target network estimates the bootstrap values of a sequence in one teacher-forced pass over T observations. They
+# begin n' = min(n, max(1, left)) steps after the sequence.
 
 
 def make_batch(sequences: Sequences, values: ValueFunction, gamma: float, n: int) -> UniZeroBatch:
@@ -218,30 +218,30 @@ def make_batch(sequences: Sequences, values: ValueFunction, gamma: float, n: int
 def bootstrap_values(sequences: Sequences, n: int, values: ValueFunction) -> Tensor:
     """Estimate values (B, T) of the observations n' .. n' + T - 1 steps after each sequence's first, in one call.
 
-    The final observation of a truncated episode has no action; a prior that is not causal lets its padding, action 0,
-    reach these values.
+    The final observation of a truncated episode has no action. If the prior is not causal, these values depend on its
+    padding, action 0.
     """
     steps = sequences.mask.shape[1]
-    count = sequences.left.clamp(1, n)  # (B,), the rewards n' that a target sums
+    count = sequences.left.clamp(1, n)  # (B,), n': number of rewards in a target
     index = count.unsqueeze(1) + torch.arange(steps, device=count.device)  # (B, T), below T + n
     row = torch.arange(len(count), device=count.device).unsqueeze(1)
-    available = sequences.left + sequences.truncated  # observations of the episode, a final one included
-    real = (available - count).clamp(1, steps)  # at least one, whose value n_step_targets then ignores
+    available = sequences.left + sequences.truncated  # observations of the episode, its final one included
+    real = (available - count).clamp(1, steps)  # at least one; n_step_targets ignores its value if there is none
     return values(sequences.observation[row, index], sequences.action[row, index], real)
 
 
 def n_step_targets(reward: Tensor, bootstrap: Tensor, left: Tensor, truncated: Tensor, gamma: float, n: int) -> Tensor:
     """Compute value targets (B, T) on the scale of returns.
 
-    The target of step c sums the rewards of steps c .. c + n' - 1, discounted, and adds gamma^n' times the value after
-    them. Behind the last step of an episode rewards and value are 0; but if the episode was truncated, the value of its
-    final observation takes their place.
+    The target of step c is the discounted sum of the rewards of steps c .. c + n' - 1, plus gamma^n' times the value
+    after them. Rewards and value after an episode's last step are 0. A truncated episode ends with the value of its
+    final observation instead.
 
     Args:
         reward: (B, T + n - 1 or more), from the sequence's first step on.
-        bootstrap: (B, T), the values of the observations n' and more steps later.
-        left: (B,), steps of the episode from the first one on; T + n stands for more than that.
-        truncated: (B,) bool, whether the episode was cut and its final observation is known.
+        bootstrap: (B, T), values of the observations n' .. n' + T - 1 steps after the first.
+        left: (B,), number of the episode's steps from the first one on, at most T + n.
+        truncated: (B,) bool, whether the episode was truncated and its final observation is stored.
         gamma: discount of a step.
         n: steps of reward before the bootstrap.
     """
@@ -253,7 +253,7 @@ def n_step_targets(reward: Tensor, bootstrap: Tensor, left: Tensor, truncated: T
     discount = torch.where(power < count, gamma ** power.to(reward.dtype), 0.0)  # (B, n)
     step = index[:steps]
     final = truncated.unsqueeze(1) & (step < left)
-    ahead = count.minimum(left - step).clamp(min=0)  # (B, T): fewer than n' where the episode was cut
+    ahead = count.minimum(left - step).clamp(min=0)  # (B, T): below n' near the end of a truncated episode
     value = bootstrap.gather(1, step.minimum((left - count).clamp(min=0)))
     value = torch.where((step + count < left) | final, value, 0.0)
     return (window * discount.unsqueeze(1)).sum(2) + gamma ** ahead.to(reward.dtype) * value
@@ -265,13 +265,13 @@ def n_step_targets(reward: Tensor, bootstrap: Tensor, left: Tensor, truncated: T
 def unizero_losses(model: UniZeroModel, batch: UniZeroBatch, target_latent: Tensor) -> tuple[Tensor, Metrics]:
     """Compute the total loss, a scalar, and its parts.
 
-    The model is teacher forced: it reads the encoded observations, not its own predictions, and the gradient reaches
-    the encoder through these tokens. `target_latent` (B, T, D) are the target encoder's latents of the observations.
+    The model is teacher forced: it reads the encoded observations instead of its own predictions. The encoder gets its
+    gradient through these tokens. `target_latent` (B, T, D) are the target encoder's latents of the observations.
     """
     latent = model.encode(batch.observation)  # (B, T, D)
     predicted = model(latent, batch.action, batch.mask.sum(-1))
     code, real = model.code, batch.mask
-    parts = {  # the last step has no next latent to be compared with
+    parts = {  # the last step has no next latent
         "latent": masked_mean(group_kl(predicted.next_latent[:, :-1], target_latent[:, 1:], GROUP), real[:, 1:]),
         "reward": masked_mean(cross_entropy(predicted.reward, code.encode(batch.reward)), real),
         "value": masked_mean(cross_entropy(predicted.value, code.encode(batch.value)), real),
@@ -294,7 +294,7 @@ def update_unizero(
 ) -> Metrics:  # fmt: skip
     """Take one gradient step on `model` and move `target` towards it; the metrics stay on the device.
 
-    `loss` computes what `losses` computes, perhaps compiled.
+    `loss` is `unizero_losses`, or its compiled form.
     """
     model.train()
     with _autocast(batch.action, config):
@@ -314,9 +314,9 @@ def make_learn(
     engine: Engine, model: UniZeroModel, target: UniZeroModel, optimizer: torch.optim.Optimizer,
     config: UniZeroLearnerConfig, backend: str = "inductor",
 ) -> Callable[[Sequences], Metrics]:  # fmt: skip
-    """Make the update on sequences from the replay, whose bootstrap values the target network supplies first.
+    """Make the update on sequences from the replay: value targets by the target network, then a gradient step.
 
-    All engines compute the same; `cudagraph` needs a capturable optimiser.
+    All engines compute the same. `cudagraph` needs a capturable optimiser.
     """
     loss = torch.compile(unizero_losses, dynamic=False, backend=backend) if engine == "compile" else unizero_losses
 
@@ -333,7 +333,7 @@ def _autocast(like: Tensor, config: UniZeroLearnerConfig) -> torch.autocast:
 
 
 def make_adamw(model: UniZeroModel, config: UniZeroLearnerConfig, capturable: bool = False) -> torch.optim.AdamW:
-    """Make AdamW. Tensors of two dimensions or more decay; priors with a learning rate of their own are a group."""
+    """Make AdamW. Tensors with two or more dimensions decay; `prior_learning_rate` makes the priors a group."""
     priors = {id(p) for attention in model.attentions() for p in attention.prior.parameters()}
     apart = priors if config.prior_learning_rate is not None else set()
     own, others = ([p for p in model.parameters() if (id(p) in apart) == inside] for inside in (True, False))
@@ -362,10 +362,10 @@ def move_target(model: nn.Module, target: nn.Module, rate: float) -> None:
 
 @torch.no_grad()
 def target_latents(target: UniZeroModel, observation: Tensor) -> Tensor:
-    """Encode (B, T, D) what the predicted next latents are compared with, in training mode.
+    """Encode observations in training mode: the targets (B, T, D) of the predicted next latents.
 
-    Batch normalisation then uses the statistics of this batch, as the online encoder does. The target's running
-    statistics are its own; they are not copied from the model.
+    Batch normalisation then uses the statistics of this batch, as in the online encoder. The target has running
+    statistics of its own.
     """
     target.train()
     return target.encode(observation)
@@ -375,7 +375,7 @@ def target_latents(target: UniZeroModel, observation: Tensor) -> Tensor:
 def target_values(target: UniZeroModel, observation: Tensor, action: Tensor, lengths: Tensor | None = None) -> Tensor:
     """Estimate values (B, S) of S observations on the scale of returns, in evaluation mode.
 
-    One teacher-forced pass over S <= horizon steps, so the k-th value has k earlier steps as its context.
+    The network reads S <= horizon steps in one teacher-forced pass, so the k-th value has k earlier steps as context.
     """
     target.eval()
     return target.values(target.encode(observation), action, lengths)
