@@ -28,7 +28,7 @@ NUMBERS = {
     "prepopulate": 0, "learning_starts": 64, "restarts": 1, "updates": 3,
 }  # fmt: skip
 Q_BUDGET = {
-    "total_steps": 160, "prepopulate": 0, "learning_starts": 64, "num_envs": 8, "update_every": 2, "batch_size": 8,
+    "total_steps": 160, "prepopulate": 0, "learning_starts": 64, "num_envs": 16, "batch_size": 8,
     "width": 16, "heads": 2, "context": 12, "evaluate_every": 0, "episodes": 2, "final_episodes": 2,
     "memory_ablation": False, "log_every": 40,
 }  # fmt: skip
