@@ -1,6 +1,7 @@
 """Evaluate a checkpoint of any kind: `python -m dqn_memory.evaluate runs/demo-1`.
 
-It plays episodes and prints success, return and length. A Q-network takes its best actions; UniZero takes the most
+This is the command; `evaluation.py` plays the episodes, `intervals.py` computes the intervals. It prints success,
+return and length. A Q-network takes its best actions; UniZero takes the most
 visited ones of a search without noise. Agents of PPO and GLAM play twice: with drawn actions, as in training, and with
 the most probable ones.
 

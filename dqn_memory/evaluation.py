@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.actors import ActingState, NetworkPolicy, make_actor
+from dqn_memory.intervals import Measure, mean_interval, wilson
 from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.common import ComputeConfig
@@ -33,11 +34,9 @@ from dqn_memory.runs.settings import Bounds
 from envs.checked import MAX_STEPS
 from envs.core import Step
 from envs.registry import WORLDS, make_world
-from envs.spaces import Array
 from envs.terminal import say
 from envs.vector import TensorVector, VectorEnvironment, make_vector
 
-Measure = tuple[float, float | None, float | None]  # mean, low, high
 SUCCESS = "success"
 SUCCESS_TOLD = "final/success_told"  # 1 if the environment defines success, else 0
 SILENCE = 5.0  # seconds between the progress messages of an evaluation
@@ -93,15 +92,6 @@ class Score:
         }
 
 
-def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """Compute Wilson's 95 % score interval of a proportion (Wilson 1927)."""
-    rate, z = successes / trials, 1.959964
-    centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
-    half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
-    # rounding must not exclude a rate of 0 or 1 from its own interval
-    return (max(0.0, centre - half) if successes else 0.0), (min(1.0, centre + half) if successes < trials else 1.0)
-
-
 def summary(score: Score, baselines: str = "") -> str:
     """Write one line: first the success rate, or the return if the environment defines no success.
 
@@ -129,15 +119,6 @@ def report(score: Score) -> dict[str, Measure]:
         "return": mean_interval(score.returns, score.exhaustive),
         "length": mean_interval(score.lengths, score.exhaustive),
     }
-
-
-def mean_interval(values: Array, exhaustive: bool) -> Measure:
-    """Compute the mean with the normal 95 % interval; None if the values are exhaustive or fewer than two."""
-    mean = float(values.mean())
-    if exhaustive or len(values) < 2:
-        return mean, None, None
-    half = 1.959964 * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
 
 
 def fields(score: Score) -> dict[str, float | None]:

@@ -1,8 +1,8 @@
 """Train a memory agent by recurrent PPO: `python -m dqn_memory.ppo --env Gridverse/Memory-5x5-v0`.
 
 Proximal policy optimisation (Schulman et al. 2017) with a memory that an actor and a critic read. From top to bottom:
-the config, the set-up, actions, the loop (collect, advantages, updates), the loss. `rollouts.py` collects rollouts and
-computes GAE. An update recomputes whole rollouts from their first state. `--resume RUN` continues a run.
+the config, the set-up, actions, the loop (collect, advantages, updates), GAE, the loss. `rollouts.py` collects
+rollouts. An update recomputes whole rollouts from their first state. `--resume RUN` continues a run.
 
 Shapes: N environments, T steps of a rollout, B environments of a minibatch, A actions.
 """
@@ -21,7 +21,7 @@ from dqn_memory.config import EvaluationConfig
 from dqn_memory.evaluation import evaluate
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network_trainer import NetworkTrainer, average_parameters
-from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, gae, masked_mean
+from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, lambda_returns, masked_mean
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.errors import UserError
@@ -231,7 +231,14 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
         return found
 
 
-# ---- loss ------------------------------------------------------------------------------------------------------------
+# ---- advantages and loss ---------------------------------------------------------------------------------------------
+def gae(rollout: Rollout[ActorCritic], gamma: float, decay: float) -> tuple[Tensor, Tensor]:
+    """Compute advantages and returns, both (N, T), by generalised advantage estimation (Schulman et al. 2016)."""
+    value = rollout.outputs.value
+    returns = lambda_returns(rollout, value, gamma, decay)
+    return returns - value, returns
+
+
 def ppo_loss(
     outputs: ActorCritic, rollout: Rollout[ActorCritic], advantage: Tensor, returns: Tensor, config: PPOLearnerConfig,
     entropy_weight: float | Tensor,
@@ -241,20 +248,21 @@ def ppo_loss(
     `outputs` (B, T) come from the current network, those of the rollout from the network that acted.
     """
     taken = rollout.action.unsqueeze(2)
-    logs, before = outputs.logits.log_softmax(2), rollout.outputs.logits.log_softmax(2)  # (B, T, A)
+    log_probs, old_log_probs = (each.logits.log_softmax(2) for each in (outputs, rollout.outputs))  # (B, T, A)
     own = ~rollout.random  # only these actions are credited to the policy
-    change = (logs.gather(2, taken) - before.gather(2, taken)).squeeze(2)  # (B, T)
-    ratio = torch.where(own, change, 0.0).exp()  # the ratio of an unlikely random action could overflow
-    scaled = advantage - masked_mean(advantage, own)
-    scaled = scaled / (masked_mean(scaled.square(), own).sqrt() + 1e-8)
-    policy = -masked_mean(torch.minimum(ratio * scaled, ratio.clamp(1 - config.clip, 1 + config.clip) * scaled), own)
-    error = (outputs.value - returns).square().mean()
-    entropy = -masked_mean((logs.exp() * logs).sum(2), own)
-    loss = policy + config.value_weight * error - entropy_weight * entropy
+    log_ratio = (log_probs.gather(2, taken) - old_log_probs.gather(2, taken)).squeeze(2)  # (B, T)
+    ratio = torch.where(own, log_ratio, 0.0).exp()  # the ratio of an unlikely random action could overflow
+    advantage = advantage - masked_mean(advantage, own)
+    advantage = advantage / (masked_mean(advantage.square(), own).sqrt() + 1e-8)
+    clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
+    policy_loss = -masked_mean(torch.minimum(ratio * advantage, clipped * advantage), own)
+    value_loss = (outputs.value - returns).square().mean()
+    entropy = -masked_mean((log_probs.exp() * log_probs).sum(2), own)
+    loss = policy_loss + config.value_weight * value_loss - entropy_weight * entropy
     return loss, {
         "losses/loss": loss.detach(),
-        "losses/policy": policy.detach(),
-        "losses/value": error.detach(),
+        "losses/policy": policy_loss.detach(),
+        "losses/value": value_loss.detach(),
         "losses/entropy": entropy.detach(),
     }
 

@@ -4,7 +4,7 @@ PQN, the parallelised Q-network (Gallici et al. 2025), with a memory: many envir
 whole rollouts, no replay, a few epochs of minibatches of environments over each rollout. Unlike the published form it
 computes targets with averaged weights; without the average, success is unstable (results/learning/rollouts.md).
 The network acts from a carried state, so its memory must be one that streams. From top to bottom: the config, the
-set-up, actions, the loop (collect, targets, updates), the loss. `rollouts.py` collects rollouts and computes Q(lambda).
+set-up, actions, the loop (collect, targets, updates), Q(lambda), the loss. `rollouts.py` collects rollouts.
 `--resume RUN` continues a run.
 
 Shapes: N environments, T steps of a rollout, B environments of a minibatch, A actions.
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from dqn_memory import rollouts
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network_trainer import NetworkTrainer, average_parameters
-from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, q_lambda
+from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, lambda_returns
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.metrics import Ended
 from dqn_memory.runs.optimizers import set_learning_rate
@@ -197,7 +197,12 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
         return self.vector.num_envs * self.config.learner.rollout_steps
 
 
-# ---- loss ------------------------------------------------------------------------------------------------------------
+# ---- targets and loss ------------------------------------------------------------------------------------------------
+def q_lambda(rollout: Rollout[QValues], q: Tensor, gamma: float, decay: float) -> Tensor:
+    """Compute the Q(lambda) targets of PQN (Gallici et al. 2025), (N, T), from Q (N, T, A)."""
+    return lambda_returns(rollout, q.max(2).values, gamma, decay)
+
+
 def q_loss(q: Tensor, action: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """Compute half of the mean squared error of Q (B, T, A) of the actions taken (B, T), a scalar, and its metrics."""
     chosen = q.gather(2, action.unsqueeze(2)).squeeze(2)  # (B, T)

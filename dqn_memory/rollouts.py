@@ -235,18 +235,6 @@ def ended_episodes(steps: Sequence[Step]) -> Ended:
 
 
 # ---- returns ---------------------------------------------------------------------------------------------------------
-def gae(rollout: Rollout[Out], gamma: float, decay: float) -> tuple[Tensor, Tensor]:
-    """Compute advantages and returns, both (N, T), by generalised advantage estimation (Schulman et al. 2016)."""
-    value = rollout.outputs.value
-    returns = lambda_returns(rollout, value, gamma, decay)
-    return returns - value, returns
-
-
-def q_lambda(rollout: Rollout[Out], q: Tensor, gamma: float, decay: float) -> Tensor:
-    """Compute the Q(lambda) targets of PQN (Gallici et al. 2025), (N, T), from Q (N, T, A)."""
-    return lambda_returns(rollout, q.max(2).values, gamma, decay)
-
-
 def lambda_returns(rollout: Rollout[Out], value: Tensor, gamma: float, decay: float) -> Tensor:
     """Compute G_t = r_t + gamma ((1 - lambda) V(o_{t+1}) + lambda G_{t+1}), (N, T), from V (N, T).
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from dqn_memory.actors import ActingState
 from dqn_memory.analysis.attention import with_gradients
 from dqn_memory.analysis.episodes import Episode, Windows, q_values, remembered_steps, windows
-from dqn_memory.evaluation import Measure, mean_interval
+from dqn_memory.intervals import Measure, mean_interval
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.settings import Bounds
 from envs.spaces import Array

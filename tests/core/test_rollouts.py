@@ -9,9 +9,9 @@ from trained import CAR, MEMORY, in_place_of_a_graph, rollout_flags
 from dqn_memory import ppo, rollouts
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network import NetworkConfig, ObservationSpec, observation_spec
-from dqn_memory.ppo import ActorCritic, PPOLearnerConfig, PPOTrainer, ppo_loss
-from dqn_memory.pqn import PQNTrainer, QValues, q_loss
-from dqn_memory.rollouts import CapturedIteration, Collector, Predictor, Rollout, gae, q_lambda
+from dqn_memory.ppo import ActorCritic, PPOLearnerConfig, PPOTrainer, gae, ppo_loss
+from dqn_memory.pqn import PQNTrainer, QValues, q_lambda, q_loss
+from dqn_memory.rollouts import CapturedIteration, Collector, Predictor, Rollout
 from dqn_memory.runs.metrics import read_metrics
 from envs.vector import make_vector
 

@@ -18,7 +18,8 @@ from dqn_memory.analysis.episodes import _last_drawn, _state_before, play_in, si
 from dqn_memory.analysis.video import MARGIN
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluate import main
-from dqn_memory.evaluation import EvalSetup, evaluate, load_network, mean_interval, play, wilson
+from dqn_memory.evaluation import EvalSetup, evaluate, load_network, play
+from dqn_memory.intervals import mean_interval, wilson
 from dqn_memory.network import NetworkConfig, observation_spec
 from dqn_memory.runs.settings import parse
 from envs import gymnasium as adapter
