@@ -166,9 +166,9 @@ class MemoryBenchArgs(WriteArgs):
     def check(self) -> None:
         """Raise a UserError for unknown names and for numbers out of bounds."""
         check_numbers(self)
-        for what, given, known in (("task", self.task, TASKS), ("memory", self.memory, streaming())):
+        for kind, given, known in (("task", self.task, TASKS), ("memory", self.memory, streaming())):
             for name in given:
-                check_known(f"{what} of --{what}", name, known)
+                check_known(f"{kind} of --{kind}", name, known)
 
     @property
     def sizes(self) -> BenchSizes:

@@ -64,7 +64,7 @@ def watched(args: Args) -> tuple[Watched, tuple[str, ...]]:
 
     def play() -> Watched:
         for episode in play_each(setup, network, args.seed, args.episodes, args.initial, draw=True):
-            looks = None if args.reset_memory else Looks.found(network, episode, config.acting_state)
+            looks = None if args.reset_memory else Looks.of_episode(network, episode, config.acting_state)
             yield episode, looks
 
     return play(), action_names(setup)

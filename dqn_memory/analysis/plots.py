@@ -94,10 +94,10 @@ def grid_panels(grid: GridSpecBase, count: int, **shared: Any) -> tuple[Array, A
 
 def lowest(axes: Array) -> list[Axes]:
     """List the lowest visible panel of each column, and let it show the numbers of the axis."""
-    found: list[Axes] = [next(panel for panel in column[::-1] if panel.get_visible()) for column in axes.T]
-    for panel in found:
+    panels: list[Axes] = [next(panel for panel in column[::-1] if panel.get_visible()) for column in axes.T]
+    for panel in panels:
         panel.tick_params(labelbottom=True)
-    return found
+    return panels
 
 
 def finish_panel(panel: Axes, x: str = "", y: str = "", grid: Any = "y", legend: bool = False) -> None:
