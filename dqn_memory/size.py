@@ -209,7 +209,7 @@ class EnvironmentSizes:
 def environment_sizes(env: str) -> EnvironmentSizes:
     """Look up an environment's sizes; raise a UserError for an unknown environment, or one without sizes."""
     name = env.removeprefix("envs:")
-    require(name not in FROM_FILES, f"--env {name} has no size of its own: its file decides; name another environment")
+    require(name not in FROM_FILES, f"--env {name} has no fixed size, its file decides; name another environment")
     images = f"--env {name} shows images, which have no sizes here; name another environment"
     require(not name.startswith("ALE/"), images)
     if name in WORLDS:

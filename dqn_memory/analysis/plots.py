@@ -268,7 +268,7 @@ def plot_attention_maps(maps: Array, title: str, frames: Sequence[Array] = (), c
     down = -(-heads // across)
     steps = np.unique(np.linspace(0, length - 1, min(PICTURES, length)).round().astype(int))
     widths = [SIDE * across]
-    if len(frames):  # a film strip of pictures one below the other, so many inches wide
+    if len(frames):  # a film strip, pictures one below the other, and its width in inches
         height, width = frames[0].shape[:2]
         widths.insert(0, float(np.clip(SIDE * down / len(steps) * width / height, 0.6, 2.4)) + 0.45)
     figure = new_figure(sum(widths) + 1.1, SIDE * down + 0.9, title)
