@@ -25,11 +25,11 @@ def _check_envs() -> None:
     """Fail with one sentence if another module or package hides the `envs` beside this package."""
     spec = find_spec("envs")
     places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-    found = next(filter(None, places), "none")
-    if Path(found).resolve().parent == Path(__file__).resolve().parent.with_name("envs"):
+    place = next(filter(None, places), "none")
+    if Path(place).resolve().parent == Path(__file__).resolve().parent.with_name("envs"):
         return
     sentence = (
-        f"dqn-memory has a package envs of its own, but Python finds {repr(found)[1:-1]} by that name: rename or move "
+        f"dqn-memory has a package envs of its own, but Python finds {repr(place)[1:-1]} by that name: rename or move "
         "that, or work in another folder"
     )
     if _starts_script():

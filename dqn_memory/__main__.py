@@ -27,15 +27,15 @@ OTHERS = (
 
 def commands() -> dict[str, str]:
     """List the modules that are commands, with the first line of their docstrings."""
-    found = {}
+    modules = {}
     for path in (path for package in PACKAGES for path in sorted((ROOT / package).glob("*.py"))):
         text = path.read_text(encoding="utf-8")
         if '\nif __name__ == "__main__":' in text and path not in OTHERS:
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
-            found[name] = (
+            modules[name] = (
                 (ast.get_docstring(ast.parse(text)) or "").split("\n")[0].partition(": `python")[0].rstrip(".:")
             )
-    return found
+    return modules
 
 
 @one_line_errors

@@ -17,7 +17,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.stateful import Stateful
 
 ActingState = Literal["window", "episode"]
-StateTensors = tuple[Tensor, ...]  # what an actor carries from step to step; the first axis of each tensor is N
+StateTensors = tuple[Tensor, ...]  # state of an actor; the first axis of each tensor is N
 
 # onnxruntime cannot select between tensors of the types on the left; an exported step casts to the type on the right.
 SELECTED = {torch.bool: torch.uint8, **dict.fromkeys((torch.int8, torch.int16, torch.uint16), torch.int32)}

@@ -150,9 +150,9 @@ class Agent:
             if isinstance(env, VectorEnv)
             else SyncVectorEnv([lambda: Checked(env, key, MAX_STEPS)], autoreset_mode="SameStep")
         )
-        found, known = discrete_actions(vector.single_action_space)[0], self.interface.num_actions
-        if found != known:
-            raise UserError(f"the environment has {found} actions, but the agent was trained with {known}")
+        actions, trained = discrete_actions(vector.single_action_space)[0], self.interface.num_actions
+        if actions != trained:
+            raise UserError(f"the environment has {actions} actions, but the agent was trained with {trained}")
         return play_vector(Agent(self._loaded, self.interface, vector.num_envs), vector, episodes, seed)
 
     def export(self, path: Path | str) -> tuple[Path, Path]:

@@ -66,7 +66,7 @@ REPLAY_ENVS = 4  # parallel environments of a full replay
 
 @dataclass(frozen=True, kw_only=True)
 class CoreArgs(BenchmarkArgs):
-    """Measure updates and acting against the published way of computing them, memories, and whole iterations.
+    """Measure updates and acting against the published computation, memories, and whole iterations.
 
     --only takes update, acting, memories (beside torch.nn.GRU and torch.nn.LSTM) and rollouts (environment steps/s of
     pqn and ppo). With a CUDA device it also takes graphs (eager against captured updates) and rollouts_cuda.

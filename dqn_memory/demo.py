@@ -127,7 +127,7 @@ def attention_figure(network: QNetwork, episode: Episode, decision: Decision) ->
         for head, rows in enumerate(maps)
     }
     shares["sensitivity (all paths)"] = sensitivity(network, observation, previous)
-    title = f"The memory at work: what the action of step {step} draws on"
+    title = f"The memory at work: steps that the action of step {step} depends on"
     weights = torch.stack(list(shares.values())).double().numpy()
     marks = {seen: "beacon" for seen in decision.beacons if seen >= first} | {step: "decision"}
     return plots.plot_decision(weights, list(shares), title, marks, episode.frames[first : step + 1], first)
@@ -149,7 +149,7 @@ def show_run(run: Run, seed: int) -> list[str]:
     title = f"{config.network.architecture} in {config.environment.env}"
     plots.save(learning_curve(run, title), curve)
     plots.save(attention_figure(network, episode, decision), attention)
-    looks = Looks.found(network, episode, config.acting_state)
+    looks = Looks.of_episode(network, episode, config.acting_state)
     save_video(video, [episode], action_names(setup), [looks])
     return [
         count_wins(config, score, step),
@@ -180,7 +180,7 @@ def explain(decision: Decision) -> str:
     """Describe the attention picture."""
     seen = f"beacon seen at step {', '.join(map(str, decision.beacons))}" if decision.beacons else "no beacon was seen"
     proof = "; another beacon colour would change it" if decision.depends else ""
-    return f"what the action of step {decision.step} draws on ({seen}{proof})"
+    return f"steps that the action of step {decision.step} depends on ({seen}{proof})"
 
 
 @one_line_errors

@@ -84,16 +84,16 @@ def record_video(folder: Path, args: Args, file: str) -> None:
     setup = next(iter(evaluation_setups(args, config, network, device).values()))
     episodes = play_in(setup, network, args.seed, args.video_episodes, draw=True)
     seen = [] if args.reset_memory else episodes
-    looks = [Looks.found(network, episode, config.acting_state) for episode in seen]
+    looks = [Looks.of_episode(network, episode, config.acting_state) for episode in seen]
     save_video(Path(file), episodes, action_names(setup), looks)
     say(f"wrote {file}", file=sys.stderr)
 
 
-def as_text(folder: Path, args: Args, found: Evaluation) -> str:
+def as_text(folder: Path, args: Args, evaluation: Evaluation) -> str:
     """Write a few lines for people, with the environment's reference scores beside the success rate."""
     blind = ", forgetting everything before each step" if args.reset_memory else ""
-    text = [f"{folder} at step {found.step:,}: {found.agent} in {found.env}{blind}"]
-    for policy, score in found.scores.items():
+    text = [f"{folder} at step {evaluation.step:,}: {evaluation.agent} in {evaluation.env}{blind}"]
+    for policy, score in evaluation.scores.items():
         how = f"{policy} actions, " if policy else ""
         if score.exhaustive:
             how += f"exhaustive: each of the {score.episodes:,} initial states of the deterministic environment once"
@@ -102,17 +102,17 @@ def as_text(folder: Path, args: Args, found: Evaluation) -> str:
         first, *others = lines(score)
         if score.env_reports_success:
             what = " initial states" if score.exhaustive else ""
-            known = reference_summary(float(score.success.mean()), found.env, found.env_kwargs)
+            known = reference_summary(float(score.success.mean()), evaluation.env, evaluation.env_kwargs)
             first += f"   {int(score.success.sum()):,} of {score.episodes:,}{what}{known}"
         indent = "  " if policy else ""
         text += [how, *(f"{indent}{line}" for line in (first, *others))]
     return "\n".join(text)
 
 
-def as_json(folder: Path, args: Args, found: Evaluation) -> str:
+def as_json(folder: Path, args: Args, evaluation: Evaluation) -> str:
     """Write one JSON object for programs; it holds an object for each policy, if there are several."""
-    facts = {"run": str(folder), "step": found.step, "env": found.env, "seed": args.seed}
-    facts |= {"reset_memory": args.reset_memory} | found.facts
+    facts = {"run": str(folder), "step": evaluation.step, "env": evaluation.env, "seed": args.seed}
+    facts |= {"reset_memory": args.reset_memory} | evaluation.facts
     parts = {
         policy: {
             "episodes": score.episodes,
@@ -120,7 +120,7 @@ def as_json(folder: Path, args: Args, found: Evaluation) -> str:
             "success_told": score.env_reports_success,
         }
         | measures(score)
-        for policy, score in found.scores.items()
+        for policy, score in evaluation.scores.items()
     }
     return json.dumps(facts | parts.pop("", {}) | parts, indent=1)
 
@@ -131,10 +131,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.evaluate")
     check_numbers(args)
     folder = args.chosen_run()
-    found = evaluate_folder(folder, args)
+    evaluation = evaluate_folder(folder, args)
     device = ComputeConfig(args.device).torch_device()
-    log_backend(found.backend, device, to=sys.stderr if args.format == "json" else None)
-    say(as_json(folder, args, found) if args.format == "json" else as_text(folder, args, found))
+    log_backend(evaluation.backend, device, to=sys.stderr if args.format == "json" else None)
+    say(as_json(folder, args, evaluation) if args.format == "json" else as_text(folder, args, evaluation))
 
 
 if __name__ == "__main__":

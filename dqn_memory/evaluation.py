@@ -98,10 +98,10 @@ def summary(score: Score, baselines: str = "") -> str:
     `baselines` is a text on reference scores.
     """
     low, high = score.interval()
-    mean, least, most = mean_interval(score.returns, score.exhaustive)
+    mean, return_low, return_high = mean_interval(score.returns, score.exhaustive)
     number, length = f"{score.episodes:,}", f"length {score.lengths.mean():.1f}"
     if not score.env_reports_success:
-        between = "" if least is None or most is None else f" [{least:.2f}, {most:.2f}]"
+        between = "" if return_low is None or return_high is None else f" [{return_low:.2f}, {return_high:.2f}]"
         kind = "all initial states, " if score.exhaustive else ""
         return f"return {mean:.2f}{between} on {kind}{number} episodes, {length}"
     rate = f"success {score.success.mean():.3f} [{low:.3f}, {high:.3f}] on {number} episodes"
@@ -339,7 +339,7 @@ class EvaluationOptions:
     simulations: Annotated[int, Bounds(1)] | None = None
     """UniZero: expansions of each search (None: as in training)."""
     policy: Literal["both", "sampled", "greedy"] | None = None
-    """PPO, GLAM: `sampled`: draw actions as in training; `greedy`: take the most probable ones (None: both)."""
+    """PPO, GLAM: sampled (draw actions as in training) or greedy (take the most probable ones); None: both."""
     video: str | None = None
     """Q-networks, PPO: also write a video of episodes: a path that ends in .gif, or in .png for an animated PNG."""
     video_episodes: Annotated[int, Bounds(1, 10**9)] = 1

@@ -33,7 +33,7 @@ class ExplorationConfig:
     sticky_max_steps: Annotated[int, Bounds(1)] = 32
     """Maximum duration of a random action, in steps."""
     random_start_steps: Annotated[int, Bounds(0)] = 0
-    """Maximum of the random steps at the start of a training episode, drawn uniformly from 0."""
+    """Random steps at the start of a training episode, drawn uniformly from 0 to this number."""
     prepopulate: Annotated[int, Bounds(0)] = 0
     """Environment steps of uniform random actions before learning and the schedule begin (`train` only)."""
 

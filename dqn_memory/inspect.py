@@ -104,9 +104,9 @@ def inspect_network(args: InspectArgs, config: TrainConfig, network: QNetwork, s
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
     attention = episode_attention(network, *drawn, config.acting_state)
     carries = network.stateful and config.network.row().positions == "none"  # a step form has no positions
-    whole = len(drawn[0]) if config.acting_state == "episode" else network.config.context  # a window that acting reads
+    length = len(drawn[0]) if config.acting_state == "episode" else network.config.context  # of acting's window
     states, gates = (
-        carried_states(network, *(each[:whole] for each in drawn)) if carries and len(network.layers) else ({}, {})
+        carried_states(network, *(each[:length] for each in drawn)) if carries and len(network.layers) else ({}, {})
     )
     last = time.monotonic()
 
@@ -128,70 +128,72 @@ def inspect_network(args: InspectArgs, config: TrainConfig, network: QNetwork, s
 
 
 def draw_pictures(
-    folder: Path, network: QNetwork, config: TrainConfig, found: Inspection, names: Sequence[str]
+    folder: Path, network: QNetwork, config: TrainConfig, measured: Inspection, names: Sequence[str]
 ) -> list[Path]:
     """Draw all pictures and list what was written."""
-    episode, context, first = found.episodes[0], network.config.context, found.discrepancies[0]
+    episode, context, first = measured.episodes[0], network.config.context, measured.discrepancies[0]
     agent = f"{config.network.architecture} in {config.environment.env}"
     figures = {
         f"attention_layer_{layer}.png": plots.plot_attention_maps(
-            maps, f"What layer {layer} attends to at each decision: {agent}", episode.frames[:-1], context
+            maps, f"Attention of layer {layer} at each decision: {agent}", episode.frames[:-1], context
         )
-        for layer, maps in found.attention.items()
+        for layer, maps in measured.attention.items()
     }
-    for layer, state in found.states.items():
-        title = f"What layer {layer} carries over one episode:\n{agent}"
-        figures[f"states_layer_{layer}.png"] = plots.plot_states(state, found.gates.get(layer), title)
+    for layer, state in measured.states.items():
+        title = f"State of layer {layer} over one episode:\n{agent}"
+        figures[f"states_layer_{layer}.png"] = plots.plot_states(state, measured.gates.get(layer), title)
     tables, meaning = prior_tables(attention_priors(network), context)
     if tables:
         figures["priors.png"] = plots.plot_prior_tables(tables, "Attention priors", meaning)
     title = f"{episode.values} in one episode, return {episode.episode_return:.2f}"
     figures["q_values.png"] = plots.plot_q_values(episode.q, episode.action, title, names, episode.values)
-    figures["recall.png"] = recall_figure(found, agent)
+    figures["recall.png"] = recall_figure(measured, agent)
     if not network.causal:
-        title = f"What the future of the window adds to {found.outputs}: {agent}"
+        title = f"Effect of the window's future on {measured.outputs}: {agent}"
         figures["discrepancy.png"] = plots.plot_discrepancy(first.inside, first.alone, first.flips, first.future, title)
     written = [plots.save(figure, folder / name) for name, figure in figures.items()]
     if episode.frames:
-        save_video(folder / "episode.gif", [episode], names, [Looks.of(found.attention)])
+        save_video(folder / "episode.gif", [episode], names, [Looks.of(measured.attention)])
         written.append(folder / "episode.gif")
     return written
 
 
-def recall_figure(found: Inspection, agent: str) -> Figure:
+def recall_figure(measured: Inspection, agent: str) -> Figure:
     """Draw the recall profile."""
-    count = len(found.episodes)
+    count = len(measured.episodes)
     panels = {
-        "gradient": ("by gradient", f"norm of d{found.outputs} / d embedding"),
-        "occlusion": ("by occlusion", f"mean |change of {found.outputs}|"),
+        "gradient": ("by gradient", f"norm of d{measured.outputs} / d embedding"),
+        "occlusion": ("by occlusion", f"mean |change of {measured.outputs}|"),
         "flips": ("occlusion: other greedy action", "share of changed actions"),
     }
     return plots.plot_recall(
-        {title: found.recall.curve(name) for name, (title, _) in panels.items()},
+        {title: measured.recall.curve(name) for name, (title, _) in panels.items()},
         dict(panels.values()),
-        found.recall.decisions,
-        f"Influence of past observations on {found.outputs}: {agent}, {count} episode{'s' if count > 1 else ''}",
+        measured.recall.decisions,
+        f"Influence of past observations on {measured.outputs}: {agent}, {count} episode{'s' if count > 1 else ''}",
         shares=(panels["flips"][0],),
     )
 
 
-def describe(args: InspectArgs, config: TrainConfig, step: int, network: QNetwork, found: Inspection) -> dict[str, Any]:
+def describe(
+    args: InspectArgs, config: TrainConfig, step: int, network: QNetwork, measured: Inspection
+) -> dict[str, Any]:
     """Collect the content of inspect.json."""
-    episode, first = found.episodes[0], found.discrepancies[0]
+    episode, first = measured.episodes[0], measured.discrepancies[0]
     return {
         "step": step, "env": config.environment.env, "observe": config.environment.observe,
         "architecture": config.network.architecture, "prior": config.network.prior.kind,
         "causal": network.causal, "trained_on_whole_windows": config.whole_windows,
-        "seed": args.seed, "initial": args.initial, "episodes": len(found.episodes),
+        "seed": args.seed, "initial": args.initial, "episodes": len(measured.episodes),
         "episode": {
             "length": len(episode), "return": round(episode.episode_return, 6), "success": episode.success,
         },
-        "hindsight": asdict(Hindsight.of(found.discrepancies)),
+        "hindsight": asdict(Hindsight.of(measured.discrepancies)),
         "discrepancy": {
             "gap": first.gap.tolist(), "flip": first.flips.tolist(), "future": first.future.tolist(),
             "q_window": first.inside.tolist(), "q_prefix": first.alone.tolist(),
         },
-        "recall": {"config": asdict(args.recall)} | found.recall.plain(),
+        "recall": {"config": asdict(args.recall)} | measured.recall.plain(),
         "learned": network.memory_scalars(),
     }  # fmt: skip
 
@@ -207,17 +209,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = ComputeConfig(args.device).torch_device()
     network, config, step = load_network(run, device)
     setup = config.eval_setup(device)
-    found = inspect_network(args, config, network, setup)
+    measured = inspect_network(args, config, network, setup)
     folder = make_inside(run, "inspect") if run.is_dir() else make_inside(Path("runs"), f"inspect/{run}")
-    written = draw_pictures(folder, network, config, found, action_names(setup))
-    facts = describe(args, config, step, network, found)
+    written = draw_pictures(folder, network, config, measured, action_names(setup))
+    facts = describe(args, config, step, network, measured)
     facts["pictures"] = [path.name for path in written]
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
-    episode = found.episodes[0]
+    episode = measured.episodes[0]
     how = f"return {episode.episode_return:.2f}" + (f", {episode.outcome}" if episode.env_reports_success else "")
     say(f"{run} at step {step:,}: {len(episode)} steps, {how}")
-    say(Hindsight.of(found.discrepancies).words(network.causal, facts["trained_on_whole_windows"], found.outputs))
-    say(found.recall.words(found.outputs))
+    say(Hindsight.of(measured.discrepancies).words(network.causal, facts["trained_on_whole_windows"], measured.outputs))
+    say(measured.recall.words(measured.outputs))
     say("\n".join(f"wrote {path}" for path in [*written, folder / "inspect.json"]))
 
 

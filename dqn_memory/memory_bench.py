@@ -166,9 +166,9 @@ class MemoryBenchArgs(WriteArgs):
     def check(self) -> None:
         """Raise a UserError for unknown names and for numbers out of bounds."""
         check_numbers(self)
-        for what, given, known in (("task", self.task, TASKS), ("memory", self.memory, streaming())):
+        for kind, given, known in (("task", self.task, TASKS), ("memory", self.memory, streaming())):
             for name in given:
-                check_known(f"{what} of --{what}", name, known)
+                check_known(f"{kind} of --{kind}", name, known)
 
     @property
     def sizes(self) -> BenchSizes:
@@ -243,7 +243,7 @@ def updater(network: QNetwork, learning_rate: float, updates: int) -> Callable[[
 
 @torch.no_grad()
 def accuracy_at(network: QNetwork, task: str, delay: int, sizes: BenchSizes, draws: torch.Generator) -> float:
-    """Give the share of right answers at a delay; the state goes on from one chunk of the sequence to the next."""
+    """Give the share of right answers at a delay; the state is carried from one chunk of the sequence to the next."""
     batch, state, right = evaluation_batch(task, delay, sizes.evaluated, draws), None, 0
     for tokens, targets, asked, reset in zip(*(each.split(sizes.length, 1) for each in batch), strict=True):
         logits, state = network.sequence(tokens[..., None], tokens, state, reset)

@@ -433,7 +433,7 @@ class QNetwork(nn.Module):
         }
 
     def prior_parameters(self) -> list[nn.Parameter]:
-        """List the learned parameters of attention priors, which may have a learning rate of their own."""
+        """List the learned parameters of attention priors, which may have their own learning rate."""
         return [parameter for name, parameter in self.named_parameters() if ".prior." in name]
 
 

@@ -48,8 +48,8 @@ class NetworkTrainer(Trainer[C]):
 
     def networks(self) -> dict[str, Any]:
         """List the online network and, if the run averages its weights, their average."""
-        named = {"network": self.network}
-        return named if self.evaluated is self.network else named | {"average": self.evaluated}
+        networks = {"network": self.network}
+        return networks if self.evaluated is self.network else networks | {"average": self.evaluated}
 
     def scalars(self) -> dict[str, float]:
         """Give the scalars of a log line, with epsilon and learned priors."""
@@ -79,11 +79,11 @@ class NetworkTrainer(Trainer[C]):
         """Measure the cost of acting, the change of recurrent weights, and how far back the agent remembers."""
         setup, training = self.config.eval_setup(self.device), self.evaluated.training
         self.evaluated.eval()
-        found = acting_cost(self.evaluated, setup) | self.recurrent_change()
+        scalars = acting_cost(self.evaluated, setup) | self.recurrent_change()
         if self.config.evaluation.memory_ablation and self.spec.kind != "image":  # images would take minutes
-            found["final/recall_distance"] = float(self.recall(setup).distance)
+            scalars["final/recall_distance"] = float(self.recall(setup).distance)
         self.evaluated.train(training)
-        return found
+        return scalars
 
     def recall(self, setup: EvalSetup) -> Recall:
         """Measure how far back the agent remembers, in the first steps of a few episodes."""

@@ -223,12 +223,12 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
 
     def final_scalars(self) -> dict[str, float]:
         """Also score sampled actions if evaluations are greedy, because PPO trains a policy to sample from."""
-        found = super().final_scalars()
+        scalars = super().final_scalars()
         if self.config.evaluation.policy == "greedy":
             setup = replace(self.config.eval_setup(self.device), sampled=True)
             episodes, seed = self.config.evaluation.final_episodes, self.evaluation_seed(final=True)
-            found |= evaluate(self.evaluated, setup, episodes, seed).scalars("sampled")
-        return found
+            scalars |= evaluate(self.evaluated, setup, episodes, seed).scalars("sampled")
+        return scalars
 
 
 # ---- advantages and loss ---------------------------------------------------------------------------------------------

@@ -277,7 +277,7 @@ class Schedule(NamedTuple):
 
 
 def make_adam(modules: Iterable[nn.Module | None], learning_rate: float, device: torch.device) -> torch.optim.Adam:
-    """Make the optimiser; on CUDA its learning rate is a tensor, which a captured graph reads anew."""
+    """Make the optimiser; on CUDA its learning rate is a tensor, which a captured graph reads at every call."""
     cuda = device.type == "cuda"
     group = {
         "params": [parameter for module in modules if module is not None for parameter in module.parameters()],

@@ -99,8 +99,8 @@ def forward_operations(network: QNetwork) -> int:
     Two for each multiply-add of the matrix products: every weight matrix meets each of the K positions once
     (linear maps, recurrences, gates), and attention forms K x K scores and mixes K values by them, 4 K^2 D in
     all, future keys included. Convolutions of images count at every output cell. Not counted: table look-ups, biases,
-    activations, softmax, LayerNorm, priors, convolutions in time, and what state spaces and linear memories do with
-    their states.
+    activations, softmax, LayerNorm, priors, convolutions in time, and the state updates of state spaces and linear
+    memories.
     """
     context, operations = network.config.context, 0
     for module in network.modules():
@@ -127,8 +127,8 @@ class Unmatched(UserError):
 
 def parse_budget(text: str) -> int:
     """Read 100k, 1.5M or 120000 as a number of parameters; raise a UserError for other forms."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([km]?)", text.strip().lower().replace("_", ""))
-    budget = round(float(found[1]) * SUFFIXES[found[2]]) if found else 0
+    parsed = re.fullmatch(r"(\d+(?:\.\d+)?)([km]?)", text.strip().lower().replace("_", ""))
+    budget = round(float(parsed[1]) * SUFFIXES[parsed[2]]) if parsed else 0
     require(budget >= 1, f"--match {text!r} is not a number of parameters; write it as 100k, 1.5M or 120000")
     return budget
 
@@ -174,12 +174,12 @@ def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_a
     width = first + step * (bisect_right(range(above), False, key=lambda steps: not fits(steps)) - 1)
     unit = size(width, width + 1) - size(width, width)  # 0 where the row's head has no hidden units
     head_width = width + (budget - size(width, width)) // unit if unit else None
-    found = size(width, head_width)
-    if found < (1 - TOLERANCE) * budget:
+    parameters = size(width, head_width)
+    if parameters < (1 - TOLERANCE) * budget:
         why = "one more hidden unit would exceed it" if unit else "its linear Q head has no units to add"
         raise Unmatched(
             f"--match {budget} cannot be met within {TOLERANCE:.0%} by {config.architecture}: width {width} "
-            f"gives {found} parameters and {why}; choose a budget just above {found}"
+            f"gives {parameters} parameters and {why}; choose a budget just above {parameters}"
         )
     return replace(config, width=width, head_width=head_width)
 
@@ -209,7 +209,7 @@ class EnvironmentSizes:
 def environment_sizes(env: str) -> EnvironmentSizes:
     """Look up an environment's sizes; raise a UserError for an unknown environment, or one without sizes."""
     name = env.removeprefix("envs:")
-    require(name not in FROM_FILES, f"--env {name} has no size of its own: its file decides; name another environment")
+    require(name not in FROM_FILES, f"--env {name} has no fixed size, its file decides; name another environment")
     images = f"--env {name} shows images, which have no sizes here; name another environment"
     require(not name.startswith("ALE/"), images)
     if name in WORLDS:

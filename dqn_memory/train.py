@@ -317,7 +317,7 @@ def _metrics(loss: Tensor, chosen: Tensor, td_target: Tensor) -> Metrics:
 
 # ---- update ----------------------------------------------------------------------------------------------------------
 def make_optimizer(network: QNetwork, config: LearnerConfig, capturable: bool = False) -> torch.optim.Adam:
-    """Make a fused Adam with default betas; attention priors are a parameter group with a learning rate of their own.
+    """Make a fused Adam with default betas; attention priors are a parameter group with its own learning rate.
 
     With `capturable` (on CUDA) learning rates are tensors, so that `set_learning_rate` reaches a captured graph.
     """

@@ -64,7 +64,7 @@ def watched(args: Args) -> tuple[Watched, tuple[str, ...]]:
 
     def play() -> Watched:
         for episode in play_each(setup, network, args.seed, args.episodes, args.initial, draw=True):
-            looks = None if args.reset_memory else Looks.found(network, episode, config.acting_state)
+            looks = None if args.reset_memory else Looks.of_episode(network, episode, config.acting_state)
             yield episode, looks
 
     return play(), action_names(setup)
@@ -104,7 +104,7 @@ class Window:
         self.label.configure(image=self.picture)
 
     def tick(self) -> None:
-        """Go on to the next step after a while."""
+        """Schedule the next step."""
         last = self.step == len(self.episode)
         self.root.after(LAST_MS if last else max(1, round(1000 * self.delay)), self.go_on)
 
@@ -145,7 +145,7 @@ def open_window() -> tkinter.Tk | None:
 
 # ---- in the terminal -------------------------------------------------------------------------------------------------
 def show_in_terminal(played: Watched, actions: Sequence[str], delay: float, console: Console) -> None:
-    """Show each step in place of the one before, or below it if the terminal has no colours."""
+    """Show each step in place of the previous one, or below it if the terminal has no colours."""
     plain = console.color_system is None
     for number, (episode, look) in enumerate(played, 1):
         steps = range(len(episode) + 1)

@@ -198,11 +198,11 @@ class Maps:
         facts = {"success": self.success, "total": self.total, "first": self.first}
         given = {name: value for name, value in facts.items() if value is not None}
         layers = {str(layer): np.rint(maps * UNIT).astype(int) for layer, maps in self.layers.items()}
-        kept = {
+        trimmed = {
             layer: [[np.trim_zeros(row, "b").tolist() for row in head] for head in maps]
             for layer, maps in layers.items()
         }
-        return {"length": self.length, **given, "layers": kept}
+        return {"length": self.length, **given, "layers": trimmed}
 
     @classmethod
     def parse(cls, content: Any) -> Self:

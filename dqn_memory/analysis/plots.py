@@ -94,10 +94,10 @@ def grid_panels(grid: GridSpecBase, count: int, **shared: Any) -> tuple[Array, A
 
 def lowest(axes: Array) -> list[Axes]:
     """List the lowest visible panel of each column, and let it show the numbers of the axis."""
-    found: list[Axes] = [next(panel for panel in column[::-1] if panel.get_visible()) for column in axes.T]
-    for panel in found:
+    panels: list[Axes] = [next(panel for panel in column[::-1] if panel.get_visible()) for column in axes.T]
+    for panel in panels:
         panel.tick_params(labelbottom=True)
-    return found
+    return panels
 
 
 def finish_panel(panel: Axes, x: str = "", y: str = "", grid: Any = "y", legend: bool = False) -> None:
@@ -268,7 +268,7 @@ def plot_attention_maps(maps: Array, title: str, frames: Sequence[Array] = (), c
     down = -(-heads // across)
     steps = np.unique(np.linspace(0, length - 1, min(PICTURES, length)).round().astype(int))
     widths = [SIDE * across]
-    if len(frames):  # a film strip of pictures one below the other, so many inches wide
+    if len(frames):  # a film strip, pictures one below the other, and its width in inches
         height, width = frames[0].shape[:2]
         widths.insert(0, float(np.clip(SIDE * down / len(steps) * width / height, 0.6, 2.4)) + 0.45)
     figure = new_figure(sum(widths) + 1.1, SIDE * down + 0.9, title)

@@ -59,8 +59,8 @@ def plain_screen(episode: Episode, step: int, number: int, actions: Sequence[str
         )
     if look is not None and step < len(episode):
         for name, weights in zip(look.names, look.weights[:, step], strict=True):
-            most = np.argsort(-weights, kind="stable")[: min(3, step + 1)]
-            said.append(f"{name} attends to " + ", ".join(f"step {at} ({weights[at]:.2f})" for at in most))
+            largest = np.argsort(-weights, kind="stable")[: min(3, step + 1)]
+            said.append(f"{name} attends to " + ", ".join(f"step {at} ({weights[at]:.2f})" for at in largest))
     return "\n".join([*episode.texts[step : step + 1], *said, ""])
 
 
@@ -86,10 +86,10 @@ def _look(look: Looks, step: int, columns: int) -> Text:
     room = columns - width - 1
     cell = 2 if 2 * count <= room else 1
     first = max(0, step + 1 - room // cell)
-    weights, most = look.at(step)
+    weights, largest = look.at(step)
     shown = matplotlib.colormaps[MAP_TOKENS](weights[:, first : step + 1], bytes=True)[..., :3]  # (R, steps, 3)
     ahead = Text("·" * cell * (min(count, first + room // cell) - step - 1), "dim")
-    said = [Text(f"attention of step {step} to steps {first} to {step} (yellow: {most:.2f})", overflow="ellipsis")]
+    said = [Text(f"attention of step {step} to steps {first} to {step} (yellow: {largest:.2f})", overflow="ellipsis")]
     for name, row in zip(look.names, shown, strict=True):
         cells = ((FULL * cell, Style(color=_colour(each))) for each in row)
         said.append(Text.assemble(f"{name:<{width}} ", *cells, ahead))

@@ -50,7 +50,7 @@ class Looks:
         return cls(tuple(names), np.concatenate(list(attention.values())))
 
     @classmethod
-    def found(cls, network: QNetwork, episode: Episode, state: ActingState) -> Self | None:
+    def of_episode(cls, network: QNetwork, episode: Episode, state: ActingState) -> Self | None:
         """Compute the attention of each decision of an episode."""
         device = next(network.parameters()).device
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
@@ -60,8 +60,8 @@ class Looks:
     def at(self, step: int) -> tuple[Array, float]:
         """Give the weights (R, T) of one decision as shares of the largest weight, and that weight."""
         weights = self.weights[:, step]
-        most = float(weights.max())
-        return weights / max(most, 1e-9), most
+        largest = float(weights.max())
+        return weights / max(largest, 1e-9), largest
 
 
 def check_target(path: Path, overwrite: bool) -> None:
@@ -179,12 +179,12 @@ def _look(page: Image.Image, draw: ImageDraw.ImageDraw, look: Looks, step: int, 
     """Draw a row for each source: the weights of the decision at `step` on all steps of the episode."""
     left, count = MARGIN + NAMES, look.weights.shape[-1]
     length = page.width - left - MARGIN
-    weights, most = look.at(step)
+    weights, largest = look.at(step)
     colours = matplotlib.colormaps["Blues"](weights, bytes=True)[..., :3].copy()  # (R, T, 3)
     colours[:, step + 1 :] = AHEAD
     strip = Image.fromarray(colours).resize((length, len(look.names) * ROW), Image.Resampling.NEAREST)
     font = ImageFont.load_default(SMALL)
-    draw.text((MARGIN, top), f"attention of step {step} to each step, darkest {most:.2f}", FAINT, font)
+    draw.text((MARGIN, top), f"attention of step {step} to each step, darkest {largest:.2f}", FAINT, font)
     page.paste(strip, (left, top + ROW))
     for row, name in enumerate(look.names, 1):
         draw.text((MARGIN, top + row * ROW), name, INK, font)

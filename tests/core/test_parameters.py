@@ -233,7 +233,7 @@ def test_matched_rows_leave_out_what_cannot_match(printed, tmp_path):
     (["--env", "POMDP/CarFlg-v0"], "did you mean 'POMDP/CarFlag-v0'"),
     (["--architecture", "dbgfq"], "did you mean 'dbgfqn'"),
     (["--prior", "gausian"], "did you mean 'gaussian'"),
-    (["--env", "POMDP/File-v0"], "POMDP/File-v0 has no size of its own"),
+    (["--env", "POMDP/File-v0"], "POMDP/File-v0 has no fixed size"),
     (["--env", "Pixel/BlinkingCatch-v0"], "shows images"),
     (["--heads", "7"], "--heads 7 does not divide"),
     (["--heads", "0", "--match", "100k"], "--heads 0 must be at least 1"),
