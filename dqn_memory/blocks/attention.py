@@ -191,7 +191,7 @@ class Attention(Block):
 class StreamedAttention(Memory):
     """Causal self-attention over the last K inputs of the episode, which the state holds: parameters as `Attention`.
 
-    Equal to `Attention` over a window of the last K inputs that is encoded anew at each position. Positions are
+    Equal to `Attention` over a window of the last K inputs that is encoded again at each position. Positions are
     relative ones: rotary, a prior's, or none. L such layers together reach about L K back. 4 D^2 + 4 D parameters and
     the prior's. With K of at least 32, a sequence takes 6 D^2 + 4 K D multiply-adds a token; a step, which computes the
     keys and values of all K inputs, takes 2 (K + 1) D^2 + 2 K D. A state of O(K D); stable at any length.
@@ -290,7 +290,7 @@ FEWEST_BLOCKS = 8  # with fewer blocks the copies cost more than the scores that
 
 
 def block_size(window: int) -> int:
-    """Choose the positions of a block: at least w, so that no query sees past the block before its own."""
+    """Choose the number of positions of a block: at least w, so that no query sees past the block before its own."""
     return max(-window // MULTIPLE * -MULTIPLE, MULTIPLE)
 
 

@@ -26,7 +26,7 @@ SMALL = 1e6  # numbers up to this size overflow in no network
 
 # ---- who checks ------------------------------------------------------------------------------------------------------
 class _Checked(threading.local):
-    """Whether an outer part has checked the inputs of what this thread runs now."""
+    """Whether an outer part has checked the inputs of this thread's current call."""
 
     by_outer_part = False
 
@@ -191,7 +191,7 @@ def contained_layers(
 
 # ---- checks ----------------------------------------------------------------------------------------------------------
 def are_small(*parts: Tensor) -> bool:
-    """Tell whether all numbers are at most SMALL; False also if the answer would have to be waited for."""
+    """Tell whether all numbers are at most SMALL; False also if a CPU would have to wait for the answer."""
     if inputs_checked():
         return True
     floats = [part.detach() for part in parts if part.is_floating_point() and part.numel()]
@@ -204,7 +204,7 @@ def are_small(*parts: Tensor) -> bool:
 
 
 def are_finite(x: Tensor, degree: int = 1, state: State = ()) -> bool:
-    """Tell whether `finite` would change nothing; False also if the answer would have to be waited for."""
+    """Tell whether `finite` would change nothing; False also if a CPU would have to wait for the answer."""
     if inputs_checked():
         return True
     if x.device.type != "cpu" or torch.compiler.is_compiling():

@@ -8,10 +8,9 @@ DEVIATION = 0.02
 def initialise(module: nn.Module) -> None:
     """Draw every Linear and Embedding inside `module` from N(0, 0.02), biases 0, LayerNorm 1 and 0, in place.
 
-    Recurrences keep PyTorch's U(+-1/sqrt(H)); the gate biases of GTrXL and learned positions keep what their
-    own classes set (the published code overwrites those gate biases with 0, which defeats their purpose), and so does
-    every block that `initialises_itself`.
-    Draws come from the default generator: call it inside `fork_rng` with the seed of the network.
+    Recurrences keep PyTorch's U(+-1/sqrt(H)). The gate biases of GTrXL, learned positions and every block that
+    `initialises_itself` keep the values of their classes. The published code overwrites those gate biases with 0, which
+    defeats their purpose. Draws come from the default generator: call this inside `fork_rng` with the network's seed.
     """
     if getattr(module, "initialises_itself", False):
         return

@@ -48,7 +48,7 @@ class LayerConfig:
             raise ValueError(f"layer activation is {self.activation!r}; it must be relu or none")
         if not self.attention and self.memory == "none":
             raise ValueError("a layer without attention and with memory 'none' is empty; give it one of them")
-        return EncoderLayer(self, self._sublayers(width, max_length))
+        return EncoderLayer(self._sublayers(width, max_length))
 
     def _sublayers(self, width: int, max_length: int) -> list[Sublayer]:
         blocks: list[Block] = []
@@ -95,9 +95,8 @@ class EncoderLayer(Block):
     Its state is the states of the blocks, one after the other.
     """
 
-    def __init__(self, config: LayerConfig, sublayers: list[Sublayer]) -> None:
+    def __init__(self, sublayers: list[Sublayer]) -> None:
         super().__init__()
-        self.config = config
         self.sublayers = nn.ModuleList(sublayers)
         blocks = [part.block for part in sublayers]
         self.stateful = all(block.stateful for block in blocks)

@@ -162,18 +162,18 @@ class Prior(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class PriorConfig:
-    """Which prior, and the initial values that it learns from (the same in every head).
+    """A temporal prior and its initial values, the same in every head.
 
     `mu`, `sigma` and `span` (L) are positive and learned per head and layer; `ramp` (R), `local_window` (w) and
     `max_span` are fixed. `max_span=None` caps spans at the context length. `regulariser` acts on the spans with factor
     `regulariser_weight` (lambda); `max_norm` is the constraint span <= c. A world model penalises the spans of all
     layers together, a Q-network adds up the penalties of its layers.
-
-    "Learning to Focus" has mu 6 without a bound, span 6 (10 beside a Gaussian), ramp 3, max_span 20 tokens and l1 with
-    lambda 0.025. Its thesis and released code have mu_max 20. The main branch of the released code has mu 2, span 2 and
-    lambda 0; other branches have l1_mean with 0.0025 or 0.025. The released code never reads its max_span, and its 3 is
-    no ramp but a warm-up of the penalty over 3 updates, which has no flag here.
     """
+
+    # "Learning to Focus" has mu 6 without a bound, span 6 (10 beside a Gaussian), ramp 3, max_span 20 tokens and l1
+    # with lambda 0.025. Its thesis and released code have mu_max 20. The main branch of the released code has mu 2,
+    # span 2 and lambda 0; other branches have l1_mean with 0.0025 or 0.025. The released code never reads its max_span,
+    # and its 3 is no ramp but a warm-up of the penalty over 3 updates, which has no flag here.
 
     kind: str = "causal"
     """Temporal prior of attention, a name of the prior table such as causal, local, gaussian or adaptive."""

@@ -1,4 +1,4 @@
-"""The recorded scans as any backend computes them, and Triton in a process of its own: shared by several tests."""
+"""Shared helpers: recorded scans computed by any backend, and Triton in a process of its own."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def load(name):
 
 
 def off(ours, theirs):
-    """Largest difference over the largest number; what is no number is infinitely far off."""
+    """Compute the max difference over the max number; NaN counts as an infinite difference."""
     ours, theirs = (torch.as_tensor(x).detach().cpu().double() for x in (ours, theirs))
     difference = (ours - theirs).abs().nan_to_num(nan=torch.inf).max()
     # one position without a past: the gradient of the decay is exactly zero
@@ -33,7 +33,7 @@ def off(ours, theirs):
 
 
 def errors(name, dtype, core, device="cpu"):
-    """How far outputs, last state and all gradients of one recorded scan are off."""
+    """Compute the errors of outputs, last state and all gradients of one recorded scan."""
     data = load(name)
     inputs = {
         key: torch.tensor(data[key], dtype=dtype, device=device).requires_grad_()
@@ -48,7 +48,7 @@ def errors(name, dtype, core, device="cpu"):
 
 
 def drawn(batch, time, channels, states, dtype=torch.float64, device="cpu", seed=0):
-    """Random inputs of a `Scan`, all with gradients."""
+    """Draw random inputs of a `Scan`, all with gradients."""
     draws = torch.Generator().manual_seed(seed)
     shapes = (
         (batch, time, channels), (batch, time, channels), (channels, states), (batch, time, states),
@@ -60,28 +60,28 @@ def drawn(batch, time, channels, states, dtype=torch.float64, device="cpu", seed
 
 
 def resets(batch, time, dtype=torch.float64, device="cpu", seed=1):
-    """The mask `keep` of a `Scan`: a third of the positions begin an episode, the first of row 0 among them."""
+    """Draw the mask `keep` of a `Scan`: a third of the positions begin an episode, the first of row 0 among them."""
     keep = (torch.rand(batch, time, generator=torch.Generator().manual_seed(seed)) > 1 / 3).to(device, dtype)
     keep[0, 0] = 0
     return keep
 
 
 def numbers(scan, inputs, *rest):
-    """Outputs, last state and gradients, all of them reached through both outputs."""
+    """Compute outputs, last state and the gradients of a sum over both."""
     y, last = scan(*inputs, *rest)
     weights = torch.linspace(-1, 1, last.numel(), dtype=last.dtype, device=last.device).view_as(last)
     return [y, last, *torch.autograd.grad(y.square().sum() + (weights * last).sum(), inputs)]
 
 
 def gradients(function, inputs, grad=None):
-    """Outputs, and gradients of a sum in which every output counts differently, or of one with these weights."""
+    """Compute outputs, and gradients of their sum weighted by `grad`, or by a different number each."""
     y = function(*inputs)
     weight = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view_as(y).to(y.dtype) if grad is None else grad
     return [y, *torch.autograd.grad(y, [x for x in inputs if x.requires_grad], weight)]
 
 
 def on_threads(function):
-    """What a function gives on one, two and three threads."""
+    """Call a function on one, two and three threads."""
     before, found = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
@@ -93,7 +93,7 @@ def on_threads(function):
 
 
 def machine_code(kernel, number, constants, integers, architecture=90):
-    """Size of a Triton kernel's machine code for an accelerator, which need not be there; pointers are to `number`."""
+    """Measure a Triton kernel's machine code for an accelerator, which need not exist; pointers are to `number`."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -105,7 +105,7 @@ def machine_code(kernel, number, constants, integers, architecture=90):
 
 
 def run_alone(file, *words, interpret, cache):
-    """What a file of tests prints as JSON, run as a script: Triton chooses its form where it is imported."""
+    """Run a test file as a script and read the JSON that it prints: Triton chooses its form at import."""
     settings = {"TRITON_INTERPRET": "1" if interpret else "0", "TRITON_CACHE_DIR": str(cache)}
     path = os.pathsep.join([str(FOLDER), str(FOLDER.parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(

@@ -24,15 +24,15 @@ def masked(query, key, value, window):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-5)])
-@pytest.mark.parametrize("window", [0, 1, 7, 8, 9, 30, 80])
-@pytest.mark.parametrize("time", [1, 7, 8, 16, 17, 63, 64, 65])
+@pytest.mark.parametrize("window", [0, 1, 8, 9, 80])
+@pytest.mark.parametrize("time", [1, 8, 17, 64, 65])
 def test_blocks_equal_the_masked_form(time, window, dtype, tolerance):
     both = [gradients(partial(form, window=window), heads(time, dtype)) for form in (local_attention, masked)]
     torch.testing.assert_close(*both, atol=tolerance, rtol=tolerance)
 
 
-def test_large_scores_and_later_infinities_stay_apart():
-    """A position's output does not know what comes after it, nor what lies before its window."""
+def test_an_output_depends_on_its_window_alone():
+    """Even beside large scores: neither later positions nor those before the window change it."""
     query, key, value = (x.detach() for x in heads(40))
     before = local_attention(1e3 * query, key, value, 5)
     key[:, :, 30:], value[:, :, 30:] = 1e6, 1e6
@@ -82,7 +82,7 @@ def calls(monkeypatch):
     return seen
 
 
-def test_long_sequences_of_the_local_prior_take_it_and_give_the_same(calls, monkeypatch):
+def test_long_sequences_of_the_local_prior_run_in_blocks_with_equal_outputs(calls, monkeypatch):
     net, x, lengths = block(), sequence(2), torch.tensor([160, 90])
     ours = net(x, lengths)
     assert calls == [160]
@@ -96,7 +96,7 @@ def test_long_sequences_of_the_local_prior_take_it_and_give_the_same(calls, monk
     assert calls == [160, 160]
 
 
-def test_short_sequences_and_other_priors_do_not(calls):
+def test_short_sequences_and_other_priors_do_not_run_in_blocks(calls):
     block()(sequence()[:, :127])
     block(window=40)(sequence())
     for kind in set(PRIORS) - {"local"}:

@@ -42,7 +42,7 @@ def make_cell(kind, units=8, dtype=torch.float32):
 
 
 def scan_inputs(kind, batch, time, units=8):
-    """What `recurrent`'s operators take: x, weight_in, weight, bias, a GRU's inner bias, states, keep."""
+    """Draw the inputs of `recurrent`'s operators: x, weight_in, weight, bias, a GRU's inner bias, states, keep."""
     gates, states = {"rnn": (1, 1), "gru": (3, 1), "lstm": (4, 2)}[kind]
     shapes = [(time, batch, 6), (gates * units, 6), (gates * units, units), (gates * units,)]
     shapes += [(units,)] * (kind == "gru") + [(batch, units)] * states
@@ -108,7 +108,7 @@ def test_attention_of_the_largest_scores_stays_finite():
 
 
 @pytest.mark.parametrize("first", [0, 16, 32])  # of queries, keys, values
-def test_attention_reads_no_future_and_keeps_what_is_no_number(first):
+def test_attention_reads_no_future_and_passes_nan_on(first):
     x = draw(3, 30, 48).detach()
     other = x.clone()
     other[:, 13:] = -7.0
@@ -127,7 +127,7 @@ def test_gelu_of_the_largest_numbers_stays_finite():
 
 
 def compare_scans(shape, **changes):
-    """Outputs, last state and all gradients, relative to the largest number of each."""
+    """Compare outputs, last state and all gradients, relative to the max number of each."""
     inputs = drawn(*shape, dtype=torch.float32)
     for name, value in changes.items():
         inputs[("u", "delta", "decay").index(name)] = value.requires_grad_()
@@ -152,7 +152,7 @@ def test_a_step_of_any_length_forgets_exactly():
     compare_scans((2, 3, 8, 4), delta=torch.full((2, 3, 8), 1e3), decay=-torch.ones(8, 4))
 
 
-def test_kernels_compile_where_no_cache_can_be_kept(monkeypatch):
+def test_kernels_compile_without_a_folder_for_the_cache(monkeypatch):
     refused = Mock(side_effect=[RuntimeError("cannot cache function: no locator available"), lambda function: function])
     monkeypatch.setattr(simd.numba, "njit", refused)
     assert simd.compiled(len) is len
@@ -164,7 +164,7 @@ def test_scans_of_other_numbers_than_float32_are_refused():
         scan_simd(*drawn(1, 2, 8, 2))
 
 
-# ---- recurrences, whose loops have a form of torch too: for float64, and for widths that are no multiple of eight
+# ---- recurrences: the loops of torch serve float64, and widths that are no multiple of eight
 
 
 SHAPES = [(1, 1), (1, 7), (5, 1), (5, 7)]  # (B, T); with one row or position some views become contiguous
@@ -181,8 +181,10 @@ def compare_with_torch(kind, units, x, atol, rtol):
 
 
 @KINDS
-@pytest.mark.parametrize("dtype,tolerance", [(torch.float64, 1e-12), (torch.float32, 2e-6)])
-@pytest.mark.parametrize("batch,time", [*SHAPES, (2, 3), (8, 3), (9, 3), (17, 3)])
+@pytest.mark.parametrize(("batch", "time", "dtype", "tolerance"), [
+    *((*shape, torch.float64, 1e-12) for shape in SHAPES),
+    *((*shape, torch.float32, 2e-6) for shape in (*SHAPES, (8, 3), (9, 3), (17, 3))),  # a kernel takes eight rows
+])  # fmt: skip
 @pytest.mark.parametrize("units", UNITS)
 def test_recurrences_at_every_size(kind, batch, time, units, dtype, tolerance):
     x = draw(batch, time, 6).detach().to(dtype).requires_grad_()
@@ -200,8 +202,8 @@ def test_recurrences_from_a_state_with_resets(kind, batch, time):
 
 
 @KINDS
-def test_a_state_whose_memory_lies_otherwise_has_the_same_gradient(kind):
-    """As a view that permutes has it, which a kernel reads in a copy."""
+def test_a_transposed_state_has_the_same_gradient(kind):
+    """A kernel reads such a view in a copy."""
     given = scan_inputs(kind, 5, 7)
     expected = gradients(scan_of(kind), given)
 
@@ -222,7 +224,7 @@ def test_saturated_gates(kind, units):
 
 @KINDS
 @pytest.mark.parametrize("units", UNITS)
-def test_recurrences_keep_what_is_no_number_to_its_row_and_future(kind, units):
+def test_nan_in_a_recurrence_stays_in_its_row_and_future(kind, units):
     x = draw(3, 7, 6).detach()
     x[1, 4] = torch.nan
     with torch.no_grad():
@@ -231,7 +233,7 @@ def test_recurrences_keep_what_is_no_number_to_its_row_and_future(kind, units):
 
 
 @KINDS
-def test_autocast_keeps_the_state_of_a_recurrence_in_float32(kind):
+def test_the_state_of_a_recurrence_is_float32_under_autocast(kind):
     cell, x = make_cell(kind), draw(3, 9, 6)
     with torch.autocast("cpu", torch.bfloat16):
         y = run(cell, x)
@@ -263,7 +265,7 @@ def test_results_do_not_depend_on_the_threads(name):
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-def test_rows_do_not_know_of_each_other(kernel):
+def test_rows_are_independent(kernel):
     run, _, make, batched, _ = kernel
     inputs = [x.detach() for x in make(20)]
     alone = [x[7:8] if row else x for x, row in zip(inputs, batched, strict=True)]
@@ -328,10 +330,10 @@ print(cpu_recurrent._gru_backward.stats.cache_hits.total())
 
 
 @pytest.mark.long
-def test_what_is_compiled_rounds_as_what_is_loaded(tmp_path: Path) -> None:
+def test_compiled_and_cached_kernels_round_equally(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    said = [
+    hashes = [
         subprocess.check_output([sys.executable, "-c", SCRIPT], env=environment, text=True).split() for _ in range(2)
     ]
-    assert (said[0].pop(), said[1].pop()) == ("0", "1")  # compiled, then loaded
-    assert said[0] == said[1]
+    assert (hashes[0].pop(), hashes[1].pop()) == ("0", "1")  # compiled, then loaded
+    assert hashes[0] == hashes[1]

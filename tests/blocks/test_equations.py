@@ -58,7 +58,7 @@ def frame_stack(w, x, frames):
 
 
 def drives(w, x_t, h):
-    """What the gates of torch's cells get from the input and from the hidden state."""
+    """Compute the parts of the gates of torch's cells from the input and from the hidden state."""
     return [w[f"cell.weight_{kind}_l0"] @ value + w[f"cell.bias_{kind}_l0"] for kind, value in (("ih", x_t), ("hh", h))]
 
 
@@ -171,7 +171,7 @@ def mlstm(w, x, heads):
 
 
 def attention(w, x, heads, context):
-    """Encode the window of the last K inputs anew at each position, its first one at position 0."""
+    """Encode the window of the last K inputs at each position, its first one at position 0."""
     half = x.shape[1] // heads // 2
     for t in range(1, len(x) + 1):
         window = [affine(w, "attention.project_in", x_s).reshape(3, heads, -1) for x_s in x[max(0, t - context) : t]]
@@ -233,7 +233,7 @@ def test_every_memory_has_equations():
 
 
 def drawn(name):
-    """A block whose parameters are all random: zeros, ones and equal values would hide what depends on them."""
+    """Build a block with random parameters: zeros, ones and equal values would hide errors."""
     block, draws = build(name, WIDTH, projection=True, **OPTIONS.get(name, {})).double(), np.random.default_rng(0)
     for parameter in block.parameters():
         parameter.data = torch.tensor(draws.normal(0, 0.5, parameter.shape))
@@ -241,7 +241,7 @@ def drawn(name):
 
 
 def drawn_inputs():
-    """Inputs and resets: row 0 before the state is taken, row 1 at chosen places after it, row 2 anywhere after it."""
+    """Draw inputs and resets: row 0 before the state is taken, row 1 at chosen places after it, row 2 anywhere."""
     draws, reset = np.random.default_rng(1), np.zeros((BATCH, BEFORE + TIME), dtype=bool)
     reset[0, BEFORE - 1] = True
     reset[1, [BEFORE, BEFORE + 12, BEFORE + 13, BEFORE + 33]] = True
@@ -250,7 +250,7 @@ def drawn_inputs():
 
 
 def expected(block, equations, x, reset, options):
-    """The outputs (T, D) of one row, an episode after the other."""
+    """Compute the outputs (T, D) of one row, episode by episode."""
     w = {name: value.detach().numpy() for name, value in (*block.named_parameters(), *block.named_buffers())}
     episodes = np.split(x, np.flatnonzero(reset))
     y = np.stack([y_t for episode in episodes for y_t in equations(w, episode, **options)])

@@ -1,4 +1,4 @@
-"""What every layer over the registries promises: labels, padding, rows, dtypes, single positions, steps, compiling."""
+"""Every layer over the registries: labels, padding, rows, dtypes, single positions, steps, compiling."""
 
 import itertools
 
@@ -44,7 +44,7 @@ def test_rows_cover_every_pair_of_parts():
 def build(memory, prior="causal", gate="residual", order="post", dtype=torch.float64, **options):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        # Small spans and centres, so that every prior has something to hide within TIME positions.
+        # Small spans and centres, so that every prior hides some of TIME positions.
         kind = PriorConfig(kind=prior, mu=1.6, sigma=0.9, span=2.3, ramp=1.5, local_window=2)
         config = LayerConfig(memory=memory, heads=HEADS, prior=kind, gate=gate, order=order, **options)
         return config.build(WIDTH, TIME).to(dtype)
@@ -55,7 +55,7 @@ def sequences(rows=3, seed=0, dtype=torch.float64):
 
 
 def gradients(layer, y, x):
-    """An output, and the gradients of a weighted sum of it."""
+    """Compute the gradients of a weighted sum of an output, and put the output before them."""
     wanted = [x, *layer.parameters()]
     return [y, *torch.autograd.grad((y * torch.arange(1.0, WIDTH + 1)).sum(), wanted, materialize_grads=True)]
 
@@ -92,7 +92,7 @@ def test_labels():
 
 @pytest.mark.parametrize("row", ROWS)
 def test_padding_and_rows(row):
-    """Garbage behind a sequence changes nothing: each row equals that row alone, cut to its length."""
+    """Numbers behind a sequence change nothing: each row equals that row alone, cut to its length."""
     layer, lengths = build(*row), torch.tensor([1, 4, TIME])
     x = sequences()
     padding = torch.arange(TIME) >= lengths[:, None]
@@ -108,7 +108,7 @@ def test_padding_and_rows(row):
 
 @pytest.mark.parametrize("row", ROWS)
 def test_all_gradients_are_finite_when_padding_is_trained(row):
-    """The published loss has padding in it; that must not produce NaN, nor must an empty row. Dtypes are kept."""
+    """The published loss trains padding: neither that nor an empty row may produce NaN or change the dtype."""
     layer = build(*row, dtype=torch.float32)
     y = layer(sequences(dtype=torch.float32), torch.tensor([0, 2, TIME]))
     y.square().sum().backward()

@@ -1,4 +1,4 @@
-"""The linear recurrence: every form against a loop of plain numpy-like operations in float64, Triton's interpreted.
+"""The linear recurrence: every form against a loop in float64; Triton's form is interpreted.
 
 As in test_scan_triton.py, Triton's part runs this file in a process of its own.
 """
@@ -23,7 +23,7 @@ CASES = list(itertools.product(SHAPES, *[(False, True)] * 3))  # complex, consta
 
 
 def drawn(shape, pairs, constant, resets, dtype):
-    """Random inputs: decay, drive, initial, keep."""
+    """Draw random inputs: decay, drive, initial, keep."""
     (batch, time, width), draws, part = shape, torch.Generator().manual_seed(0), (2,) if pairs else ()
     decay = torch.rand(*(() if constant else (batch, time)), width, *part, generator=draws, dtype=torch.float64) - 0.5
     drive, initial = (torch.randn(*each, width, *part, generator=draws, dtype=torch.float64)
@@ -33,7 +33,7 @@ def drawn(shape, pairs, constant, resets, dtype):
 
 
 def loop(decay, drive, initial, keep):
-    """The recurrence as it is written, differentiated by autograd."""
+    """Compute the recurrence by its equation, differentiated by autograd."""
     pairs = drive.dim() == 4
     decay, drive, state = (torch.view_as_complex(x) if pairs else x for x in (decay, drive, initial))
     states = []
@@ -62,7 +62,7 @@ def found(form, case, dtype):
 
 
 def errors(form, case, dtype):
-    """How far the states and the three gradients are off."""
+    """Compute the errors of the states and of the three gradients."""
     return [off(*pair) for pair in zip(found(form, case, dtype), expected(case), strict=True)]
 
 
@@ -112,7 +112,7 @@ def test_triton(what, tmp_path):
 
 
 def interpreted():
-    """Every error over its tolerance."""
+    """Divide every error by its tolerance."""
     from dqn_memory.blocks.kernels.triton_linear_scan import triton_gradients, triton_states
 
     form = (triton_states, triton_gradients)

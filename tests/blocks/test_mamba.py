@@ -17,9 +17,9 @@ def close(ours, theirs, dtype):
 
 
 def whole(data):
-    """The parameters of a record that was cut down to what its inputs and its kept outputs see.
+    """Restore the parameters of a shortened record.
 
-    Of in_proj it has the part that acts on the inputs' span, whose rows are `seen`; of out_proj the first rows.
+    It stores the part of in_proj that acts on the inputs' span, whose rows are `seen`, and the first rows of out_proj.
     """
     if "seen" not in data:
         return data
@@ -102,7 +102,7 @@ def test_blocks_of_rows_give_the_same_numbers(batch, monkeypatch):
     torch.testing.assert_close(numbers(scan_torch, inputs), whole, atol=1e-13, rtol=1e-13)
 
 
-def test_operators_are_what_the_compiler_expects():
+def test_operators_keep_the_rules_of_torch():
     inputs = [x.detach().requires_grad_() for x in drawn(2, 3, 4, 2)]
     keep = torch.tensor([[1.0, 0.0, 1.0]] * 2, dtype=torch.float64)
     for mask in (None, keep):

@@ -1,4 +1,4 @@
-"""What every memory of the registry keeps: all its forms agree, nothing crosses a reset, its state goes anywhere."""
+"""Every memory of the registry: its forms agree, nothing crosses a reset, errors are one sentence."""
 
 import re
 import subprocess
@@ -20,7 +20,7 @@ PRECISIONS = pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda dtype: str(d
 def made(name, dtype=torch.float64, **more):
     torch.manual_seed(0)
     block = build(name, WIDTH, **OPTIONS.get(name, {}), **more)
-    for parameter in block.parameters():  # zeros would hide what depends on them
+    for parameter in block.parameters():  # zeros would hide errors
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.1)
     return block.to(dtype)
@@ -31,7 +31,7 @@ def inputs(dtype=torch.float64, time=TIME, seed=1):
 
 
 def resets(time=TIME):
-    """Row 0 never, row 1 twice, one of them at the start, row 2 at several places side by side."""
+    """Make resets: none in row 0, two in row 1 with one at the start, three in row 2 with two side by side."""
     reset = torch.zeros(BATCH, time, dtype=torch.bool)
     reset[1, [0, 9]] = True
     reset[2, [3, 4, 16]] = True
@@ -39,7 +39,7 @@ def resets(time=TIME):
 
 
 def begun(block, dtype):
-    """A state that is not the initial one, whose parts can be differentiated by."""
+    """Make a state after some inputs, with gradients."""
     with torch.no_grad():
         state = block.sequence(inputs(dtype, 7, seed=2))[1]
     return tuple(part.detach().requires_grad_(part.is_floating_point()) for part in state)
@@ -62,7 +62,7 @@ def in_steps(block, x, state, reset):
 
 
 def numbers(block, x, state, result):
-    """Outputs, states and gradients by inputs, parameters and the initial state."""
+    """Compute outputs, states and gradients by inputs, parameters and the initial state."""
     y, after = result
     weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)
     floats = [part for part in after if part.is_floating_point()]
@@ -132,7 +132,7 @@ def test_compiled_sequences_and_steps_equal_eager_ones(name):
 
 
 @pytest.mark.parametrize("name", ["slstm", "mlstm"])
-def test_gates_beyond_what_an_exponential_can_hold_overflow_nothing(name):
+def test_exponentials_of_large_gates_do_not_overflow(name):
     block, x = made(name, torch.float32), 500 * inputs(torch.float32).requires_grad_()
     y, state = block.sequence(x)
     assert state[-1].max() > 200  # log n, or m
@@ -149,7 +149,7 @@ def test_gates_that_are_both_closed_still_average():
     assert all(each.isfinite().all() for each in (block.sequence(x)[0], stepped[0]))
 
 
-def test_what_cannot_be_built_is_one_sentence():
+def test_wrong_memories_are_one_sentence():
     cases = {
         "unknown memory 'gruu'; did you mean gru": lambda: build("gruu", 8),
         "width is 0; a memory needs at least 1": lambda: build("gru", 0),
@@ -169,7 +169,7 @@ def test_what_cannot_be_built_is_one_sentence():
 
 
 @EACH
-def test_a_state_or_a_reset_that_does_not_fit_is_one_sentence(name):
+def test_a_wrong_state_or_reset_is_one_sentence(name):
     block, x = made(name), inputs()
     _, state = block.sequence(x)
     shape = re.escape(f"it must be bool {(BATCH, TIME)}")

@@ -1,4 +1,4 @@
-"""What blocks promise of all numbers: not finite, of other dtypes, none at all, in views of other memory."""
+"""Blocks with unusual inputs: not finite, of other dtypes, empty, or views of other memory."""
 
 import itertools
 import math
@@ -36,7 +36,7 @@ def drawn(*shape, seed=1, dtype=torch.float32):
 
 
 def begun(block, dtype=torch.float32):
-    """A state that is not the initial one."""
+    """Make a state after some inputs."""
     with torch.no_grad():
         return tuple(part.clone() for part in block.sequence(drawn(BATCH, 4, WIDTH, seed=2, dtype=dtype))[1])
 
@@ -68,7 +68,7 @@ def loss(y):
 
 
 def damaged(bad, at):
-    """Row 0 has a bad input at 1 and begins anew at 3; row 1 begins anew at `at`, after a state that is bad."""
+    """Draw inputs with a bad one in row 0 at 1, and resets: row 0 at 3, row 1 at `at`."""
     x, reset = drawn(BATCH, TIME, WIDTH), torch.zeros(BATCH, TIME, dtype=torch.bool)
     x[0, 1, 3] = bad
     reset[0, 3], reset[1, at] = True, True
@@ -112,7 +112,7 @@ def test_a_reset_clears_every_number_from_values_and_gradients(name, form, bad):
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_what_is_no_number_shows_until_the_episode_ends(name):
+def test_nan_shows_until_the_episode_ends(name):
     block, (x, reset) = made(name), damaged(math.nan, 0)
     for form in (whole, chunks, steps):
         y, _ = form(block, x, begun(block), reset)
@@ -155,7 +155,7 @@ def test_padding_of_any_number_reaches_no_real_position(memory, prior, bad):
             torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)
 
 
-def test_no_output_of_causal_attention_sees_what_comes_after_it():
+def test_nan_changes_no_earlier_output_of_causal_attention():
     layer, x = LayerConfig(memory="none", heads=2).build(WIDTH, TIME), drawn(BATCH, TIME, WIDTH)
     before = layer(x)[:, :3]
     x[:, 3] = math.nan
@@ -175,7 +175,7 @@ CARRIED = [name for name in ARCHITECTURES if network(name).stateful]
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
 @pytest.mark.parametrize("name", CARRIED)
-def test_a_reset_clears_every_number_from_a_whole_network(name, bad):
+def test_a_reset_clears_every_number_from_a_network(name, bad):
     net, observation = network(name), drawn(1, TIME, 3)
     observation[0, 1, 1] = bad
     action, reset = torch.ones(1, TIME, dtype=torch.int64), torch.zeros(1, TIME, dtype=torch.bool)
@@ -212,7 +212,7 @@ def test_padding_of_any_number_reaches_no_q_value(name):
 
 
 @pytest.mark.parametrize("name", CARRIED)
-def test_a_network_goes_on_from_its_initial_state_as_from_none(name):
+def test_a_network_starts_from_its_initial_state_as_from_none(name):
     net, observation, action = network(name), drawn(BATCH, TIME, 3), torch.zeros(BATCH, TIME, dtype=torch.int64)
     start, reset = net.initial_state(BATCH, torch.device("cpu")), torch.zeros(BATCH, dtype=torch.bool)
     found = [net.sequence(observation, action, state)[0] for state in (None, start)]
@@ -324,12 +324,12 @@ def test_a_step_without_a_state_begins_one(name):
 
 
 def turned(x):
-    """The same numbers, which lie in another order."""
+    """Store the same numbers in another order of memory."""
     return x.movedim(0, -1).contiguous().movedim(-1, 0) if x.dim() > 1 else torch.stack((x, x), -1)[..., 0]
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_views_and_other_integers_count_as_the_same_numbers(name):
+def test_views_and_other_integer_dtypes_give_the_same_numbers(name):
     block, x, reset = made(name), drawn(BATCH, TIME, WIDTH), damaged(0.0, 2)[1]
     state = begun(block)
     other = tuple(turned(part if part.is_floating_point() else part.int()) for part in state)

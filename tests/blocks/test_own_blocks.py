@@ -1,4 +1,4 @@
-"""Memories and priors from outside: what keeps the contract is built, what breaks it is named in one sentence."""
+"""Memories and priors from outside: those that keep the contract are built, others are refused in one sentence."""
 
 import dataclasses
 import re
@@ -16,7 +16,7 @@ SPEC = ObservationSpec("discrete", (2,), 5, torch.uint8)
 
 
 class Mine(Block):
-    """A decaying sum h_t = h_(t-1) / 2 + W x_t, with all that a block can say of itself."""
+    """A decaying sum h_t = h_(t-1) / 2 + W x_t, with every method of a block."""
 
     stateful = True
 
@@ -47,7 +47,7 @@ def ahead(self, x, lengths=None):
 
 
 class Silent(variant(stateful=False)):
-    """At its start it does nothing, as residual branches often do."""
+    """Its initial outputs are 0, as in many residual branches."""
 
     def __init__(self, width, dropout=0.0, projection=False):
         super().__init__(width)
@@ -73,7 +73,7 @@ Ends = variant(Labelled, supports_prefixes=True, at_every_prefix=lambda self, x,
 
 
 class Stepped(Memory):
-    """The same by steps alone."""
+    """The same sum by `advance` alone."""
 
     def __init__(self, width, dropout=0.0, projection=False):
         super().__init__()
@@ -87,7 +87,7 @@ class Stepped(Memory):
 
 
 @pytest.mark.parametrize("kind", [Mine, Stepped])
-def test_what_has_steps_alone_has_sequences_too(kind):
+def test_steps_alone_give_sequences_too(kind):
     torch.manual_seed(0)
     block, x, reset = kind(4), torch.randn(2, 6, 4), torch.zeros(2, 6).bool()
     reset[1, 3] = True
@@ -139,7 +139,7 @@ def test_the_projects_own_priors_pass(kind):
     (WrongAt, r"at\(\) differs from forward"),
     (Ends, "at_every_prefix differs from forward of each prefix"),
 ])  # fmt: skip
-def test_what_a_memory_breaks_is_one_sentence(builder, words):
+def test_a_memory_that_breaks_the_contract_is_one_sentence(builder, words):
     with pytest.raises(ValueError, match=f"memory 'mine'.*{words}") as caught:
         check_memory("mine", builder)
     assert "\n" not in str(caught.value)
@@ -158,7 +158,7 @@ def test_an_error_of_the_blocks_own_code_keeps_its_traceback(monkeypatch):
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_a_network_tries_memories_that_others_registered(monkeypatch, wrapped):
+def test_a_network_checks_memories_of_plugins(monkeypatch, wrapped):
     row = Architecture(memory="x", attention=wrapped, wrapped=wrapped, positions="none", layers=1)
     monkeypatch.setitem(ARCHITECTURES, "x", row)
     config = NetworkConfig(architecture="x", width=16, heads=2, context=4)
@@ -167,12 +167,12 @@ def test_a_network_tries_memories_that_others_registered(monkeypatch, wrapped):
     monkeypatch.setitem(MEMORY, "x", Ahead)
     assert "memory 'x': it says that it is causal" in told(config.build, SPEC, 3)
     monkeypatch.setitem(MEMORY, "x", MEMORY["gru"])
-    monkeypatch.setitem(MEMORY, "gru", Ahead)  # one that takes a known name is from outside too
+    monkeypatch.setitem(MEMORY, "gru", Ahead)  # a plugin may replace a known name
     assert "memory 'gru'" in told(dataclasses.replace(config, architecture="dgfqn").build, SPEC, 3)
 
 
-def test_what_is_built_without_values_is_tried_with_values(monkeypatch):
-    """As the parameter report builds it."""
+def test_a_network_on_meta_checks_its_parts_with_values(monkeypatch):
+    """The size report builds networks on meta."""
     monkeypatch.setitem(MEMORY, "x", Mine)
     monkeypatch.setitem(PRIORS, "own", prior(zeros(2, None)))
     monkeypatch.setitem(ARCHITECTURES, "x", Architecture(memory="x"))
@@ -203,7 +203,7 @@ def zeros(*shape):
     (prior(learns=("slope",)), r"learns slope, but `learns` names mu, sigma and span alone"),
     (lambda config, heads, length: None, "builds a NoneType; it must build a dqn_memory.blocks.Prior"),
 ])  # fmt: skip
-def test_what_a_prior_breaks_is_one_sentence(monkeypatch, own, words):
+def test_a_prior_that_breaks_the_contract_is_one_sentence(monkeypatch, own, words):
     monkeypatch.setitem(PRIORS, "own", own)
     config = NetworkConfig(width=16, heads=2, context=6, prior=PriorConfig(kind="own"))
     assert re.search(f"prior 'own'.*{words}", told(config.build, SPEC, 3))
@@ -235,7 +235,7 @@ def test_wrong_rows_of_architectures_are_one_sentence(monkeypatch):
     assert "unknown head 'dueling'" in told(NetworkConfig(architecture="x").build, SPEC, 3)
 
 
-def test_a_name_decides_nothing(monkeypatch):
+def test_checks_do_not_depend_on_names(monkeypatch):
     """Only half-width directions need an even width, and only learned values must fit the context."""
     monkeypatch.setitem(MEMORY, "bilinear", Mine)
     monkeypatch.setitem(PRIORS, "my_gaussian_adaptive", prior())

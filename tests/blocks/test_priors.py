@@ -43,7 +43,7 @@ def prior_with(kind: str, dtype: torch.dtype, raw: dict[str, np.ndarray]) -> Pri
 
 
 def recorded(name: str, kind: str, dtype: torch.dtype) -> Prior:
-    """The prior with the raw values of a record."""
+    """Build the prior with the raw values of a record."""
     span = "Lg" if kind.startswith("gaussian_adaptive") else "L"
     raw = {"mu": GOLDEN[f"{name}/raw_mu"], "sigma": GOLDEN[f"{name}/raw_sg"], "span": GOLDEN[f"{name}/raw_{span}"]}
     return prior_with(kind, dtype, raw)
@@ -67,7 +67,7 @@ def test_forms(kind, name, dtype, tolerance):
     got = maps(prior, query, keys)
     assert got.dtype == dtype and (got - want).abs().max() < tolerance
     mixed = attend(query, keys, value, *prior.tables(12), future_logit_zero=prior.future_logit_zero)
-    # Values are of order 3, so outputs are held to the same relative accuracy as the weights.
+    # Values are of order 3, so outputs have the same relative tolerance as the weights.
     assert (mixed - want @ value).abs().max() < tolerance * max(1.0, value.abs().max().item())
 
 
@@ -189,7 +189,7 @@ def test_distances_survive_a_cast_to_bfloat16():
     ("adaptive_hard", 10.0, 11), ("adaptive_hard", 4.5, 5), ("gaussian_adaptive_hard", 7.0, 8),
     ("adaptive", 1.9, 6), ("gaussian_adaptive", 1.9, 6),  # not merely small beyond the ramp
 ])  # fmt: skip
-def test_spans_include_their_end_and_mask_what_is_beyond(kind, span, kept, dtype):
+def test_spans_include_their_end_and_mask_the_rest(kind, span, kept, dtype):
     _, bias = PriorConfig(kind=kind, span=span, ramp=4.0).build(2, 30).to(dtype).tables(30)
     assert bias.isfinite().sum(-1).tolist() == [kept, kept]
 
@@ -219,7 +219,7 @@ def test_spans_are_capped_and_projected_and_keep_their_gradient(kind):
 def test_a_preferred_distance_on_its_bound_keeps_its_gradient():
     free = PriorConfig(kind="gaussian", mu=30.0).build(2, 50)
     free.project()
-    torch.testing.assert_close(free.mu(), torch.full((2,), 30.0))  # no bound unless it is asked for
+    torch.testing.assert_close(free.mu(), torch.full((2,), 30.0))  # no bound by default
     prior = PriorConfig(kind="gaussian", mu_max=9.0).build(2, 50)
     for start, gradient in ((40.0, 0.0), (9.0, 1.0)):
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Which backend Mamba runs on: choice, refusal, trial, and what a run writes down; mamba_ssm by a double of it."""
+"""The backend of Mamba: choice, refusal, trial, and its record in a run; a double replaces mamba_ssm."""
 
 import json
 import pickle
@@ -25,7 +25,7 @@ ADAPTER = "dqn_memory.blocks.kernels.mamba_ssm"
 
 
 def kernel(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, return_last_state=False):
-    """What the extension's function does, in its own layout: from zero, in float32, last state without gradient."""
+    """Compute as the extension does, in its own layout: from zero, in float32, last state without gradient."""
     assert u.dtype == torch.float32 and all(x.stride(-1) == 1 for x in (u, delta, B, C))
     assert (D, z, delta_bias, delta_softplus, return_last_state) == (None, None, None, False, True)
     state, outputs = torch.zeros(*u.shape[:2], A.shape[1]), []
@@ -37,7 +37,7 @@ def kernel(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=Fa
 
 @pytest.fixture
 def extension(monkeypatch):
-    """The extension as far as it is used, and our adapter to it."""
+    """Install the double of the extension and give our adapter to it."""
     interface = types.ModuleType("mamba_ssm.ops.selective_scan_interface")
     interface.selective_scan_fn = kernel
     for name, module in {
@@ -61,7 +61,7 @@ def extension(monkeypatch):
     (CUDA, ("mamba_ssm",), "mamba_ssm", "auto; not triton, it is not here"),
     (CUDA, (), "torch", "auto; not triton, it is not here; not mamba_ssm, it is not here"),
 ])  # fmt: skip
-def test_the_first_that_works_is_taken_and_the_others_are_named(device, there, taken, why, monkeypatch):
+def test_auto_takes_the_first_backend_that_works_and_names_the_others(device, there, taken, why, monkeypatch):
     def only(name, device):
         if name not in there:
             raise Unavailable("it is not here")
@@ -79,7 +79,7 @@ def test_the_first_that_works_is_taken_and_the_others_are_named(device, there, t
     ("mamba_ssm", CUDA, "cannot be imported: .*selective_scan_cuda"),
     ("cuda", CPU, "known: torch, simd, triton, mamba_ssm"),
 ])  # fmt: skip
-def test_what_cannot_run_is_refused(name, device, words, monkeypatch):
+def test_a_backend_that_cannot_run_is_refused(name, device, words, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     for missing in ("triton", "selective_scan_cuda"):
         monkeypatch.setitem(sys.modules, missing, None)
@@ -113,7 +113,7 @@ def test_a_backend_with_other_numbers_or_with_none_is_refused(wrong, monkeypatch
 
 
 def one_by_one(u, delta, decay, write, read, initial, keep):
-    """The torch scan over one position at a time, from zero in the rows where `keep` (B, T) is 0."""
+    """Run the torch scan over one position at a time, from zero in the rows where `keep` (B, T) is 0."""
     state, outputs = initial, []
     for t in range(u.shape[1]):
         state = torch.where(keep[:, t, None, None] > 0, state, 0)
@@ -127,7 +127,7 @@ def one_by_one(u, delta, decay, write, read, initial, keep):
     ("name", "dtype"), [("torch", torch.float64), ("torch", torch.float32), ("simd", torch.float32)]
 )
 def test_nothing_crosses_a_reset(name, dtype):
-    """More channels than a vector has, not a multiple of it, and more rows than a group."""
+    """The channels are more than a vector and no multiple of it, the rows more than a group."""
     scan, keep = load_scan(name, CPU), resets(19, 7)
     ours, known = numbers(scan, drawn(19, 7, 11, 3, dtype), keep.to(dtype)), drawn(19, 7, 11, 3)
     assert max(map(off, ours, numbers(one_by_one, known, keep))) <= TOLERANCE[dtype]
@@ -181,7 +181,7 @@ def test_the_extension_refuses_second_derivatives(extension):
 # --- a network and a run
 
 
-def test_every_mixer_is_equipped():
+def test_set_scan_changes_every_mixer():
     network = torch.nn.Sequential(Mamba(8), torch.nn.Linear(8, 8), torch.nn.Sequential(Mamba(8)))
     set_scan(network, spy := Mock(side_effect=scan_torch))
     network(torch.randn(2, 3, 8))
@@ -201,7 +201,7 @@ def test_a_run_without_mamba_is_silent_about_it(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_a_run_says_its_backend_and_a_resumed_one_keeps_it_or_says_so(tmp_path, capsys, monkeypatch):
+def test_a_run_reports_its_backend_and_a_resumed_one_keeps_it_or_reports_the_change(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     run, longer = tmp_path / "run", ["--resume", str(tmp_path / "run"), "--total-steps"]
     main(flags(run, "mamba"))

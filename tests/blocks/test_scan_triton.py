@@ -1,8 +1,8 @@
 """The Triton scan: recorded scans interpreted (and on CUDA, where there is one), machine code without a GPU.
 
 Each part runs this file in a process of its own, because Triton chooses between interpreter and compiler when it is
-imported: `numbers DEVICE` gives the errors of every recorded scan, and of larger random ones against torch, `binaries`
-the sizes of the kernels' machine code for two accelerators, none needed.
+imported. `numbers DEVICE` gives the errors of every recorded scan, and of larger random ones against torch. `binaries`
+gives the sizes of the kernels' machine code for two accelerators, which need not exist.
 """
 
 import importlib.metadata
@@ -42,7 +42,7 @@ def numbers_on(device):
 
 
 def binaries():
-    """One position is compiled as a constant, as a launch does it."""
+    """Compile the kernels; a time of one position is a constant, as in a launch."""
     from dqn_memory.blocks.kernels.triton import BLOCK, scan_back_kernel, scan_kernel
 
     sizes, found = {"STATES": 16, "PADDED": 16, "BLOCK": BLOCK, "RESETS": True}, {}
@@ -65,7 +65,7 @@ def check(found):
 
 
 def cannot_interpret():
-    """Triton's issue 9171: interpreted loops ask NumPy 2.4 for something that it has given up."""
+    """Tell whether Triton's issue 9171 applies: interpreted loops need a feature that NumPy 2.4 removed."""
     if importlib.util.find_spec("triton") is None:
         return False
     old = Version(importlib.metadata.version("triton")) < Version("3.7")

@@ -1,4 +1,4 @@
-"""What torch does with any module, it does with every memory and network: store, checkpoint, trace, transform them."""
+"""Features of torch with every memory and network: storing, checkpoints, shapes without numbers, transforms."""
 
 import copy
 import io
@@ -28,7 +28,7 @@ LONG = {"marks": pytest.mark.long}
 
 
 def forms():
-    """Every memory by its sequence, or by `forward` where it has none; the other forms take longer."""
+    """Run every memory by its sequence, or by `forward` if it has none; the other forms are marked long."""
     every = [(name, form) for name in MEMORY for form in ("forward", "sequence", "step")]
     stateful = {name: build(name, WIDTH).stateful for name in MEMORY}
     kept = [(name, form) for name, form in every if stateful[name] or form == "forward"]
@@ -57,7 +57,7 @@ BEFORE = drawn(BATCH, 3, WIDTH, seed=3)
 
 
 def function(block, form):
-    """A function of x (B, T, D), by one of the three forms; an episode begins inside, and a state comes before."""
+    """Make a function of x (B, T, D) in one of the three forms, after a state and with a reset inside."""
     reset = torch.zeros(BATCH, TIME, dtype=torch.bool)
     reset[1, 2] = True
     if form == "forward":
@@ -98,7 +98,7 @@ OF_UNIZERO = {f"unizero-{prior}": lambda prior=prior: unizero_models.model(prior
 
 
 def stored(module):
-    """By everything that writes a module and reads it again."""
+    """Store and load a module by torch, pickle, the pickler of processes and deepcopy."""
     file = io.BytesIO()
     torch.save(module, file)
     file.seek(0)
@@ -109,7 +109,7 @@ def stored(module):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_is_stored_whole(name):
+def test_a_stored_network_is_equal(name):
     network = NETWORKS[name]()
     wanted = network(OBSERVATION, ACTION)
     wanted.sum().backward()
@@ -118,7 +118,7 @@ def test_a_network_is_stored_whole(name):
 
 
 @EACH
-def test_a_memory_is_stored_whole(name):
+def test_a_stored_memory_is_equal(name):
     block = made(name)
     wanted = gradients(block, block, inputs())
     for again in stored(block):
@@ -128,7 +128,7 @@ def test_a_memory_is_stored_whole(name):
 
 
 @pytest.mark.parametrize("name", [*OF_UNIZERO, "glam"])
-def test_a_world_model_is_stored_whole(name):
+def test_a_stored_world_model_is_equal(name):
     model = glam_models.model() if name == "glam" else OF_UNIZERO[name]()
     for again in stored(model):
         assert repr(again) == repr(model)
@@ -143,7 +143,7 @@ for network, inputs, wanted in torch.load(sys.argv[1], weights_only=False):
 """
 
 
-def test_another_process_reads_what_is_stored(tmp_path):
+def test_another_process_reads_stored_networks(tmp_path):
     networks = [q_network(prior=prior) for prior in PRIORS] + [q_network("mamba"), q_network("attention")]
     whole = [(each, (OBSERVATION, ACTION), each(OBSERVATION, ACTION).detach()) for each in networks]
     torch.save(whole, tmp_path / "networks.pt")
@@ -170,7 +170,7 @@ def test_a_derived_prior_keeps_its_own_tables(base):
     torch.testing.assert_close(attention(x), plain(x))
 
 
-def test_a_plugins_prior_is_stored_whole(monkeypatch):
+def test_a_stored_prior_of_a_plugin_is_equal(monkeypatch):
     monkeypatch.setitem(PRIORS, "own", Own)
     network = q_network(prior="own")
     for again in stored(network):
@@ -236,7 +236,7 @@ def test_a_compiled_memory_computes_the_same(name):
 
 
 # ---- derivatives -----------------------------------------------------------------------------------------------------
-# torch's fused attention has neither second nor forward derivatives; torch says so, and its plain form has both.
+# torch's fused attention refuses second and forward derivatives; its plain form has both.
 def plain():
     return sdpa_kernel(SDPBackend.MATH)
 
@@ -254,7 +254,7 @@ def test_second_derivatives_are_right(name, form):
 
 
 def penalty(block, x):
-    """Differentiate by x and by the parameters what the gradients of a loss add up to, as meta-learning does."""
+    """Differentiate a sum over the gradients of a loss by x and by the parameters, as in meta-learning."""
     x = x.clone().requires_grad_()
     inputs = [x, *block.parameters()]
     first = torch.autograd.grad(block(x).square().sum(), inputs, create_graph=True, allow_unused=True)
@@ -304,7 +304,7 @@ def test_torch_func_sees_through_a_memory(name, form):
 
 
 def hessian_of(loss, x):
-    """Row sums of the Hessian by the first position."""
+    """Compute the row sums of the Hessian by the first position."""
     start = x[:, :1].clone().requires_grad_()
     (first,) = torch.autograd.grad(loss(torch.cat((start, x[:, 1:]), 1)), start, create_graph=True)
     return torch.autograd.grad(first.sum(), start)[0]

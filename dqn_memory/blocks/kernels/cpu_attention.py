@@ -31,8 +31,7 @@ def attention_is_faster(packed: Tensor, heads: int) -> bool:
     batch, length, width = packed.shape
     units = width // (3 * heads)
     return (
-        packed.device.type == "cpu"
-        and packed.dtype == torch.float32
+        packed.dtype == torch.float32
         and length <= LONGEST
         and units % COUNT == 0
         and units <= WIDEST

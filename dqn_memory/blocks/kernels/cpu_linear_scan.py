@@ -61,12 +61,6 @@ def _conjugate_product(a, g, pairs):
 
 
 @v.compiled
-def _begins(keep, at):
-    """Tell whether a position begins an episode."""
-    return keep != 0 and v.load_one(keep, at) == 0
-
-
-@v.compiled
 def _forward(first, last, scratch, sizes, addresses):
     """Process rows `first` .. `last` - 1."""
     time, width, varies, pairs = sizes
@@ -76,7 +70,7 @@ def _forward(first, last, scratch, sizes, addresses):
             at = (row * time + t) * width
             source, past = (states, at - width) if t else (initial, row * width)
             step = at if varies else 0
-            if _begins(keep, row * time + t):  # a product with 0 would let NaN pass
+            if v.begins(keep, row * time + t):  # a product with 0 would let NaN pass
                 for n in range(0, width, COUNT):
                     v.store(states, at + n, v.load(drive, at + n))
                 continue
@@ -101,7 +95,7 @@ def _backward(first, last, scratch, sizes, addresses):
             at = (row * time + t) * width
             source, past = (states, at - width) if t else (initial, own)
             step = at if varies else 0
-            begins = _begins(keep, row * time + t)
+            begins = v.begins(keep, row * time + t)
             for n in range(0, width, COUNT):
                 total = v.load(grad, at + n) + v.load(to_initial, own + n)
                 v.store(to_drive, at + n, total)

@@ -83,12 +83,6 @@ def _run(kernel: object, states: Tensor, *arrays: Tensor | None) -> None:
 
 # ---- kernels: rows `first` .. `last` - 1, eight at a time ------------------------------------------------------------
 @v.compiled
-def _begins(keep, at):
-    """Tell whether a row begins an episode."""
-    return keep != 0 and v.load_one(keep, at) == 0
-
-
-@v.compiled
 def _multiply(row, last, numbers, source, given, weight, target, kept, keep, mask):
     """Add W a to eight rows of `target`, with `numbers` = (inputs, outputs, row stride of target).
 
@@ -119,7 +113,7 @@ def _multiply(row, last, numbers, source, given, weight, target, kept, keep, mas
             low = a if element == 0 else (b if element == 1 else (c if element == 2 else d))
             high = e if element == 4 else (f if element == 5 else (g if element == 6 else h))
             found, at = (low if element < 4 else high), kept + (row + element) * stride + unit
-            if not _begins(keep, mask + row + element):
+            if not v.begins(keep, mask + row + element):
                 v.store(target, at, v.load(target, at) + found)
 
 
@@ -186,7 +180,7 @@ def _gru_forward(first, last, scratch, sizes, hidden, weight, inside, initial, k
             _multiply(row, last, (width, 2 * width, 3 * width), source, past, weight, gates, 3 * own, keep, mask)
             _multiply(row, last, (width, width, width), source, past, inside, recurrent, own, keep, mask)
             for which in range(row, min(row + COUNT, last)):
-                begins, gate, at = _begins(keep, mask + which), 3 * (own + which * width), which * width
+                begins, gate, at = v.begins(keep, mask + which), 3 * (own + which * width), which * width
                 for unit in range(0, width, COUNT):
                     reset = _sigmoid(v.load(gates, gate + unit))
                     update = _sigmoid(v.load(gates, gate + width + unit))
@@ -210,7 +204,7 @@ def _gru_backward(
             own, mask = t * plane, t * batch
             source, past = (hidden, own - plane) if t else (initial, 0)
             for which in range(row, min(row + COUNT, last)):
-                begins, gate, at = _begins(keep, mask + which), 3 * (own + which * width), which * width
+                begins, gate, at = v.begins(keep, mask + which), 3 * (own + which * width), which * width
                 for unit in range(0, width, COUNT):
                     here = own + at + unit
                     reset, update = v.load(gates, gate + unit), v.load(gates, gate + width + unit)
@@ -238,7 +232,7 @@ def _lstm_forward(first, last, scratch, sizes, hidden, weight, initial, cell, ke
             earlier = cells if t else cell
             _multiply(row, last, (width, 4 * width, 4 * width), source, past, weight, gates, 4 * own, keep, mask)
             for which in range(row, min(row + COUNT, last)):
-                begins, gate, at = _begins(keep, mask + which), 4 * (own + which * width), which * width
+                begins, gate, at = v.begins(keep, mask + which), 4 * (own + which * width), which * width
                 for unit in range(0, width, COUNT):
                     enter = _sigmoid(v.load(gates, gate + unit))
                     forget = _sigmoid(v.load(gates, gate + width + unit))
@@ -263,7 +257,7 @@ def _lstm_backward(first, last, scratch, sizes, cells, weight, cell, keep, grad,
             own, mask = t * plane, t * batch
             earlier, past = (cells, own - plane) if t else (cell, 0)
             for which in range(row, min(row + COUNT, last)):
-                begins, gate, at = _begins(keep, mask + which), 4 * (own + which * width), which * width
+                begins, gate, at = v.begins(keep, mask + which), 4 * (own + which * width), which * width
                 for unit in range(0, width, COUNT):
                     here = own + at + unit
                     enter, forget = v.load(gates, gate + unit), v.load(gates, gate + width + unit)

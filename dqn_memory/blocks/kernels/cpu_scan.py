@@ -73,12 +73,6 @@ def _power(x):
 
 
 @v.compiled
-def _begins(keep, at):
-    """Tell whether a position begins an episode; a product with 0 would let NaN pass."""
-    return keep != 0 and v.load_one(keep, at) == 0
-
-
-@v.compiled
 def _gather(source, start, here, states, block):
     """Copy N states of `here` channels, one channel after the other, to N rows of eight elements."""
     for at in range(0, states * COUNT, COUNT):
@@ -109,7 +103,7 @@ def _forward(first, last, state, sizes, addresses):
                 index, at = (row * time + t) * padded + block, (row * time + t) * states
                 step, total = v.load(delta, index), v.constant(0.0)
                 push = step * v.load(u, index)
-                if _begins(keep, row * time + t):
+                if v.begins(keep, row * time + t):
                     for at_state in range(0, states * COUNT, COUNT):
                         v.store(state, at_state, v.constant(0.0))
                 for n in range(states):
@@ -154,7 +148,7 @@ def _record(row, block, sizes, addresses, held, kept):
     for t in range(time):
         index, at = (row * time + t) * padded + block, (row * time + t) * states
         step = v.load(delta, index)
-        push, begins = step * v.load(u, index), _begins(keep, row * time + t)
+        push, begins = step * v.load(u, index), v.begins(keep, row * time + t)
         for n in range(states):
             here = t * plane + n * COUNT
             factor = _power(step * v.load(decay, block * states + n * COUNT))
@@ -177,7 +171,7 @@ def _walk_back(row, block, sizes, addresses, scratch):
         index, at = (row * time + t) * padded + block, (row * time + t) * states
         given, step, source = v.load(grad, index), v.load(delta, index), v.load(u, index)
         push, to_push, to_exponent = step * source, nothing, nothing
-        begins = _begins(keep, row * time + t)
+        begins = v.begins(keep, row * time + t)
         for n in range(states):
             element = n * COUNT
             here = t * plane + element

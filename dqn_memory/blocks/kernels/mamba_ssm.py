@@ -37,7 +37,7 @@ def scan_mamba_ssm(
 def _add_past(
     y: Tensor, last: Tensor, delta: Tensor, decay: Tensor, read: Tensor, initial: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Add what is left of an initial state to what the inputs give from zero; the recurrence is linear."""
+    """Add the remains of an initial state to the result from zero: the recurrence is linear."""
     left = torch.exp(delta.cumsum(1).unsqueeze(3) * decay) * initial.unsqueeze(1)  # (B, T, E, N)
     return y + (left @ read.unsqueeze(3)).squeeze(3), last + left[:, -1]
 

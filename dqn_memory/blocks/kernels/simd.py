@@ -223,6 +223,12 @@ def compiled(function: Any) -> Any:
         return make()(function)
 
 
+@compiled
+def begins(keep, at):
+    """Tell whether `keep` is 0 at a position, which then begins an episode; 0 for `keep` itself means no resets."""
+    return keep != 0 and load_one(keep, at) == 0
+
+
 def run_in_threads(kernel: Any, batch: int, scratch: int, *arguments: Any) -> None:
     """Run a kernel over all sequences, a part on each of torch's threads with `scratch` numbers of its own.
 
