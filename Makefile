@@ -1,13 +1,17 @@
-# make demo   set up, train a small agent, show it     make test    set up, run the tests but the long ones
-# make test-long   those: whole runs, killed ones, torch's compiler
-# make study-smoke   a small study and its report, in minutes           make test-cluster   the tests of Ray
-# make test-wheel   is the package whole, in an environment and a folder with nothing else?
-# make test-triton   those of Triton's scan, interpreted   make test-results   is all of results/ made again the same?
-# make fuzz MINUTES=10   change files at random and look for what breaks
-# make lint   ruff, mypy and who may import whom         make bench   speed of the core
-# make docs   the documentation as a site, build/docs/index.html
-# make results   every report, picture and page in results/ again, from the tables there
-# PYTHON=python3.12 chooses the interpreter; CONSTRAINTS= lifts the pinned torch; PIP_FLAGS= goes to pip.
+# make demo              set up, train a small agent and show it
+# make test              set up and run the tests, except the long ones
+# make test-long         the long tests: complete runs, killed runs, torch's compiler
+# make test-results      compare remade pages of results/ with the tracked ones
+# make test-cluster      the tests of Ray
+# make test-triton       the tests of Triton's scan, interpreted
+# make test-wheel        build the package, and try it alone in a new environment
+# make fuzz MINUTES=10   change files at random and report failures
+# make lint              ruff, mypy and the rules of imports
+# make bench             speed of the core
+# make study-smoke       a small study and its report, in minutes
+# make results           remake every report, picture and page in results/ from its tables
+# make docs              the documentation as a site, build/docs/index.html
+# PYTHON=python3.12 chooses the interpreter, CONSTRAINTS= allows another torch than the pinned one, and PIP_FLAGS= goes to pip.
 
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
@@ -27,7 +31,7 @@ test: .venv/.stamp
 test-long: .venv/.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long and not results" tests
 
-# Its time grows with results/, not with the code.
+# A target of its own, because its time grows with results/.
 test-results: .venv/.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m results tests/study
 
@@ -42,7 +46,7 @@ test-wheel:
 	build/wheel/venv/bin/python -m pip install $(PIP_FLAGS) --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) build/wheel/*.whl
 	tests/try_wheel.sh build/wheel/*.whl build/wheel/venv/bin/python
 
-# Triton's wheel is large and torch for a CPU comes without it, so it stands beside the environment.
+# Triton's wheel is large and torch for CPUs does not need it, so it is installed outside of the environment.
 test-triton: build/triton/.stamp
 	PYTHONPATH=build/triton OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/blocks/test_scan_triton.py tests/blocks/test_linear_scan.py
 
@@ -77,7 +81,7 @@ clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Everything the suite can do, without the developers' tools.
+# All extras without the developers' tools.
 .venv/.all: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: $(PYTHON) is older than Python 3.11; try: make PYTHON=python3.11" >&2; exit 1; }

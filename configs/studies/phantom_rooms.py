@@ -1,7 +1,7 @@
-"""An open grid that is small enough to be learned, with phantom rooms and without, for the study `rq5_learned`.
+"""Register an open grid with and without phantom rooms for the study `rq5_learned`, small enough to be learned.
 
-Both are the grid of `Gridverse/Memory-Empty-13x13-v0` in 7 x 7 cells, whose phantom walls cut it into 2 x 2 rooms as
-the walls of `Gridverse/Memory-FourRooms-7x7-v0` do.
+Both are the grid of `Gridverse/Memory-Empty-13x13-v0` in 7 x 7 cells. The phantom walls form 2 x 2 rooms, like the
+walls of `Gridverse/Memory-FourRooms-7x7-v0`.
 """
 
 import envs

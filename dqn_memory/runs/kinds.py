@@ -65,17 +65,17 @@ def kind_of(checkpoint: Checkpoint) -> str:
     return kind
 
 
-def check_kind(run: Path, checkpoint: Checkpoint, kind: str, instead: str = "") -> None:
+def check_kind(run: Path, checkpoint: Checkpoint, kind: str) -> None:
     """Check the kind of a run's checkpoint.
 
     Raises:
-        UserError: the checkpoint has another kind; the error ends with `instead`, or with the scripts of that kind.
+        UserError: the checkpoint has another kind; the error names the scripts of that kind.
     """
     found = kind_of(checkpoint)
     if found == kind:
         return
-    right = instead and f"; {instead}"
-    if not instead and found in installed_trainers().names:
+    hint = ""
+    if found in installed_trainers().names:
         script = script_of(found)
-        right = f"; use python -m {script} or {script.rpartition('.')[0]}.inspect"
-    raise UserError(f"the checkpoint of {run} is foreign: its kind is '{found}', not '{kind}'{right}")
+        hint = f"; use python -m {script} or {script.rpartition('.')[0]}.inspect"
+    raise UserError(f"the checkpoint of {run} is foreign: its kind is '{found}', not '{kind}'{hint}")

@@ -78,13 +78,13 @@ class Metrics:
         """
         self.close()
         present = self.flush()
-        way_out = train_anew(self.path.parent)
+        advice = train_anew(self.path.parent)
         if len(present) < length:
             raise UserError(
-                f"{self.path} is damaged: it has {len(present)} bytes, fewer than the saved {length}; {way_out}"
+                f"{self.path} is damaged: it has {len(present)} bytes, fewer than the saved {length}; {advice}"
             )
         if digest not in (None, sha256(present[:length])):
-            raise UserError(f"{self.path} is damaged: its first {length} bytes are not what was saved; {way_out}")
+            raise UserError(f"{self.path} is damaged: its first {length} bytes are not what was saved; {advice}")
         with disk_errors(self.path), open_file(self.path, "ab") as file:
             file.truncate(length)
             os.fsync(file.fileno())

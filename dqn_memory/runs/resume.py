@@ -42,15 +42,15 @@ class ResumeConfig:
     """Import this module, which the run names (not needed for a run that you started)."""
 
 
-def read_run(run: Path, config_class: type[C], instead: str = "") -> tuple[Checkpoint, C]:
+def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
     """Read a run's latest checkpoint, without its replay, and the config in it; nothing is written.
 
     Raises:
-        UserError: there is no run or no checkpoint, or it is damaged, or it has another kind (the advice is `instead`).
+        UserError: there is no run or no checkpoint, or it is damaged, or it has another kind.
     """
     opened = Run.open(run)
     checkpoint = opened.load(with_replay=False)
-    check_kind(run, checkpoint, config_class.trainer, instead)
+    check_kind(run, checkpoint, config_class.trainer)
     with foreign_state(run):
         text = checkpoint.header["config"]
     config = from_toml(config_class, text, f"the config in the checkpoint of {run}")

@@ -1,4 +1,4 @@
-"""Studies: many runs from one file, on one machine or a cluster, that can be stopped anywhere and continued."""
+"""Studies: many runs from one file, on one machine or a cluster; a study can be stopped anywhere and continued."""
 
 from dqn_memory import _check_envs
 

@@ -1,16 +1,16 @@
-"""Archives: the results of a study as a few tables, from which a report reads runs as it does from a study's folder.
+"""Write and read archives: the results of a study as a few tables, which a report reads like a study's folder.
 
-An archive is a folder that git shows well and that needs no checkpoint:
+An archive is a folder of text files without checkpoints, so that git shows its changes:
 
     study.toml       the definition, as its author wrote it
-    archive.json     name and axes of the study, what its report shows, SHA-256 of the other files
-    config.toml      the settings that all runs share; `--config` of the trainer takes it
-    runs.csv         one row a run: axes, state, cost, settings that differ, summary, SHA-256 of all its numbers
-    metrics.csv      one row a log line that `compact` keeps: number of the run in runs.csv, step, metrics
-    machines.json    the distinct machines and versions that runs.csv refers to
+    archive.json     name and axes of the study, options of its report, SHA-256 of the other files
+    config.toml      the settings that all runs share, a file for `--config` of the trainer
+    runs.csv         one row per run: axes, state, cost, settings that differ, summary, SHA-256 of all its numbers
+    metrics.csv      one row per log line that `compact` keeps: number of the run in runs.csv, step, metrics
+    machines.json    the distinct machines and versions in runs.csv
     attention.json   attention maps by run, if the report has any
 
-A cell is a JSON value, or a text that is none; an empty cell is an absent key. A row ends with its last value.
+A cell is a JSON value, or a text that is no JSON; an empty cell is an absent key. A row ends with its last value.
 `study.report` makes `report.md` and `pictures/` from these tables.
 """
 
@@ -60,13 +60,13 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Facts):
-    """A study as a report sees it, from its own folder or from an archive.
+    """A study's data for a report, from its own folder or from an archive.
 
     Args:
-        damage: problems of a run's files, by run; those of the study's own files under "".
+        damage: problems of a run's files by run; problems of the study's own files under "".
         recorded: the runs of an archive by name; None for a study's own folder.
-        lines: scores of random and best play that the definition gives, by environment.
-        shown: whether the report shows attention and published scores, and reads returns instead of success.
+        lines: scores of random and best play in the definition, by environment.
+        shown: options of the report: whether it shows attention, and reads returns instead of success.
     """
 
     folder: Path
@@ -83,7 +83,7 @@ class Source(Facts):
         return list(dict.fromkeys(run.world for run in self.runs))
 
     def record(self, run: RunState) -> RunRecord:
-        """Read a run; a UserError names the file that is missing or damaged."""
+        """Read a run; a UserError names a missing or damaged file."""
         if self.recorded is None:
             return read_run(run.folder)
         require(run.name in self.recorded, f"{self.folder / RUNS} holds no numbers of the run {run.name}")
@@ -96,9 +96,9 @@ def is_archive(folder: Path) -> bool:
 
 
 def open_source(folder: Path) -> Source:
-    """Open the study or the archive in a folder; a UserError where there is neither.
+    """Open the study or the archive in a folder; a UserError says that there is neither.
 
-    Damaged files are no error but are named in `damage`.
+    Damaged files raise no error; `damage` names them.
     """
     if is_archive(folder):
         return _open_archive(folder)
@@ -109,7 +109,7 @@ def open_source(folder: Path) -> Source:
 
 
 def _with_definition(facts: Tree, folder: Path, runs: tuple[RunState, ...], damage: Damage, **others: Any) -> Source:
-    """Add the definition to the facts of a study, and the problems of the definition to the damage."""
+    """Add the definition to the facts of a study, and its problems to the damage."""
     problems, path, text, lines = list(damage.get("", ())), folder / DEFINITION, "", dict[str, Line]()
     try:
         text = read_file(path, bytes.decode, MAX_TEXT_BYTES)
@@ -165,7 +165,7 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
 
 
 def _replace_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write all files under other names before the first one is renamed, so that no archive is half new for long."""
+    """Write all files under other names, then rename them, so that a mixture of old and new exists only briefly."""
     for name, text in files.items():
         write_text(folder / f".{name}.new", text)
     with disk_errors(folder):
@@ -176,24 +176,24 @@ def _replace_files(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _earlier_numbers(source: Source, records: Mapping[str, RunRecord], folder: Path) -> dict[str, int]:
-    """Check that an archive may be written here; give the numbers of the runs in an earlier one."""
+    """Check that an archive may be written here; give the numbers of runs in an earlier archive."""
     if not is_archive(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"{folder} holds something else than an archive of a study: choose another folder")
+            raise UserError(f"{folder} is not empty and no archive of a study: choose another folder")
         return {}
     before = _open_archive(folder)
     if before.name != source.name:
         raise UserError(f"{folder} holds the archive of the study {before.name}, not of {source.name}: choose another")
     if lost := sorted(set(before.recorded or ()) - set(records)):
         raise UserError(
-            f"{folder} holds {len(lost)} runs that this study lacks, such as {lost[0]}: take them first with "
+            f"{folder} holds {len(lost)} runs that this study lacks, such as {lost[0]}: copy them first with "
             f"study.run --take-from {folder}, or choose another folder"
         )
     return {row["name"]: row["run"] for row in _rows(folder / RUNS) if "run" in row}
 
 
 def _made_in(record: RunRecord, name: str, folder: Path) -> Path:
-    """Find the folder of the study in which a run was made; the run may have been copied since."""
+    """Find the folder of the study that made a run; the run may be a copy."""
     path = Path(record.config["output"].get("run", ""))
     return path.parents[1] if path.parts[-2:] == ("runs", name) and len(path.parts) > 3 else folder
 
@@ -224,7 +224,7 @@ def _machine(environment: Tree) -> Tree:
 
 
 def shared(configs: Sequence[Tree]) -> Tree:
-    """Give the settings that have one value in all runs."""
+    """Give the settings that have the same value in all runs."""
     first = configs[0] if configs else {}
     return {
         path: value for path, value in first.items() if all(repr(value) == repr(each.get(path)) for each in configs)
@@ -244,7 +244,7 @@ def _csv(rows: Sequence[Tree]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Write a value as JSON, but a text as it is, unless it would be read as something else."""
+    """Write a value as JSON, but a text without quotes unless it would be read as another value."""
     if isinstance(value, str) and value and _value(value) is value:
         return value
     return json.dumps(value, ensure_ascii=False)
@@ -254,7 +254,7 @@ def _value(cell: str) -> Any:
     """Invert `_cell`."""
     try:
         return parse_json(cell)
-    except (ValueError, TypeError):  # a row of too many cells has a list of those
+    except (ValueError, TypeError):  # a row with too many cells has a list of them
         return cell
 
 
@@ -288,7 +288,7 @@ def _open_archive(folder: Path) -> Source:
                 metrics=metrics[row["run"]], summary=checked_summary(_columns(row, "summary.") or None),
                 attention=maps.get(name),
             )  # fmt: skip
-            record.config_toml  # noqa: B018 - a null or a key in two forms cannot be written
+            record.config_toml  # noqa: B018 - TOML cannot hold a null or a key in two forms
             if checksum(record) != row["sha256"]:
                 damage[name] = [f"{folder} was changed: settings, facts or metrics of {name} have another SHA-256"]
     except UserError:
@@ -303,7 +303,7 @@ def _parse_index(data: bytes) -> Tree:
     if index["format"] != FORMAT:
         raise ValueError(f"it is not a '{FORMAT}'")
     if not all(isinstance(name, str) and isinstance(shown, bool) for name, shown in index["report"].items()):
-        raise TypeError("what the report shows is not given by truth values")
+        raise TypeError("the options of its report are not truth values")
     known = {DEFINITION, CONFIG, RUNS, ROWS, MACHINES, ATTENTION}
     if not known.issuperset(index["files"]) or not all(isinstance(each, str) for each in index["files"].values()):
         raise TypeError("its files are not those of an archive, each with its SHA-256")
@@ -335,7 +335,7 @@ def find_study(study: Path) -> Path:
     """Find the folder of a study or an archive by its path, its name in HOME, or the argument of study.run.
 
     Raises:
-        UserError: study.run has not made that folder yet.
+        UserError: study.run has not made the folder yet.
     """
     if len(study.parts) == 1 and not study.exists() and (HOME / study).is_dir():
         return HOME / study
@@ -345,13 +345,13 @@ def find_study(study: Path) -> Path:
     if not folder.is_dir():
         raise UserError(
             f"the study {study} was not run yet: there is no folder {folder}; `python -m dqn_memory.study.run "
-            f"{shlex.quote(str(study))}` runs it, and if it was run with --folder or --smoke, give its folder instead"
+            f"{shlex.quote(str(study))}` runs it; give its folder instead if it was run with --folder or --smoke"
         )
     return folder
 
 
 def named_definition(study: str, smoke: bool = False) -> Definition:
-    """Read a definition; if it is the study.toml of a study or an archive, it has the name of that."""
+    """Read a definition; the study.toml of a study or an archive gets the name of that study."""
     definition = read_definition(study, smoke)
     folder = Path(definition.source).parent
     if definition.source != str(folder / DEFINITION):
@@ -359,7 +359,7 @@ def named_definition(study: str, smoke: bool = False) -> Definition:
     try:
         archived = read_file(folder / INDEX, _parse_index)["study"] if is_archive(folder) else None
         kept: Tree = archived or Study.open(folder).plain()
-    except UserError:  # a file of that name alone
+    except UserError:  # a study.toml outside of a study's folder
         return definition
     name = kept["name"].removesuffix("-smoke") if kept["smoke"] else kept["name"]
     return replace(definition, name=f"{name}-smoke" if smoke else name)

@@ -1,7 +1,7 @@
 """Start a trainer that ends with its parent: `python -I -S child.py PARENT COMMAND...`, standard library only.
 
-A trainer must not outlive its worker, as another worker continues the run. Linux kills it with the worker; elsewhere
-the lock of the run shows that the trainer still lives. Windows does not use this file.
+A trainer must not outlive its worker, because another worker continues the run. Linux kills it with the worker. On
+other systems the lock of the run shows that the trainer still lives. Windows does not use this file.
 """
 
 import ctypes

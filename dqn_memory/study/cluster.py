@@ -1,4 +1,4 @@
-"""Runs as tasks of Ray (the extra `cluster`): this machine without a server to start, or a cluster by its address."""
+"""Run jobs as tasks of Ray (the extra `cluster`), on this machine without a server or on a cluster by its address."""
 
 import logging
 import os
@@ -9,16 +9,16 @@ from typing import Any
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study.runner import Job, JobResult, device_slots, run_job
 
-STORE = 80 * 1024 * 1024  # bytes of Ray's object store: jobs and results are small
+STORE = 80 * 1024 * 1024  # bytes of Ray's object store; jobs and results are small
 
 
 class Cluster:
-    """Runs each job as a task of Ray, on any node with the CPUs and the share of a GPU that it takes.
+    """Runs each job as a task of Ray, on any node with enough CPUs and GPUs for it.
 
-    A job whose worker or node dies counts as killed, and continues elsewhere when it is submitted again.
+    A job whose worker or node dies counts as killed. It continues elsewhere if it is submitted again.
 
     Raises:
-        UserError: no cluster answers at the address, or no node could ever take a run.
+        UserError: no cluster answers at the address, or no node is large enough for a run.
     """
 
     def __init__(self, address: str | None, workers: int | None, cpus: int, gpus: float) -> None:
@@ -41,7 +41,7 @@ class Cluster:
         if self.slots() < 1:
             self.close()
             raise UserError(
-                f"no node of the cluster has the {cpus} CPUs and {gpus:g} GPUs that a run of this study takes; give "
+                f"no node of the cluster has the {cpus} CPUs and {gpus:g} GPUs that a run of this study needs; give "
                 "other --cpus and --gpus"
             )
         where = "this machine" if address is None else f"the cluster at {address}"
@@ -73,7 +73,7 @@ class Cluster:
         try:
             return future.result()
         except self._ray.exceptions.RayError as error:
-            if isinstance(error, self._ray.exceptions.RayTaskError):  # a defect of ours, not of the run
+            if isinstance(error, self._ray.exceptions.RayTaskError):  # a defect of this code, not of the run
                 return JobResult("failed", str(error))
             return JobResult("killed", f"its worker was lost ({type(error).__name__})")
 

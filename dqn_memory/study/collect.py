@@ -1,4 +1,4 @@
-"""Collect the finished runs of a study, and the reasons why other runs are left out."""
+"""Collect the finished runs of a study, and the reasons for leaving out other runs."""
 
 import math
 from collections import defaultdict
@@ -26,18 +26,17 @@ from dqn_memory.study.statistics import HUMAN, OTHERS, Scale, game, world_scale
 from dqn_memory.study.store import DEFINITION, RunState
 from envs.registry import WORLDS, make_world
 
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of normalisation layers
-REMEMBERED = "bytes remembered"
-ACTING = {"microseconds to act": "time/acting_us", REMEMBERED: "final/remembered_bytes"}  # metrics of what acting takes
-PREFERRED = "final"  # the number of a summary that is a run's score
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # buffers of normalisation layers
+ACTING = {"microseconds to act": "time/acting_us", "bytes remembered": "final/remembered_bytes"}  # costs of acting
+PREFERRED = "final"  # the number of a summary that is the run's score
 
 
 @dataclass(frozen=True)
 class FinishedRun:
     """One finished run. Its curve holds success rates if `success`, else returns.
 
-    `pace` is in processor seconds per step, evaluations included: that of the fastest run of its series in its
-    environment, because other runs shared their machine or had a slower one. It is NaN if no run logs them.
+    `pace` is the processor seconds per step, including evaluations. It is that of the fastest run of its series in its
+    environment, because other runs shared their machine or had a slower one. It is NaN if no run logs the seconds.
     """
 
     run: RunState
@@ -57,7 +56,7 @@ class FinishedRun:
 
     @property
     def score(self) -> float:
-        """The score of the run."""
+        """Score of the run."""
         return self.number(PREFERRED)
 
     def number(self, name: str) -> float:
@@ -71,13 +70,13 @@ class FinishedRun:
         return next((length for length in found if length is not None), None)
 
     def last(self, name: str) -> Any:
-        """Give the last logged value of a metric, or None."""
+        """Give the last logged value of a metric; None if it was never logged."""
         return next((line[name] for line in reversed(self.record.metrics) if name in line), None)
 
 
 @dataclass(frozen=True)
 class Data:
-    """The finished runs of a study; `left_out` are pairs of another run and the reason."""
+    """The finished runs of a study; `left_out` are pairs of a run that is not among them and the reason."""
 
     source: Source
     entries: tuple[FinishedRun, ...]
@@ -85,7 +84,7 @@ class Data:
 
     @cached_property
     def series(self) -> list[str]:
-        """Names of all series in the order of the study's file, also of those without a finished run."""
+        """Names of all series in the order of the study's file, including those without a finished run."""
         return list(dict.fromkeys(series_of(self.source, run) for run in self.source.runs))
 
     @cached_property
@@ -115,9 +114,9 @@ class Data:
         return {seed: scale(score) for seed, score in self.scores(world, series).items()}
 
     def scale(self, world: str) -> Scale | None:
-        """Give the scores that count as 0 and as 1 in an environment, None if they are unknown.
+        """Give the scores that count as 0 and 1 in an environment; None if they are unknown.
 
-        A UserError says that the study's definition has a scale of returns for runs that are read by success.
+        A UserError says that the study's definition has a scale of returns, but its scores are success rates.
         """
         runs, line = self.of(world), self.source.lines.get(world)
         if line is None:
@@ -131,7 +130,7 @@ class Data:
 
 
 def meaning(data: Data, number: str) -> str:
-    """Describe a number of a summary for this study, whose runs are read by success or by returns."""
+    """Describe a number of a summary in the words of this study's scores: success or return."""
     measures = {entry.success for entry in data.entries}
     word = "success" if measures <= {True} else "return" if measures == {False} else "success or return"
     return MEANINGS[number.replace(" ", "_")].replace("success", word)
@@ -144,23 +143,23 @@ def series_of(source: Source, run: RunState) -> str:
 
 
 def sizes_of(runs: Sequence[FinishedRun]) -> str:
-    """Show the number of parameters of runs: 1,200, or 1,200 to 3,400; nothing if it is unknown."""
+    """Show the number of parameters of runs: 1,200, or 1,200 to 3,400; "" if it is unknown."""
     sizes = [run.parameters for run in runs if run.parameters is not None]
     return " to ".join(f"{size:,}" for size in sorted({min(sizes), max(sizes)})) if sizes else ""
 
 
 def scale_of(entry: FinishedRun) -> Scale | None:
-    """Scale from random play to the best known player in this suite's environments, to a human in Atari games."""
-    if entry.env in WORLDS:  # reference scores hold for the observation that hides the state
+    """Give the scale of a run: from random play to the best known player, in Atari games to a human."""
+    if entry.env in WORLDS:  # reference scores are for the default options and the observation that hides the state
         settings, options = entry.config.environment, getattr(entry.config, "catch", None)  # of Blinking Catch
-        usual = options is None or options == type(options)()
-        known = usual and settings.path is None and settings.observe == "observation"
+        default = options is None or options == type(options)()
+        known = default and settings.path is None and settings.observe == "observation"
         return world_scale(entry.env, entry.success) if known else None
     return OTHERS.get(entry.env) or HUMAN.get(game(entry.env))
 
 
 def collect(source: Source) -> Data:
-    """Read every finished run; name those that are unfinished, failed, missing or damaged, and leave them out."""
+    """Read every finished run; leave out and name the runs that are unfinished, failed, missing or damaged."""
     entries: list[FinishedRun] = []
     left_out = [("the study", problem) for problem in source.damage.get("", ())]
     for run in source.runs:
@@ -178,22 +177,22 @@ def collect(source: Source) -> Data:
 
 
 def _at_one_pace(entries: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """Set the pace of all runs of a series in an environment to the fastest, if possible of a run without a kill."""
+    """Set the pace of all runs of a series in an environment to the fastest; prefer runs without a kill."""
     paces = defaultdict[tuple[str, str], list[tuple[bool, float]]](list)
     for entry in entries:
         again = entry.run.attempts > 1  # older logs lose the seconds before a kill
         marks = [line for line in entry.record.metrics if line.get("time/processor") and "eval/episodic_return" in line]
         paces[entry.run.world, entry.series] += [(again, line["time/processor"] / line["step"]) for line in marks[-1:]]
-    least = {series: min(found)[1] for series, found in paces.items() if found}
-    return [replace(run, pace=least.get((run.run.world, run.series), math.nan)) for run in entries]
+    fastest = {series: min(found)[1] for series, found in paces.items() if found}
+    return [replace(run, pace=fastest.get((run.run.world, run.series), math.nan)) for run in entries]
 
 
 def read_entry(source: Source, run: RunState) -> FinishedRun:
-    """Read one finished run; a UserError names what is missing or damaged."""
+    """Read one finished run; a UserError names the missing or damaged file."""
     record = source.record(run)
     folder, rows = (run.folder, METRICS) if source.recorded is None else (source.folder, ROWS)
     config = from_toml(trainer_class(source.kind).config_class, record.config_toml, str(folder / CONFIG))
-    if record.summary is None:  # an archive says what its runs' modules would be asked
+    if record.summary is None:  # the summaries of an archive make the runs' modules unnecessary
         load_modules(config, f"the run {run.folder}", run.folder / CONFIG, source.folder / DEFINITION)
     success = not source.shown.get("returns") and counts_success(record, config)
     curve = read_curve(record.metrics, success, str(folder / rows))
@@ -204,19 +203,19 @@ def read_entry(source: Source, run: RunState) -> FinishedRun:
 
 
 def counts_success(record: RunRecord, config: Any) -> bool:
-    """Tell whether a run is read by success, which its environment must report; an archive's summary says it."""
+    """Tell whether a run is scored by success: its environment must report it. An archive's summary has the answer."""
     if record.summary is not None:
         return bool(record.summary["measure"] == "success")
-    told = [line[SUCCESS_TOLD] for line in record.metrics if line.get(SUCCESS_TOLD) is not None]
-    if told:
-        return bool(told[-1])
-    environment = config.environment  # a run of an older version
+    reports = [line[SUCCESS_TOLD] for line in record.metrics if line.get(SUCCESS_TOLD) is not None]
+    if reports:
+        return bool(reports[-1])
+    environment = config.environment  # an older run did not log it
     ours = environment.env.removeprefix("envs:") in WORLDS
     return ours and make_world(environment.env, **environment.kwargs()).defines_success
 
 
 def count_parameters(source: Source, run: RunState, record: RunRecord, config: Any) -> int | None:
-    """Count trainable parameters: of the config's network without a critic, or of a world model's checkpoint."""
+    """Count trainable parameters of the config's network without a critic, or of a world model's checkpoint."""
     if record.summary is not None:
         return record.summary.get("parameters")
     if source.kind in KINDS_OF_NETWORKS:
@@ -231,7 +230,7 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
 
 
 def kept_record(entry: FinishedRun, attention: Any) -> RunRecord:
-    """Make the record that an archive keeps of a run; its summary is made from the rounded metrics of the archive."""
+    """Make the record of a run for an archive; its summary is computed from the rounded metrics."""
     record, measure = compact(entry.record), "success" if entry.success else "return"
     curve = read_curve(record.metrics, entry.success, entry.run.name)
     summary = {"measure": measure, "budget": curve.trained, "parameters": entry.parameters, **summarise(curve)}
@@ -239,12 +238,12 @@ def kept_record(entry: FinishedRun, attention: Any) -> RunRecord:
 
 
 def million_seconds(runs: Sequence[FinishedRun]) -> float:
-    """Compute the processor seconds of a million training steps, evaluations included, at the fastest run's pace."""
+    """Compute the processor seconds of a million training steps at the pace of the fastest run, with evaluations."""
     return 1e6 * float(np.average([run.pace for run in runs], weights=[run.curve.trained for run in runs]))
 
 
 def _min_metric(metric: str) -> Callable[[Sequence[FinishedRun]], float]:
-    """Take the minimum of each environment's runs (uncontended time), and the median over environments."""
+    """Make a function: the minimum over each environment's runs (uncontended time), then the median of these."""
 
     def over(runs: Sequence[FinishedRun]) -> float:
         found = defaultdict[str, list[float]](list)

@@ -1,6 +1,6 @@
-"""The definition of a study: a TOML file of base settings, axes and the resources of a run.
+"""Read the definition of a study: a TOML file of base settings, axes and the resources of a run.
 
-    schema = 2                                # of the settings' names
+    schema = 2                                # version of the settings' names
     title = "Which memory remembers?"
     kind = "q_network"                        # the trainer: q_network, pqn, ppo, unizero or glam
 
@@ -16,22 +16,22 @@
     [resources]                               # of one run
     cpus = 1
     gpus = 0.0
-    steps_per_second = 900                    # what the estimate starts from
+    steps_per_second = 900                    # for the first estimate of the time
     megabytes = 12
 
-    [[skip]]                                  # combinations that are left out, by labels
+    [[skip]]                                  # combinations to leave out, by labels
     world = "Car Flag"
     architecture = ["dtqn4", "dgfqn"]
 
     [lines."Car Flag"]                        # reference scores of an environment of your own, by label
     random = 0.25                             # score of random actions, 0 on the report's scale
-    best = 1.0                                # score of the best player known, 1 on that scale
+    best = 1.0                                # score of the best known player, 1 on that scale
 
-    [smoke.base]                              # laid over by --smoke: a cut for seconds, on one CPU thread
+    [smoke.base]                              # --smoke lays this over the rest: a cut of seconds on one CPU thread
     [smoke.axes]
 
-A value of an axis is a setting named as the axis (`world` is the flag --env), or a bundle of settings. Presets and
-settings of a bundle come after those of the base.
+A value of an axis is a value of the setting that has the axis's name (`world` is the flag --env), or a bundle of
+settings. Presets and settings of a bundle override those of the base.
 """
 
 import math
@@ -55,12 +55,12 @@ from envs.extras import has_extra
 from envs.files import read_text
 from envs.registry import WORLDS
 
-AXES = ("world", "architecture", "seed")  # every study has these; a report groups by them
+AXES = ("world", "architecture", "seed")  # axes of every study; a report groups by them
 FLAGS = {"world": "env"}  # axes whose plain values belong to a flag of another name
 PRESETS = "config"  # the key of presets, beside settings
-EVALUATIONS = 10  # on the way of a short run of rollouts whose study does not say how often
+EVALUATIONS = 10  # during a short run of PPO or PQN, if its study does not set evaluate_every
 Label = str | int | float | bool
-LONGEST_TEXT = 10_000  # characters of a title or such, which a report shows in reasonable time
+MAX_TEXT = 10_000  # characters of a title or another text, so that a report is written in reasonable time
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ class Resources:
     measured: str = ""
     """Machine on which the two numbers above were measured."""
     keep_replay: bool = True
-    """Whether a finished run keeps its replay, which a longer run would need."""
+    """Whether the replay of a finished run stays on disk; a resume with more steps needs it."""
 
     def check(self, source: str) -> None:
-        """Check the values; a UserError names the first that cannot work."""
+        """Check the values; a UserError names the first one that cannot work."""
         with named_source(f"{source}: resources"):
             check_numbers(self)
             if self.gpus > 1 and self.gpus != int(self.gpus):
@@ -95,7 +95,7 @@ class Line:
     random: float = math.nan
     """Score of random actions."""
     best: float = math.nan
-    """Score of the best player known."""
+    """Score of the best known player."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class File:
-    """A study's file as it is written."""
+    """The content of a study's file."""
 
     title: str
     kind: str
@@ -135,7 +135,7 @@ Axes = dict[str, tuple[Value, ...]]
 
 @dataclass(frozen=True)
 class Definition(File):
-    """A study as it is run: its axes hold Values, and if it `is_cut`, its cut is laid over it."""
+    """A study as it is run. Its axes hold Values; if it `is_cut`, its cut is laid over it."""
 
     name: str = ""
     source: str = ""
@@ -170,12 +170,12 @@ def named_source(source: str) -> Iterator[None]:
 
 
 def shipped() -> list[str]:
-    """List the names of the studies that come with the suite."""
+    """List the names of the shipped studies."""
     return sorted(study_files())
 
 
 def read_definition(name: str, smoke: bool = False) -> Definition:
-    """Read a shipped study by its name, or any by its file; a UserError names the problem and its place."""
+    """Read a shipped study by its name, or another one by its file; a UserError names the problem and its place."""
     path = study_files().get(name, Path(name))
     if not path.is_file():
         raise UserError(f"there is no file {name}" if path.suffix == ".toml" else near_names("study", name, shipped()))
@@ -194,7 +194,7 @@ def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> 
         for axis in cut:
             check_known("axis", axis, axes, "smoke: ")
         worlds = {str(value.label) for value in (*axes["world"], *cut.get("world", ()))}
-        for world in file.lines:  # a misspelt one would scale nothing
+        for world in file.lines:  # a misspelt label would have no effect
             check_known("world", world, worlds, "lines: ")
         skip = tuple(_rule(rule, axes) for rule in file.skip)
     base, resources = file.base, file.resources
@@ -208,13 +208,13 @@ def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> 
 
 
 def parse_file(text: str, source: str) -> File:
-    """Read a definition as it is written, also one of another version."""
+    """Read a definition's file, also one of another version."""
     file = from_toml(File, text, source)
     for name in ("title", "about"):
-        if len(getattr(file, name)) > LONGEST_TEXT:
-            raise UserError(f"{source}: {name} has more than {LONGEST_TEXT:,} characters")
+        if len(getattr(file, name)) > MAX_TEXT:
+            raise UserError(f"{source}: {name} has more than {MAX_TEXT:,} characters")
     for world, line in file.lines.items():
-        if not -math.inf < line.random < line.best < math.inf:  # nan, which is neither, where it is not given
+        if not -math.inf < line.random < line.best < math.inf:  # a missing score is nan
             raise UserError(
                 f"{source}: lines.{world}: best {line.best} must be above random {line.random}, and both finite: give "
                 "both, the scores that count as 1 and as 0"
@@ -230,7 +230,7 @@ def _rule(rule: dict[str, Any], axes: Axes) -> dict[str, list[str]]:
         labels = given if isinstance(given, list) else [given]
         out[axis] = [check_known("value", str(label), known, f"skip.{axis}: ") for label in labels]
     if not all(out.values()) or not out:
-        raise UserError("skip: a table of it must name values of at least one axis, each at least one")
+        raise UserError("skip: each of its tables must name at least one axis, and at least one value of each")
     return out
 
 
@@ -274,13 +274,13 @@ def slug(label: Label) -> str:
 
 
 def expand(definition: Definition) -> list[Planned]:
-    """List all runs, in the order of the file with the last axis fastest.
+    """List all runs in the order of the file; the last axis varies fastest.
 
     The name of a run is made of environment, architecture, every other axis as axis-value, and the seed. Its CPU
     threads are those of the study's resources, unless a setting gives them.
 
     Raises:
-        UserError: it names the first run that cannot work.
+        UserError: a run cannot work; the error names the first one.
     """
     planned: dict[str, Planned] = {}
     for values in product(*definition.axes.values()):
@@ -294,16 +294,16 @@ def expand(definition: Definition) -> list[Planned]:
             raise UserError(f"{definition.source}: two combinations would be called {name}; name every value once")
         with named_source(f"{definition.source}: run {name}"):
             planned[name.lower()] = Planned(name, labels, _run_config(definition, chosen))
-    require(planned, f"{definition.source}: no run is left; give each axis a value, and skip less")
+    require(planned, f"{definition.source}: no run is left; give each axis a value, and skip fewer combinations")
     return list(planned.values())
 
 
 def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
-    """Give a run's config: the trainer's defaults, the presets in their order, then the settings.
+    """Build a run's config: the trainer's defaults, the presets in their order, then the settings.
 
-    The config is checked, but whether the machine of a run has a GPU is left to the trainer there.
+    The config is checked here, except for the GPU: a run may train on another machine.
     """
-    from dqn_memory.rollouts import RolloutConfig  # here, as it loads torch
+    from dqn_memory.rollouts import RolloutConfig  # imported here because it loads torch
 
     known, resources = trainer_class(definition.kind).config_class, definition.resources
     tables = [definition.base, *(value.settings for value in chosen.values())]
@@ -316,7 +316,7 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
         return overlaid(config, settings, "its settings")
 
     config = over(defaults(known))
-    if hasattr(config, "base"):  # the chosen settings may bring other defaults
+    if hasattr(config, "base"):  # the settings may change defaults of other settings
         config = over(config.base())
     if issubclass(known, RolloutConfig) and config.total_steps <= config.evaluation.evaluate_every:
         often = replace(defaults(known).evaluation, evaluate_every=max(1, config.total_steps // EVALUATIONS))
@@ -336,7 +336,7 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
 
 
 def _settings(definition: Definition, chosen: Mapping[str, Value]) -> dict[str, Any]:
-    """Collect the settings of one combination by their paths; a UserError if two axes set the same one."""
+    """Collect the settings of one combination by path; a UserError says that two axes set the same one."""
     found: dict[str, Any] = {}
     set_by: dict[str, str] = {}
     tables = [("", definition.base), *((axis, value.settings) for axis, value in chosen.items())]
@@ -346,7 +346,7 @@ def _settings(definition: Definition, chosen: Mapping[str, Value]) -> dict[str, 
             if key == PRESETS:
                 continue
             path = paths[check_known("setting", key.replace("-", "_"), paths)]
-            require(path != "output.run", f"the study itself chooses its run folders; take '{key}' out")
+            require(path != "output.run", f"the study chooses the run folders itself; remove '{key}'")
             if path in set_by:
                 raise UserError(f"the axes {set_by[path]} and {axis} both set {path}")
             found[path] = value
@@ -357,6 +357,6 @@ def _settings(definition: Definition, chosen: Mapping[str, Value]) -> dict[str, 
 
 @cache
 def _setting_paths(kind: str) -> dict[str, str]:
-    """Give the path of each setting of a trainer, by its flag and by its path: {"mu": "network.prior.mu", ...}."""
+    """Give the path of each setting of a trainer by its flag, and by the path itself: {"mu": "network.prior.mu"}."""
     paths = flag_names(defaults(trainer_class(kind).config_class))
     return {flag: path for path, flag in paths.items()} | {path: path for path in paths}

@@ -1,4 +1,4 @@
-"""Write the pages of a report: Markdown with pictures beside it, and one self-contained HTML file."""
+"""Write the pages of a report: Markdown with picture files, and one self-contained HTML file."""
 
 import base64
 import hashlib
@@ -29,15 +29,15 @@ WORDS: Mapping[str, Mapping[str, Markup]] = {
     for name, words in tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8")).items()
 }
 PICTURES, PAGE, HTML = "pictures", "report.md", "report.html"
-MAX_LETTERS = 150  # of the name of a picture without its number
-# Every report names its command; a page without it is not a report and is not replaced.
+MAX_LETTERS = 150  # letters in the name of a picture, without its number
+# Every report names its command. A page without it is no report and is not replaced.
 MARK = re.compile(r"^(<p>)?Made by (`|<code>)python -m dqn_memory\.study\.", re.MULTILINE)
 LINK = re.compile(rf"^!\[.*\]\({PICTURES}/([a-z0-9-]+)\.png\)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with a caption; `name` is that of its file, which gets a number if another picture has it."""
+    """A figure with a caption. `name` is the name of its file, which gets a number if another picture has it."""
 
     name: str
     figure: Figure
@@ -62,10 +62,10 @@ class Section:
 
 
 def section(name: str, *parts: Part | Sequence[Part] | Sequence[Row], **facts: object) -> Section | None:
-    """Make a section of parts, with its title and its words from words.toml, where names in braces are `facts`.
+    """Make a section of parts, with its title and its words from words.toml; `facts` replace the names in braces.
 
     A part may be a list of parts, or a list of rows, which is one table. A section without parts has the sentence
-    `nothing` of words.toml; None if there is none.
+    `nothing` of words.toml; the result is None if there is no such sentence.
     """
     words, found = WORDS[name], list[Part]()
     for part in parts:
@@ -90,10 +90,10 @@ def picture_name(text: str) -> str:
 def write_report(
     folder: Path, title: str, lead: Sequence[str], sections: Sequence[Section], few: int | None = None
 ) -> list[Path]:
-    """Write report.md, its pictures and, where it has all of them, report.html; return the pages.
+    """Write report.md, its pictures and, unless `few` limits them, report.html; return the pages.
 
-    An earlier report in the folder is replaced; a UserError says that a page or a picture would replace another file.
-    Only `few` pictures are written (None: all), those first in their section before others; the rest is only named.
+    An earlier report in the folder is replaced. A UserError says that a page or a picture would replace another file.
+    At most `few` pictures are written (None: all): the first of each section, then others; the page names the rest.
     `lead` are the paragraphs below the title.
     """
     sections = _with_own_names(sections)
@@ -112,7 +112,7 @@ def write_report(
 
 
 def _with_own_names(sections: Sequence[Section]) -> list[Section]:
-    """Put -2, -3 after the name of a picture that another picture has."""
+    """Add -2, -3 ... to the name of a picture if an earlier one has it."""
     names: set[str] = set()
 
     def named(part: Part) -> Part:
@@ -129,7 +129,7 @@ def _with_own_names(sections: Sequence[Section]) -> list[Section]:
 def report_text(
     title: str, lead: Sequence[str], sections: Sequence[Section], shown: Collection[str] | None = None
 ) -> str:
-    """Write the report as Markdown; pictures that are `shown` (None: all) are links to their files."""
+    """Write the report as Markdown; it links to the files of the pictures that are `shown` (None: all)."""
     blocks = [f"# {escape(title)}", *map(paragraph, lead)]
     for section in sections:
         blocks += [f"## {section.title}", *(_block(part, shown) for part in section.parts)]
@@ -152,7 +152,7 @@ def _block(part: Part, shown: Collection[str] | None) -> str:
 
 
 def as_html(title: str, text: str, folder: Path) -> str:
-    """Turn report.md into one HTML page with the pictures inside, which can neither run nor load anything."""
+    """Convert report.md to one HTML page with the pictures inside; the page can neither run nor load anything."""
     pictures = {
         f"{PICTURES}/{name}.png": base64.b64encode(read_bytes(folder / PICTURES / f"{name}.png")).decode()
         for name in LINK.findall(text)
@@ -173,7 +173,7 @@ def check_folder(folder: Path) -> None:
     for path in (folder / PAGE, folder / HTML):
         with disk_errors(path):
             if os.path.lexists(path) and not MARK.search(_text(path)):
-                raise UserError(f"{path} is not what study.report writes and would be replaced: give another folder")
+                raise UserError(f"{path} is no report of study.report and would be replaced: give another folder")
 
 
 def _make_room(folder: Path, pictures: Sequence[str]) -> None:
@@ -183,7 +183,7 @@ def _make_room(folder: Path, pictures: Sequence[str]) -> None:
     with disk_errors(folder):
         for path in (folder / PICTURES / f"{name}.png" for name in pictures if name not in earlier):
             if os.path.lexists(path):
-                raise UserError(f"{path} is of no earlier report and would be replaced: give another folder")
+                raise UserError(f"{path} belongs to no earlier report and would be replaced: give another folder")
         folder.mkdir(parents=True, exist_ok=True)
         if pictures:
             make_inside(folder, PICTURES)
@@ -192,7 +192,7 @@ def _make_room(folder: Path, pictures: Sequence[str]) -> None:
 
 
 def _text(path: Path) -> str:
-    """Read a page; "" if it cannot be read."""
+    """Read a page; the result is "" if it cannot be read."""
     try:
         return read_text(path, follow=False)
     except UserError:

@@ -1,4 +1,4 @@
-"""Draw the pictures of a report: curves, profiles, sizes, learned values. A series has one look in all of them."""
+"""Draw the pictures of a report: curves, profiles, sizes, learned values. A series looks the same in all of them."""
 
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,24 +25,24 @@ with extra("plots"):
     from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter, StrMethodFormatter
 
 _styled = matplotlib.rc_context({**STYLE, "font.size": 10, "axes.labelsize": 10, "legend.fontsize": 9})
-SHORT = 24  # letters of a panel's title
-FEW_HEADS = 2  # maximum for bands around lines
-SPAN_COLUMNS = 3  # of panels of spans
-BINS = 30  # of their histograms
+SHORT = 24  # max letters of a panel's title on one line
+FEW_HEADS = 2  # max heads of a panel with bands
+SPAN_COLUMNS = 3  # max columns of panels of spans
+BINS = 30  # of a histogram of spans
 GREY = "#c4c4c4"
-FEW_SERIES = 6  # maximum in one panel
-MANY_SERIES = 16  # maximum for panels that show the other series in grey
-ACROSS = 4  # panels side by side
-WIDE = 20  # ratio of the costs above which their axis is logarithmic
-BESIDE = 0.13  # of a panel's width, for the names of its lines
+FEW_SERIES = 6  # max series in one panel
+MANY_SERIES = 16  # max series of panels that show the other series in grey
+ACROSS = 4  # max panels side by side
+WIDE = 20  # max ratio of costs on a linear axis
+BESIDE = 0.13  # share of a panel's width for the names of its lines
 BEST = dict.fromkeys(statistics.HUMAN.values(), "human") | dict.fromkeys(statistics.OTHERS.values(), "most possible")
 
-# Seven colours; the eighth of COLOURS is too near to the second.
+# Only seven colours: the eighth of COLOURS is too similar to the second.
 PALETTE = COLOURS[:7]
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.2)), (0, (6, 2, 1, 2)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v")
 APART_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
-MARKS = 12  # markers of a line with many points
+MARKS = 12  # max markers of a line
 
 
 class Look(NamedTuple):
@@ -53,7 +53,7 @@ class Look(NamedTuple):
     marker: str
 
     def marked(self, points: int) -> dict[str, Any]:
-        """Give the keywords that draw a line of so many points with its markers."""
+        """Give the keyword arguments that draw a line of this number of points with its markers."""
         line = {"color": self.colour, "linestyle": self.dash, "marker": self.marker, "markersize": 4}
         return {**line, "markevery": -(-points // MARKS) or 1}
 
@@ -70,10 +70,10 @@ FIXED: Mapping[str, Look] = {name: LOOKS[place % len(LOOKS)] for place, name in 
 
 
 def looks(series: Sequence[str]) -> dict[str, Look]:
-    """Give each series a look, the same in every study for architectures and all names of looks.toml.
+    """Give each series a look; architectures and the names in looks.toml have the same look in every study.
 
-    Other names take free looks in the order of the study's file, unused colours first; looks repeat if none is free.
-    If two names have the same fixed look, an architecture keeps it and the other name takes a free one.
+    Other names get free looks in the order of the study's file, unused colours first; looks repeat if none is free.
+    If two names have the same fixed look, an architecture gets it, and the other name gets a free one.
     """
     fixed, found = {name: SAME.get(name, name) for name in series}, dict[str, Look]()
     for name in sorted(series, key=lambda name: fixed[name] not in ARCHITECTURES):
@@ -87,7 +87,7 @@ def looks(series: Sequence[str]) -> dict[str, Look]:
 
 
 def grid(down: int, across: int, size: tuple[float, float], count: int = 0, **shared: Any) -> tuple[Figure, Any]:
-    """Make panels (down, across) with common axes; only the first `count` are shown (0: all)."""
+    """Make panels (down, across) with common axes, and show the first `count` of them (0: all)."""
     figure, shared = new_figure(*size), {"sharex": True, "sharey": True, **shared}
     _, panels = grid_panels(figure.add_gridspec(down, across), count or down * across, **shared)
     for panel in panels.flat:
@@ -97,7 +97,7 @@ def grid(down: int, across: int, size: tuple[float, float], count: int = 0, **sh
 
 
 def panels_of(count: int) -> tuple[Figure, list[Axes]]:
-    """Make one wide panel, or small ones with common axes."""
+    """Make one wide panel, or several small ones with common axes."""
     if count == 1:
         figure, panels = grid(1, 1, (8.4, 3.9))
     else:
@@ -113,7 +113,7 @@ def series_figure(
 ) -> tuple[Figure, list[Axes]]:  # fmt: skip
     """Draw all series in one panel; many series have a panel each, with the others in grey.
 
-    `draw` draws one series (in grey if its look is None); `words` label the axes x and y.
+    `draw` draws one series (in grey if its look is None). `words` are the labels of the axes x and y.
     """
     small, grey = len(names) > FEW_SERIES, len(names) <= MANY_SERIES
     figure, panels = panels_of(len(names) if small else 1)
@@ -182,7 +182,7 @@ def curves_figure(
 
 
 def _curve(runs: Sequence[FinishedRun]) -> tuple[Floats, ...]:
-    """Give the steps (E,) at which all runs were evaluated, and there the mean and both ends of its interval."""
+    """Give the steps (E,) at which all runs were evaluated, and the mean and both ends of its interval there."""
     curves = [dict(zip(run.curve.steps.tolist(), run.curve.success.tolist(), strict=True)) for run in runs]
     steps = sorted(set.intersection(*map(set, curves)))
     values = np.array([[curve[step] for step in steps] for curve in curves], np.float64)  # (R, E)
@@ -201,7 +201,7 @@ def _beginning(steps: Floats) -> float:
 
 
 def _name_lines(panel: Axes, levels: Mapping[str, float]) -> None:
-    """Name the two lines of a panel at its right edge; the lower one comes first."""
+    """Name the two lines of a panel at its right edge; `levels` has the lower line first."""
     low, high = panel.get_ylim()
     near = max(levels.values()) - min(levels.values()) < 0.15 * (high - low)
     for (word, level), side in zip(levels.items(), ("top", "bottom"), strict=True):
@@ -213,7 +213,7 @@ def _name_lines(panel: Axes, levels: Mapping[str, float]) -> None:
 
 @_styled
 def profile_figure(profiles: Mapping[str, tuple[Floats, ...]], styles: Mapping[str, Look]) -> Figure:
-    """Draw a step line for each series: thresholds (S,), share of scores above them, and both ends of its interval."""
+    """Draw a step line for each series: thresholds (S,), share of scores above them, and its interval's ends."""
 
     def draw(panel: Axes, name: str, look: Look | None) -> None:
         thresholds, share, low, high = profiles[name]
@@ -235,7 +235,7 @@ def profile_figure(profiles: Mapping[str, tuple[Floats, ...]], styles: Mapping[s
 def parameters_figure(points: Sequence[tuple[str, str, int, Estimate]], styles: Mapping[str, Look]) -> Figure:
     """Draw normalised scores over numbers of parameters; each environment has a panel.
 
-    A point is an environment, a series, its number of parameters and its score with an interval.
+    A point has an environment, a series, a number of parameters and a score with its interval.
     """
     worlds = list(dict.fromkeys(world for world, *_ in points))
     figure, panels = panels_of(len(worlds))
@@ -261,9 +261,9 @@ def answer_figure(
 ) -> Figure:  # fmt: skip
     """Draw a heat map of scores by series and environment, and beside it the mean score over each cost.
 
-    `cells` hold the score and the normalised score of a series in an environment; lighter is lower, and red is below
-    random play. `scores` are normalised means over all environments. `costs` are by kind of cost, then by series. The
-    line is the Pareto front.
+    `cells` hold the score and the normalised score of a series in an environment. A lighter cell is a lower score, a
+    red one a score below random play. `scores` are normalised means over all environments. `costs` are by kind of cost,
+    then by series. The line is the Pareto front.
     """
     series = list(scores)
     pairs = zip(cycle([*PALETTE, INK]), cycle(APART_MARKERS), strict=False)
@@ -293,7 +293,7 @@ def answer_figure(
 
 
 def _front(scores: Mapping[str, Estimate], costs: Mapping[str, float]) -> tuple[list[float], list[float]]:
-    """Give the costs and scores of the Pareto front in order: no cheaper series scores more than one of these."""
+    """Give the costs and scores of the Pareto front in order: every cheaper series scores less."""
     front: list[tuple[float, float]] = []
     for cost, score in sorted((costs[name], scores[name].point) for name in scores):
         if not front or score > front[-1][1]:
@@ -305,7 +305,7 @@ def _heat_map(
     panel: Axes, cells: Mapping[tuple[str, str], tuple[Estimate, float]],
     series: Sequence[str], scales: Mapping[str, Scale], styles: Mapping[str, Look],
 ) -> None:  # fmt: skip
-    """Draw scores with their intervals; the marker beside a series is the one of the other panels."""
+    """Draw scores with their intervals; the marker beside a series is that of the other panels."""
     worlds = list(scales)
     shades = [[cells[name, world][1] if (name, world) in cells else np.nan for world in worlds] for name in series]
     blues = ListedColormap(colormaps["Blues"](np.linspace(0, 0.8, 256)), under="#f4cccc")

@@ -1,4 +1,4 @@
-"""Questions that studies were asked: claims that one series leads another, each with a verdict (`questions.toml`)."""
+"""Judge the claims of `questions.toml`: each says that one series leads another in a study."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ from dqn_memory.study.statistics import Contrast, Estimate, contrast, holm
 from envs.files import read_text
 from envs.tables import Table
 
-NAMED = 2  # environments of a question up to which a table names them
-Samples = Callable[[str, str, str, str], list[float]]  # archive, environment, series and number: one value of each seed
+FEW_WORLDS = 2  # max environments of a question whose names a table shows
+Samples = Callable[[str, str, str, str], list[float]]  # (archive, environment, series, number) -> a value of each seed
 
 
 @dataclass(frozen=True)
 class Question:
-    """Claims that are tested together: each says that its first series leads its second.
+    """Claims that are tested together: the first series of a claim leads the second.
 
     `least` is the smallest lead that would matter. The table shows the first `shown` claims (None: all).
     """
@@ -41,13 +41,13 @@ class QuestionFile:
 
 
 def verdicts(path: Path, samples: Samples) -> Table:
-    """Tabulate the lead of each claim, averaged over the environments of its question, and the verdict on it."""
+    """Tabulate each claim's lead, averaged over the environments of its question, and its verdict."""
     listed = from_toml(QuestionFile, read_text(path, "the questions in "), str(path)).question
     return Table.from_records(row for question in listed for row in _rows(question, samples)[: question.shown])
 
 
 def lead_of(samples: Samples, archive: str, worlds: Sequence[str], claim: tuple[str, str], number: str) -> Contrast:
-    """Compare the two series of a claim in several environments; "series@environment" fits one environment alone."""
+    """Compare the two series of a claim in several environments, or in one if it has a "series@environment"."""
     if len(worlds) > 1 and any("@" in series for series in claim):
         raise UserError(f"{' above '.join(claim)}: a series of another environment needs a question of one environment")
     return contrast([[samples(archive, world, series, number) for series in claim] for world in worlds])
@@ -57,7 +57,7 @@ def _rows(question: Question, samples: Samples) -> list[dict[str, str]]:
     leads = [lead_of(samples, question.archive, question.worlds, each, question.number) for each in question.claims]
     corrected, count = holm([lead.p for lead in leads]), len(leads)
     worlds = question.worlds
-    place = ", ".join(worlds) if len(worlds) <= NAMED else counted(len(worlds), "environment")
+    place = ", ".join(worlds) if len(worlds) <= FEW_WORLDS else counted(len(worlds), "environment")
     rows: list[dict[str, str]] = []
     for (first, second), lead, p in zip(question.claims, leads, corrected, strict=True):
         detectable = lead.detectable(count)
@@ -71,6 +71,6 @@ def _rows(question: Question, samples: Samples) -> list[dict[str, str]]:
 
 
 def show_lead(lead: Contrast) -> str:
-    """Show a lead with its 95 % interval, where it has one."""
+    """Show a lead with its 95 % interval, if it has one."""
     margin = lead.margin() if math.isfinite(lead.margin()) else math.nan
     return f"{Estimate(lead.effect, lead.effect - margin, lead.effect + margin):+.2f}"

@@ -1,9 +1,9 @@
 """Report the results of a study so far: `python -m dqn_memory.study.report smoke`.
 
-The report is written into STUDY/report as report.md, one self-contained report.html and every picture. The report of an
-archive goes into runs/reports/NAME, as its own folder stays as it is. Runs that are unfinished, failed, missing or
-damaged are named and left out. --archive FOLDER keeps the numbers there as a few tables, with a report of few pictures;
-the same command makes the whole report from them. `--all results` makes the report of every archive there again.
+The report is written into STUDY/report: report.md, one self-contained report.html and every picture. The report of an
+archive goes into runs/reports/NAME, because the archive's folder must not change. Runs that are unfinished, failed,
+missing or damaged are named and left out. --archive FOLDER writes the numbers there as a few tables, with a report of
+few pictures; a report of that archive has all pictures again. `--all results` remakes the report of each archive there.
 """
 
 import sys
@@ -32,8 +32,8 @@ from envs.markup import Markup, prose
 from envs.tables import remake_page
 from envs.terminal import say
 
-REPORTS = "runs/reports"  # of archives
-FEW = 4  # pictures of an archive's report
+REPORTS = "runs/reports"  # folder for the reports of archives
+FEW = 4  # max pictures in an archive's own folder
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class Args:
     study: tyro.conf.Positional[Path | None] = None
     """A study's folder, its name in runs/studies, or its TOML file; or the folder of an archive."""
     write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Where the report goes (None: `report` in the study's folder; of an archive runs/reports/NAME)."""
+    """Folder of the report (None: `report` in the study's folder; for an archive runs/reports/NAME)."""
     archive: Path | None = None
-    """Keep the finished runs here as tables, with a report of few pictures; an older archive is replaced."""
+    """Write the finished runs here as tables, with a report of few pictures; an older archive is replaced."""
     all: Path | None = None
-    """Make the reports of all archives below this folder again, and the pages of all other tables there."""
+    """Remake the reports of all archives below this folder, and the pages of all other tables there."""
     returns: bool = False
-    """Read returns, also where the environment reports success."""
+    """Read returns, even if the environment reports success."""
     attention: bool = True
     """Play an episode with one run of each environment and architecture and show its attention."""
     plugin: Repeatable = ()
@@ -67,7 +67,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif args.study is not None:
         source = open_source(find_study(args.study))
         returns = args.returns or source.shown.get("returns", False)
-        shown = {"attention": args.attention, "published": False, "returns": returns}  # a key of archives, without use
+        shown = {
+            "attention": args.attention,
+            "published": False,
+            "returns": returns,
+        }  # "published" is fixed by the format
         data = collect(replace(source, shown=shown))
         if args.archive is not None:
             archive_runs(data, args.archive)
@@ -82,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def archive_runs(data: Data, folder: Path) -> None:
-    """Write an archive of a study's finished runs; of an archive all runs are kept, finished or not."""
+    """Write an archive of a study's finished runs, or of all runs of another archive."""
     source = data.source
     maps = learned.archived_maps(data) if source.shown.get("attention") else {}
     records = {name: compact(record) for name, record in (source.recorded or {}).items()}
@@ -92,7 +96,7 @@ def archive_runs(data: Data, folder: Path) -> None:
 
 
 def remake_all(folder: Path) -> list[str]:
-    """Write all pages that are made from tables in a folder of results; return the names of damaged runs."""
+    """Write all pages in a folder of results from their tables; return the names of damaged runs."""
     archives = [path.parent for path in sorted(folder.rglob(INDEX))]
     bad = [name for archive in archives for name in write_pages(collect(open_source(archive)), archive, FEW)]
     made = {path.with_suffix(".md"): remake_page(path) for path in sorted(folder.rglob("*.json"))}
@@ -122,7 +126,7 @@ def write_pages(data: Data, folder: Path, few: int | None = None) -> list[str]:
 
 
 def unsound(data: Data) -> list[str]:
-    """List the finished runs that could not be used."""
+    """List the finished runs that are damaged."""
     finished = {run.name for run in data.source.runs if run.state == "finished"} | {"the study"}
     return [name for name, _ in data.left_out if name in finished]
 
@@ -130,7 +134,7 @@ def unsound(data: Data) -> list[str]:
 def introduction(data: Data) -> list[str]:
     """Write the first paragraphs: the study's question, the number of its runs, and the commands that made them.
 
-    The definition is the one kept with the runs, as a shipped one may be newer.
+    The definition is the one beside the runs, because a shipped one may be newer.
     """
     source, words = data.source, WORDS["lead"]
     number = Counter(run.state for run in source.runs)
@@ -145,7 +149,7 @@ def introduction(data: Data) -> list[str]:
 
 
 def all_sections(data: Data) -> list[Section]:
-    """Write all sections; an empty one says why it is empty."""
+    """Make all sections; an empty one gives the reason."""
     makers = (
         runs.left_out_section,
         runs.uneven_section,

@@ -1,7 +1,7 @@
 """Run a study: `python -m dqn_memory.study.run smoke`, or any TOML file (see dqn_memory/study/definition.py).
 
-Stop it anywhere and give the same command again: finished runs are kept, all others continue. --status shows how far
-the study is, while it runs or after a crash. --dry-run lists its runs.
+Stop the command anywhere and give it again: finished runs stay, all others continue. --status shows the progress of
+the study, while it runs or after a crash. --dry-run lists its runs.
 """
 
 import shutil
@@ -41,7 +41,7 @@ from envs.cli import load_plugins
 from envs.tables import Table
 from envs.terminal import say
 
-FEW = 40  # runs that are all shown without being asked for
+FEW = 40  # max runs of a study whose runs are all shown without --all
 
 
 @dataclass(frozen=True)
@@ -53,34 +53,34 @@ class Args:
     folder: Path | None = None
     """Folder of the study, which all machines of a cluster share (None: runs/studies/NAME)."""
     smoke: bool = False
-    """Run the study's cut of seconds instead."""
+    """Run the study's cut, which takes seconds, instead."""
     backend: Literal["processes", "ray"] | None = None
     """`processes` of this machine, or `ray` (None: ray where it is installed)."""
     address: str | None = None
     """A Ray cluster, such as auto or 10.0.0.1:6379 (None: this machine alone)."""
     workers: Annotated[int, Bounds(1)] | None = None
-    """Max runs at once (None: as many as the CPUs and GPUs have room for)."""
+    """Max runs at once (None: as many as fit on the CPUs and GPUs)."""
     cpus: Annotated[int, Bounds(1)] | None = None
-    """CPU threads of a run, which its config keeps (None: as the study says)."""
+    """CPU threads of a run, written into its config (None: the number in the study's file)."""
     gpus: float | None = None
-    """Share of a GPU of a run (None: as the study says; 0: no GPU)."""
+    """Share of a GPU of a run (None: the share in the study's file; 0: no GPU)."""
     retries: Annotated[int, Bounds(0)] = 5
-    """Times in a row that a run may be killed without a new checkpoint before it counts as failed."""
+    """Max kills of a run in a row without a new checkpoint; after one more it counts as failed."""
     only: Repeatable = ()
-    """Run only what a pattern such as '*__causal__seed-?' matches; the others wait (empty: all)."""
+    """Run only the runs that match a pattern such as '*__causal__seed-?'; the others wait (empty: all)."""
     take_from: Repeatable = ()
-    """Take finished runs of the same settings and seed from this study or archive."""
+    """Copy finished runs of the same settings and seed from this study or archive."""
     plugin: Repeatable = ()
     """Import this module, which the study names (not needed for a study that you started)."""
     dry_run: bool = False
-    """List the runs with time and disk, and write nothing."""
+    """List the runs with time and disk space, and write nothing."""
     status: bool = False
-    """Show how far the study is, by its folder, name or TOML file, and change nothing."""
+    """Show the progress of the study, given by its folder, name or TOML file, and change nothing."""
     all: bool = False
-    """With --status: show every run of a large study too."""
+    """With --status: show all runs of a large study."""
 
     def make_backend(self, resources: Resources) -> Backend:
-        """Start the backend; a UserError where Ray is asked for and missing."""
+        """Start the backend; a UserError says that Ray is chosen but missing."""
         if not self.uses_ray():
             return Processes(self.workers, resources.cpus, resources.gpus)
         from dqn_memory.study.cluster import Cluster
@@ -88,7 +88,7 @@ class Args:
         return Cluster(self.address, self.workers, resources.cpus, resources.gpus)
 
     def uses_ray(self) -> bool:
-        """Tell whether the backend is Ray; a UserError where it is asked for and missing."""
+        """Tell whether the backend is Ray; a UserError says that Ray is chosen but missing."""
         wants_ray = self.backend == "ray" or self.address is not None
         has_ray = find_spec("ray") is not None
         if wants_ray and not has_ray:
@@ -109,7 +109,7 @@ class Args:
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the study and show its state; exit code 1 where a run failed, 130 after Ctrl-C."""
+    """Run the study and show its state; the exit code is 1 if a run failed, 130 after Ctrl-C."""
     about = f"{Args.__doc__}\n\nShipped studies: {', '.join(shipped())}."
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.run", description=about)
     check_numbers(args)
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return say(overview(Study.open(folder), args.all))
     definition = args.definition()
     folder = args.folder or store.HOME / definition.name
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where a shell in the background ignores SIGINT
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a background job's shell may ignore SIGINT
     try:
         load_plugins(args.plugin)
         planned = expand(definition)
@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             return show_plan(args, definition, folder, wanted, len(planned))
         gpus = definition.resources.gpus
         if gpus and not (folder / store.STATE).exists() and not args.uses_ray():
-            local_device_slots(gpus)  # refuses before a folder is made
+            local_device_slots(gpus)  # raises its error before a folder is made
         study = run_study(args, definition, folder, planned, wanted)
     except KeyboardInterrupt:
         say("\nstopped; the same command continues")
@@ -143,9 +143,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run_study(
     args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], wanted: Sequence[Planned]
 ) -> Study:
-    """Prepare the study, train the unfinished runs of those `wanted`, and return it; a lock excludes a second call."""
+    """Prepare the study, train the unfinished runs among `wanted`, and return it; a lock excludes a second call."""
     for source in args.take_from:
-        open_source(find_study(Path(source)))  # refuses before a folder is made
+        open_source(find_study(Path(source)))  # raises its error before a folder is made
     with held_lock(folder / store.LOCK, f"{folder} is being run already", patience=2.0):
         store.check_study_folder(folder, definition, planned)
         study = Study.create(folder, definition, planned)
@@ -165,7 +165,7 @@ def run_study(
 
 
 def matching(runs: Sequence[Planned], patterns: Sequence[str]) -> list[Planned]:
-    """Give the runs that a pattern matches, all without patterns; a UserError names a pattern that matches none."""
+    """Select the runs that match a pattern (no patterns: all); a UserError names a pattern without a match."""
     for pattern in patterns:
         if not any(fnmatchcase(run.name, pattern) for run in runs):
             raise UserError(f"--only {pattern} matches no run; --dry-run shows their names, such as {runs[0].name}")
@@ -176,7 +176,7 @@ def matching(runs: Sequence[Planned], patterns: Sequence[str]) -> list[Planned]:
 
 
 def show_plan(args: Args, definition: Definition, folder: Path, wanted: Sequence[Planned], total: int) -> None:
-    """List the runs, and which of them --take-from would bring; nothing is written."""
+    """List the runs, and mark those that --take-from would copy; nothing is written."""
     known = {run.name: run for run in Study.open(folder).runs()} if (folder / store.STATE).exists() else {}
     found = list(candidates(folder, definition.kind, wanted, list(map(Path, args.take_from))))
     taken = {each.name: each.run for each in reversed(found) if each.run is not None and not each.problem}
@@ -193,7 +193,7 @@ def show_plan(args: Args, definition: Definition, folder: Path, wanted: Sequence
 
 
 def show_size(definition: Definition, folder: Path, runs: Sequence[RunState], total: int) -> None:
-    """Say how many of the study's `total` runs are chosen, the time that is left, and the disk that they take."""
+    """Print the number of chosen runs among the study's `total`, the time left, and the disk space of these runs."""
     axes = " x ".join(f"{len(values)} {axis}" for axis, values in definition.axes.items())
     skipped = prod(len(values) for values in definition.axes.values()) - total
     axes += f", less {skipped} that it skips" if skipped else ""
@@ -208,9 +208,9 @@ def show_size(definition: Definition, folder: Path, runs: Sequence[RunState], to
 
 
 def estimate(runs: Sequence[RunState], resources: Resources) -> tuple[float | None, float | None]:
-    """Estimate the seconds of one worker that are left, and the megabytes of all runs; None is unknown.
+    """Estimate the seconds left for one worker, and the megabytes of all runs; None is unknown.
 
-    Finished runs give pace and size; before the first has finished, the study's resources give them.
+    Pace and size come from finished runs, or from the study's resources until the first run has finished.
     """
     known = [run for run in runs if run.state == "finished" and run.seconds]
     left = sum(max(0, run.steps - last_step(run.folder)) for run in runs if run.state != "finished")
@@ -218,22 +218,22 @@ def estimate(runs: Sequence[RunState], resources: Resources) -> tuple[float | No
         pace, size = resources.steps_per_second, resources.megabytes
         return None if pace is None else left / pace, None if size is None else size * len(runs)
     seconds = left * sum(run.seconds or 0.0 for run in known) / sum(run.steps for run in known)
-    whole = [run.folder for run in known if (run.folder / "checkpoints").is_dir()]  # what an archive gave is smaller
-    bytes_known = sum(path.stat().st_size for folder in whole for path in folder.rglob("*") if path.is_file())
-    size = bytes_known / 1e6 / len(whole) if whole else resources.megabytes
+    folders = [run.folder for run in known if (run.folder / "checkpoints").is_dir()]  # runs of archives are smaller
+    bytes_known = sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+    size = bytes_known / 1e6 / len(folders) if folders else resources.megabytes
     return seconds, None if size is None else size * len(runs)
 
 
-# ---- how far it is
+# ---- progress
 
 
 def overview(study: Study, show_all: bool = False) -> str:
-    """Show counts, the runs (of a large study the running, stopped and failed ones), and the errors."""
+    """Show counts, runs and errors; of a large study only the running, stopped and failed runs."""
     runs = shown = study.runs()
-    at_work = "study.run is at work" if study.is_running else "study.run is not at work"
+    running = "study.run is running" if study.is_running else "study.run is not running"
     if len(runs) > FEW and not show_all:
         shown = [run for run in runs if run.state not in ("finished", "waiting")]
-    parts = [f"{study.title}\n{study.folder}\n{counts(runs)}; {at_work}\n", *([_table(study, shown)] if shown else [])]
+    parts = [f"{study.title}\n{study.folder}\n{counts(runs)}; {running}\n", *([_table(study, shown)] if shown else [])]
     for run in runs:
         if run.state == "failed":
             parts.append(f"{run.name} failed (log: {run.log}):\n{indent(run.error, '    ')}")
@@ -241,13 +241,13 @@ def overview(study: Study, show_all: bool = False) -> str:
 
 
 def counts(runs: Sequence[RunState]) -> str:
-    """Say `12 runs: 3 finished, 2 running, 7 waiting`."""
+    """Write counts such as `12 runs: 3 finished, 2 running, 7 waiting`."""
     number = Counter(run.state for run in runs)
     return f"{len(runs)} runs: {', '.join(f'{number[state]} {state}' for state in get_args(State) if number[state])}"
 
 
 def _table(study: Study, runs: Sequence[RunState]) -> str:
-    """Show a line a run."""
+    """Write a table with one row for each run."""
     rows = []
     for run in runs:
         reached = f"{last_step(run.folder):,}" + ("" if run.state == "finished" else f" of {run.steps:,}")

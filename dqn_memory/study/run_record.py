@@ -1,6 +1,6 @@
-"""The small files of one run: what a report reads of them, and whether the run is finished.
+"""Read the small files of one run for a report, and tell whether the run is finished.
 
-A run may be a stranger's, so that its files may hold anything. Each file is checked when it is read: a check raises a
+A run may come from a stranger, so its files may hold anything. Each file is checked when it is read. A check raises a
 ValueError, a TypeError or a LookupError, which `read_file` turns into one sentence.
 """
 
@@ -22,18 +22,18 @@ from envs.files import MAX_BYTES, MAX_TEXT_BYTES, check_inside, parse_json, read
 CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 SUMMARY, ATTENTION = "summary.json", "attention.json"
 HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
-EVALUATIONS = ("eval/", "final/", "sampled/", "memory_ablation/")  # names of metrics all of which are kept
+EVALUATIONS = ("eval/", "final/", "sampled/", "memory_ablation/")  # prefixes of metrics of evaluations
 LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
-WORLD_MODEL = f"losses/{LOSSES[0]}"  # which GLAM logs; where it stands, these losses of every line are kept
-TRAINING_LINES = 10  # of a run that are kept besides
-DIGITS = 7  # significant ones of what is measured
-FEWER_DIGITS = 4  # of what a training line says of the training itself
+WORLD_MODEL = f"losses/{LOSSES[0]}"  # a metric of GLAM; `compact` keeps LOSSES of every line that has it
+TRAINING_LINES = 10  # max other lines that `compact` keeps
+DIGITS = 7  # significant digits of metrics
+FEWER_DIGITS = 4  # significant digits of losses, gradients, charts and times of training
 Tree = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Everything that a report reads of one run. Without a `summary`, summary and attention maps are computed."""
+    """All data of one run that a report reads. Without a `summary`, the report computes it and the attention maps."""
 
     config: Tree
     environment: Tree
@@ -60,7 +60,7 @@ def read_file(path: Path, parse: Callable[[bytes], Any], limit: int = MAX_BYTES)
 
 
 def read_json(path: Path, check: Callable[[Any], Any]) -> Any:
-    """Read a file of JSON and check it; None where there is none."""
+    """Read a file of JSON and check it; None if there is no such file."""
     return read_file(path, lambda data: check(parse_json(data))) if os.path.lexists(path) else None
 
 
@@ -70,7 +70,7 @@ def read_table(path: Path) -> Tree:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read a run folder. A folder that was unpacked from an archive has a summary and attention maps too."""
+    """Read a run folder. A folder unpacked from an archive also has a summary and attention maps."""
     return RunRecord(
         read_table(folder / CONFIG),
         read_file(folder / ENVIRONMENT, lambda data: checked_facts(parse_json(data)), MAX_TEXT_BYTES),
@@ -92,7 +92,7 @@ def unpack(record: RunRecord, folder: Path) -> None:
 
 
 def checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Read the step and the length of the metrics in a checkpoint's manifest; None: there is no checkpoint yet."""
+    """Read the step and the length of the metrics from a checkpoint's manifest; None: there is no checkpoint yet."""
     path, keys = folder / "checkpoints" / "manifest.json", ("step", "metrics_bytes")
     check_inside(folder, "checkpoints")
     if not os.path.lexists(path):
@@ -111,8 +111,8 @@ def checkpoint(folder: Path) -> dict[str, Any] | None:
 def final_metrics(folder: Path) -> dict[str, Any] | None:
     """Read the final evaluation of a finished run; None: the run is not finished.
 
-    A run is finished if the last line before its checkpoint is a final evaluation. A run without a checkpoint, as from
-    an archive, is finished if it has hashes.json.
+    A run is finished if its last line at its checkpoint is a final evaluation. A run without a checkpoint, such as one
+    from an archive, is finished if it has hashes.json.
 
     Raises:
         UserError: the manifest or the metrics are damaged.
@@ -125,7 +125,7 @@ def final_metrics(folder: Path) -> dict[str, Any] | None:
     if len(data) < length:
         raise UserError(f"{path} is damaged: it has {len(data)} bytes, fewer than the saved {length}")
     lines = data[:length].splitlines() or [b"{}"]
-    if saved is None:  # scores under another policy may follow
+    if saved is None:  # evaluations of another policy may follow the final one
         lines = [line for line in lines if FINAL.encode() in line] or lines
     try:
         line: dict[str, Any] = parse_json(lines[-1])
@@ -138,7 +138,7 @@ def final_metrics(folder: Path) -> dict[str, Any] | None:
 
 
 def finished(folder: Path) -> bool:
-    """Tell whether a run is finished, as `final_metrics` does."""
+    """Tell whether a run is finished (see `final_metrics`)."""
     return final_metrics(folder) is not None
 
 
@@ -147,24 +147,24 @@ def last_step(folder: Path) -> int:
     try:
         line = parse_json(read_bytes(folder / METRICS).split(b"\n")[-2])
         return int(line["step"]) if is_line(line) else 0
-    except (OSError, ValueError, LookupError):  # a run that is being written, or not yet begun
+    except (OSError, ValueError, LookupError):  # the run is being written, or has not begun
         return 0
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the SHA-256 of a finished run's raw files, so that later damage is noticed."""
+    """Write the SHA-256 of a finished run's raw files, so that a later read notices damage."""
     found = {name: read_file(folder / name, sha256) for name in RAW if os.path.lexists(folder / name)}
     write_atomic(folder / HASHES, json.dumps(found, indent=1).encode())
 
 
 def changed_files(folder: Path) -> list[str]:
-    """List the problems of files that changed since the run was finished."""
+    """List the problems of files that have changed since the run finished."""
     path = folder / HASHES
     try:
         before = read_json(path, checked_hashes) or {}
     except UserError as error:
         return [str(error)]
-    return missing_or_changed(folder, dict.fromkeys(RAW) | before, f" (if that was meant, delete {path})")
+    return missing_or_changed(folder, dict.fromkeys(RAW) | before, f" (if that was intended, delete {path})")
 
 
 def missing_or_changed(folder: Path, digests: Mapping[str, str | None], hint: str = "") -> list[str]:
@@ -188,8 +188,8 @@ def portable(record: RunRecord, folder: Path, place: str) -> RunRecord:
 def compact(record: RunRecord) -> RunRecord:
     """Keep the log lines that a report reads, with rounded numbers.
 
-    These are the lines of evaluations, the lines with losses of GLAM's world model, and TRAINING_LINES of the others:
-    at even distances, the last one included.
+    These are the lines of evaluations, the lines with losses of GLAM's world model, and at most TRAINING_LINES others
+    at even distances, including the last one.
     """
     others = [number for number, row in enumerate(record.metrics) if not (evaluates(row) or WORLD_MODEL in row)]
     count = min(TRAINING_LINES, len(others))
@@ -199,12 +199,12 @@ def compact(record: RunRecord) -> RunRecord:
 
 
 def evaluates(row: Tree) -> bool:
-    """Tell whether a log line is one of an evaluation."""
+    """Tell whether a log line belongs to an evaluation."""
     return any(name.startswith(EVALUATIONS) for name in row)
 
 
 def shortened(row: Tree) -> Tree:
-    """Leave out what no report reads: intervals before the end, and what GLAM's world model logs besides LOSSES."""
+    """Drop metrics that no report reads: intervals before the end, and those of GLAM's world model besides LOSSES."""
     if WORLD_MODEL in row and not evaluates(row):
         return {name: row[name] for name in ("step", *(f"losses/{part}" for part in LOSSES)) if name in row}
     interval = re.compile("eval/.*_(low|high)")
@@ -232,7 +232,7 @@ def compact_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-# ---- checks of files that somebody else may have made
+# ---- checks of files that may come from strangers
 
 
 def checked_hashes(found: Any) -> dict[str, str]:
@@ -248,7 +248,7 @@ def checked_machines(found: Any) -> dict[str, Tree]:
 
 
 def checked_summary(found: Any) -> Tree | None:
-    """Give the summary of a run, None where it has none."""
+    """Give the summary of a run; None if it has none."""
     if found is None:
         return None
     if found["measure"] not in ("success", "return"):

@@ -1,8 +1,8 @@
 """Summarise one run by its evaluation curve.
 
 The DBGFQN paper does not define the number in its success column. Its metric is the running average of the last ten
-evaluations; the column may be that average's last value, or its mean over training. Both are given here, beside the
-success of the final evaluation, the steps to a level of success, and the area under the curve.
+evaluations. The column may hold the last value of that average, or its mean over training. The summary has both, and
+the success of the final evaluation, the steps to a level of success, and the area under the curve.
 """
 
 import math
@@ -22,7 +22,7 @@ with extra("plots"):
 
 WINDOW = 10  # evaluations in the running average
 LEVELS = (0.5, 0.9)
-FINALS = ("sampled", "final")  # groups of metrics; the first that is logged counts (PPO may log both)
+FINALS = ("sampled", "final")  # groups of metrics; the first logged group counts (PPO may log both)
 
 MEANINGS = {
     "last_average": f"mean success of the last {WINDOW} evaluations, or of all if there are fewer",
@@ -35,18 +35,18 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Curve:
-    """Success (or return) over training: E evaluations at ascending environment steps, and a final one."""
+    """Success (or return) over training: E evaluations at ascending environment steps, and the final one."""
 
     steps: np.ndarray[Any, np.dtype[np.int64]]  # (E,)
     success: Floats  # (E,)
-    trained: int  # environment steps of the whole run
+    trained: int  # environment steps of the run
     final: float | None = None
 
 
 def read_curve(lines: Sequence[Mapping[str, Any]], success: bool, source: str) -> Curve:
     """Read the evaluation curve from a run's log lines: of success rates, or of returns.
 
-    A UserError says that the lines, which it calls `source`, hold no evaluation or one that is not a valid number.
+    A UserError that begins with `source` says that an evaluation is missing, or is not a valid number.
     """
     name = "success_rate" if success else "episodic_return"
     names = [f"{kind}/{name}" for kind in FINALS]
@@ -67,9 +67,9 @@ def read_curve(lines: Sequence[Mapping[str, Any]], success: bool, source: str) -
 
 
 def summarise(curve: Curve) -> dict[str, Any]:
-    """Compute the numbers of MEANINGS from a curve; `steps_to` has one for each of LEVELS, None if it was not reached.
+    """Compute the numbers of MEANINGS from a curve; `steps_to` has one for each of LEVELS (None: not reached).
 
-    The area spans the steps from the first evaluation to the last; a single evaluation gives its value.
+    The area spans the steps from the first evaluation to the last; for a single evaluation it is the value.
     """
     ends = range(1, len(curve.success) + 1)
     average = np.array([curve.success[max(0, end - WINDOW) : end].mean() for end in ends])  # (E,)
@@ -86,7 +86,7 @@ def summarise(curve: Curve) -> dict[str, Any]:
 
 
 def median_steps(reached: Sequence[int | None]) -> int | None:
-    """Take the median over runs of one budget; runs that did not reach the level (None) count as the latest."""
+    """Compute the median over runs of one budget; runs that did not reach the level (None) count as the latest."""
     middle = float(np.median([math.inf if steps is None else steps for steps in reached]))
     return None if math.isinf(middle) else round(middle)
 

@@ -1,6 +1,6 @@
-"""Runs of a study at work: a process for each, on this machine or (dqn_memory/study/cluster.py) by Ray.
+"""Train the runs of a study, each in its own process, on this machine or by Ray (dqn_memory/study/cluster.py).
 
-Each process is the trainer's script, which starts a run anew or from its last checkpoint.
+Each process is the trainer's script, which starts a run, or continues it from its last checkpoint.
 """
 
 import os
@@ -33,42 +33,42 @@ from envs.packages import is_known
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 STOPPING = 30  # seconds that trainers have to save a checkpoint
-LAST_LINES = 12  # of a trainer's log that an error repeats
-MOST_LOG = 1 << 20  # bytes of a log's end that are searched for them
-POLL = 1.0  # seconds between looks at the room for more runs
+LAST_LINES = 12  # lines at the end of a trainer's log that an error repeats
+MAX_LOG_BYTES = 1 << 20  # bytes at the end of a log that are searched for these lines
+POLL = 1.0  # seconds between checks for free slots
 Process = subprocess.Popen[bytes]
 INTERRUPTED = 130  # the exit code of a trainer that saved and stopped at a signal
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs to train one run. Folders are absolute, as a worker may be on another machine."""
+    """All facts that a worker needs to train one run. Folders are absolute: a worker may be on another machine."""
 
     run: RunState
     script: str
     cwd: Path
     cpus: int
     plugins: tuple[str, ...] = ()
-    """Modules that the run's config names, which the trainer's command line must name too."""
+    """Modules in the run's config that the trainer's command line must name too."""
     env: str = ""
-    """Its environment, where that names a module."""
+    """Its environment, if the id names a module."""
     devices: str | None = None
-    """CUDA_VISIBLE_DEVICES of the trainer (None: as the worker has it; empty: no device)."""
+    """CUDA_VISIBLE_DEVICES of the trainer (None: that of the worker; empty: no device)."""
 
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a run ended. A `killed` one, by a signal or with its worker, can go on from its last checkpoint."""
+    """The end of a run. A `killed` run (by a signal or with its worker) can continue from its last checkpoint."""
 
     state: Literal["finished", "failed", "killed"]
     error: str = ""
 
 
 def run_job(job: Job, started: Callable[[Process], object] = lambda process: None) -> JobResult:
-    """Train one run to its end, and say how it stopped; call `started` with the trainer's process."""
+    """Train one run to its end, and report the end; call `started` with the trainer's process."""
     run = job.run
     try:
-        # held as long as a trainer of this run lives
+        # the trainer inherits the lock, so it is held as long as a trainer of this run lives
         with held_lock(run.study / "locks" / run.name, "the run is still being trained") as lock:
             return JobResult("finished") if finished(run.folder) else _run_trainer(job, lock, started)
     except (UserError, OSError) as error:
@@ -86,7 +86,7 @@ def _run_trainer(job: Job, lock: int, started: Callable[[Process], object]) -> J
         log.write(f"# {when} attempt {run.attempts} on {platform.node()}: {line}\n".encode())
         log.flush()
         begin = log.tell()
-        windows = sys.platform == "win32"  # where neither the lock nor a process can be handed on
+        windows = sys.platform == "win32"  # its children inherit no lock, and a process cannot replace itself
         process = subprocess.Popen(
             command if windows else [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=job.cwd,
@@ -100,24 +100,24 @@ def _run_trainer(job: Job, lock: int, started: Callable[[Process], object]) -> J
 def _command(job: Job) -> list[str]:
     folder, module = job.run.folder, [sys.executable, "-m", job.script]
     check_inside(job.run.study, "runs", f"runs/{job.run.name}")
-    named = [word for name in job.plugins for word in ("--plugin", name)]
-    if os.path.lexists(folder / CONFIG):  # before its first checkpoint it starts over, in the same folder
-        named += [word for name in module_of(job.env) for word in ("--plugin", name)]
-        return [*module, "--resume", str(folder), *named]
-    named += ["--env", job.env] if job.env else []
+    flags = [word for name in job.plugins for word in ("--plugin", name)]
+    if os.path.lexists(folder / CONFIG):  # a run without a checkpoint starts over, in the same folder
+        flags += [word for name in module_of(job.env) for word in ("--plugin", name)]
+        return [*module, "--resume", str(folder), *flags]
+    flags += ["--env", job.env] if job.env else []
     config = job.run.study / "configs" / f"{job.run.name}.toml"
-    return [*module, "--config", str(config), "--run", str(folder), *named]
+    return [*module, "--config", str(config), "--run", str(folder), *flags]
 
 
 def _result(run: RunState, code: int, begin: int) -> JobResult:
-    """Tell how a run ended from its trainer's exit code and the log from byte `begin` on."""
+    """Derive the result of a run from its trainer's exit code, and from the log after byte `begin`."""
     if code < 0:
         return JobResult("killed", f"its process was ended by {signal.Signals(-code).name}")
     if code == INTERRUPTED:
-        return JobResult("killed", "its process was told to stop")
+        return JobResult("killed", "its process was stopped by a signal")
     with open_file(run.log) as log:
-        log.seek(max(begin, os.fstat(log.fileno()).st_size - MOST_LOG))
-        lines = log.read(MOST_LOG).decode(errors="replace").rstrip().splitlines()
+        log.seek(max(begin, os.fstat(log.fileno()).st_size - MAX_LOG_BYTES))
+        lines = log.read(MAX_LOG_BYTES).decode(errors="replace").rstrip().splitlines()
     output = "\n".join(lines[-LAST_LINES:])
     if code > 0:
         return JobResult("failed", output or f"it ended with exit code {code} and no output")
@@ -135,39 +135,39 @@ class Backend(Protocol):
     describes: str
 
     def slots(self) -> int:
-        """Count the jobs that fit at once, now."""
+        """Count the jobs that fit at once at the moment."""
 
     def submit(self, job: Job) -> Future[JobResult]:
-        """Begin one."""
+        """Start a job."""
 
     def close(self) -> None:
-        """Stop all jobs; each can go on from its last checkpoint."""
+        """Stop all jobs; each can continue from its last checkpoint."""
 
 
 def visible_devices() -> list[str]:
-    """Name this machine's accelerators, as CUDA_VISIBLE_DEVICES takes them."""
+    """Name this machine's accelerators in the form of CUDA_VISIBLE_DEVICES."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is None:
-        import torch  # which a worker goes without
+        import torch  # imported here because a worker needs no torch
 
         return [str(index) for index in range(torch.cuda.device_count())]
     return [name.strip() for name in given.split(",") if name.strip()]
 
 
 def device_slots(devices: Sequence[str], share: float) -> list[str]:
-    """List the devices of each run that fits at once, where a run takes a share of one device, or whole ones."""
+    """List the devices of each run that fits at once; a run needs a share of one device, or several devices."""
     size = max(1, int(share))
     groups = [",".join(devices[begin : begin + size]) for begin in range(0, len(devices) - size + 1, size)]
     return groups * (int(1 / share + 1e-9) if share < 1 else 1)
 
 
 def local_device_slots(gpus: float) -> list[str]:
-    """List the devices of each run that fits on this machine; a UserError where none fits."""
+    """List the devices of each run that fits on this machine; a UserError says that none fits."""
     slots = device_slots(visible_devices(), gpus)
     require(
         slots,
-        f"a run of this study takes {gpus:g} GPUs and there are not as many here; --gpus 0 and a new --folder let it "
-        "run on processors, by the eager engine",
+        f"a run of this study needs {gpus:g} GPUs, and there are fewer here; --gpus 0 and a new --folder let it run on "
+        "CPUs by the eager engine",
     )
     return slots
 
@@ -175,7 +175,7 @@ def local_device_slots(gpus: float) -> list[str]:
 class Processes:
     """A thread for each running trainer, on this machine.
 
-    The threads live until `close`: a trainer ends with the thread that started it.
+    The threads live until `close`, because a trainer ends with the thread that started it.
     """
 
     def __init__(self, workers: int | None, cpus: int, gpus: float) -> None:
@@ -197,21 +197,21 @@ class Processes:
     def close(self) -> None:
         with self._lock:
             self._closing, trainers = True, list(self._trainers)
-            for process in trainers:  # each saves a checkpoint then
+            for process in trainers:  # each then saves a checkpoint
                 process.terminate()
         latest = time.monotonic() + STOPPING
         try:
             for process in trainers:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(max(0.0, latest - time.monotonic()))
-        finally:  # a second interrupt does not wait; checkpoints are whole or absent
+        finally:  # also after a second interrupt: a kill leaves the last checkpoint valid
             for process in trainers:
                 process.kill()
             self._pool.shutdown(cancel_futures=True)
 
     def _run(self, job: Job) -> JobResult:
         with self._lock:
-            devices = max(self._free, key=self._free.count)  # those with the most room left
+            devices = max(self._free, key=self._free.count)  # those with the most free slots
             self._free.remove(devices)
         try:
             return run_job(replace(job, devices=devices), self._add)
@@ -230,9 +230,9 @@ class Processes:
 
 
 def unfinished_runs(study: Study, keep_replay: bool) -> list[RunState]:
-    """List the runs that are not finished, and correct the study's state where a run's folder says otherwise.
+    """List the unfinished runs, and correct the study's state if a run's folder contradicts it.
 
-    They are ordered by seed: a study that is stopped is then the same study with fewer seeds.
+    The runs are ordered by seed, so that a stopped study is the same study with fewer seeds.
     """
     left = []
     for run in study.runs():
@@ -252,9 +252,9 @@ def unfinished_runs(study: Study, keep_replay: bool) -> list[RunState]:
 
 
 def mark_finished(study: Study, run: RunState, final: dict[str, Any], keep_replay: bool) -> None:
-    """Delete the replay of a finished run, if it need not be kept, and note that the run is finished."""
+    """Mark a run as finished; delete its replay unless `keep_replay`."""
     if not keep_replay and checkpoint(run.folder) is not None:
-        from dqn_memory.runs.checkpoint import CheckpointFolder  # it imports torch, which nothing else here needs
+        from dqn_memory.runs.checkpoint import CheckpointFolder  # imported here because it loads torch
 
         CheckpointFolder(run.folder / "checkpoints").drop_replay()
     write_checksums(run.folder)
@@ -262,17 +262,17 @@ def mark_finished(study: Study, run: RunState, final: dict[str, Any], keep_repla
 
 
 def duration(seconds: float | None) -> str:
-    """Write a time, as in 0:03:20 or 2 days, 4:00:00."""
+    """Write a time, such as 0:03:20 or 2 days, 4:00:00."""
     return "unknown time" if seconds is None else str(timedelta(seconds=round(seconds)))
 
 
 class Scheduler:
-    """Submits the runs of a study to a backend, and notes how they end.
+    """Submits the runs of a study to a backend, and records their ends.
 
     Args:
-        retries: times in a row that a run may be killed without a further checkpoint.
+        retries: max kills of a run in a row without a new checkpoint between them.
         say: prints one line.
-        configs: configs of the runs by name, which tell what modules a run imports.
+        configs: configs of the runs by name; they name the modules that a run imports.
     """
 
     def __init__(
@@ -288,16 +288,16 @@ class Scheduler:
         self.configs = configs or {}
         self.waiting: deque[RunState] = deque()
         self.running: dict[Future[JobResult], RunState] = {}
-        self._kills: dict[str, tuple[int, int]] = {}  # by run: step of its checkpoint, times killed since then
+        self._kills: dict[str, tuple[int, int]] = {}  # by run: step of its checkpoint, and kills since then
 
     def run(self, runs: Sequence[RunState]) -> None:
-        """Go on until every run has finished or failed; an interrupt stops all, and each can be continued."""
+        """Work until every run has finished or failed; an interrupt stops all runs, and each can continue."""
         self.waiting.extend(runs)
         try:
             while self.waiting or self.running:
                 while self.waiting and len(self.running) < self.backend.slots():
                     self._start(self.waiting.popleft())
-                if not self.running:  # no room for any
+                if not self.running:  # no slot is free
                     time.sleep(POLL)
                 for future in wait(self.running, POLL, FIRST_COMPLETED).done:
                     self._end(self.running.pop(future), future)
@@ -315,7 +315,7 @@ class Scheduler:
         self.say(f"started  {run.name}" + (f" (start {run.attempts})" if run.attempts > 1 else ""))
 
     def _modules(self, name: str) -> tuple[tuple[str, ...], str]:
-        """List the plugins of a run that not every process knows, and its environment if that names a module."""
+        """List the plugins of a run that another process must import, and its environment if that names a module."""
         config = self.configs.get(name)
         if config is None:
             return (), ""
@@ -325,7 +325,7 @@ class Scheduler:
     def _end(self, run: RunState, future: Future[JobResult]) -> None:
         try:
             result = future.result()
-        except Exception as error:  # a defect of ours, which stops no other run
+        except Exception as error:  # a defect of this code, which stops no other run
             result = JobResult("failed", f"{type(error).__name__}: {error}")
         if result.state == "finished":
             final = final_metrics(run.folder) or {}
@@ -342,7 +342,7 @@ class Scheduler:
             self.say(f"failed   {run.name}: {result.error.splitlines()[-1]}")
 
     def _may_retry(self, run: RunState) -> bool:
-        """Tell whether a killed run has been killed at most `retries` times since its last new checkpoint."""
+        """Tell whether a killed run had at most `retries` kills since its last new checkpoint."""
         step = -1
         with suppress(UserError):  # the trainer refuses a damaged checkpoint
             step = (checkpoint(run.folder) or {"step": -1})["step"]

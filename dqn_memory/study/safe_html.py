@@ -1,4 +1,4 @@
-"""Turn Markdown into HTML with the tags of a report alone: nothing that runs, loads or links to a script."""
+"""Convert Markdown to HTML with only the tags of a report: nothing can run, load or link to a script."""
 
 import html
 import re
@@ -15,13 +15,13 @@ with extra("plots"):
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 LISTS, TABLES = ("ul", "ol", "li"), ("table", "thead", "tbody", "tr", "th", "td")
 TAGS = {"div", "p", "br", "hr", "blockquote", "pre", "code", "em", "strong", "span", *HEADINGS, *LISTS, *TABLES}
-KEPT = {"a": ("href",), "th": ("align",), "td": ("align",), **dict.fromkeys(HEADINGS, ("id",))}  # attributes by tag
-LINK = re.compile(r"https?://[^\s\\]+|\#[\w.-]*|(?![/\\])[^\s:\\]+", re.I)  # to the web, within the page, beside it
+ALLOWED = {"a": ("href",), "th": ("align",), "td": ("align",), **dict.fromkeys(HEADINGS, ("id",))}  # attributes by tag
+LINK = re.compile(r"https?://[^\s\\]+|\#[\w.-]*|(?![/\\])[^\s:\\]+", re.I)  # to the web, the page, or a file beside it
 CONTROL = re.compile(r"[\x00-\x20\x7f-\x9f]")
 
 
 class Cleaner(Treeprocessor):
-    """Keeps allowed tags and attributes and turns others into text; `pictures` are base64 PNG files by their link."""
+    """Keeps allowed tags and attributes, and turns others into text; `pictures` are base64 PNG files by their link."""
 
     def __init__(self, reader: markdown.Markdown, pictures: Mapping[str, str]) -> None:
         super().__init__(reader)
@@ -37,7 +37,7 @@ class Cleaner(Treeprocessor):
             elif tag == "a" and is_safe_link(given.get("href", "")):
                 element.set("href", given["href"])
             elif tag in TAGS:
-                element.attrib.update({name: value for name, value in given.items() if name in KEPT.get(tag, ())})
+                element.attrib.update({name: value for name, value in given.items() if name in ALLOWED.get(tag, ())})
             else:
                 element.tag, element.text = "span", given.get("alt", "") if tag == "img" else element.text
 
@@ -48,7 +48,7 @@ def is_safe_link(link: str) -> bool:
 
 
 def to_html(text: str, pictures: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Convert a text, with these pictures alone, and list its headings of the second level by their id."""
+    """Convert a text with these pictures, and list its headings of the second level by their id."""
     contents = {"toc_depth": "2-2", "marker": ""}
     reader: Any = markdown.Markdown(
         extensions=["tables", "toc"], extension_configs={"tables": {"use_align_attribute": True}, "toc": contents}

@@ -1,7 +1,7 @@
-"""Aggregates of scores over runs and tasks with stratified bootstrap intervals (Agarwal et al. 2021).
+"""Aggregate scores over runs and tasks, with stratified bootstrap intervals (Agarwal et al. 2021).
 
 Scores are a matrix of R runs (seeds) by M tasks (environments, games). A resample draws the R runs of every task anew,
-with replacement and independently of the other tasks. The tasks themselves are taken as given.
+with replacement and independently of the other tasks. The tasks are fixed.
 """
 
 import csv
@@ -22,13 +22,13 @@ with extra("plots"):
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Statistic = Callable[..., Floats]  # (..., R, M) -> (...) or (..., S)
-REPETITIONS = 50_000  # of aggregates
-PAIRS = 10_000  # of single means and differences
-FEW = 2_000  # of statistics that compare or draw pair by pair
+REPETITIONS = 50_000  # resamples of aggregates
+PAIRS = 10_000  # resamples of single means and differences
+FEW = 2_000  # resamples of statistics that compare runs pair by pair, and of curves
 LEVEL = 0.95
-POWER = 0.8  # of a test for the smallest detectable effect
-CHUNK = 1_000  # resamples held in memory at a time
-# Share of the 95 % intervals of a mean that hold the true one, by the number of normally distributed runs.
+POWER = 0.8  # power of a test at the smallest detectable effect
+CHUNK = 1_000  # max resamples in memory at once
+# Share of the 95 % intervals of a mean that contain the true mean, by the number of normally distributed runs.
 COVERAGE = {2: 0.50, 3: 0.75, 4: 0.80, 5: 0.84, 10: 0.90}
 
 
@@ -40,7 +40,7 @@ class Estimate(NamedTuple):
     high: float
 
     def __format__(self, form: str) -> str:
-        """Show the number, and its interval in brackets where it has one, by the format of a number."""
+        """Show the number, and its interval in brackets if it has one; `form` is the format of a number."""
         point, low, high = (format(number, form or ".3f") for number in self)
         return point if math.isnan(self.low) else f"{point} [{low}, {high}]"
 
@@ -54,10 +54,10 @@ def iqm(scores: Floats) -> Floats:
 
 
 def probability_of_improvement(scores: Floats, others: Floats) -> Floats:
-    """Compute the probability that a run of the first beats a run of the second on a task, averaged over tasks.
+    """Compute the probability that a run of `scores` beats a run of `others` on a task, averaged over tasks.
 
-    Scores are (..., R, M) and (..., Q, M); a tie counts half. The result is the mean over tasks of the Mann-Whitney U
-    divided by R Q.
+    The shapes are (..., R, M) and (..., Q, M); a tie counts half. The result is the mean over tasks of the Mann-Whitney
+    U divided by R Q.
     """
     left, right = scores[..., :, None, :], others[..., None, :, :]  # (..., R, 1, M), (..., 1, Q, M)
     wins = (left > right) + 0.5 * (left == right)
@@ -66,7 +66,7 @@ def probability_of_improvement(scores: Floats, others: Floats) -> Floats:
 
 AGGREGATES: dict[str, Statistic] = {  # in the order in which tables show them
     "IQM": iqm,
-    "median": lambda scores: np.asarray(np.median(scores.mean(-2), axis=-1)),  # over tasks, of the means over runs
+    "median": lambda scores: np.asarray(np.median(scores.mean(-2), axis=-1)),  # median over tasks of means over runs
     "mean": lambda scores: scores.mean((-2, -1)),
     "optimality gap": lambda scores: 1.0 - np.minimum(scores, 1.0).mean((-2, -1)),  # mean shortfall from 1
 }
@@ -85,10 +85,10 @@ def resample_indices(shape: tuple[int, ...], repetitions: int = REPETITIONS, see
 def bootstrap(
     statistic: Statistic, *samples: Floats, repetitions: int = FEW, indices: Sequence[Indices] | None = None
 ) -> tuple[Floats, Floats, Floats]:
-    """Compute a statistic of samples and both ends of its percentile interval (NaN if a sample is one run).
+    """Compute a statistic of samples and both ends of its percentile interval (NaN if a sample has only one run).
 
     Samples are scores (R, M), resampled independently of each other. `indices` are the resamples (repetitions, R, M) of
-    each sample; they are drawn if None.
+    each sample; None draws them.
     """
     point = np.asarray(statistic(*samples))
     if min(map(len, samples)) < 2:
@@ -106,7 +106,7 @@ def bootstrap(
 
 
 def percentiles(draws: Floats) -> Floats:
-    """Compute both ends of the central interval of draws (repetitions, ...): (2, ...). NaN draws are left out."""
+    """Compute both ends (2, ...) of the central interval of draws (repetitions, ...), without NaN draws."""
     tail = 50 * (1 - LEVEL)
     return np.asarray(np.nanpercentile(draws, [tail, 100 - tail], axis=0))
 
@@ -114,7 +114,7 @@ def percentiles(draws: Floats) -> Floats:
 def estimate(
     statistic: Statistic, *samples: Floats, repetitions: int = FEW, indices: Sequence[Indices] | None = None
 ) -> Estimate:
-    """Compute a scalar statistic of samples with its interval, as `bootstrap` does."""
+    """Compute a scalar statistic of samples with its interval; see `bootstrap`."""
     return Estimate(*map(float, bootstrap(statistic, *samples, repetitions=repetitions, indices=indices)))
 
 
@@ -131,20 +131,20 @@ def resampled_means(values: Floats | Sequence[float], repetitions: int, generato
 
 
 def games_won(scores: Floats) -> int:
-    """Count the tasks whose mean over runs is above 1: better than a human."""
+    """Count the tasks whose mean over runs is above 1, the score of a human."""
     return int((scores.mean(0) > 1).sum())
 
 
 def interval(values: Sequence[float], repetitions: int = PAIRS) -> Estimate:
-    """Average over runs, with the bootstrap interval; one run has no interval."""
+    """Average over runs, with a bootstrap interval; a single run has no interval."""
     return estimate(AGGREGATES["mean"], np.array(values, np.float64)[:, None], repetitions=repetitions)
 
 
 def difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Estimate:
     """Average the difference of means over pairs, with an interval by resampling the runs of every side.
 
-    If one sample (the same object) occurs in several pairs, it is resampled once for all of them. Independent
-    resampling would understate the variance.
+    A sample (the same object) in several pairs is resampled once for all of them: independent resampling would
+    understate the variance.
     """
     point = float(np.mean([np.mean(first) - np.mean(second) for first, second in pairs]))
     if min(len(side) for pair in pairs for side in pair) < 2:
@@ -171,14 +171,14 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, sample: Sequence[float]) -> Self:
-        """Compute the moments of two numbers or more."""
+        """Compute the moments of at least two numbers."""
         if min(sample) == max(sample):
-            return cls(float(sample[0]), 0.0, len(sample))  # a rounded mean would differ and look like variance
+            return cls(float(sample[0]), 0.0, len(sample))  # rounding of the mean would look like variance
         return cls(float(np.mean(sample)), float(stats.sem(sample)), len(sample))
 
 
 def welch(first: Moments, second: Moments) -> float:
-    """Give the two-sided p value of Welch's t-test that two samples have the same mean.
+    """Compute the two-sided p value of Welch's t-test for equal means.
 
     It is NaN if neither sample varies, or if one is a single number.
     """
@@ -191,8 +191,8 @@ def welch(first: Moments, second: Moments) -> float:
 class Contrast(NamedTuple):
     """Difference of the means of two samples, averaged over environments, with Welch's standard error.
 
-    If nothing varies there is no t value. `certain` is then the p value of a permutation test, and `fewest` the number
-    of ways to deal the numbers of the smallest pair of samples to its two sides.
+    Without any variance there is no t value. `certain` is then the p value of a permutation test. `fewest` is the
+    number of permutations of the smallest pair of samples.
     """
 
     effect: float
@@ -202,9 +202,9 @@ class Contrast(NamedTuple):
     fewest: int = 2
 
     def margin(self, claims: int = 1) -> float:
-        """Compute half of the 95 % interval, corrected for so many claims (Bonferroni).
+        """Compute half of the 95 % interval, corrected for the number of claims (Bonferroni).
 
-        If nothing varies it is 0 for samples that are large enough to show a difference, and infinite for smaller ones.
+        Without any variance it is 0 if the samples are large enough to show a difference, else infinite.
         """
         if not self.error:
             return 0.0 if 2 / self.fewest < 1 - LEVEL else math.inf
@@ -218,7 +218,7 @@ class Contrast(NamedTuple):
         return float(2 * stats.t.sf(abs(self.effect) / self.error, self.freedom))
 
     def detectable(self, claims: int = 1) -> float:
-        """Compute the smallest true lead that a study of so many claims detects with probability `POWER`."""
+        """Compute the smallest true lead that a study with this number of claims detects with probability `POWER`."""
         if not self.error:
             return 0.0
         critical = self.margin(claims) / self.error
@@ -229,39 +229,39 @@ class Contrast(NamedTuple):
         return float(optimize.brentq(missing_power, 0, 10 * critical)) * self.error
 
     def verdict(self, p: float, least: float, claims: int = 1) -> str:
-        """Judge the claim of a lead by its corrected p value and by the smallest lead that would matter (`least`)."""
+        """Judge the claim of a lead by its corrected p value, and by the smallest lead that would matter (`least`)."""
         if p < 1 - LEVEL:
             return "supported" if self.effect > 0 else "refuted"
         return "no such lead" if self.effect + self.margin(claims) < least else "undecided"
 
 
 def contrast(pairs: Sequence[Sequence[Sequence[float]]]) -> Contrast:
-    """Compare two samples of two numbers or more in each of several environments by Welch's test."""
+    """Compare two samples of at least two numbers in each of several environments by Welch's test."""
     moments = [[Moments.of(side) for side in pair] for pair in pairs]
     parts = [(side.error / len(pairs), side.size) for pair in moments for side in pair]
     variance = sum(error**2 for error, _ in parts)
     fourth = sum(error**4 / (size - 1) for error, size in parts)  # Welch and Satterthwaite's degrees of freedom
     leads = [first.mean - second.mean for first, second in moments]
-    dealt = [math.comb(first.size + second.size, first.size) for first, second in moments]
-    differ = [ways for ways, lead in zip(dealt, leads, strict=True) if lead]  # dealing equal numbers changes nothing
-    one_way = min(leads) >= 0 or max(leads) <= 0  # else p would take all their sums, and 1 is safe
+    permutations = [math.comb(first.size + second.size, first.size) for first, second in moments]
+    differ = [count for count, lead in zip(permutations, leads, strict=True) if lead]  # equal numbers permute to equal
+    one_way = min(leads) >= 0 or max(leads) <= 0  # else p would need the sums of all permutations, and 1 is safe
     certain = min(1.0, 2 / math.prod(differ)) if one_way and differ else 1.0
     freedom = variance**2 / fourth if fourth else math.inf
-    return Contrast(float(np.mean(leads)), math.sqrt(variance), freedom, certain, min(dealt))
+    return Contrast(float(np.mean(leads)), math.sqrt(variance), freedom, certain, min(permutations))
 
 
 def holm(values: Sequence[float]) -> list[float]:
     """Correct p values for their number (Holm 1979); none may be NaN."""
     order = sorted(range(len(values)), key=lambda place: values[place])
-    corrected, highest = list(values), 0.0
+    corrected, largest = list(values), 0.0
     for rank, place in enumerate(order):
-        highest = max(highest, min(1.0, (len(order) - rank) * values[place]))
-        corrected[place] = highest
+        largest = max(largest, min(1.0, (len(order) - rank) * values[place]))
+        corrected[place] = largest
     return corrected
 
 
 def below_best(samples: Mapping[str, Sequence[float]]) -> list[str]:
-    """Name the samples whose mean is significantly below the highest one: Welch's test, corrected for all (Holm).
+    """Name the samples whose mean is significantly below the best mean, by Welch's tests with Holm's correction.
 
     Samples of one number are left out.
     """
@@ -278,7 +278,7 @@ def runs_reaching(scores: Sequence[float], level: float) -> str:
 
 
 class Scale(NamedTuple):
-    """The reference scores that count as 0 and as 1."""
+    """The reference scores that count as 0 and 1."""
 
     zero: float
     one: float
@@ -294,15 +294,15 @@ with (Path(__file__).parent / "human.csv").open(encoding="utf-8") as _file:
     HUMAN: Mapping[str, Scale] = {
         row["game"]: Scale(float(row["random"]), float(row["human"])) for row in csv.DictReader(_file)
     }
-# Of Gymnasium's own worlds: random play (10,000 episodes with seed 0), and what an episode can give at most.
+# Gymnasium's own environments: random play (10,000 episodes with seed 0), and the max return of an episode.
 OTHERS: Mapping[str, Scale] = {"CartPole-v1": Scale(22.2, 500.0)}
 
 
 def world_scale(id: str, success: bool = True) -> Scale | None:
-    """Give the success, or the return, of random actions and of the best known player with default options.
+    """Give the success (or return) of random actions and of the best known player, with default options.
 
-    If the optimum is only bounded, the lower bound stands for the best known player, and a score may exceed 1. The
-    result is None if `envs/baselines/reference.json` has no reference scores of this environment.
+    If only bounds of the optimum are known, the lower bound counts as the best known player, so that scores may exceed
+    1. The result is None if `envs/baselines/reference.json` lacks this environment.
     """
     lines = baselines.reference_of(id)
     if lines is None:
@@ -312,7 +312,7 @@ def world_scale(id: str, success: bool = True) -> Scale | None:
 
 
 def game(name: str) -> str:
-    """Give ale-py's name of a game with a human score, from any spelling ("Ms Pacman", "ALE/MsPacman-v5"), or ""."""
+    """Give ale-py's name of a game with a human score from any spelling ("Ms Pacman", "ALE/MsPacman-v5"), else ""."""
     plain = {candidate.replace("_", ""): candidate for candidate in HUMAN}
     return plain.get(re.sub(r"[^a-z]", "", re.sub(r"^ALE/|-v\d+$", "", name).lower()), "")
 

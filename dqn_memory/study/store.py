@@ -1,9 +1,9 @@
-"""The folder of a study: readable while it runs and after a crash.
+"""Create, read and update the folder of a study, which is readable while the study runs and after a crash.
 
 STUDY/
   study.toml    the definition, as its author wrote it      configs/<run>.toml   complete config of a run
   study.json    state of each run; `study.run` writes it    runs/<run>/          run folder of the trainer
-  locks/        who is at work, released by any death       logs/<run>.log       output of the trainer
+  locks/        locks, which end with their processes       logs/<run>.log       output of the trainer
 
 study = Study.open(Path("runs/studies/smoke"))
 [run.folder for run in study.runs() if run.state == "finished"]
@@ -21,7 +21,7 @@ from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.lock import lock_holder
 from dqn_memory.runs.metrics import is_count, is_number
 from dqn_memory.runs.toml import flat, from_toml, to_toml
-from dqn_memory.study.definition import LONGEST_TEXT, Definition, Label, Planned
+from dqn_memory.study.definition import MAX_TEXT, Definition, Label, Planned
 from envs.files import (
     MAX_TEXT_BYTES,
     check_inside,
@@ -37,10 +37,10 @@ from envs.files import (
 State = Literal["finished", "running", "waiting", "stopped", "failed"]
 FORMAT = "dqn-memory study 2"
 STATE, DEFINITION = "study.json", "study.toml"
-LONGEST_LABEL = 1_000  # characters of a value of an axis, which a report draws in reasonable time
-LOCK = Path("locks/study.lock")  # held by the `study.run` that is at work
-HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
-INDEX = "archive.json"  # tells the archive of a study
+MAX_LABEL = 1_000  # characters of a value of an axis, so that a report is drawn in reasonable time
+LOCK = Path("locks/study.lock")  # held by the running `study.run`
+HOME = Path("runs/studies")  # default folder for studies
+INDEX = "archive.json"  # marks a folder as the archive of a study
 FOLDERS = ("configs", "runs", "logs", "locks")
 
 
@@ -57,7 +57,7 @@ class RunState:
     attempts: int = 0
     """Number of starts of its trainer."""
     seconds: float | None = None
-    """Wall-clock time of the finished run, over all attempts."""
+    """Wall-clock time of the finished run, including all attempts."""
     error: str = ""
     """Reason why it failed or stopped: the last lines of its log."""
 
@@ -75,12 +75,12 @@ class RunState:
 
     @property
     def study(self) -> Path:
-        """Folder of the study that it belongs to."""
+        """Folder of its study."""
         return self.folder.parents[1]
 
     @property
     def log(self) -> Path:
-        """File with the output of the trainer, of all attempts."""
+        """File with the output of the trainer in all attempts."""
         return self.study / "logs" / f"{self.name}.log"
 
 
@@ -89,7 +89,7 @@ class Facts:
     """Facts about a study as a whole; `axes` are in the order of its file."""
 
     name: str
-    """Name of its file, with `-smoke` for its cut."""
+    """Name of its file, with `-smoke` added for the cut."""
     title: str
     about: str
     kind: str
@@ -103,12 +103,12 @@ class Facts:
 
 
 def read_facts(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Invert `Facts.plain`; a KeyError where one is missing, a TypeError where one has another type."""
+    """Invert `Facts.plain`; a KeyError says that a fact is missing, a TypeError that it has another type."""
     texts = [plain[name] for name in ("name", "title", "about", "kind")]
     if not isinstance(plain["axes"], list) or not isinstance(plain["smoke"], bool):
         raise TypeError("axes is a list, and smoke is a truth value")
-    if not all(isinstance(text, str) and len(text) <= LONGEST_TEXT for text in (*texts, *plain["axes"])):
-        raise TypeError(f"name, title, about, kind and each axis are texts of at most {LONGEST_TEXT:,} characters")
+    if not all(isinstance(text, str) and len(text) <= MAX_TEXT for text in (*texts, *plain["axes"])):
+        raise TypeError(f"name, title, about, kind and each axis are texts of at most {MAX_TEXT:,} characters")
     return {field.name: plain[field.name] for field in fields(Facts)} | {"axes": tuple(plain["axes"])}
 
 
@@ -121,10 +121,10 @@ def checked_run(run: RunState, axes: Sequence[str]) -> RunState:
     )
     if not labels or not {"world", "architecture", "seed", *axes} <= run.axes.keys() or not is_count(run.axes["seed"]):
         raise TypeError(f"the axes of {run.name} are not those of the study, with a whole number as the seed")
-    if any(len(str(label)) > LONGEST_LABEL for label in run.axes.values()):
-        raise TypeError(f"an axis of {run.name} has a value of more than {LONGEST_LABEL:,} characters")
+    if any(len(str(label)) > MAX_LABEL for label in run.axes.values()):
+        raise TypeError(f"an axis of {run.name} has a value of more than {MAX_LABEL:,} characters")
     if run.state not in get_args(State) or not isinstance(run.error, str):
-        raise TypeError(f"the state of {run.name} is none")
+        raise TypeError(f"the state of {run.name} is unknown")
     if not (is_count(run.steps) and is_count(run.attempts) and (run.seconds is None or is_number(run.seconds))):
         raise TypeError(f"steps, attempts and seconds of {run.name} are not all numbers")
     return run
@@ -132,19 +132,19 @@ def checked_run(run: RunState, axes: Sequence[str]) -> RunState:
 
 @dataclass(frozen=True, kw_only=True)
 class Study(Facts):
-    """A study's folder: `open` finds one, `create` makes or extends one."""
+    """A study's folder: `open` reads one, `create` makes or extends one."""
 
     folder: Path
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Find a study; raises UserError where there is none or its state is damaged."""
+        """Open a study; a UserError says that there is none, or that its state is damaged."""
         check_inside(folder, *FOLDERS)
         return cls(folder=folder, **_read_state(folder)["study"])
 
     @classmethod
     def create(cls, folder: Path, definition: Definition, planned: Sequence[Planned]) -> Self:
-        """Make the folder, or list other runs in the one that is there; finished runs stay."""
+        """Make the folder, or list other runs in an existing one; finished runs stay."""
         check_inside(folder, *FOLDERS)
         make_inside(folder, "configs")
         facts = {name: getattr(definition, name) for name in ("name", "title", "about", "kind")}
@@ -166,7 +166,7 @@ class Study(Facts):
 
     @property
     def is_running(self) -> bool:
-        """Whether `study.run` is at work now."""
+        """Whether `study.run` is running."""
         return lock_holder(self.folder / LOCK) is not None
 
     def runs(self) -> list[RunState]:
@@ -181,12 +181,12 @@ class Study(Facts):
                     found.append(checked_run(RunState(name, folder=self.folder / "runs" / name, **facts), self.axes))
         except (LookupError, TypeError, AttributeError) as error:
             path = self.folder / STATE
-            raise UserError(f"{path} is damaged ({error}): delete it; {_way_out(self.folder)}") from None
+            raise UserError(f"{path} is damaged ({error}): delete it; {_advice(self.folder)}") from None
         check_inside(self.folder, *(f"runs/{run.name}" for run in found))
         return found
 
     def mark(self, name: str, state: State, error: str = "", seconds: float | None = None, begun: bool = False) -> None:
-        """Note the state of a run; `begun` counts one more start of its trainer."""
+        """Write the state of a run; `begun` counts one more start of its trainer."""
         tree = _read_state(self.folder)
         run = tree["runs"][name]
         run |= {"state": state, "error": error, "seconds": seconds, "attempts": run.get("attempts", 0) + begun}
@@ -194,11 +194,11 @@ class Study(Facts):
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
-    """Read the facts of a study and its runs; a UserError says how to go on where they are missing or damaged."""
+    """Read the facts of a study and its runs; a UserError gives advice if they are missing or damaged."""
     path = folder / STATE
     if not os.path.lexists(path):
-        way = f"; {_way_out(folder)}" if (folder / "configs").is_dir() else ""
-        raise UserError(f"{folder} is no study: it has no {STATE}{way}")
+        hint = f"; {_advice(folder)}" if (folder / "configs").is_dir() else ""
+        raise UserError(f"{folder} is no study: it has no {STATE}{hint}")
     try:
         tree = parse_json(read_bytes(path, MAX_TEXT_BYTES))
         found = {"study": read_facts(tree["study"]), "runs": dict(tree["runs"]), "format": tree["format"]}
@@ -206,12 +206,12 @@ def _read_state(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be used: {error.strerror}") from None
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"{path} is damaged ({reason:.400}): delete it; {_way_out(folder)}") from None
+        raise UserError(f"{path} is damaged ({reason:.400}): delete it; {_advice(folder)}") from None
     require(found["format"] == FORMAT, f"{path} is foreign: it is not a '{FORMAT}'")
     return found
 
 
-def _way_out(folder: Path) -> str:
+def _advice(folder: Path) -> str:
     return f"study.run with its definition and --folder {folder} then makes it anew from the runs there"
 
 

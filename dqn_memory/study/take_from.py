@@ -1,6 +1,6 @@
-"""Finished runs of other studies and of archives, which a study takes instead of training them (`--take-from`).
+"""Copy finished runs of other studies and archives into a study, instead of training them (`--take-from`).
 
-A run is taken if its settings and its seed are those of a run of the study. The runs of an archive come without their
+A run is copied if it has the settings and the seed of a run of the study. The runs of an archive come without
 checkpoints, which no report needs.
 """
 
@@ -21,7 +21,7 @@ from dqn_memory.study.run_record import CONFIG, ENVIRONMENT, finished, placeless
 from dqn_memory.study.store import HOME, RunState, Study
 from envs.files import check_inside, disk_errors, make_inside, open_file, parse_json, read_text, write_text
 
-NOTHING_TAKEN = "took nothing: --take-from has none of these runs, by the same trainer with the very same settings"
+NOTHING_TAKEN = "took nothing: --take-from has none of these runs with the same trainer and settings"
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Candidate:
     """A finished run of a source."""
 
     name: str
-    """Of the planned run that it can replace, or its own where it cannot be compared."""
+    """Name of the planned run that it can replace, or its own name if it cannot be compared."""
     source: Source
     run: RunState | None = None
     problem: str = ""
-    """Damage, for which it is not taken."""
+    """Damage, because of which it is not taken."""
 
 
 def take_finished_runs(
@@ -41,7 +41,7 @@ def take_finished_runs(
 ) -> None:
     """Copy each planned run that has no folder in `study` yet and is finished in a source.
 
-    Damaged runs are named and not copied. A source of another trainer gives none.
+    Damaged runs are named and not copied. A source of another trainer has no such runs.
 
     Raises:
         UserError: a source is no study.
@@ -58,11 +58,11 @@ def take_finished_runs(
 
 
 def candidates(folder: Path, kind: str, planned: Sequence[Planned], sources: Sequence[Path]) -> Iterator[Candidate]:
-    """Yield the finished runs of the sources that a planned run equals, and those that cannot be compared."""
+    """Yield the finished runs of the sources that equal a planned run, and those that cannot be compared."""
     for path in sources:
         source = open_source(find_study(path))
         if source.folder.resolve() == folder.resolve():
-            raise UserError(f"--take-from {source.folder} is the study itself: give the folder of another")
+            raise UserError(f"--take-from {source.folder} is the study itself: give the folder of another study")
         missing = [run for run in planned if not (folder / "runs" / run.name).exists()]
         if source.kind != kind or not missing:
             continue
@@ -79,7 +79,7 @@ def candidates(folder: Path, kind: str, planned: Sequence[Planned], sources: Seq
 
 
 def _by_settings(run: RunState, source: Source, config_class: Any) -> dict[str, RunState]:
-    """Give a run by its settings, and by those without the observation key, which a run may choose itself."""
+    """Give a run by its settings, and by these without the observation key, because a run may choose that itself."""
     config = from_toml(config_class, source.record(run).config_toml, str(run.folder / CONFIG))
     config = replace(config, output=replace(config.output, run=None))
     without = replace(config, environment=replace(config.environment, observation_key=None))
@@ -89,7 +89,7 @@ def _by_settings(run: RunState, source: Source, config_class: Any) -> dict[str, 
 def settings_key(config: Any) -> str:
     """Write the settings on which the numbers of a run depend.
 
-    Trackers, device and engine are no such settings, nor are the widths that --match sets when a run begins.
+    The result leaves out trackers, device and engine, and the widths that --match sets at the start of a run.
     """
     if getattr(config, "match", None) is not None:
         config = replace(config, network=replace(config.network, width=1, head_width=1))
@@ -101,7 +101,7 @@ def settings_key(config: Any) -> str:
 
 
 def _copy(run: RunState, folder: Path, source: Source) -> None:
-    """Copy a run whole or not at all. Its config names its new folder; its command stays."""
+    """Copy a run completely or not at all. Its config gets its new folder; its command stays."""
     partial = folder.with_name(f".{folder.name}.partial")
     config, environment = partial / CONFIG, partial / ENVIRONMENT
     make_inside(folder.parents[1], folder.parent.name)

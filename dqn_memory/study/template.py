@@ -1,17 +1,17 @@
 """Fill the placeholders of a page with numbers of the archives beside it.
 
 `study.report --all results` makes `README.md` from `README.template.md`. A placeholder is a word with its arguments.
-Quotes hold a name with blanks; semicolons separate several names; an environment is named without family and version.
+Quotes enclose a name with blanks, and semicolons separate names. The name of an environment has no family or version.
 
     {{mean memories Hallway gru}}                mean over seeds of the final score
-    {{mean memories Hallway gru area}}           the same of another number of the summary, or of a metric
+    {{mean memories Hallway gru area}}           the mean of another number of the summary, or of a metric
     {{interval memories Hallway gru}}            the mean with its 95 % bootstrap interval
     {{lead memories CarFlag;Hallway gru mlp}}    lead of the first series over the second, with its 95 % interval
     {{won memories Hallway;CarFlag gru 0.95}}    number of runs whose final score reaches a level
-    {{times memories attention gru}}             processor seconds of a step, divided by those of another series
-    {{runs memories}} {{seeds memories}}         number of finished runs, and of seeds that have one
-    {{scores memories "Hallway=no cue"}}         table of mean scores, by task; an arrow: significantly below the best
-    {{reached memories "Hallway=no cue"}}        table of the runs that solve each task in the end
+    {{times memories attention gru}}             processor seconds per step, divided by those of another series
+    {{runs memories}} {{seeds memories}}         number of finished runs, and of seeds with a finished run
+    {{scores memories "Hallway=no cue"}}         table of mean scores by task; an arrow: significantly below the best
+    {{reached memories "Hallway=no cue"}}        table of the number of runs that end with each task solved
     {{costs memories}}                           table of the parameters, time and bytes of each series
     {{questions}}                                table of verdicts on the claims of questions.toml
     {{figure memories}}                          picture of the scores, and of their mean over each cost
@@ -44,7 +44,7 @@ NOTE = "<!-- Made from {name} by `make results`: change that file. -->\n"
 
 
 class Archives:
-    """The archives below a folder, by the names of their folders; `pictures` are those that the pages show."""
+    """The archives below a folder, by the names of their folders; `pictures` are the pictures of the pages."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -63,7 +63,7 @@ class Archives:
         return labels[check_known("environment", name, labels)]
 
     def notes(self, archive: str, words: str) -> dict[str, str]:
-        """Read a note on each environment, such as "CarFlag=30;Hallway=60", by the environment's label."""
+        """Read notes such as "CarFlag=30;Hallway=60" by the labels of the environments."""
         pairs = (word.partition("=") for word in words.split(";") if word)
         return {self.world(archive, name): note for name, _, note in pairs}
 
@@ -78,7 +78,7 @@ class Archives:
         return [run.number(number) for run in runs]
 
     def sample(self, archive: str, world: str, series: str, number: str) -> list[float]:
-        """Give the values of two seeds or more for a test; "series@environment" names another environment."""
+        """Give the values of at least two seeds for a test; "series@environment" names another environment."""
         name, _, elsewhere = series.partition("@")
         found = self.values(archive, elsewhere or world, name, number)
         if len(found) < 2:
@@ -106,13 +106,13 @@ def lead(archives: Archives, archive: str, worlds: str, series: str, rival: str,
 
 
 def count_won(archives: Archives, archive: str, worlds: str, series: str, level: str) -> str:
-    """Count the runs of a series, in several environments, whose final score reaches a level."""
+    """Count the runs of a series in several environments whose final score reaches a level."""
     found = [score for world in worlds.split(";") for score in archives.values(archive, world, series)]
     return runs_reaching(found, float(level))
 
 
 def times(archives: Archives, archive: str, series: str, rival: str) -> str:
-    """Divide the processor seconds of a step by those of another series."""
+    """Divide the processor seconds per step of a series by those of another one."""
     data = archives[archive]
     ours, theirs = (million_seconds(data.of(series=check_known("series", n, data.series))) for n in (series, rival))
     return f"{ours / theirs:.1f}"
@@ -125,16 +125,16 @@ def runs(archives: Archives, archive: str) -> str:
 
 
 def seeds(archives: Archives, archive: str) -> str:
-    """Count the seeds that have a finished run: 4 of 10, or 2 to 4 of 10 where environments or series differ."""
+    """Count the seeds that have a finished run: 4 of 10, or 2 to 4 of 10 if environments or series differ."""
     data = archives[archive]
-    counts = [len(found) for _, _, found in data.groups()] or [0]
+    counts = [len(runs) for _, _, runs in data.groups()] or [0]
     finished = " to ".join(map(str, sorted({min(counts), max(counts)})))
     return f"{finished} of {len({run.seed for run in data.source.runs})}"
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 def scores_table(archives: Archives, archive: str, tasks: str = "") -> str:
-    """Tabulate final scores; an arrow marks a mean that is significantly below the best one of its row."""
+    """Tabulate final scores; an arrow marks a mean that is significantly below the best mean of its row."""
 
     def score(data: Data, world: str, name: str) -> str:
         row = {other: list(data.scores(world, other).values()) for other in data.series if data.of(world, other)}
@@ -145,14 +145,14 @@ def scores_table(archives: Archives, archive: str, tasks: str = "") -> str:
 
 
 def reached(archives: Archives, archive: str, tasks: str = "") -> str:
-    """Tabulate how many runs of each series end at the score that counts as solved."""
+    """Tabulate the number of runs of each series whose final score counts as solved."""
     return _by_environment(archives, archive, scores.runs_solved, tasks)
 
 
 def _by_environment(
     archives: Archives, archive: str, cell: Callable[[Data, str, str], str], tasks: str = "", scaled: bool = False
 ) -> str:
-    """Tabulate environments down and series across; `tasks` say what each environment is an example of."""
+    """Tabulate environments down and series across; `tasks` describe the task of each environment."""
     data, rows, examples = archives[archive], [], archives.notes(archive, tasks)
     for world in examples or data.worlds:
         row = {"a task with": examples[world], "environment": plain_name(world)} if tasks else {"": plain_name(world)}
@@ -209,9 +209,9 @@ WORDS: Mapping[str, Callable[..., str]] = {
 
 
 def filled_pages(folder: Path) -> dict[Path, bytes]:
-    """Fill every template in a folder; give the pages, and the pictures that they show, by their paths.
+    """Fill every template in a folder; give the pages and their pictures by path.
 
-    A UserError names the template and its placeholder where something named there does not exist.
+    A UserError names the template and the placeholder if a name in it does not exist.
     """
     archives, pages = Archives(folder), {}
     for path in sorted(folder.glob(f"*{TEMPLATE}")):

@@ -146,7 +146,7 @@ def test_an_archive_is_replaced_by_its_own_study_only(finished: Path, kept: Path
     for folder, where, words in (
         (tmp_path / "other", kept, "holds the archive of the study small, not of other"),
         (finished, kept, f"holds 1 runs that this study lacks, such as {RUN}"),
-        (finished, tmp_path / "full", "something else than an archive"),
+        (finished, tmp_path / "full", "is not empty and no archive"),
     ):
         assert words in told(archive_runs, read(folder), where)
     assert contents(kept) == before

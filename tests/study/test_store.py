@@ -57,7 +57,7 @@ def test_what_was_noted_is_read_again(study, monkeypatch):
     assert (third.state, third.seconds, third.architecture, third.seed) == ("finished", 12.5, "dgfqn", 1)
     assert fourth.state == "waiting" and fourth.folder == study.folder / "runs" / FOURTH
     shown = overview(found).splitlines()
-    assert shown[2] == "4 runs: 1 finished, 1 waiting, 1 stopped, 1 failed; study.run is not at work"
+    assert shown[2] == "4 runs: 1 finished, 1 waiting, 1 stopped, 1 failed; study.run is not running"
     assert shown[7].split() == ["POMDP/Hallway-v0", "dgfqn", "1", "finished", "0", "0:00:12", "0"]
     assert shown[-2:] == ["    error: no", "    really"]
     monkeypatch.setattr(run, "FEW", 3)

@@ -331,7 +331,7 @@ def test_shares_of_accelerators(monkeypatch):
     assert device_slots(["0"], 0.6) == ["0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3")
     assert Processes(None, 1, 0.5).slots() == min(os.cpu_count(), 4)
-    assert "a run of this study takes 4 GPUs and there are not as many here" in told(Processes, None, 1, 4.0)
+    assert "a run of this study needs 4 GPUs, and there are fewer here" in told(Processes, None, 1, 4.0)
 
 
 def test_a_further_checkpoint_gives_a_killed_run_its_retries_back(tmp_path):

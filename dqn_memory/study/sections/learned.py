@@ -23,35 +23,35 @@ from envs.markup import Markup
 from envs.tables import Table
 
 NAME = re.compile(r"^memory/(\d+)\.(\d+)\.(mu|sigma|span)$")
-MOVED = "moved/"  # how the names of metrics begin that say how far recurrent weights moved
-STILL = 1e-5  # difference to the start that rounding alone may make
-STEPS = 24  # decisions of an episode whose attention is shown
-SEED = 0  # of the episode
-Heads = dict[tuple[int, int], Floats]  # by layer and head, (R, E)
+MOVED = "moved/"  # prefix of metrics: distance of recurrent weights from their first values
+STILL = 1e-5  # max difference from the start that counts as rounding
+STEPS = 24  # shown decisions of an episode
+SEED = 0  # seed of the episode
+Heads = dict[tuple[int, int], Floats]  # values (R, E) by layer and head
 
 
 def moved_section(data: Data) -> Section | None:
     """Tabulate the distance of recurrent weights from their first values; None if no layer reads both ways."""
     rows = []
     for world, name, runs in data.groups():
-        ways = sorted({key for run in runs for line in run.record.metrics for key in line if key.startswith(MOVED)})
-        told = [run for run in runs if all(run.last(key) is not None for key in ways)]  # older runs do not
-        found = {key.removeprefix(MOVED): str(interval([run.last(key) for run in told])) for key in ways}
+        keys = sorted({key for run in runs for line in run.record.metrics for key in line if key.startswith(MOVED)})
+        logged = [run for run in runs if all(run.last(key) is not None for key in keys)]  # older runs lack them
+        found = {key.removeprefix(MOVED): str(interval([run.last(key) for run in logged])) for key in keys}
         if found:
-            rows.append({"environment": world, "series": name, "seeds": str(len(told)), **found})
+            rows.append({"environment": world, "series": name, "seeds": str(len(logged)), **found})
     return section("moved", rows)
 
 
 @dataclass(frozen=True)
 class Group:
-    """The learned values of the runs of one environment and series by name, and the start that all heads share."""
+    """The learned values of one environment and series by name, and their start, which all heads share."""
 
     world: str
     series: str
     steps: Floats  # (E,)
     learned: dict[str, Heads]
     starts: dict[str, float]
-    hard: bool  # whether the mask is 0 or 1, so that only a penalty can move the span
+    hard: bool  # whether the mask is 0 or 1; only a penalty can then move the span
 
     @property
     def where(self) -> str:
@@ -64,7 +64,7 @@ class Group:
 
 
 def groups(data: Data) -> list[Group]:
-    """Read the learned values of each environment and series that has any."""
+    """Read the learned values of each environment and series, if it has any."""
     found = []
     for world, series, runs in data.groups():
         steps, learned = values_over_training(runs)
@@ -76,11 +76,11 @@ def groups(data: Data) -> list[Group]:
 
 
 def values_over_training(runs: Sequence[FinishedRun]) -> tuple[Floats, dict[str, Heads]]:
-    """Give the steps (E,) that all runs logged and the learned values (runs, E) there; empty if a run has none.
+    """Give the steps (E,) that all runs logged, and the learned values (R, E) there; empty if a run has none.
 
-    The last column holds each run's own last value, and the last step is the latest of theirs.
+    The last column holds each run's own last value; the last step is the latest of all runs.
     """
-    # another line of the same step says other things
+    # a step may have further lines without learned values
     logs = [{line["step"]: line for line in run.record.metrics if any(map(NAME.match, line))} for run in runs]
     if not all(logs):
         return np.array([]), {}
@@ -96,7 +96,7 @@ def values_over_training(runs: Sequence[FinishedRun]) -> tuple[Floats, dict[str,
 
 
 def starting_values(config: Any) -> tuple[dict[str, float], str]:
-    """Give the start of each learned value, which all heads share, and the kind of the prior from a config."""
+    """Compute from a config the start of each learned value, which all heads share, and the kind of the prior."""
     if hasattr(config, "network"):
         prior, sizes = config.network.prior, (config.network.heads, config.network.context)
     else:
@@ -113,7 +113,7 @@ def moves(heads: Heads, start: float) -> bool:
 def priors_section(data: Data) -> Section | None:
     """Draw and tabulate the learned mu, sigma and span of each environment and series."""
     found = groups(data)
-    unit = "steps" if data.source.kind in KINDS_OF_NETWORKS else "tokens"  # of which a world model has two a step
+    unit = "steps" if data.source.kind in KINDS_OF_NETWORKS else "tokens"  # a step of a world model is two tokens
     pictures = [picture for group in found if group.moved for picture in _pictures(group, unit)]
     rows = [
         {
@@ -130,7 +130,7 @@ def priors_section(data: Data) -> Section | None:
 
 
 def _exceptions(groups: Sequence[Group]) -> list[str]:
-    """Name values that did not move, or that only a penalty moved."""
+    """Name the values that did not move, and those that only a penalty moved."""
     still = [(group, name) for group in groups for name in group.learned if name not in group.moved]
     pressed = [(group, "span") for group in groups if group.hard and "span" in group.moved]
     sentences = []
@@ -182,16 +182,16 @@ def spans_section(data: Data) -> Section | None:
 def maps_of(data: Data, entry: FinishedRun) -> Maps | None:
     """Give a run's attention maps from its archive or its checkpoint; None if its network has no attention."""
     record = entry.record
-    if record.summary is not None:  # its run has no checkpoint here
+    if record.summary is not None:  # a run of an archive, without a checkpoint
         return None if record.attention is None else Maps.parse(record.attention)
     return _played(data.source.kind, entry.run.folder)
 
 
-@cache  # archiving asks twice, and an episode of a searching agent is slow
+@cache  # archiving calls it twice, and an episode with a search is slow
 def _played(kind: str, folder: Path) -> Maps | None:
     read = of_q_network if kind == "q_network" else trainer_class(kind).attention_report
     maps: Maps | None = None if read is None else read(folder, SEED)
-    # To text and back: a study and its archive then draw the same numbers.
+    # Converted to text and back, so that a study and its archive draw the same numbers.
     return None if maps is None else Maps.parse(maps.plain())
 
 
@@ -208,7 +208,7 @@ def of_q_network(run: Path, seed: int) -> Maps | None:
 
 
 def _first_maps(data: Data) -> Iterator[tuple[FinishedRun, Maps | None, str]]:
-    """Give the maps of the first seed of each environment and series, or the reason why they cannot be read."""
+    """Give the maps of the first seed of each environment and series, or the reason why they are unreadable."""
     for _, _, (entry, *_) in data.groups():
         try:
             yield entry, maps_of(data, entry), ""
@@ -217,7 +217,7 @@ def _first_maps(data: Data) -> Iterator[tuple[FinishedRun, Maps | None, str]]:
 
 
 def archived_maps(data: Data) -> dict[str, Any]:
-    """Give the maps that an archive keeps by run; runs whose checkpoint cannot be read are left out."""
+    """Give the maps for an archive by run, without runs whose checkpoint is unreadable."""
     return {run.run.name: maps and maps.plain() for run, maps, why in _first_maps(data) if not why}
 
 

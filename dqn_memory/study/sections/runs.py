@@ -1,4 +1,4 @@
-"""Show the single runs: those left out, settings that differ, scores, losses, time and cost."""
+"""Show the single runs: runs left out, settings that differ, scores, losses, time and cost."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from dqn_memory.study.run_summary import FINALS
 from dqn_memory.study.statistics import Floats
 
 WINDOW = 11  # log lines of a moving average
-FEW = 40  # runs up to which each has a row
-ALONE = ("seed", "output.", "compute.")  # settings that a run has to itself, or that change no number by contract
+FEW = 40  # max runs in the table of single runs
+IGNORED = ("seed", "output.", "compute.")  # settings that differ between seeds, or that change no number
 
 
 def losses_section(data: Data) -> Section | None:
@@ -35,9 +35,9 @@ def _fluctuation(runs: Sequence[FinishedRun], name: str) -> str:
     return f"{np.mean(values):.3g}" if values else ""
 
 
-def fluctuation(values: Floats, window: int = WINDOW) -> float:
-    """Compute the standard deviation of values (N,) around their centred moving average over whole windows."""
-    half = min(window, len(values)) // 2
+def fluctuation(values: Floats) -> float:
+    """Compute the standard deviation of values (N,) around their centred moving average over complete windows."""
+    half = min(WINDOW, len(values)) // 2
     if len(values) - 2 * half < 2:
         return math.nan
     trend = np.convolve(values, np.full(2 * half + 1, 1 / (2 * half + 1)), "valid")
@@ -45,12 +45,12 @@ def fluctuation(values: Floats, window: int = WINDOW) -> float:
 
 
 def left_out_section(data: Data) -> Section | None:
-    """Name the runs that are not in the report, and why; None if all are."""
+    """List the runs that are not in the report, with reasons; None if all are in it."""
     return section("left_out", [{"runs": runs, "why": why} for runs, why in left_out_rows(data.left_out)])
 
 
 def left_out_rows(left_out: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """List the runs left out and the reason; runs that differ in their seed alone share a row."""
+    """List the runs left out and the reason; runs that differ only in their seed share a row."""
     seeds: dict[tuple[str, str], list[str]] = {}
     for name, why in left_out:
         series, dash, seed = name.rpartition("seed-")
@@ -61,13 +61,13 @@ def left_out_rows(left_out: Sequence[tuple[str, str]]) -> tuple[tuple[str, str],
 def uneven_section(data: Data) -> Section | None:
     """List settings that differ between runs of one series and environment; None if none does.
 
-    Presets and defaults may change while a study is filled over a long time.
+    Presets and defaults may change between the runs of a long study.
     """
     found: dict[tuple[str, str], list[tuple[int, Any]]] = {}  # setting and value: seeds and groups of runs
     for *group, runs in data.groups():
         for setting in flag_names(runs[0].config):
             values = [str(reduce(getattr, setting.split("."), run.config)) for run in runs]
-            if len(set(values)) > 1 and not setting.startswith(ALONE):
+            if len(set(values)) > 1 and not setting.startswith(IGNORED):
                 for run, value in zip(runs, values, strict=True):
                     found.setdefault((setting, value), []).append((run.run.seed, tuple(group)))
     rows = []

@@ -19,11 +19,11 @@ from envs.registry import WORLDS
 from envs.tables import Table, format_value
 
 READ = ("last average", "mean average", "final", "area")  # numbers of a summary that have a column
-ROUNDING = 1e-9  # by which the mean of equal numbers may fall short of them
-SOLVED = 0.95  # of the best known player's success or return, at which an environment counts as solved
-ABLATION = "memory_ablation/"  # how the names of metrics begin that were evaluated without the memory
+ROUNDING = 1e-9  # max difference between equal numbers and their mean
+SOLVED = 0.95  # share of the best known player's success or return at which an environment counts as solved
+ABLATION = "memory_ablation/"  # prefix of metrics of the evaluation without the memory
 RECALLED = "final/recall_distance"
-THRESHOLDS = 101  # of a performance profile
+THRESHOLDS = 101  # in a performance profile
 
 
 def curves_section(data: Data) -> Section | None:
@@ -40,7 +40,7 @@ def curves_section(data: Data) -> Section | None:
 
 @dataclass(frozen=True)
 class TimeSolved:
-    """The steps, and the processor seconds of one run, from which on the mean of all seeds stays at `level`."""
+    """The steps, and the processor seconds of one run, after which the mean of all seeds stays at `level`."""
 
     level: float
     steps: int
@@ -52,7 +52,7 @@ class TimeSolved:
 
 
 def solved_section(data: Data) -> Section | None:
-    """Tabulate the steps and seconds from which on the mean of all seeds stays at the score that is solved."""
+    """Tabulate the steps and seconds after which the mean of all seeds stays at the level that counts as solved."""
     rows = []
     for world, name, runs in data.groups():
         if found := time_solved(data, world, runs):
@@ -62,7 +62,7 @@ def solved_section(data: Data) -> Section | None:
 
 
 def time_solved(data: Data, world: str, runs: Sequence[FinishedRun]) -> TimeSolved | None:
-    """Find the time from which on the runs of a series solve an environment, for two evaluations or more, or None."""
+    """Find the time after which a series solves an environment, for at least two evaluations; None if it never does."""
     level = solved_level(data, world, runs)
     marks = [{step: score for step, (score, _) in scores_and_seconds(run).items()} for run in runs]
     steps = sorted(set(marks[0]).intersection(*marks)) if marks else []
@@ -72,20 +72,20 @@ def time_solved(data: Data, world: str, runs: Sequence[FinishedRun]) -> TimeSolv
 
 
 def solved_level(data: Data, world: str, runs: Sequence[FinishedRun]) -> float:
-    """Give the score at which an environment counts as solved, infinity if it is unknown."""
+    """Give the score at which an environment counts as solved; infinity if it is unknown."""
     scale = data.scale(world)
-    best = scale.one if scale else 1.0 if all(run.success for run in runs) else math.nan  # the best return is unknown
-    return SOLVED * best if best > 0 else math.inf  # a share of a negative score would be higher
+    best = scale.one if scale else 1.0 if all(run.success for run in runs) else math.nan  # nan: no best return is known
+    return SOLVED * best if best > 0 else math.inf  # 95 % of a negative score would be above it
 
 
 def runs_solved(data: Data, world: str, series: str) -> str:
-    """Count the runs of a series whose final score counts as solved; "" if that score is unknown."""
+    """Count the runs of a series whose final score counts as solved; "" if that level is unknown."""
     level = solved_level(data, world, runs := data.of(world, series))
     return runs_reaching([run.score for run in runs], level) if runs and math.isfinite(level) else ""
 
 
 def scores_and_seconds(run: FinishedRun) -> dict[int, tuple[float, float]]:
-    """Give the success (or return) and the processor seconds of each evaluation by its step."""
+    """Give the success (or return) and the processor seconds of each evaluation by step."""
     name = f"eval/{_measure(run)}"
     lines = (line for line in run.record.metrics if line.get(name) is not None)
     return {line["step"]: (line[name], line.get("time/processor") or math.nan) for line in lines}
@@ -133,10 +133,10 @@ def _row(data: Data, world: str, series: str, runs: Sequence[FinishedRun]) -> di
 
 
 def _steps(runs: Sequence[FinishedRun], level: int) -> str:
-    """Show the median of the steps to a level, and the number of runs that reached it."""
+    """Show the median of the steps to a level, and the number of runs that reached the level."""
     reached = [run.summary["steps_to"][level] for run in runs]
     budgets = [run.curve.trained for run in runs]
-    if len(set(budgets)) > 1:  # runs that did not reach it have no order then
+    if len(set(budgets)) > 1:  # then runs that did not reach it have no order, and no median
         return ", ".join(map(in_steps, reached, budgets))
     count = len(reached) - reached.count(None)
     some = f" ({count} of {len(reached)})" if 0 < count < len(reached) else ""
@@ -146,8 +146,8 @@ def _steps(runs: Sequence[FinishedRun], level: int) -> str:
 def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
     """Give the normalised scores (R, M) of each series, the M environments that all series share, and remarks.
 
-    An environment counts if it has a scale and finished runs of every series that has finished runs. A seed counts if
-    its series has it in all of these environments.
+    An environment counts if it has a scale, and finished runs of every series that has any. A seed of a series counts
+    if the series has finished runs with it in all of these environments.
     """
     present = [name for name in data.series if data.of(series=name)]
     shared = [world for world in data.worlds if data.scale(world) and all(data.of(world, name) for name in present)]
@@ -195,8 +195,8 @@ def profile_section(data: Data) -> Section | None:
     found, shared, _ = matrices(data)
     if not found:
         return section("profiles")
-    whole = np.concatenate([scores.ravel() for scores in found.values()])
-    thresholds = np.linspace(min(0.0, whole.min()), max(1.0, whole.max()), THRESHOLDS)
+    values = np.concatenate([scores.ravel() for scores in found.values()])
+    thresholds = np.linspace(min(0.0, values.min()), max(1.0, values.max()), THRESHOLDS)
     shares = statistics.share_above(thresholds)
     profiles = {name: (thresholds, *statistics.bootstrap(shares, scores)) for name, scores in found.items()}
     caption = WORDS["profiles"]["caption"].format(environments=counted(len(shared), "environment"))
@@ -217,7 +217,7 @@ def improvement_section(data: Data) -> Section | None:
 
 
 def parameters_section(data: Data) -> Section | None:
-    """Draw scores over numbers of parameters, and tabulate these."""
+    """Draw scores over numbers of parameters, and tabulate the numbers."""
     points = []
     for world, name, runs in data.groups():
         if (size := runs[0].parameters) is not None and data.scale(world):
@@ -245,18 +245,18 @@ def memory_section(data: Data) -> Section | None:
 
 
 def without_memory(runs: Sequence[FinishedRun]) -> list[tuple[float, float]]:
-    """Give the final scores with and without the memory of each run that was evaluated so, by the same actions."""
+    """Give the final scores with and without the memory of each run that has both, by the same choice of actions."""
     pairs = [[run.last(f"{place}{_measure(run)}") for place in ("final/", ABLATION)] for run in runs]
     return [(before, after) for before, after in pairs if after is not None]
 
 
 def recall_distances(runs: Sequence[FinishedRun]) -> list[float]:
-    """Give the recall distance of each run that measured it."""
+    """Give the recall distance of each run that logged it."""
     return [found for run in runs if (found := run.last(RECALLED)) is not None]
 
 
 def phantoms_section(data: Data) -> Section | None:
-    """Compare environments that have phantom rooms with the same ones without them."""
+    """Compare environments that have phantom rooms with their twins without them."""
     if data.source.kind not in KINDS_OF_NETWORKS:
         return None
     ids = {world: data.of(world)[0].env for world in data.worlds}
@@ -282,10 +282,10 @@ def _effect(data: Data, world: str, twin: str, series: str) -> dict[str, str]:
 
 
 def control_twin(id: str) -> str | None:
-    """Name the registered environment that is the same without phantom rooms, if there is one."""
+    """Name the registered environment that is equal but for phantom rooms; None if there is none."""
     name = id.removeprefix("envs:")
     entry = WORLDS.get(name)
     if entry is None or "phantom_rooms" not in entry.kwargs:
         return None
-    kept = {key: value for key, value in entry.kwargs.items() if not key.startswith("phantom_")}
-    return next((other for other, it in WORLDS.items() if it.entry == entry.entry and dict(it.kwargs) == kept), None)
+    rest = {key: value for key, value in entry.kwargs.items() if not key.startswith("phantom_")}
+    return next((other for other, it in WORLDS.items() if it.entry == entry.entry and dict(it.kwargs) == rest), None)
