@@ -60,7 +60,7 @@ NESTED = {"name": "reduce_all", "terminating_functions": [INNER]}
     ("empty.4x4", "reset_function.random_agent", 1, "{}: must be true or false, not 1"),
     ("keydoor.5x5", "observation_function.area", [[-6, 0], [1, 3]], "The view's area must hold the agent"),
     ("keydoor.5x5", "observation_function.area", [-6, 3], "{}: must be [[rows ahead"),
-    ("keydoor.5x5", "state_space.objects", ["Floor", "Wall", "floor"], "objects[2]: 'floor' stands in the list twice"),
+    ("keydoor.5x5", "state_space.objects", ["Floor", "Wall", "floor"], "objects[2]: 'floor' is in the list twice"),
     ("keydoor.5x5", "state_space.objects[2]", "Box", "a Box has a content and cannot be listed"),
     ("keydoor.5x5", "terminating_function", NESTED, "{}.terminating_functions[0].terminating_functions[0].object_type"),
     # What does not fit together.
