@@ -98,7 +98,7 @@ def grid_bounds(world: GridWorld, budget: Budget) -> Best:
     if not isinstance(world.task.layout, Scattered | LockedRoom):
         return searched_bounds(world)
     if not isinstance(world, MemoryRooms):
-        raise UserError(f"No player is known for such rooms but of the registered worlds, not {type(world).__name__}.")
+        raise UserError(f"No player is known for such rooms in {type(world).__name__}, only in MemoryRooms.")
     return Best(None, sampled_level(players.way_out(world, budget.episodes, budget.seed), FULL_STATE))
 
 

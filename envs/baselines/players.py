@@ -164,7 +164,7 @@ def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
 
 
 def walk(free: Tensor, start: Tensor, goal: Tensor) -> Tensor:
-    """Count the steps (N,) from start to goal over free cells, all (N, H, W) bool; -1 where there is no way."""
+    """Count the steps (N,) from start to goal over free cells, all (N, H, W) bool; -1 if there is no way."""
     steps = torch.full((len(free),), -1, dtype=torch.int64, device=free.device)
     reached, before = start, torch.zeros_like(start)
     for step in range(free[0].numel()):

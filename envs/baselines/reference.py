@@ -148,7 +148,7 @@ def read_references(path: Path) -> dict[str, ReferenceScores]:
         entries = parse_json(read_bytes(path, follow=True))
         return {id: from_record(id, entry) for id, entry in entries.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} is no table of baselines; move it away or choose another folder") from None
+        raise UserError(f"{path} is no table of reference scores; move it away or choose another folder") from None
 
 
 def references_json(references: Mapping[str, ReferenceScores]) -> str:

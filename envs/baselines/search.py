@@ -34,7 +34,7 @@ class Graph:
 
     initial: Array  # (M,) int64
     observation: Array  # (S,) int64, equal if two states show the same observation
-    follower: Array  # (S, A) int64, -1 where the episode ends
+    follower: Array  # (S, A) int64, -1 if the episode ends
     reward: Array  # (S, A) float64
     verdict: Array  # (S, A) int64: LOST, WON or PAID
     observation_ids: Mapping[bytes, int]  # the observation's number by its bytes
@@ -57,7 +57,7 @@ class Plan:
 
 
 def explore_states(world: World[Any]) -> Graph:
-    """Number every state that can be reached from `world.initial_draws()`.
+    """Assign a number to every state that can be reached from `world.initial_draws()`.
 
     Raises:
         UserError: the World has no list of initial draws, as only a deterministic one has; or it has too many states;
@@ -126,7 +126,7 @@ def planned_player(plan: Plan) -> Player:
 def plan_outcomes(world: World[Any], plan: Plan) -> Outcomes:
     """Play the plan from every initial state."""
     draws = world.initial_draws()
-    assert draws is not None, "explore refuses a world without initial states"
+    assert draws is not None, "explore_states refuses a World without initial draws"
     return finish(world, world.reset(draws), planned_player(plan))
 
 
@@ -151,7 +151,7 @@ def _check_steps(world: World[Any], state: State, action: Tensor) -> None:
     shown = [[_standing(after), *(x.cpu().numpy() for x in (reward, *ends))] for after, _, reward, *ends in results]
     if not all(map(np.array_equal, *shown)):
         name = type(world).__name__
-        raise UserError(f"What happens in {name} depends on the step: let its initial_draws return None.")
+        raise UserError(f"The dynamics of {name} depend on the step: let its initial_draws return None.")
 
 
 def _verdict(world: World[Any], state: State, action: Tensor, reward: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ class Scene(NamedTuple):
     position: Tensor  # (N,) int64, y*W + x
     heading: Tensor  # (N,) int64
     held: Tensor  # (N,) int64, code of the object in the hand; pack(NONE) is an empty hand
-    good: Tensor  # (N,) int64, colour of the good exit; 0 where the task has none
+    good: Tensor  # (N,) int64, colour of the good exit; 0 if the task has none
 
 
 class Transition(NamedTuple):

@@ -52,7 +52,7 @@ class Memory(GridWorld):
 
     def __init__(self, size: int, **options: Any) -> None:
         if size < 5 or size % 2 == 0:
-            raise UserError(f"size of a Gridverse memory world must be odd and at least 5, not {size}.")
+            raise UserError(f"size of a Gridverse memory environment must be odd and at least 5, not {size}.")
         device = torch.device(options.get("device", "cpu"))
         super().__init__(memory_task(layouts.Corridor(size, size, device), device), **options)
 

@@ -33,7 +33,7 @@ class GridState(State):
     position: Tensor  # (N,) int64, y*W + x
     heading: Tensor  # (N,) int64
     held: Tensor  # (N,) int64, code of the object in the hand
-    good: Tensor  # (N,) int64, colour of the good exit; 0 where the task has none
+    good: Tensor  # (N,) int64, colour of the good exit; 0 if the task has none
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def test_one_wrong_value_is_named(tmp_path, name, key, value, expected):
     ("", "must be a mapping"),
     ("x: !!python/object/apply:os.getcwd []", "is not YAML (line 1, column 4"),
     ("[" * 5000, "is nested too deeply"),
-    ("x:\n  a: 1\n  b: 2\n  a: 3\n", "is not YAML (line 4, column 3: the key 'a' stands there twice)."),
+    ("x:\n  a: 1\n  b: 2\n  a: 3\n", "is not YAML (line 4, column 3: the key 'a' is there twice)."),
     ("a: 2001-99-99", "holds a value that cannot be read: month must be in 1..12"),
 ])  # fmt: skip
 def test_what_is_no_gridverse_file(tmp_path, text, expected):

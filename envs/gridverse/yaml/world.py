@@ -64,7 +64,7 @@ class Yaml(GridWorld):
 
     def __init__(self, path: str | Path = "", **options: Any) -> None:
         if not str(path):
-            raise UserError(f"A Gridverse/Yaml world needs path=, a file or one of {', '.join(stock_files())}.")
+            raise UserError(f"Gridverse/Yaml needs path=, a file or one of {', '.join(stock_files())}.")
         require("view" not in options, f"The view of {path} is in the file; leave out view=.")
         try:
             task, view = load_world(path, torch.device(options.get("device", "cpu")))
@@ -130,7 +130,7 @@ class _Loader(yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
-                problem = f"the key {key.value!r} stands there twice"
+                problem = f"the key {key.value!r} is there twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
         return super().construct_mapping(node, deep)
