@@ -121,8 +121,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._max_steps is not None and self.taken >= self._max_steps and not (terminated or truncated):
             truncated = True
             say_once(
-                f"{self.name}: an evaluation cuts episodes after {self._max_steps:,} steps, as nothing else ends them; "
-                "--time-limit (of a run) or max_episode_steps (of gymnasium.make) sets another limit"
+                f"{self.name}: an evaluation truncates episodes after {self._max_steps:,} steps, because they have no "
+                "other limit; --time-limit (of a run) or max_episode_steps (of gymnasium.make) sets one"
             )
         truncated = truncated and not terminated  # an end on the last step is a termination
         if "success" in info or "is_success" in info:
@@ -170,7 +170,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             _draws_globally.add(self._kind)
             say_once(
                 f"{self.name} ignores its seed: it draws from {self._globals.used}, not from the generator that "
-                "reset(seed=...) seeds (self.np_random); each copy is lent a seeded one, which makes runs repeatable"
+                "reset(seed=...) seeds (self.np_random); each copy gets seeded states, which makes runs repeatable"
             )
         if self._globals.calls >= WATCHED_CALLS and self._kind not in _draws_globally:
             _keeps_to_its_own.add(self._kind)
@@ -321,9 +321,8 @@ def say_learning(name: str, env: Any) -> None:
     """Print a warning for each wrapper with running statistics, which evaluations do not share."""
     for wrapper in learning_wrappers(env):
         say_once(
-            f"{name}: {wrapper} keeps statistics that change with every step and that no checkpoint holds; each "
-            "environment, and each evaluation, begins with fresh ones, so that agents see other numbers there than in "
-            "training: give it fixed ones"
+            f"{name}: {wrapper} has running statistics, which no checkpoint contains; every environment and every "
+            "evaluation begins with new ones, so observations there differ from those in training: use fixed statistics"
         )
 
 

@@ -31,7 +31,7 @@ from envs.errors import UserError, require
 from envs.spaces import Array, entry_bounds, row, shown
 
 MEMBERS = "num_actions, reset_draws, step_draws, observation_space, reset(u), step(state, action, u), frame and text"
-RULE = f"a world is a subclass of envs.core.World with {MEMBERS}"
+RULE = f"a World is a subclass of envs.core.World with {MEMBERS}"
 VALUES = "(state, observation, reward, terminated, success)"
 Vector = VectorEnv[Any, Any, Any]
 MakeVector = Callable[[int, AutoresetMode], Vector]
@@ -43,7 +43,7 @@ def check_class(id: str, build: Any, parameters: Mapping[str, Any]) -> None:
     """Raise a UserError if `build`, a class or a function with these parameters, cannot make a World."""
     name = getattr(build, "__name__", build)
     is_world = not inspect.isclass(build) or issubclass(build, World)
-    require(is_world, f"{name}, the class of environment {id!r}, is no world: {RULE}.")
+    require(is_world, f"{name}, the class of environment {id!r}, is no World: {RULE}.")
     missing = " and ".join(sorted(getattr(build, "__abstractmethods__", ())))
     require(not missing, f"{name}, the class of environment {id!r}, has no {missing}: {RULE}.")
     if "device" not in parameters and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
@@ -56,7 +56,7 @@ def check_class(id: str, build: Any, parameters: Mapping[str, Any]) -> None:
 def check_members(world: Any) -> None:
     """Raise a UserError for the first missing or wrong member of a World."""
     name = world_name(world)
-    require(isinstance(world, World), f"{name} is no world: {RULE}.")
+    require(isinstance(world, World), f"{name} is no World: {RULE}.")
     for member in ("time_limit", "device", "one", "nothing"):
         advice = "its __init__ must call super().__init__(time_limit, device)"
         require(hasattr(world, member), f"{name} has no {member}; {advice}.")
@@ -100,15 +100,15 @@ def probe(world: World[Any], rows: int = 3) -> None:
     _check_column(f"success of {where}", success, rows, torch.bool)
     for field, value in before.items():
         pure = torch.equal(getattr(state, field).nan_to_num(), value.nan_to_num())
-        require(pure, f"{where} must not write into the state it is given ({field}), but return a new one.")
+        require(pure, f"{where} must not write into the given state ({field}), but return a new one.")
     one_more = torch.equal(after.steps, before["steps"] + 1)
-    require(one_more, f"steps of the state that {where} returns must be one more than before in every row.")
+    require(one_more, f"{where} must add 1 to steps of the state in every row.")
     summed = torch.allclose(after.returns, before["returns"] + reward, rtol=1e-4, atol=1e-4)
-    require(summed, f"returns of the state that {where} returns must be those before and the reward in every row.")
+    require(summed, f"{where} must add the reward to returns of the state in every row.")
     same = torch.equal(after.observation, observation)
-    require(same, f"The observation that {where} returns must be that of the state it returns.")
+    require(same, f"{where} must return the observation of the returned state.")
     early = (success & ~terminated).any()
-    require(not early, f"{where} tells a success where terminated is False; success belongs to an episode's end.")
+    require(not early, f"{where} returns success without terminated; only a terminated episode can succeed.")
 
 
 def world_name(world: Any) -> str:
@@ -250,7 +250,7 @@ class _Comparison:
             where = f"{self.mode.value}: at step {step}"
             result, done = self._step(where)
             same = data_equivalence(last, copied, exact=True)
-            _require(same, f"{where} arrays that the step before had returned are written into")
+            _require(same, f"{where} the step overwrites arrays that the previous step returned")
             last, copied = result[:4], deepcopy(result[:4])
             endings += int(done.sum())
             if self.mode is AutoresetMode.DISABLED and done.any():

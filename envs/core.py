@@ -131,7 +131,7 @@ class World(ABC, Generic[S]):
 
         `make_world(id, observe="state")` shows it in place of the observation, see `StateObserved`.
         """
-        raise UserError(f"The world {type(self).__name__} does not say what its state looks like.")
+        raise UserError(f"{type(self).__name__} has no observe_state.")
 
     def initial_draws(self) -> Tensor | None:
         """List reset draws (M, reset_draws), one row per initial state of a deterministic World; else None."""
@@ -158,7 +158,7 @@ class StateObserved(World[Any]):
 
     def __init__(self, world: World[Any]) -> None:
         kind, advice = type(world).__name__, "give it state_space and observe_state, or use observe='observation'"
-        require(world.state_space is not None, f"The world {kind} shows no state; {advice}.")
+        require(world.state_space is not None, f"{kind} shows no state; {advice}.")
         super().__init__(world.time_limit, world.device)
         self.world = world
         self.num_actions, self.action_names = world.num_actions, world.action_names

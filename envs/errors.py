@@ -55,7 +55,7 @@ def near_names(what: str, name: str, known: Iterable[str]) -> str:
     hint = suggestion(name, known)
     if not hint.startswith("none of"):
         return f"unknown {what} '{name}'; {hint}"
-    own = "; one of your own must be registered, in most scripts by --plugin MODULE" if what in REGISTERED else ""
+    own = "; register your own, in most scripts by --plugin MODULE" if what in REGISTERED else ""
     return f"unknown {what} '{name}': {hint}{own}"
 
 
@@ -68,8 +68,8 @@ def suggestion(name: str, known: Iterable[str]) -> str:
         if not close:
             return f"none of the {len(names)} known names is near it"
         return f"did you mean {' or '.join(repr(near) for near in close[:3])}?"
-    asked = f"did you mean '{close[0]}'? " if close else ""
-    return f"{asked}known: {', '.join(names) or 'none'}"
+    guess = f"did you mean '{close[0]}'? " if close else ""
+    return f"{guess}known: {', '.join(names) or 'none'}"
 
 
 def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
@@ -122,8 +122,8 @@ def _sentence(error: Exception) -> str | None:
     if not (isinstance(error, MemoryError) or SHORT_OF_MEMORY.search(str(error))):
         return None
     size = SIZE.search(str(error))
-    asked = f" for a tensor of {size[1]}" if size else ""
+    tensor = f" for a tensor of {size[1]}" if size else ""
     return (
-        f"not enough memory{asked}: sizes such as --capacity, --num-envs, --batch-size or --width ask for more than "
+        f"not enough memory{tensor}: sizes such as --capacity, --num-envs, --batch-size or --width ask for more than "
         "this machine has; make them smaller"
     )

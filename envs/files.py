@@ -34,7 +34,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UserError(f"cannot write {path}: {reason}; what was saved before is untouched") from error
+        raise UserError(f"cannot write {path}: {reason}; older files are unchanged") from error
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -107,7 +107,7 @@ def check_inside(folder: Path, *names: str) -> None:
     for path in (folder / name for name in names):
         if os.path.lexists(path) and (path.is_symlink() or not path.is_dir()):
             what = "a link" if path.is_symlink() else "no folder"
-            raise UserError(f"{path} is {what}, where a folder inside {folder} belongs: put the folder itself there")
+            raise UserError(f"{path} is {what}; it must be a folder inside {folder}, so put the folder itself there")
 
 
 def make_inside(folder: Path, name: str) -> Path:

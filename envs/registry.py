@@ -91,12 +91,12 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError):
-        raise UserError(f"There is no device {device!r} here; use 'cpu', or 'cuda' where torch sees one.") from None
+        raise UserError(f"There is no device {device!r} here; use 'cpu', or 'cuda' if torch sees a GPU.") from None
     given = {**WORLDS[name].kwargs, **kwargs}
     observe, views = given.pop("observe", "observation"), " or ".join(map(repr, OBSERVE))
     check_class(name, build, _parameters(build))
     check_keywords(name, build, given)
-    own = inspect.signature(build).parameters  # a subclass passes the keywords of its base itself
+    own = inspect.signature(build).parameters  # a subclass sets its base's keywords
     for key, each in _keywords(build).items():
         if key in own and each.default is each.empty and key not in given:
             raise UserError(f"Environment {name!r} needs the keyword {key!r}; give it by name or in its Entry.")

@@ -76,7 +76,7 @@ class Table:
         return "\n".join(f"| {' | '.join(line)} |" for line in (map(escape, self.columns), marks, *body))
 
     def csv(self, origin: Sequence[str] = ()) -> str:
-        """Write comma-separated values, unformatted; `origin` lines stand above as comments."""
+        """Write comma-separated values, unformatted; `origin` lines come first, as comments."""
         stream = io.StringIO()
         stream.writelines(f"# {line}\n" for line in origin)
         csv.writer(stream, lineterminator="\n").writerows([self.columns, *self.rows])

@@ -105,7 +105,7 @@ class TensorVector:
         return {"state": fields, "generator": self.generator.get_state(), "world_hash": self._world_hash()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken.
+        """Restore the result of `state_dict`.
 
         Raises:
             UserError: the state belongs to another World or another number of environments.

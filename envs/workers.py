@@ -182,8 +182,8 @@ class WorkerRows:
                 raise
             code = next((child.returncode for child in children if child.returncode), 0)
             raise UserError(
-                f"A process that --env-workers started has ended by itself (exit code {code}; -9 often means that "
-                "there was no memory left); start fewer, or leave --env-workers out."
+                f"A process that --env-workers started has ended by itself (exit code {code}; -9 often means too "
+                "little memory); start fewer, or leave --env-workers out."
             ) from None
         for reply in replies:
             if isinstance(reply, Failure):
@@ -201,7 +201,7 @@ class WorkerRows:
                 f"{self.name}: process {child.pid} of --env-workers, which has environments {first} to {last}, has not "
                 f"answered {method!r} for {waited:g} seconds"
             )
-            require(waited < LOST, f"{silent}; look for what hangs in its environments")
+            require(waited < LOST, f"{silent}; one of its environments hangs")
             say(silent, file=sys.stderr)
         return pickle.load(stream)
 

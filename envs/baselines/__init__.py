@@ -1,4 +1,4 @@
-"""Reference scores: random actions and the best known players in every environment."""
+"""Reference scores of every environment: random actions and the best known players."""
 
 from envs.baselines.reference import Level, Measure, ReferenceScores, beside_reference, reference_of, reference_summary
 

@@ -1,7 +1,7 @@
 """Compute reference scores: `python -m envs.baselines`.
 
-Prints, for every environment, the scores of random actions and the best known ones. --write FOLDER writes baselines.md,
-.csv and .json; rows of environments that --env does not name stay.
+Prints the scores of random actions and the best known scores of every environment. --write FOLDER writes baselines.md,
+.csv and .json; rows of other environments than those of --env stay.
 """
 
 import shlex
@@ -41,16 +41,16 @@ class Args(Budget, WriteArgs):
     """Measure random actions and the best known players."""
 
     env: Ids = ()
-    """Id of an environment; repeatable (none: all that need no file)."""
+    """Id of an environment; repeatable (none: all environments without a file)."""
     options: Options = ()
-    """Keywords and values of the one environment of --env, such as path my.pomdp."""
+    """Keywords and values of the environment of --env, such as path my.pomdp."""
     plugin: Plugins = ()
     """A module that registers environments of your own, by its name without .py; repeatable."""
 
     def check(self) -> None:
-        for name, least in (("episodes", 2), ("seed", 0), ("size", 1)):  # 2 for an error
-            if getattr(self, name) < least:
-                raise UserError(f"--{name} {getattr(self, name)} must be at least {least}.")
+        for name, minimum in (("episodes", 2), ("seed", 0), ("size", 1)):  # a standard error needs 2 episodes
+            if getattr(self, name) < minimum:
+                raise UserError(f"--{name} {getattr(self, name)} must be at least {minimum}.")
         require(self.gap > 0.0, f"--gap {self.gap} must be above 0.")
         for id in self.env:
             check_id(id, self.plugin)
@@ -58,12 +58,12 @@ class Args(Budget, WriteArgs):
             raise UserError("--options belong to one environment; name it with --env.")
 
     def ids(self) -> list[str]:
-        """List what is to be computed, in the order of the table; environments made from a file have no one answer."""
+        """List the environments to compute, in the registry's order; by default without those from a file."""
         wanted = [id.removeprefix("envs:") for id in self.env]
         return [id for id in WORLDS if id in wanted or (not wanted and id not in FROM_FILES)]
 
     def worlds(self) -> dict[str, World[Any]]:
-        """Make all of them, by the names of their rows, and check them before any is computed."""
+        """Make the environments by the names of their rows, and check all before the first is computed."""
         given = keywords(self.options)
         made = {row_name(id, given): make_world(id, **given) for id in self.ids()}
         for world in made.values():
@@ -72,9 +72,9 @@ class Args(Budget, WriteArgs):
 
 
 def compute_reference(id: str, world: World[Any], args: Args, command: str) -> ReferenceScores:
-    """Compute one row. Without a player for an environment, its bounds are those of the shipped row.
+    """Compute one row. Without a known player, the bounds are those of the shipped row.
 
-    Without a shipped row, as for an environment of your own, the row has no bounds and the reason is printed.
+    Without a shipped row, as for your own environment, the row has no bounds and the reason is printed.
     """
     begin = time.perf_counter()
     player = random_player(world.num_actions, args.seed + 1, world.device)
@@ -91,7 +91,7 @@ def compute_reference(id: str, world: World[Any], args: Args, command: str) -> R
         lower, scripted_episodes = shipped.lower, shipped.scripted_episodes
     elif lower is None:
         lower = UNKNOWN if found.upper is UNKNOWN else replace(random, kind=BY_CHANCE)
-    elif lower.kind == POINT_BASED:  # by discounted returns, so that even chance may have more of these
+    elif lower.kind == POINT_BASED:  # best by discounted returns, so random actions may score higher
         success, returns = (max(each, key=lambda measure: measure.mean) for each in (
             (lower.success, random.success), (lower.returns, random.returns)
         ))  # fmt: skip
@@ -115,7 +115,7 @@ def compute_reference(id: str, world: World[Any], args: Args, command: str) -> R
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Compute and print; write after every environment, so that nothing is lost when it is stopped."""
+    """Compute and print; write after every environment, so that an interruption loses nothing."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog="python -m envs.baselines")
     load_plugins(args.plugin)
@@ -131,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows[id] = reference = compute_reference(id, world, args, command)
         say(f"{id:<48} {reference.summary}")
         if folder is not None:
-            # As the registry sorts them; rows with options, and of environments not registered now, come last.
+            # In the registry's order; rows with options and rows of unregistered environments come last.
             rows = {id: rows[id] for id in [*(id for id in WORLDS if id in rows), *sorted(set(rows) - set(WORLDS))]}
             write_text(folder / "baselines.json", references_json(rows))
             write_text(folder / "baselines.csv", references_csv(rows))

@@ -24,30 +24,30 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Budget:
-    """The amount of computation."""
+    """The computation budget."""
 
     episodes: int = 4_000
-    """Episodes of random actions and of players."""
+    """Number of episodes of random actions and of players."""
     seed: int = 0
     """Seed of environments and players."""
     gap: float = 0.01
-    """Difference of the bounds on a tabular environment's discounted value at which their search ends."""
+    """Difference of the bounds on a tabular environment's discounted value that ends their search."""
     size: int = 2_500
-    """Maximum of the vectors and points in these bounds; Hallway's gap closes slowly."""
+    """Maximum number of vectors and points in these bounds."""
 
 
 @dataclass(frozen=True)
 class Best:
     """Bounds on the best success and the best return; of a tabular environment also on the discounted value."""
 
-    lower: Level | None  # None: no player is known, and random actions or what is recorded stand for it
+    lower: Level | None  # None: no player is known; random actions or the shipped row replace it
     upper: Level
     discounted: dict[str, float] | None = None
 
 
 def bounds_of(world: World[Any], budget: Budget) -> Best:
-    """Find the best that is known of a world by its class: see `BOUNDS`, to which a module may add."""
-    for kind in type(world).__mro__:  # the nearest class first, so that a subclass may have a player of its own
+    """Bound the best scores of a World by its class, see `BOUNDS`; a module may add to it."""
+    for kind in type(world).__mro__:  # the nearest class first, so that a subclass may have its own player
         if kind in BOUNDS:
             return BOUNDS[kind](world, budget)
     name = type(world).__name__
@@ -58,7 +58,7 @@ def bounds_of(world: World[Any], budget: Budget) -> Best:
 
 
 def car_flag_bounds(world: CarFlag, budget: Budget) -> Best:
-    """Play the signpost player, who wins from every start; nobody gets more than 1."""
+    """Play the signpost player, who wins from every start; 1 is the maximum of a return."""
     outcomes = players.signpost_outcomes(world)
     found = exact_level(float(outcomes.success.double().mean()), float(outcomes.returns.mean()), EXACT)
     upper = exact_level(1.0, 1.0, EXACT)
@@ -66,16 +66,16 @@ def car_flag_bounds(world: CarFlag, budget: Budget) -> Best:
 
 
 def catch_bounds(world: BlinkingCatch, budget: Budget) -> Best:
-    """Play whoever remembers: it catches every ball, and nobody gets more."""
+    """Play a player who remembers the ball's column: it catches every ball, the maximum."""
     outcomes = play_episodes(world, players.catcher(world), budget.episodes, budget.seed)
     optimum = exact_level(1.0, float(world.balls), EXACT)
     return Best(optimum if bool(outcomes.success.all()) else sampled_level(outcomes, SCRIPTED), optimum)
 
 
 def tabular_bounds(world: Tabular, budget: Budget) -> Best:
-    """Play the policy of the discounted lower bound; above it is the undiscounted player who sees the state.
+    """Play the policy of the discounted lower bound; the upper bound is the optimum of a player who sees the state.
 
-    Where chance ends with the start, the undiscounted optimum is found exactly instead.
+    If only the initial state is random, the undiscounted optimum is computed exactly instead.
     """
     exact = world.initial_draws() is not None
     if exact and world.tables.discount == 1.0:
@@ -94,18 +94,18 @@ def tabular_bounds(world: Tabular, budget: Budget) -> Best:
 
 
 def grid_bounds(world: GridWorld, budget: Budget) -> Best:
-    """Search exactly where there are few initial states; of memory rooms the player who sees the state is known."""
+    """Search exactly if there are few initial states; for memory rooms return a full-state player's upper bound."""
     if not isinstance(world.task.layout, Scattered | LockedRoom):
         return searched_bounds(world)
     if not isinstance(world, MemoryRooms):
-        raise UserError(f"No player is known for such rooms but of the registered worlds, not {type(world).__name__}.")
+        raise UserError(f"No player is known for such rooms in {type(world).__name__}, only in MemoryRooms.")
     return Best(None, sampled_level(players.way_out(world, budget.episodes, budget.seed), FULL_STATE))
 
 
 def searched_bounds(world: World[Any]) -> Best:
     """Play the optimal policy on beliefs from every initial state.
 
-    It is optimal in return; who gives some of it up may win more often, unless it always wins.
+    Its return is optimal. Unless it always wins, another policy may win more often with a lower return.
     """
     found = search.find_plan(search.explore_states(world), world.time_limit)
     outcomes = search.plan_outcomes(world, found)

@@ -1,7 +1,7 @@
-"""Play one episode in each of many worlds, and scripted players: what somebody who knows the environment would do.
+"""Play one episode per row, and scripted players, who know the rules of their environment.
 
-Players see the observation alone. Car Flag and Blinking Catch need one number of memory. At the end stands what a
-player could do in rooms who sees the whole state: an upper bound on what anybody can do who does not.
+Players see only the observation. Those of Car Flag and Blinking Catch remember one number. `way_out` is a player who
+sees the state of memory rooms: an upper bound for all players who do not.
 """
 
 from collections.abc import Callable
@@ -18,23 +18,23 @@ from envs.gridverse.tasks import BAD_EXIT, GOOD_EXIT, LIVING
 from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
 
 PUSH_LEFT, PUSH_RIGHT = 0, 2  # actions of Car Flag
-STARTS = 2_001  # positions on the grid of Car Flag's starts
+STARTS = 2_001  # number of initial positions on a grid in Car Flag
 Player = Callable[[Tensor, Tensor], Tensor]
-"""From observations (N, d) and the rows still running (N,) bool to actions (N,) int64. A player keeps its own memory
-between calls, so each game needs a fresh one."""
+"""Maps observations (N, d) and the running rows (N,) bool to actions (N,) int64. A player has its own state between
+calls, so each game needs a new player."""
 
 
 @dataclass(frozen=True)
 class Outcomes:
     """The results of N episodes."""
 
-    success: Tensor  # (N,) bool, the world's own verdict
+    success: Tensor  # (N,) bool, the World's verdict
     returns: Tensor  # (N,) float64, undiscounted
     lengths: Tensor  # (N,) int64
 
 
 def mean_with_error(values: Tensor) -> Measure:
-    """Compute the mean of sampled values (N,), N > 1, with its standard error."""
+    """Compute the mean of sampled values (N,), N > 1, and its standard error."""
     sample = values.double()
     return Measure(float(sample.mean()), float(sample.std(correction=1)) / len(sample) ** 0.5)
 
@@ -45,14 +45,14 @@ def sampled_level(outcomes: Outcomes, kind: str) -> Level:
 
 
 def exact_level(success: float, returns: float, kind: str) -> Level:
-    """Make a level of numbers that were computed and not sampled."""
+    """Make a level of exact numbers."""
     return Level(Measure(success), Measure(returns), kind)
 
 
 def play_episodes(world: World[Any], player: Player, episodes: int, seed: int) -> Outcomes:
     """Play one episode in each of `episodes` rows.
 
-    Every row counts exactly once, however long it takes: what ends early is not counted more often.
+    Every row counts once, so that short episodes are not counted more often than long ones.
     """
     generator = torch.Generator(world.device).manual_seed(seed)
     start = world.reset(draw_uniforms(generator, episodes, world.reset_draws))
@@ -62,7 +62,7 @@ def play_episodes(world: World[Any], player: Player, episodes: int, seed: int) -
 def finish(world: World[Any], state: State, player: Player, chance: Callable[[], Tensor] | None = None) -> Outcomes:
     """Play all N rows of a state to their ends.
 
-    `chance` gives the uniforms (N, step_draws) of the next step; without it the world's steps must be deterministic.
+    `chance` gives the uniforms (N, step_draws) of the next step; without it the World's steps must be deterministic.
     """
     rows = len(state.steps)
     running = torch.ones(rows, dtype=torch.bool, device=world.device)
@@ -71,13 +71,13 @@ def finish(world: World[Any], state: State, player: Player, chance: Callable[[],
         u = no_chance(world, rows) if chance is None else chance()
         after, _, _, terminated, won = world.step(state, player(state.observation, running), u)
         success |= won & running
-        state = where_state(running, after, state)  # an ended episode stands still
+        state = where_state(running, after, state)  # an ended episode keeps its last state
         running = running & ~(terminated | world.truncated(after, terminated))
     return Outcomes(success, state.returns, state.steps)
 
 
 def random_player(num_actions: int, seed: int, device: str | torch.device = "cpu") -> Player:
-    """Choose uniformly random actions from a stream of their own."""
+    """Choose uniformly random actions from a separate stream."""
     generator = torch.Generator(device).manual_seed(seed)
 
     def act(observation: Tensor, running: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ def random_player(num_actions: int, seed: int, device: str | torch.device = "cpu
 
 
 def no_chance(world: World[Any], rows: int) -> Tensor:
-    """Return uniforms (rows, step_draws) for a step of a deterministic world, which do not matter."""
+    """Return uniforms (rows, step_draws) for a step of a deterministic World, where they have no effect."""
     return torch.zeros(rows, world.step_draws, dtype=torch.float64, device=world.device)
 
 
@@ -97,7 +97,7 @@ def draw_uniforms(generator: torch.Generator, rows: int, count: int) -> Tensor:
 
 
 def signpost_player() -> Player:
-    """Push right until the observation (N, 3) names a side, then push to that side for good."""
+    """Push right until the observation (N, 3) shows a side, then push to that side."""
     known: Tensor | None = None  # (N,) float64, the side of heaven or 0
 
     def act(observation: Tensor, running: Tensor) -> Tensor:
@@ -110,24 +110,24 @@ def signpost_player() -> Player:
 
 
 def signpost_outcomes(world: World[Any]) -> Outcomes:
-    """Play the signpost player from a grid of starts that has both ends of the line and both sides of heaven."""
+    """Play the signpost player from a grid of starts, including both extreme positions, with both sides of heaven."""
     u = torch.linspace(0.0, 1.0, STARTS, dtype=torch.float64, device=world.device)
     starts = torch.cartesian_prod(torch.tensor([0.25, 0.75], dtype=u.dtype, device=u.device), u)  # (2 * STARTS, 2)
     return finish(world, world.reset(starts), signpost_player())
 
 
 def read_picture(world: BlinkingCatch, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Read the paddle's column, and row and column of the ball, -1 where it is not seen, from pictures; each (N,)."""
+    """Read the paddle's column and the ball's row and column, -1 if invisible, from pictures; each (N,)."""
     edges = torch.tensor([world.edge(cell) for cell in range(world.grid)], device=observation.device)
     ball, paddle = observation[:, 0, edges][:, :, edges] == BALL[0], observation[:, 0, edges[-1], edges] == PADDLE[0]
     cell = ball.flatten(1).long().argmax(1)  # each cell is read at its first pixel
-    there = ball.flatten(1).any(1)
-    rows, columns = (torch.where(there, each, -1) for each in (cell // world.grid, cell % world.grid))
+    visible = ball.flatten(1).any(1)
+    rows, columns = (torch.where(visible, each, -1) for each in (cell // world.grid, cell % world.grid))
     return paddle.long().argmax(1), rows, columns
 
 
 def catcher(world: BlinkingCatch) -> Player:
-    """Remember where the ball was seen last, and go there."""
+    """Remember the ball's last visible column, and go there."""
     known: Tensor | None = None  # (N,)
 
     def act(observation: Tensor, running: Tensor) -> Tensor:
@@ -140,10 +140,10 @@ def catcher(world: BlinkingCatch) -> Player:
 
 
 def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
-    """Find the shortest ways to the good exit around the bad ones in freshly drawn memory worlds.
+    """Take the shortest way to the good exit around the bad ones in newly drawn episodes of a memory task.
 
-    Where the bad exit bars every way, or the good one is too far for the time limit, the cheaper of the bad exit and of
-    staying till the end. `world` is a grid world of the memory task.
+    If the bad exit blocks every way, or the good one is too far for the time limit, take the better of two outcomes:
+    the bad exit, or staying until the time limit. `world` is a `GridWorld` of the memory task.
     """
     state = world.reset(draw_uniforms(torch.Generator(world.device).manual_seed(seed), episodes, world.reset_draws))
     cells = state.cells.long().view(episodes, world.height, world.width)  # type: ignore[attr-defined]
@@ -158,20 +158,20 @@ def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
     leaving = in_time & (BAD_EXIT + LIVING * to_bad > LIVING * world.time_limit)
     lengths = torch.where(reached, to_good, torch.where(leaving, to_bad, world.time_limit))
     spent = torch.full((int(lengths.max()),), LIVING, dtype=torch.float64, device=lengths.device)
-    spent = spent.cumsum(0)  # in float64 and step by step, as the world adds
+    spent = spent.cumsum(0)  # in float64 and step by step, as the World sums
     returns = spent[lengths - 1] + GOOD_EXIT * reached + BAD_EXIT * (leaving & ~reached)
     return Outcomes(reached & (returns > 0.0), returns, lengths)
 
 
 def walk(free: Tensor, start: Tensor, goal: Tensor) -> Tensor:
-    """Count the steps (N,) from start to goal over free cells, all (N, H, W) bool; -1 where there is no way."""
+    """Count the steps (N,) from start to goal over free cells, all (N, H, W) bool; -1 if there is no way."""
     steps = torch.full((len(free),), -1, dtype=torch.int64, device=free.device)
     reached, before = start, torch.zeros_like(start)
     for step in range(free[0].numel()):
         steps = torch.where((steps < 0) & (reached & goal).flatten(1).any(1), step, steps)
         if torch.equal(reached, before):
             break
-        # No walk leaves through the border of a grid, so it does not matter that `roll` would let it.
+        # `roll` wraps around, but the border of a grid is wall.
         ahead = reached.roll(1, 1) | reached.roll(-1, 1) | reached.roll(1, 2) | reached.roll(-1, 2)
         reached, before = (reached | ahead) & (free | start), reached
     return steps

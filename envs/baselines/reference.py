@@ -1,6 +1,6 @@
-"""Reference scores, which a score is read against: those of random actions, and the best that is known.
+"""Reference scores of environments: the score of random actions, and bounds on the best score.
 
-`python -m envs.baselines` computes them and writes a page, a CSV table and a JSON file. A JSON file of the registered
+`python -m envs.baselines` computes them and writes a page, a CSV table and a JSON file. The JSON file of the registered
 environments is shipped as `reference.json`; scripts read it to print reference scores beside their own.
 """
 
@@ -22,9 +22,9 @@ from envs.tables import Table, Value
 
 TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 SHIPPED, PUBLISHED_SCORES = (Path(__file__).parent / name for name in ("reference.json", "published.csv"))
-Scores = Mapping[str, float | None]  # by architecture; None where the text has no value
+Scores = Mapping[str, float | None]  # by architecture; None if the paper has no value
 LEVELS = ("random", "lower", "upper")
-DOUBT = 2.0  # standard errors within which two numbers are not told apart
+DOUBT = 2.0  # a difference within this number of standard errors is not significant
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,14 @@ class Measure:
 
 @dataclass(frozen=True)
 class Level:
-    """Success and return of one player. `kind` says how the numbers were found."""
+    """Success and return of one player. `kind` names the method behind the numbers."""
 
     success: Measure
     returns: Measure  # undiscounted
     kind: str
 
 
-UNKNOWN = Level(Measure(math.nan), Measure(math.nan), "")  # a bound that nobody knows; files leave it out
+UNKNOWN = Level(Measure(math.nan), Measure(math.nan), "")  # an unknown bound; files omit it
 BOUNDLESS = {"lower": UNKNOWN, "upper": UNKNOWN}
 
 
@@ -52,7 +52,7 @@ BOUNDLESS = {"lower": UNKNOWN, "upper": UNKNOWN}
 class ReferenceScores:
     """The reference scores of an environment: `lower` and `upper` bound the best expected success and return.
 
-    The best success and the best return need not be one player's. Both bounds are UNKNOWN where nobody has a player.
+    The best success and the best return may be of different players. Both bounds are UNKNOWN without a player.
     """
 
     id: str
@@ -60,24 +60,24 @@ class ReferenceScores:
     random: Level
     lower: Level
     upper: Level
-    episodes: int  # of every sampled number but those of a scripted player
-    scripted_episodes: int  # as recorded; 0 where there is none
+    episodes: int  # episodes of sampled numbers, except those of a scripted player
+    scripted_episodes: int  # episodes of a scripted player; 0 without one
     seed: int
     revision: str
     discounted: Mapping[str, float] | None = None  # discount, and bounds lower and upper on the discounted value
     command: str = ""
     machine: str = ""
     seconds: float = 0.0
-    defines_success: bool = True  # whether an episode can succeed; where none can, returns are what counts
+    defines_success: bool = True  # whether an episode can succeed; if none can, scores are returns
 
     @property
     def bounded(self) -> bool:
-        """Tell whether anything is known but random actions."""
+        """Tell whether bounds are known."""
         return self.lower.kind != UNKNOWN.kind
 
     @property
     def words(self) -> str:
-        """Put the success in words: "random 0.45, best known 1.00", or "... 0.35 to 0.99" where it is only bounded."""
+        """Write the success: "random 0.45, best known 1.00", or "... 0.35 to 0.99" if the bounds differ."""
         random, lower, upper = (f"{getattr(self, name).success.mean:.2f}" for name in LEVELS)
         if not self.bounded:
             return f"random {random}"
@@ -85,7 +85,7 @@ class ReferenceScores:
 
     @property
     def summary(self) -> str:
-        """Put random actions and the best known in one line: success, or returns where no success is defined."""
+        """Write the scores of random actions and the best player on one line: success, or returns without success."""
         measure = "success" if self.defines_success else "returns"
         random, lower, upper = (getattr(getattr(self, name), measure) for name in LEVELS)
         word = "" if self.defines_success else " return"
@@ -93,7 +93,7 @@ class ReferenceScores:
 
 
 def reference_of(id: str) -> ReferenceScores | None:
-    """Return the shipped reference scores of an environment with its default options; None where there are none."""
+    """Return the shipped reference scores of an environment with its default options, or None."""
     return shipped_references().get(id.removeprefix("envs:"))
 
 
@@ -104,17 +104,17 @@ def shipped_references() -> Mapping[str, ReferenceScores]:
 
 
 def beside_reference(score: float, reference: ReferenceScores) -> str:
-    """Put the reference scores in words, with a remark where a success rate is not above that of random actions."""
+    """Write the reference scores, with a remark if a success rate is not above that of random actions."""
     return reference.words if above_random(score, reference) else f"{reference.words}: not above random"
 
 
 def above_random(score: float, reference: ReferenceScores) -> bool:
-    """Tell whether a success rate is above that of random actions by more than the latter's error."""
+    """Tell whether a success rate exceeds that of random actions by more than DOUBT standard errors of the latter."""
     return score > reference.random.success.mean + DOUBT * reference.random.success.error
 
 
 def reference_summary(score: float, id: str, options: Mapping[str, Any] | None = None) -> str:
-    """Return " (random 0.45, best known 1.00)" for a score; nothing where the options have no reference."""
+    """Return " (random 0.45, best known 1.00)" for a score; an empty text if the options have no reference."""
     known = None if options else reference_of(id)
     return "" if known is None else f" ({beside_reference(score, known)})"
 
@@ -141,14 +141,14 @@ def to_record(reference: ReferenceScores) -> dict[str, Any]:
 
 
 def read_references(path: Path) -> dict[str, ReferenceScores]:
-    """Read the reference scores of a file by id; none where there is no file yet."""
+    """Read the reference scores of a file by id; none if there is no file yet."""
     if not path.exists():
         return {}
     try:
         entries = parse_json(read_bytes(path, follow=True))
         return {id: from_record(id, entry) for id, entry in entries.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} is no table of baselines; move it away or choose another folder") from None
+        raise UserError(f"{path} is no table of reference scores; move it away or choose another folder") from None
 
 
 def references_json(references: Mapping[str, ReferenceScores]) -> str:
@@ -176,7 +176,7 @@ def _flat(reference: ReferenceScores) -> dict[str, Value]:
 
 
 def references_page(by_id: Mapping[str, ReferenceScores]) -> str:
-    """Write the whole page."""
+    """Write the page."""
     references = list(by_id.values())
     columns = ("environment", "random success", "best success", "random return", "best return", "kind", "time limit")
     parts = [TEXTS["head"], Table(columns, [_level_row(reference) for reference in references]).markdown()]
@@ -207,7 +207,7 @@ def _level_row(reference: ReferenceScores) -> tuple[str, ...]:
 
 
 def _origin(references: Sequence[ReferenceScores]) -> list[str]:
-    """List the origin of the rows: commands, machine, and the seed and time of each row."""
+    """Write the origin of the rows: commands, machine, and the seed and time of each row."""
     commands = list(dict.fromkeys(reference.command for reference in references))
     machines = "; ".join(sorted({reference.machine for reference in references}))
     columns = ("environment", "episodes", "of scripted players", "seed", "revision", "minutes", "command")
@@ -232,8 +232,8 @@ def _origin(references: Sequence[ReferenceScores]) -> list[str]:
 def published() -> Mapping[str, Scores]:
     """Read the published scores of Table 1 of "Bi-directional Recurrence Improves Transformer in POMDPs", by id.
 
-    They are means over a whole training of the greedy policy's success. Some rows have lost a value in the text; the
-    three that are left are taken for the last three columns, which nobody has confirmed.
+    They are means over a training of the greedy policy's success. Some rows lack a value in the paper; we assume that
+    their three values belong to the last three columns.
     """
     with PUBLISHED_SCORES.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -241,7 +241,7 @@ def published() -> Mapping[str, Scores]:
 
 
 def published_table(references: Sequence[ReferenceScores]) -> Table:
-    """Set the published scores beside our reference scores, with a mark on those that random actions beat."""
+    """Make a table of published scores and our reference scores, with a mark on scores below random actions."""
     known = {reference.id: reference for reference in references}
     names = list(next(iter(published().values())))
     rows = [
@@ -258,7 +258,7 @@ def published_table(references: Sequence[ReferenceScores]) -> Table:
 
 
 def _marked(score: float | None, reference: ReferenceScores) -> str:
-    """Write a published score, with a mark where it is not above random."""
+    """Write a published score, with a mark if it is not above that of random actions."""
     if score is None:
         return ""
     if score < reference.random.success.mean - DOUBT * reference.random.success.error:
@@ -267,14 +267,14 @@ def _marked(score: float | None, reference: ReferenceScores) -> str:
 
 
 def format_measure(value: Measure) -> str:
-    """Write three decimals, and the error where there is one; a dash for what nobody knows."""
+    """Write three decimals, and the error if there is one; a dash for unknown values."""
     if math.isnan(value.mean):
         return "-"
     return f"{value.mean:.3f}" + (f" ± {value.error:.3f}" if value.error else "")
 
 
 def best_success(reference: ReferenceScores) -> str:
-    """Write the best success, or what encloses it."""
+    """Write the best success, or its bounds."""
     return _range(reference.lower.success, reference.upper.success)
 
 

@@ -1,7 +1,7 @@
-"""The exact optimum of a deterministic world with few initial states, found among sets of possible states.
+"""Compute the exact optimum of a deterministic World with few initial states by a search over beliefs.
 
-Such a world hides only which initial state it started from. What a player with perfect memory knows is then the set
-of states that fit everything seen so far, and the best expected return is a finite AND-OR search over such sets.
+Such a World hides only its initial state. The belief of a player with perfect memory is the set of states that agree
+with all observations so far. The best expected return is then a finite AND-OR search over such sets.
 """
 
 import dataclasses
@@ -21,20 +21,20 @@ from envs.errors import UserError
 from envs.spaces import Array
 
 Belief = tuple[int, ...]  # sorted numbers of states, all equally likely
-COUNTERS = ("steps", "returns")  # fields that are no part of where the world stands
+COUNTERS = ("steps", "returns")  # fields that are not compared between states
 MAX_STATES = 200_000
-SAME = 1e-12  # difference of two values, of large ones their share, that is taken for rounding
-LOST, WON, PAID = 0, 1, 2  # verdicts on an ending: never a success, always one, one if the whole return is above 0
-FAR, NEAR = 1e9, 1e-6  # returns that decide in any case, and by a hair
+SAME = 1e-12  # values with a smaller difference, relative for large ones, count as equal
+LOST, WON, PAID = 0, 1, 2  # verdicts on an ending: never a success, always, if the return is above 0
+FAR, NEAR = 1e9, 1e-6  # returns far from 0 and close to 0, to test a verdict
 
 
 @dataclass(frozen=True)
 class Graph:
-    """All reachable states of a deterministic world, numbered from 0."""
+    """All reachable states of a deterministic World, numbered from 0."""
 
     initial: Array  # (M,) int64
-    observation: Array  # (S,) int64, equal where two states seen the same
-    follower: Array  # (S, A) int64, -1 where the episode ends
+    observation: Array  # (S,) int64, equal if two states show the same observation
+    follower: Array  # (S, A) int64, -1 if the episode ends
     reward: Array  # (S, A) float64
     verdict: Array  # (S, A) int64: LOST, WON or PAID
     observation_ids: Mapping[bytes, int]  # the observation's number by its bytes
@@ -42,10 +42,10 @@ class Graph:
 
 @dataclass(frozen=True)
 class Plan:
-    """The best policy on beliefs: (expected return, action) of each, and where each (action, observation) leads.
+    """The best policy on beliefs: (expected return, action) of each, and its successor by action and observation.
 
-    What is best depends on the steps that are left. `best` has a table for each number of them, from 0 on, up to that
-    from which on nothing changes any more.
+    The best action depends on the number of remaining steps. `best` has a table for each number, from 0 to the number
+    after which the values do not change any more.
     """
 
     graph: Graph
@@ -57,11 +57,11 @@ class Plan:
 
 
 def explore_states(world: World[Any]) -> Graph:
-    """Give a number to every state that can be reached from `world.initial_draws()`.
+    """Assign a number to every state that can be reached from `world.initial_draws()`.
 
     Raises:
-        UserError: the world has no such list, which only a deterministic world has, or too many states, or its
-            verdict depends on the return otherwise than by its sign, or what happens depends on the step.
+        UserError: the World has no list of initial draws, as only a deterministic one has; or it has too many states;
+            or its success depends on the return other than by its sign; or its dynamics depend on the step.
     """
     draws = world.initial_draws()
     if draws is None:
@@ -78,8 +78,8 @@ def explore_states(world: World[Any]) -> Graph:
         names = _number(_standing(after), numbers, ~ended)
         for column, each in zip(columns, (names, reward, verdict), strict=True):
             column.append(each.reshape(len(wave.steps), -1))
-        found, first = np.unique(names, return_index=True)
-        wave = _pick(after, first[found >= known])  # states not met before, in the order of their numbers
+        distinct, first = np.unique(names, return_index=True)
+        wave = _pick(after, first[distinct >= known])  # new states, in the order of their numbers
         observation.append(_number(wave.observation.cpu().numpy(), observation_ids))
         if len(numbers) > MAX_STATES:
             raise UserError(f"{type(world).__name__} has more than {MAX_STATES:,} states, too many to search.")
@@ -88,7 +88,7 @@ def explore_states(world: World[Any]) -> Graph:
 
 
 def find_plan(graph: Graph, horizon: int) -> Plan:
-    """Find the greatest expected undiscounted return within `horizon` steps; initial states are equally likely."""
+    """Find the maximum expected undiscounted return within `horizon` steps; initial states are equally likely."""
     start = _split(graph, graph.initial.tolist())
     following = _reachable(graph, start.values())
     best: list[dict[Belief, tuple[float, int]]] = [{belief: (0.0, 0) for belief, action in following if action == 0}]
@@ -103,7 +103,7 @@ def find_plan(graph: Graph, horizon: int) -> Plan:
 
 
 def planned_player(plan: Plan) -> Player:
-    """Act by the plan; every row keeps the set of states that fit what it has seen (N rows)."""
+    """Act by the plan; every row updates its belief by the observations."""
     beliefs: list[Belief] = []
     actions: list[int] = []
     steps_left = itertools.count(plan.horizon, -1)
@@ -126,12 +126,12 @@ def planned_player(plan: Plan) -> Player:
 def plan_outcomes(world: World[Any], plan: Plan) -> Outcomes:
     """Play the plan from every initial state."""
     draws = world.initial_draws()
-    assert draws is not None, "explore refuses a world without initial states"
+    assert draws is not None, "explore_states refuses a World without initial draws"
     return finish(world, world.reset(draws), planned_player(plan))
 
 
 def _every_action(world: World[Any], wave: State) -> tuple[State, Array, Array, Array]:
-    """Take all A actions in M states: followers, rewards, endings and verdicts, M*A rows, a state's together."""
+    """Take all A actions in M states: return followers, rewards, endings and verdicts, M*A rows, state by state."""
     rows = len(wave.steps)
     repeated = _pick(wave, np.arange(rows).repeat(world.num_actions))
     action = torch.arange(world.num_actions, device=world.device).repeat(rows)
@@ -142,7 +142,7 @@ def _every_action(world: World[Any], wave: State) -> tuple[State, Array, Array, 
 
 
 def _check_steps(world: World[Any], state: State, action: Tensor) -> None:
-    """Try these N steps at other moments of an episode, as a state's number leaves its step out."""
+    """Check that N steps do not depend on the step count, which is no part of a state's number."""
     rows = torch.arange(max(len(action), min(4 * world.time_limit, 10_000))) % len(action)
     early = _pick(state, rows.numpy())
     steps = torch.randint(world.time_limit, rows.shape, generator=torch.Generator().manual_seed(0))
@@ -151,13 +151,14 @@ def _check_steps(world: World[Any], state: State, action: Tensor) -> None:
     shown = [[_standing(after), *(x.cpu().numpy() for x in (reward, *ends))] for after, _, reward, *ends in results]
     if not all(map(np.array_equal, *shown)):
         name = type(world).__name__
-        raise UserError(f"What happens in {name} depends on the step: let its initial_draws return None.")
+        raise UserError(f"The dynamics of {name} depend on the step: let its initial_draws return None.")
 
 
 def _verdict(world: World[Any], state: State, action: Tensor, reward: Tensor) -> Tensor:
-    """Judge these steps: verdicts (N,).
+    """Return the verdicts (N,) on these steps.
 
-    A state's number leaves its return out, so what the world says of one way there need not hold for another.
+    A state's number ignores its return, so the success may differ between two ways to the same state. The step is
+    therefore tried with several returns.
     """
 
     def won(total: float) -> Tensor:
@@ -171,14 +172,14 @@ def _verdict(world: World[Any], state: State, action: Tensor, reward: Tensor) ->
 
 
 def _number(rows: Array, numbers: dict[bytes, int], wanted: Array | None = None) -> Array:
-    """Give the rows (M, ...) their numbers (M,), those not met before new ones; -1 where a row is not wanted."""
+    """Return the numbers (M,) of rows (M, ...), new ones for new rows; -1 for rows that are not wanted."""
     chosen = [True] * len(rows) if wanted is None else wanted.tolist()
     keyed = zip(np.ascontiguousarray(rows), chosen, strict=True)
-    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) if keep else -1 for row, keep in keyed], np.int64)
+    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) if use else -1 for row, use in keyed], np.int64)
 
 
 def _standing(state: State) -> Array:
-    """Write all fields of a state but the counters as bytes (M, K)."""
+    """Return all fields of a state except the counters as bytes (M, K)."""
     rows = len(state.steps)
     parts = [value.cpu().numpy().reshape(rows, -1) for name, value in vars(state).items() if name not in COUNTERS]
     return np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts], 1)
@@ -190,7 +191,7 @@ def _pick(state: State, rows: Array) -> State:
 
 
 def _split(graph: Graph, states: Iterable[int]) -> dict[int, Belief]:
-    """Sort possible states by the observation that they show."""
+    """Group states by their observation."""
     groups: dict[int, list[int]] = {}
     for state in states:
         groups.setdefault(int(graph.observation[state]), []).append(state)
@@ -198,7 +199,7 @@ def _split(graph: Graph, states: Iterable[int]) -> dict[int, Belief]:
 
 
 def _reachable(graph: Graph, start: Iterable[Belief]) -> dict[tuple[Belief, int], dict[int, Belief]]:
-    """Find where each action leads from each belief that can be reached, by the next observation."""
+    """Find the successors of every reachable belief by action and next observation."""
     waiting, followers = list(start), graph.follower.tolist()
     following: dict[tuple[Belief, int], dict[int, Belief]] = {}
     while waiting:
@@ -218,18 +219,18 @@ def _backup(
     following: Mapping[tuple[Belief, int], Mapping[int, Belief]],
     best: Mapping[Belief, tuple[float, int]],
 ) -> tuple[float, int]:
-    """Choose the action with the best expected return with one step more to go.
+    """Return the best expected return and its action, with one more remaining step.
 
-    An action stays until a better value is found, or it no longer reaches its own, which the end of the time made look
-    good: among equals it is the one that gets there, and does not put off.
+    If the value does not change, the action of the smaller horizon stays, as long as it still reaches that value. So
+    among actions of equal value the one that gains the return soonest is chosen, and a gain is not postponed for ever.
     """
     gains = graph.reward[list(belief)].sum(0)  # (A,)
     for action in range(len(gains)):
         gains[action] += sum(len(b) * best[b][0] for b in following[belief, action].values())
     gains /= len(belief)
-    known, kept = best[belief]
+    known, earlier = best[belief]
     value, action = float(gains.max()), int(gains.argmax())
     if not math.isclose(value, known, rel_tol=SAME, abs_tol=SAME):
         return value, action
-    stays = math.isclose(float(gains[kept]), known, rel_tol=SAME, abs_tol=SAME)
-    return known, kept if stays else action
+    stays = math.isclose(float(gains[earlier]), known, rel_tol=SAME, abs_tol=SAME)
+    return known, earlier if stays else action

@@ -1,7 +1,7 @@
-"""Tabular POMDPs: bounds on their value, and the policy behind the lower one, played with exact beliefs.
+"""Tabular POMDPs: bounds on their value, and the policy of the lower bound, played with exact beliefs.
 
-A belief here need not sum to 1: what an action and an observation leave of it is the joint probability, so that
-value functions are linear in it and an ended episode simply drops out.
+A belief here need not sum to 1. After an action and an observation it is the joint probability, so that value functions
+are linear in it, and an ended episode contributes 0.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from envs.baselines.players import Player
 from envs.errors import require
 from envs.worlds.tabular import Floats, Integers, Tables
 
-SETTLED = 1e-9  # change of a sweep, as a share of the largest value, at which a bound is taken as settled
-TINY = 1e-12  # a joint belief with less mass is taken as impossible
+SETTLED = 1e-9  # change of a sweep, divided by the largest value, that counts as convergence
+TINY = 1e-12  # a joint belief with less mass counts as impossible
 PRUNED_EVERY = 1.3  # growth after which bounds are pruned
-DEEPEST = 200  # steps of a trial
+MAX_DEPTH = 200  # maximum steps of a trial
 
 
 @dataclass(frozen=True)
 class Model:
-    """Dynamics without what follows an episode's end."""
+    """The dynamics of one episode, without the next one."""
 
     transition: Floats  # (A, S, S'), rows of an ending action are 0
     observation: Floats  # (A, S', Z)
@@ -34,14 +34,14 @@ class Model:
 
     @classmethod
     def of(cls, tables: Tables) -> Model:
-        """Take the tables apart; T's rows of a reset action hold the start of the next episode.
+        """Make a model from tables, without T's rows of reset actions, which lead to the next episode.
 
         Raises:
-            UserError: without a discount below 1 an endless episode has no value to bound.
+            UserError: the discount is not below 1, so that an endless episode has no finite value.
         """
         require(0.0 < tables.discount < 1.0, f"Bounds need a discount above 0 and below 1, not {tables.discount}.")
         chances = (np.asarray(rows, np.float64) for rows in (tables.T, tables.O, tables.start))
-        # A sum of 1, as worlds draw them: what rounding in a file took from them would be lost in every step.
+        # Rows sum to 1, as the World draws them. Otherwise a file's rounding would lose mass in every step.
         T, O, start = (each / each.sum(-1, keepdims=True) for each in chances)  # noqa: E741
         gain = np.einsum("apz,aspz->asp", O, tables.R)  # expected over observations
         move = np.where(np.asarray(tables.reset)[:, :, None], 0.0, T)
@@ -52,22 +52,22 @@ class Model:
         return np.einsum("ap,apz->azp", belief @ self.transition, self.observation)
 
     def backed_up(self, vectors: Floats) -> Floats:
-        """Back up linear values (A, S), one for each action, from vectors (A, Z, S') after each observation."""
+        """Return linear values (A, S), one per action, backed up from vectors (A, Z, S') after each observation."""
         after = np.einsum("apz,azp->ap", self.observation, vectors)
         return self.reward + self.discount * np.einsum("asp,ap->as", self.transition, after)
 
 
 def blind(model: Model) -> Floats:
-    """Compute the values (A, S) of repeating one action for ever: the lower bound to start from."""
+    """Compute the values (A, S) of repeating one action for ever: the initial lower bound."""
     identity = np.eye(model.transition.shape[1])
     pairs = zip(model.transition, model.reward, strict=True)
     return np.stack([np.linalg.solve(identity - model.discount * t, r) for t, r in pairs])
 
 
 def informed(model: Model, sweeps: int = 10_000) -> Floats:
-    """Compute the fast informed bound (A, S) of Hauskrecht (2000): a belief is worth no more than its maximum over A.
+    """Compute the fast informed bound (A, S) of Hauskrecht (2000): its maximum over A bounds a belief's value.
 
-    Iterated from the value of the best reward for ever, it is a bound after every sweep, settled or not.
+    The iteration starts from the value of the best reward for ever, so every sweep gives a bound, converged or not.
     """
     best = max(float(model.reward.max()), 0.0) / (1.0 - model.discount)
     values = np.full(model.reward.shape, best)
@@ -83,7 +83,7 @@ def informed(model: Model, sweeps: int = 10_000) -> Floats:
 
 
 def full_state(model: Model, horizon: int) -> float:
-    """Compute the greatest expected return in `horizon` steps of a player who sees the state, without discount."""
+    """Compute the maximum expected undiscounted return in `horizon` steps of a player who sees the state."""
     values = np.zeros(model.transition.shape[1])
     for _ in range(horizon):
         values = (model.reward + model.transition @ values).max(0)
@@ -92,21 +92,21 @@ def full_state(model: Model, horizon: int) -> float:
 
 @dataclass(frozen=True)
 class ValueBounds:
-    """Bounds on the discounted value of the start, and the policy of the lower one."""
+    """Bounds on the discounted value of the start, and the policy of the lower bound."""
 
     lower: float
     upper: float
     vectors: Floats  # (K, S), the lower bound's linear functions
-    actions: np.ndarray  # (K,) int64, the first action of the plan that each stands for
+    actions: np.ndarray  # (K,) int64, the first action of each vector's plan
 
 
 def bound_value(model: Model, gap: float = 0.01, size: int = 1_500) -> ValueBounds:
-    """Search until the bounds at the start differ by at most `gap`, or consist of `size` vectors and points.
+    """Search until the bounds at the start differ by at most `gap`, or have `size` vectors and points.
 
-    This is heuristic search value iteration (Smith & Simmons 2005). The lower bound is the largest of some linear
-    functions of the belief, each the value of a real plan; the upper one is the fast informed bound, pulled down by
-    values at single beliefs, with a sawtooth in between. Trials walk from the start along the action of the best upper
-    bound to where the gap matters most, and back up both bounds on the way back.
+    This is heuristic search value iteration (Smith & Simmons 2005). The lower bound is the maximum of linear functions
+    of the belief, each the value of a plan. The upper bound is the fast informed bound, lowered by values at single
+    beliefs with sawtooth interpolation. A trial follows the actions of the best upper bound, and the observations with
+    the largest gap, from the start. It then backs up both bounds along its path in reverse.
     """
     lower, upper = Lower(model), Upper(model)
     start = model.start[None]
@@ -117,10 +117,10 @@ def bound_value(model: Model, gap: float = 0.01, size: int = 1_500) -> ValueBoun
 
 
 def _trial(model: Model, lower: Lower, upper: Upper, gap: float) -> bool:
-    """Walk once from the start and back up on the way back; False where that changed nothing."""
+    """Walk once from the start, and back up along the path in reverse; return whether a bound changed."""
     belief, allowed = model.start, gap
     path: list[Floats] = []
-    while len(path) < DEEPEST:
+    while len(path) < MAX_DEPTH:
         path.append(belief)
         if upper(belief[None])[0] - lower(belief[None])[0] <= allowed:
             break
@@ -150,7 +150,7 @@ def _worth(model: Model, belief: Floats, after: Floats, bound: Upper) -> Floats:
 
 
 class Lower:
-    """The largest of linear functions."""
+    """The lower bound: the maximum of linear functions."""
 
     def __init__(self, model: Model) -> None:
         self.model, self.vectors, self.pruned = model, blind(model), 0  # (K, S)
@@ -161,7 +161,7 @@ class Lower:
         return (beliefs @ self.vectors.T).max(1)
 
     def improve(self, belief: Floats, after: Floats) -> bool:
-        """Add the best plan that begins at a belief (S,) with joint successors `after` (A, Z, S), if it is better."""
+        """Add the best plan at a belief (S,) with joint successors `after` (A, Z, S), if it raises the bound."""
         best = (after @ self.vectors.T).argmax(2)  # (A, Z)
         backed_up = self.model.backed_up(self.vectors[best])  # (A, S)
         action = int((backed_up @ belief).argmax())
@@ -174,31 +174,31 @@ class Lower:
         return True
 
     def _prune(self) -> None:
-        """Drop what another function is nowhere below; of equals the newest stays."""
-        below = np.ones((len(self.vectors), len(self.vectors)), bool)  # (K, K), row is nowhere above column
+        """Drop functions that another one dominates; of equal ones the newest stays."""
+        below = np.ones((len(self.vectors), len(self.vectors)), bool)  # (K, K), row nowhere above column
         for values in self.vectors.T:
             below &= values[:, None] <= values
-        keep = _kept(below)
+        keep = _undominated(below)
         self.vectors, self.actions, self.pruned = self.vectors[keep], self.actions[keep], int(keep.sum())
 
 
 class Upper:
-    """The fast informed bound and the sawtooth below it."""
+    """The upper bound: the fast informed bound with sawtooth interpolation below it."""
 
     def __init__(self, model: Model) -> None:
         self.planes, self.pruned = informed(model), 0  # (A, S)
         self.corners = self.planes.max(0)  # (S,)
         self.points = np.empty((0, len(self.corners)))  # (P, S), beliefs
-        self.depths = np.empty(0)  # (P,), how far the value there lies below the corners' plane; > 0
+        self.depths = np.empty(0)  # (P,), distances of the values below the corners' plane; > 0
 
     def __call__(self, beliefs: Floats) -> Floats:
         """Evaluate joint beliefs (B, S): (B,)."""
         values = (beliefs @ self.planes.T).max(1)
-        sunk = (_shares(beliefs, self.points) * self.depths).max(1, initial=0.0)  # by the sawtooth
-        return np.minimum(values, beliefs @ self.corners - sunk)
+        lowered = (_shares(beliefs, self.points) * self.depths).max(1, initial=0.0)
+        return np.minimum(values, beliefs @ self.corners - lowered)
 
     def improve(self, belief: Floats, value: float) -> bool:
-        """Remember a value at one belief (S,), if it is lower."""
+        """Add a value at one belief (S,), if it lowers the bound."""
         if value >= self(belief[None])[0] - TINY:
             return False
         self.points = np.concatenate([self.points, belief[None]])
@@ -208,8 +208,8 @@ class Upper:
         return True
 
     def _prune(self) -> None:
-        """Drop points that the others already pull down as far."""
-        keep = _kept(_shares(self.points, self.points) * self.depths >= self.depths[:, None] - TINY)
+        """Drop points at which the other points give a bound as low."""
+        keep = _undominated(_shares(self.points, self.points) * self.depths >= self.depths[:, None] - TINY)
         self.points, self.depths, self.pruned = self.points[keep], self.depths[keep], int(keep.sum())
 
 
@@ -225,8 +225,8 @@ def _shares(beliefs: Floats, points: Floats) -> Floats:
     return shares
 
 
-def _kept(covered: np.ndarray) -> np.ndarray:
-    """Choose which of M things stay, (M,) bool: covered[i, j] says that j makes i needless; of equals the newest."""
+def _undominated(covered: np.ndarray) -> np.ndarray:
+    """Choose the items (M,) bool to keep: covered[i, j] is True if j replaces i; of equal items the newest stays."""
     keep = np.ones(len(covered), bool)
     for i in range(len(covered)):
         keep[i] = False
@@ -235,9 +235,9 @@ def _kept(covered: np.ndarray) -> np.ndarray:
 
 
 def belief_player(model: Model, bounds: ValueBounds) -> Player:
-    """Track the belief of every row, and act by the linear function that is largest there.
+    """Track the belief of every row, and act by the linear function with the maximum at it.
 
-    The first observation of an episode says nothing. Observations (N, 1) are numbers below Z after that.
+    The first observation of an episode has no information. Later observations (N, 1) are numbers below Z.
     """
     observations = model.observation.shape[2]
     beliefs: Floats | None = None  # (N, S)
@@ -253,7 +253,7 @@ def belief_player(model: Model, bounds: ValueBounds) -> Player:
                 rows = np.flatnonzero(actions == action)
                 likely = model.observation[action][:, np.minimum(seen[rows], observations - 1)].T  # (rows, S')
                 after[rows] = (beliefs[rows] @ model.transition[action]) * likely
-            mass = after.sum(1, keepdims=True)  # impossible for ended episodes alone, and nobody asks for those
+            mass = after.sum(1, keepdims=True)  # 0 only for ended episodes, whose actions are unused
             beliefs = np.where(mass > TINY, after / np.maximum(mass, TINY), model.start)
         actions = bounds.actions[(beliefs @ bounds.vectors.T).argmax(1)]
         return torch.from_numpy(actions).to(observation.device)

@@ -14,10 +14,10 @@ from envs.gridverse.rules import put_code
 
 
 class Corridor(Layout):
-    """The memory task: an I-shaped corridor, exits at the ends of the upper bar, beacons at those of the lower.
+    """The memory task: an I-shaped corridor with exits at the ends of the upper bar, and beacons at those of the lower.
 
-    Both beacons have the good exit's colour. The agent stands in the middle and faces north. Ordered pair of
-    colours (good, bad) from u[:, 0], good exit on the left or the right from u[:, 1].
+    Both beacons have the good exit's colour. The agent starts in the middle and faces north. u[:, 0] draws the ordered
+    pair of colours (good, bad), u[:, 1] the side of the good exit.
     """
 
     draws = 2
@@ -46,19 +46,19 @@ class Corridor(Layout):
 
 
 class Scattered(Layout):
-    """Agent, beacons and exits on different cells of a floor, drawn without replacement; any heading.
+    """Agent, beacons and exits on different random cells of a floor, with a random heading.
 
-    The exits have different colours; the first is the good one and all beacons have its colour. The floor is a
-    fixed list of cells and, drawn anew in each episode, one opening in every wall segment. Cells are drawn by
-    rank among those still free, so neither sorting nor a list of the free cells is needed.
+    The exits have different colours; the first is the good one and all beacons have its colour. The floor is a fixed
+    list of cells and one opening in every wall segment, drawn in each episode. Cells are drawn by their rank among the
+    free ones, so neither sorting nor a list of the free cells is needed.
 
     Args:
         height, width: cells of the grid.
-        plan: number of rooms (down, across), with one opening in the wall between each two neighbours.
-        beacons, exits: how many of each.
-        device: where all tables are.
-        colours: those of the exits.
-        walls: without them the ground is open, and everything starts off the lines that would cut it into rooms.
+        plan: number of rooms (down, across), with one opening in the wall between two neighbours.
+        beacons, exits: number of each.
+        device: device of all tables.
+        colours: colours of the exits.
+        walls: False makes open ground; agent, beacons and exits still avoid the lines between the rooms.
     """
 
     def __init__(
@@ -124,8 +124,8 @@ class Scattered(Layout):
 class LockedRoom(Layout):
     """Keydoor: a wall with one locked yellow door; the agent and the key left of it, the exit in the far corner.
 
-    Draws: column of the wall, row of the door, row and column of the key, row and column of the agent (who may
-    stand on the key), heading.
+    Draws: column of the wall, row of the door, row and column of the key, row and column of the agent (possibly on the
+    key), heading.
     """
 
     draws = 7
@@ -133,7 +133,7 @@ class LockedRoom(Layout):
     colours = (objects.YELLOW,)
 
     def __init__(self, height: int, width: int, device: torch.device) -> None:
-        check_sides("A keydoor grid", (height, width), (4, 5))  # with room beside the key
+        check_sides("A keydoor grid", (height, width), (4, 5))  # the left room needs a cell beside the key
         self.height, self.width, self.rows, self.columns = height, width, height - 2, width - 4
         grids = [_locked(height, width, x, y) for x in range(2, width - 2) for y in range(1, height - 1)]
         self.grids = torch.stack(grids).flatten(1).to(device)  # (columns*rows, H*W)
@@ -154,21 +154,21 @@ class LockedRoom(Layout):
 
 
 def distinct(ranks: Tensor) -> Tensor:
-    """Turn ranks (N, M) into different numbers; the m-th rank counts among the numbers not taken before it.
+    """Turn ranks (N, M) into different numbers; the m-th rank counts only numbers that the earlier ranks left free.
 
-    From the last one back: the numbers found so far are ranks among what the number before them leaves over.
+    The loop runs backwards. The numbers so far are ranks among all numbers but the next one, which shifts them.
     """
-    found: list[Tensor] = []
+    numbers: list[Tensor] = []
     for rank in reversed(ranks.unbind(1)):
-        found = [rank, *(number + (number >= rank) for number in found)]
-    return torch.stack(found, 1)
+        numbers = [rank, *(number + (number >= rank) for number in numbers)]
+    return torch.stack(numbers, 1)
 
 
 def check_sides(what: str, shape: tuple[int, int], smallest: tuple[int, int]) -> None:
     """Refuse a grid with a side that is too short."""
     if shape[0] < smallest[0] or shape[1] < smallest[1]:
-        least, given = (f"{height} x {width}" for height, width in (smallest, shape))
-        raise UserError(f"{what} needs at least {least} cells, not {given}.")
+        minimum, given = (f"{height} x {width}" for height, width in (smallest, shape))
+        raise UserError(f"{what} needs at least {minimum} cells, not {given}.")
 
 
 def bordered(height: int, width: int) -> Tensor:
@@ -205,7 +205,7 @@ def _segments(height: int, width: int, plan: Sequence[int]) -> list[tuple[int, i
 
 
 def splits(shape: tuple[int, int], rooms: Sequence[int]) -> tuple[list[int], list[int]]:
-    """List the wall lines (ys, xs) that cut a grid (height, width) into rooms (down, across), its border included."""
+    """List the wall lines (ys, xs) of a grid (height, width) with rooms (down, across), including its border."""
     if not isinstance(rooms, Sequence) or len(rooms) != 2 or min(rooms) < 1:
         raise UserError(f"rooms must be two positive numbers (down, across), not {rooms!r}.")
     cuts = [
@@ -219,7 +219,7 @@ def splits(shape: tuple[int, int], rooms: Sequence[int]) -> tuple[list[int], lis
 
 
 def inner_lines(height: int, width: int, rooms: Sequence[int]) -> Tensor:
-    """Mark the interior cells (H, W) bool that lie on an inner line of the rooms."""
+    """Mark the interior cells (H, W) bool on the lines between rooms."""
     ys, xs = splits((height, width), rooms)
     marked = torch.zeros(height, width, dtype=torch.bool)
     marked[ys[1:-1], 1:-1] = True

@@ -1,7 +1,7 @@
 """Objects of a grid.
 
-A cell is one integer code that packs type, status and colour, so that every property of an object is one
-table look-up. A box packs an index into a list of contents where others have status and colour.
+A cell is one integer code of type, status and colour, so that every property of an object is one table look-up. The
+code of a box has an index into a list of contents in place of status and colour.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 TURN_LEFT = (WEST, EAST, SOUTH, NORTH)
 TURN_RIGHT = (EAST, WEST, NORTH, SOUTH)
 CODES = 512  # four bits of type, two of status, three of colour
-PHANTOM = 512  # a flag on what is seen, never on a cell: it lies on a phantom line
+PHANTOM = 512  # a flag of visible codes, not of cells: the cell lies on a phantom line
 SEEN = 1024  # codes with and without the flag
 
 
@@ -50,18 +50,18 @@ def colours(code: Tensor) -> Tensor:
 
 
 def tabulate(rule: Callable[[Tensor], Tensor], device: torch.device) -> Tensor:
-    """Tabulate a property of objects by code, (SEEN,); the phantom flag changes none."""
+    """Tabulate a property of objects by code, (SEEN,); the phantom flag has no effect."""
     return rule(torch.arange(SEEN)).to(device)
 
 
 def blocks_movement(code: Tensor) -> Tensor:
-    """Tell what bars the way: walls, boxes, and doors that are not open."""
+    """Tell which codes block movement: walls, boxes, and doors that are not open."""
     kind = kinds(code)
     return (kind == WALL) | (kind == BOX) | (kind == DOOR) & (statuses(code) != OPEN)
 
 
 def blocks_vision(code: Tensor) -> Tensor:
-    """Tell what bars sight: walls, doors that are not open, and what is hidden itself."""
+    """Tell which codes block sight: walls, doors that are not open, and hidden cells."""
     kind = kinds(code)
     return (kind == WALL) | (kind == HIDDEN) | (kind == DOOR) & (statuses(code) != OPEN)
 
@@ -78,16 +78,16 @@ class Scene(NamedTuple):
     position: Tensor  # (N,) int64, y*W + x
     heading: Tensor  # (N,) int64
     held: Tensor  # (N,) int64, code of the object in the hand; pack(NONE) is an empty hand
-    good: Tensor  # (N,) int64, colour of the good exit; 0 where the task has none
+    good: Tensor  # (N,) int64, colour of the good exit; 0 if the task has none
 
 
 class Transition(NamedTuple):
-    """One step: what was, what was done (in canonical actions), what is."""
+    """One step: the scene before, the canonical action, and the scene after."""
 
     before: Scene
     action: Tensor  # (N,) int64
     after: Scene
-    under: Tensor  # (N,) int64, code of the cell that the agent stands on after the step
+    under: Tensor  # (N,) int64, code of the agent's cell after the step
 
 
 class Layout(Protocol):
@@ -96,25 +96,25 @@ class Layout(Protocol):
     height: int
     width: int
     draws: int
-    makes: Mapping[int, int]  # how many objects of each kind there are besides floor and wall
-    colours: tuple[int, ...] = ()  # of these objects
+    makes: Mapping[int, int]  # number of objects of each kind, without floor and wall
+    colours: tuple[int, ...] = ()  # colours of these objects
 
     def __call__(self, u: Tensor) -> Scene:
         """Draw N scenes from uniforms u (N, draws) float64."""
 
     def initial_draws(self) -> Tensor | None:
-        """Return draws (M, draws), one row per initial state where these are few; else None."""
+        """Return draws (M, draws), one row per initial state, if there are few; else None."""
         return None
 
 
 class Rule(Protocol):
-    """One way in which an action, or the world itself, changes a scene. Rules run one after the other."""
+    """A change of a scene by an action or by the environment. Rules run one after the other."""
 
     draws: int
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
-        """Change a scene by actions (N,) int64 and uniforms u (N, draws) float64, not to be read without draws."""
+        """Change a scene by actions (N,) int64 and uniforms u (N, draws) float64; ignore u if draws is 0."""
 
 
-Reward = Callable[[Transition], Tensor]  # to (N,) float64; a world sums its rewards in their order
-Ending = Callable[[Transition], Tensor]  # to (N,) bool; an episode ends when any ending says so
+Reward = Callable[[Transition], Tensor]  # to (N,) float64; a task sums its rewards in their order
+Ending = Callable[[Transition], Tensor]  # to (N,) bool; an episode ends if any ending is True

@@ -1,4 +1,4 @@
-"""Pictures of a grid, as pixels with numpy and as characters."""
+"""Draw a grid, as pixels with numpy and as characters."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,9 @@ FLOOR_COLOUR, AGENT_COLOUR = (236, 234, 228), (24, 24, 28)
 WALL_COLOUR, PHANTOM_COLOUR = (64, 68, 76), (150, 154, 162)
 BOX_COLOUR, OBSTACLE_COLOUR = (150, 105, 60), (90, 60, 120)
 HEADINGS = "^v<>"
-QUARTER_TURNS = (0, 2, 1, 3)  # of a picture that looks north, by heading
+QUARTER_TURNS = (0, 2, 1, 3)  # from north, by heading
 Y, X = np.ogrid[:CELL, :CELL]
-GLYPHS = ("??", "  ", ". ", "##", "E", "", "K", "()", "[]", "T", "B")  # by type; one letter is followed by its colour's
+GLYPHS = ("??", "  ", ". ", "##", "E", "", "K", "()", "[]", "T", "B")  # by type; a letter gets its colour's
 COLOUR_LETTERS = " rgby"
 DOORS = "/+L"  # open, closed, locked
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
@@ -24,25 +24,25 @@ Picture = np.ndarray[Any, np.dtype[np.uint8]]
 
 @dataclass(frozen=True)
 class Drawing:
-    """One grid as it stands, ready to be drawn."""
+    """The data for a drawing of one grid."""
 
-    grid: np.ndarray[Any, Any]  # (H, W) codes, flagged where a phantom line runs
-    window: np.ndarray[Any, Any]  # (rows, columns) codes of what the agent sees, the row ahead first
-    seen: set[tuple[int, int]]  # cells (y, x) of the grid that are in the window and lit
+    grid: np.ndarray[Any, Any]  # (H, W) codes, with the flag PHANTOM on phantom lines
+    window: np.ndarray[Any, Any]  # (rows, columns) codes that the agent sees, the row furthest ahead first
+    seen: set[tuple[int, int]]  # visible cells (y, x) of the grid
     position: tuple[int, int]  # the agent's (y, x)
     heading: int
     held: int  # code of the object in the hand
 
 
 def draw_grid(drawing: Drawing) -> Picture:
-    """Draw an RGB picture (H*CELL, W*CELL, 3); unlit cells are darker, and phantom walls lighter than walls."""
+    """Draw an RGB picture (H*CELL, W*CELL, 3); invisible cells are darker, phantom walls lighter than walls."""
     height, width = drawing.grid.shape
     picture = np.zeros((height * CELL, width * CELL, 3), np.uint8)
     for cell, code in np.ndenumerate(drawing.grid):
         tile = _object(int(code))
         _tile(picture, *cell)[:] = tile if cell in drawing.seen else tile // 4 * 3
     agent = _tile(picture, *drawing.position)
-    north = (Y >= 5) & (Y < CELL - 4) & (2 * np.abs(X - CELL / 2 + 0.5) <= Y - 4)  # a triangle whose tip is ahead
+    north = (Y >= 5) & (Y < CELL - 4) & (2 * np.abs(X - CELL / 2 + 0.5) <= Y - 4)  # a triangle that points ahead
     agent[np.rot90(north, QUARTER_TURNS[drawing.heading])] = AGENT_COLOUR
     if drawing.held != pack(objects.NONE):
         agent[-9:, -9:] = _object(drawing.held)[1 : -1 : (CELL - 2) // 8, 1 : -1 : (CELL - 2) // 8][:9, :9]
@@ -50,7 +50,7 @@ def draw_grid(drawing: Drawing) -> Picture:
 
 
 def grid_text(drawing: Drawing) -> str:
-    """Write the grid in two characters a cell, then the window as the agent sees it, then what it holds."""
+    """Write the grid with two characters per cell, then the window that the agent sees, then the object in its hand."""
     lines = [[_glyph(int(code)) for code in row] for row in drawing.grid]
     y, x = drawing.position
     lines[y][x] = HEADINGS[drawing.heading] + " "
@@ -60,7 +60,7 @@ def grid_text(drawing: Drawing) -> str:
 
 
 def is_phantom(code: int) -> bool:
-    """Tell whether a flagged code is one of a floor that looks like something else."""
+    """Tell whether a code is a floor on a phantom line, which looks like a wall."""
     return code == objects.PHANTOM | pack(objects.FLOOR)
 
 
@@ -70,7 +70,7 @@ def _parts(code: int) -> tuple[int, int, int]:
 
 
 def _glyph(code: int) -> str:
-    """Write two characters for an object: what it is, and its colour's first letter; phantom cells are `::`."""
+    """Write two characters for an object: its type, and its colour's first letter; phantom cells are `::`."""
     kind, status, colour = _parts(code)
     glyph = "::" if is_phantom(code) else DOORS[status] if kind == objects.DOOR else GLYPHS[kind]
     return glyph if len(glyph) == 2 else glyph + COLOUR_LETTERS[colour]

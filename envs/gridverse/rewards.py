@@ -1,4 +1,4 @@
-"""Rewards and endings, on tensors and on numpy arrays (see `envs.numpy_backend`)."""
+"""Rewards and endings, for tensors and numpy arrays (see `envs.numpy_backend`)."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from envs.numpy_backend import take
 
 
 class ByCell:
-    """A table (SEEN,) of rewards or endings, read at the object that the agent stands on."""
+    """A reward or an ending by the object under the agent, from a table (SEEN,)."""
 
     runs_on_numpy = True
 
@@ -28,18 +28,18 @@ def living(reward: float, device: torch.device) -> ByCell:
 
 
 def standing(kind: int, on: float, off: float, device: torch.device) -> ByCell:
-    """Pay `on` where the agent stands on an object of this type, else `off`."""
+    """Pay `on` if the agent stands on an object of this type, else `off`."""
     outcomes = torch.tensor([off, on], dtype=torch.float64, device=device)
     return ByCell(outcomes[tabulate(is_kind(kind), device).long()])
 
 
 def on_kind(kind: int, device: torch.device) -> ByCell:
-    """End the episode where the agent stands on an object of this type."""
+    """End the episode if the agent stands on an object of this type."""
     return ByCell(tabulate(is_kind(kind), device))
 
 
 class MemoryPay:
-    """`right` on the exit of the good colour, `wrong` on any other exit, else 0; and `living` in every step."""
+    """Pay `right` on the exit of the good colour, `wrong` on any other exit, else 0; and `living` in every step."""
 
     runs_on_numpy = True
 
@@ -54,7 +54,7 @@ class MemoryPay:
 
 
 class PickDrop:
-    """`pick` when the hand gets an object of a type that it had not, `drop` when it loses it, else 0."""
+    """Pay `pick` when the hand gets an object of this type, `drop` when it loses it, else 0."""
 
     runs_on_numpy = True
 
@@ -68,14 +68,14 @@ class PickDrop:
 
 
 class OpenDoor:
-    """`opened` when the door that was in front before the step becomes open, `closed` when it ceases to be, else 0."""
+    """Pay `opened` when the door in front of the agent opens, `closed` when it closes, else 0."""
 
     runs_on_numpy = True
 
     def __init__(self, opened: float, closed: float, width: int, device: torch.device) -> None:
         self.front = Front(width, device)
         door = tabulate(is_kind(DOOR), device)
-        # A door that is not open is 1, an open one 2, and anything else 0: only 1 to 2 and 2 to 1 are changes.
+        # A shut door is 1, an open one 2, and any other object 0: only 1 to 2 and 2 to 1 are changes.
         self.state = door.long() + (door & (tabulate(statuses, device) == OPEN))  # (SEEN,)
         rewards = torch.zeros(9, dtype=torch.float64)
         rewards[3 * 1 + 2], rewards[3 * 2 + 1] = opened, closed
@@ -88,7 +88,7 @@ class OpenDoor:
 
 
 class Closer:
-    """`closer` or `further` by the change of the Manhattan distance, walls aside, to a position that never moves."""
+    """Pay `closer` or `further` by the change of the Manhattan distance to a fixed position, ignoring walls."""
 
     runs_on_numpy = True
 

@@ -1,4 +1,4 @@
-"""Rules: moves, turns and the hand of the agent, on tensors and numpy arrays (see `envs.numpy_backend`)."""
+"""Rules for moves, turns and the agent's hand, for tensors and numpy arrays (see `envs.numpy_backend`)."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from envs.gridverse import objects
 from envs.gridverse.objects import DIRECTIONS, SEEN, Rule, Scene, is_kind, pack, statuses, tabulate
 from envs.numpy_backend import copied, integers, put_column, take, take_column, where
 
-# The canonical actions; a task lists those it has.
+# The canonical actions; a task has some of them.
 FORWARD, BACKWARD, LEFT, RIGHT, LEFT_TURN, RIGHT_TURN, ACTUATE, PICK_N_DROP = range(8)
 ACTION_NAMES = ("forward", "backward", "left", "right", "turn left", "turn right", "actuate", "pick or drop")
 
@@ -25,12 +25,12 @@ def at(cells: Tensor, position: Tensor) -> Tensor:
 
 
 def put_code(cells: Tensor, position: Tensor, code: Tensor) -> Tensor:
-    """Put codes (N,) at flat positions (N,): new grids (N, H*W)."""
+    """Return new grids (N, H*W) with codes (N,) at flat positions (N,)."""
     return put_column(copied(cells), position, code.to(torch.int16) if isinstance(code, Tensor) else code)
 
 
 class Front:
-    """The flat position (N,) of the cell ahead of the agent, which is inside the grid because its border is wall."""
+    """Compute the flat position (N,) of the cell ahead, which is inside the grid because its border is wall."""
 
     runs_on_numpy = True
 
@@ -42,7 +42,7 @@ class Front:
 
 
 class Motion:
-    """Moves and turns by look-up, one entry per heading and action; what is no move moves by nothing."""
+    """Move and turn the agent by look-up tables over heading and action; other actions have offset 0."""
 
     draws = 0
     runs_on_numpy = True
@@ -65,7 +65,7 @@ class Motion:
 
 
 class ActuateDoor:
-    """Opens the door in front: a closed one at once, a locked one with a key of its colour, which is kept."""
+    """Open the door in front: a closed one without a key, a locked one with a key of its colour, which stays."""
 
     draws = 0
     runs_on_numpy = True
@@ -86,7 +86,7 @@ class ActuateDoor:
 
 
 class PickAndDrop:
-    """Exchanges what is in the hand with what is in front, where that is floor or a key."""
+    """Exchange the object in the hand with the object in front, if that is floor or a key."""
 
     draws = 0
     runs_on_numpy = True
@@ -95,8 +95,8 @@ class PickAndDrop:
         self.front = Front(width, device)
         key, code = tabulate(is_kind(objects.KEY), device), torch.arange(SEEN, device=device)
         self.open = tabulate(is_kind(objects.FLOOR), device) | key  # (SEEN,)
-        self.taken = torch.where(key, code, pack(objects.NONE))  # (SEEN,), what the hand gets
-        self.left = torch.where(code == pack(objects.NONE), pack(objects.FLOOR), code)  # (SEEN,), what the hand leaves
+        self.taken = torch.where(key, code, pack(objects.NONE))  # (SEEN,), the object that the hand gets
+        self.left = torch.where(code == pack(objects.NONE), pack(objects.FLOOR), code)  # (SEEN,), for the cell
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
         position = self.front(scene)
@@ -108,7 +108,7 @@ class PickAndDrop:
 
 
 def apply_rules(rules: Iterable[Rule], scene: Scene, action: Tensor, u: Tensor) -> tuple[Scene, Tensor]:
-    """Apply rules one after the other, each with its share of the uniforms; returns the scene and what they left."""
+    """Apply rules one after the other, each with its uniforms; returns the scene and the unused uniforms."""
     for rule in rules:
         scene = rule(scene, action, u[:, : rule.draws] if rule.draws else u)
         u = u[:, rule.draws :] if rule.draws else u

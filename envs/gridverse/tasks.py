@@ -21,13 +21,13 @@ KEYDOOR = Objects((FLOOR, WALL, EXIT, DOOR, KEY), (YELLOW,))
 
 
 def memory_task(layout: Layout, device: torch.device) -> Task:
-    """Pay 5 on the exit of the beacons' colour and -5 on another one, which ends the episode; less 0.05 every step."""
+    """Make the memory task: 5 on the exit of the beacons' colour, -5 on another exit; both end it; -0.05 every step."""
     rules, rewards = (Motion(layout.width, device),), (MemoryPay(GOOD_EXIT, BAD_EXIT, LIVING, device),)
     return Task(layout, tuple(range(6)), rules, rewards, (on_kind(EXIT, device),), MEMORY)
 
 
 def keydoor_task(layout: layouts.LockedRoom, device: torch.device) -> Task:
-    """Pay 5 on the exit, the end; 1 for the key, 1 for the door; 0.2 for getting closer; less 0.05 every step."""
+    """Make Keydoor: 5 on the exit, which ends it; 1 for key and door; 0.2 for moving closer; -0.05 every step."""
     width = layout.width
     rewards = (
         standing(EXIT, GOOD_EXIT, 0.0, device),
@@ -43,16 +43,16 @@ def keydoor_task(layout: layouts.LockedRoom, device: torch.device) -> Task:
 class Memory(GridWorld):
     """Remember the beacons' colour and leave by the exit that has it, in an I-shaped corridor.
 
-    Reward 5 at the good exit and -5 at the other, less 0.05 every step, so a positive return, which is success,
-    means the good exit by step 100, where rounding leaves a return of +9.8e-15.
+    The reward is 5 at the good exit and -5 at the other, and -0.05 in every step. Success is a positive return: the
+    agent must reach the good exit by step 100. (At step 100 rounding leaves a return of +9.8e-15.)
 
     Args:
-        size: height and width, odd and at least 5; for the other keywords see `GridWorld`.
+        size: height and width, odd and at least 5. `GridWorld` lists the other keywords.
     """
 
     def __init__(self, size: int, **options: Any) -> None:
         if size < 5 or size % 2 == 0:
-            raise UserError(f"size of a Gridverse memory world must be odd and at least 5, not {size}.")
+            raise UserError(f"size of a Gridverse memory environment must be odd and at least 5, not {size}.")
         device = torch.device(options.get("device", "cpu"))
         super().__init__(memory_task(layouts.Corridor(size, size, device), device), **options)
 
@@ -63,8 +63,8 @@ class MemoryRooms(GridWorld):
     Args:
         size: height and width.
         rooms: number of rooms (down, across).
-        beacons, exits: how many of each; all beacons have the good exit's colour, exits have different ones.
-            For the other keywords see `GridWorld`.
+        beacons, exits: number of each; all beacons have the good exit's colour, exits have different ones.
+            `GridWorld` lists the other keywords.
     """
 
     walls = True
@@ -76,7 +76,7 @@ class MemoryRooms(GridWorld):
 
 
 class MemoryEmpty(MemoryRooms):
-    """`MemoryRooms` on open ground; agent, beacons and exits start off the lines that would cut it into rooms."""
+    """`MemoryRooms` without walls; agent, beacons and exits start beside the lines between the rooms."""
 
     walls = False
 
@@ -84,11 +84,11 @@ class MemoryEmpty(MemoryRooms):
 class Keydoor(GridWorld):
     """Take the key, unlock the door with it, and reach the exit.
 
-    The published window of 2 x 3 cells shows neither what the hand holds nor whether the door is open. Success
-    is an exit with a positive return, within about 140 steps and 4 more for each cell of the first distance.
+    The published window of 2 x 3 cells shows neither the object in the hand nor whether the door is open. Success is to
+    reach the exit with a positive return: within about 140 steps, plus 4 for each cell of the initial distance.
 
     Args:
-        size: height and width, at least 5; for the other keywords see `GridWorld`.
+        size: height and width, at least 5. `GridWorld` lists the other keywords.
     """
 
     def __init__(self, size: int, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The agent's view: a window that turns with it, in which walls and doors block sight."""
+"""The agent's view: a window that turns with the agent, in which walls and doors block sight."""
 
 import itertools
 import math
@@ -16,11 +16,11 @@ from envs.numpy_backend import integers, take, take_columns
 
 Area = tuple[tuple[int, int], tuple[int, int]]  # ((first row, last row), (first column, last column)) from the agent
 Cell = tuple[int, int]  # (row, column) of the window
-Stretch = tuple[frozenset[int], int]  # the cells that a ray crosses before a cell, and that cell
+Stretch = tuple[frozenset[int], int]  # the cells that a ray crosses before a cell, and this cell
 
 
 class Visibility:
-    """The lit cells of a window, here all. `agent` is the (row, column) of the agent in the window."""
+    """The lit cells of a window: all of them. `agent` is the agent's (row, column) in the window."""
 
     draws = 0
 
@@ -28,14 +28,14 @@ class Visibility:
         self.column = agent[1]
 
     def __call__(self, clear: Tensor, u: Tensor) -> Tensor:
-        """Light cells by see-through cells `clear`, both (N, rows, columns) bool, and uniforms u (N, draws)."""
+        """Return the lit cells from the transparent cells `clear`, both (N, rows, columns) bool; u is (N, draws)."""
         return torch.ones_like(clear)
 
 
 class Occluded(Visibility):
-    """Two floods start at an agent in the last row, one to the left and one to the right, never back.
+    """Light floods from an agent in the last row, to the left and to the right.
 
-    Each goes on from a clear cell ahead, sideways and diagonally ahead. Opaque cells are lit themselves.
+    Each flood continues from a clear cell ahead, sideways and diagonally ahead, never back. Opaque cells are lit, too.
     """
 
     def __init__(self, rows: int, columns: int, agent: Cell, device: str | torch.device = "cpu") -> None:
@@ -52,8 +52,8 @@ class View:
     """A window on the grid around an agent that always looks at the window's first row.
 
     Args:
-        area: rows and columns that are seen, relative to the agent; negative rows lie ahead of it.
-        visibility: says which cells of the window are lit, once it knows the window.
+        area: rows and columns of the window relative to the agent; negative rows are ahead.
+        visibility: makes the rule for lit cells from the window.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class View:
         self.offset = torch.tensor([_window(h, area) for h in range(len(DIRECTIONS))], device=device)
         self.flat = self.offset[..., 0] * width + self.offset[..., 1]  # (4, rows*columns)
         self.transparent = ~tabulate(blocks_vision, torch.device(device))  # (SEEN,)
-        # The agent never stands on the border and never inside something opaque, so the cells that touch it
-        # are always inside the grid and always lit.
+        # The agent never stands on the border or on an opaque cell, so adjacent cells are always inside the grid and
+        # always lit.
         touching = top >= -1 and bottom <= 0 and left >= -1 and right <= 1
         self.close = touching and type(self.visibility) in (Visibility, Occluded)
         self.runs_on_numpy = self.close
@@ -83,10 +83,10 @@ class View:
     def __call__(
         self, cells: Tensor, position: Tensor, heading: Tensor, u: Tensor, flags: Tensor | None = None
     ) -> Tensor:
-        """Show codes (N, rows*columns) int64 of the window, row by row, on grids cells (N, H*W).
+        """Return the codes (N, rows*columns) int64 of the window, row by row, from grids `cells` (N, H*W).
 
-        Codes bear the flag of their cell, flags (H*W,) int64, which is PHANTOM on a phantom line and 0 elsewhere.
-        Cells that are not seen are hidden.
+        `flags` (H*W,) int64 is PHANTOM on a phantom line and 0 elsewhere, and is added to the codes. Invisible cells
+        have the code HIDDEN.
         """
         if self.close:
             return _codes(cells, position[:, None] + take(self.flat, heading), flags)
@@ -96,7 +96,7 @@ class View:
         return codes.masked_fill(~self.visibility(clear, u).flatten(1), pack(HIDDEN))
 
     def _index(self, position: Tensor, heading: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the window's flat positions, moved into the grid, and which of them were there, (N, rows*columns)."""
+        """Return the window's flat positions, clamped to the grid, and whether each is inside, (N, rows*columns)."""
         offset = self.offset[heading]  # (N, rows*columns, 2)
         y = (position // self.width)[:, None] + offset[..., 0]
         x = (position % self.width)[:, None] + offset[..., 1]
@@ -123,8 +123,8 @@ def _codes(cells: Tensor, index: Tensor, flags: Tensor | None) -> Tensor:
 def _flood(clear: Tensor) -> Tensor:
     """Flood to the right of an agent in the first column of the last row, (N, rows, columns) bool.
 
-    A row is one number, column c its bit c. Adding the see-through cells to those of them where the light enters
-    carries it along each run of such cells and onto the cell that ends the run.
+    A row is one integer, and column c its bit c. The sum of the transparent cells and of those that the light enters
+    carries the light along each run of transparent cells to the cell that ends the run.
     """
     bit = torch.arange(clear.shape[2], device=clear.device)  # (columns,)
     rows = (clear.long() << bit).sum(2).flip(1).unbind(1)  # each (N,), the agent's row first
@@ -148,15 +148,15 @@ def _window(heading: int, area: Area) -> list[tuple[int, int]]:
     ]
 
 
-STEP = 0.01  # of a cell, the stride at which a ray is walked
-MAX_CELLS = 31 * 31  # of a window with rays, whose tables grow with the square of its area
+STEP = 0.01  # step along a ray, in cells
+MAX_CELLS = 31 * 31  # maximum cells of a window with rays, whose tables grow with the square of its area
 
 
 class Rays(Visibility):
-    """One ray from the centre of the agent's cell towards every corner of every cell of a window.
+    """Rays from the centre of the agent's cell to every corner of every cell of a window.
 
-    The rays are fixed by the window, so they are walked once. What remains for a step is to ask, for every stretch of
-    a ray, whether an opaque cell lies on it, and to add up the rays that reach each cell: two products of matrices.
+    The rays depend only on the window, so they are computed once. A step then needs two matrix products: one finds the
+    stretches of rays without an opaque cell, the other sums the rays that reach each cell.
     """
 
     def __init__(self, rows: int, columns: int, agent: Cell, device: str | torch.device = "cpu") -> None:
@@ -172,23 +172,23 @@ class Rays(Visibility):
         for index, ((crossed, cell), rays) in enumerate(stretches.items()):
             before[sorted(crossed), index] = 1.0
             reached[index, cell] = rays
-        self.before = before.to(device)  # (cells, stretches), 1 where the stretch crosses the cell
-        self.reached = reached.to(device)  # (stretches, cells), how many rays end this stretch at the cell
+        self.before = before.to(device)  # (cells, stretches), 1 if the stretch crosses the cell
+        self.reached = reached.to(device)  # (stretches, cells), number of rays whose stretch ends at the cell
         self.total = reached.sum(0).double().to(device)  # (cells,)
 
     def counts(self, clear: Tensor) -> Tensor:
-        """Count the rays (N, cells) float64 that reach each cell past see-through cells, from clear (N, cells) bool."""
-        # Whole numbers far below 2^24, so float32 counts exactly, and faster than float64 on an accelerator.
+        """Count the rays (N, cells) float64 that reach each cell, from transparent cells `clear` (N, cells) bool."""
+        # Counts are far below 2^24, so float32 is exact, and faster than float64 on an accelerator.
         passed = ((~clear).float() @ self.before) == 0  # (N, stretches)
         return (passed.float() @ self.reached).double()
 
     def shares(self, clear: Tensor) -> Tensor:
-        """Return the reaching rays (N, cells) float64 as a share of all rays through a cell; 0 where there is none."""
+        """Return the counts (N, cells) float64 divided by the number of all rays through a cell; 0 without rays."""
         return self.counts(clear) / self.total.clamp(min=1.0)
 
 
 class Raytracing(Rays):
-    """Cells that enough rays reach: at least `threshold` of them, or that share of all rays through the cell."""
+    """Light cells that at least `threshold` rays reach, or that share of all rays through the cell."""
 
     def __init__(self, *window: Any, absolute_counts: bool = True, threshold: float = 1) -> None:
         super().__init__(*window)
@@ -199,7 +199,7 @@ class Raytracing(Rays):
 
 
 class StochasticRaytracing(Rays):
-    """Every cell is lit with a probability of its own: the share of the rays through it that reach it."""
+    """Light every cell with the probability `shares`: the share of the rays through it that reach it."""
 
     def __init__(self, rows: int, columns: int, agent: Cell, device: str | torch.device = "cpu") -> None:
         super().__init__(rows, columns, agent, device)
@@ -210,7 +210,7 @@ class StochasticRaytracing(Rays):
 
 
 def _stretches(rows: int, columns: int, agent: Cell) -> Iterator[Stretch]:
-    """Cut every ray at each of its cells (row * columns + column), until it leaves the window."""
+    """List the stretches of every ray, one for each of its cells (row * columns + column) within the window."""
     for row, column in itertools.product(range(rows + 1), range(columns + 1)):
         angle = math.atan2(row - 0.5 - agent[0], column - 0.5 - agent[1])
         y, x, down, right = float(agent[0]), float(agent[1]), STEP * math.sin(angle), STEP * math.cos(angle)

@@ -1,4 +1,4 @@
-"""Grid worlds, put together from a layout, rules, rewards, endings, a view and an encoding."""
+"""Grid environments from a layout, rules, rewards, endings, a view and an encoding."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class GridState(State):
     position: Tensor  # (N,) int64, y*W + x
     heading: Tensor  # (N,) int64
     held: Tensor  # (N,) int64, code of the object in the hand
-    good: Tensor  # (N,) int64, colour of the good exit; 0 where the task has none
+    good: Tensor  # (N,) int64, colour of the good exit; 0 if the task has none
 
 
 @dataclass(frozen=True)
 class Task:
-    """The dynamics, rewards and endings of a grid world, without the view."""
+    """The dynamics, rewards and endings of a grid environment, without the view."""
 
-    runs_on_numpy = True  # as far as its parts do
+    runs_on_numpy = True  # if its parts do
 
     layout: Layout
-    actions: tuple[int, ...]  # canonical numbers of the actions, in the order that an agent has them
+    actions: tuple[int, ...]  # canonical numbers of the agent's actions, in their order
     rules: tuple[Rule, ...]
     rewards: tuple[Reward, ...]
     endings: tuple[Ending, ...]
@@ -51,23 +51,23 @@ class Task:
 
 
 class GridWorld(World[GridState]):
-    """A task and how it is seen.
+    """A task with a view and an encoding.
 
     An observation is the window's cells, row by row, each as the C numbers of its encoding ("summed" has one, the
     others type, status and colour): MultiDiscrete of rows * columns * C. As a dictionary it has the entries
-    `grid` (rows, columns, C), `agent_id_grid` (rows, columns), 1 at the agent, and `item` (C,), what is in the
-    hand; the observation tensor then holds the flattened entries in the order of the space.
+    `grid` (rows, columns, C), `agent_id_grid` (rows, columns), which is 1 at the agent, and `item` (C,), the object in
+    the hand. The observation tensor then has the flattened entries in the order of the space.
 
     Success is an end with a positive float64 return.
 
     Args:
         view: the view, or rows and columns of a window with the agent in the middle of the last row.
         encoding: "summed", "default", "no-overlap" or "compact".
-        phantom_rooms: lay the lines of (down, across) phantom rooms over the floor. The paper's hallucinated world is
-            an "empty 13x13 grid overlaid with 25 equally sized artificially created rooms" whose walls "do not block
-            agent movement but instead only provide cues"; no code of it was published. Only what is seen changes here:
-            a floor cell on an inner line of the rooms looks like a wall and stops neither the agent nor its sight. So
-            starts, rewards and transitions are those of the world without phantoms, its control twin.
+        phantom_rooms: draw the lines of (down, across) phantom rooms over the floor. The paper's hallucinated
+            environment is an "empty 13x13 grid overlaid with 25 equally sized artificially created rooms" whose walls
+            "do not block agent movement but instead only provide cues"; its code was not published. Here a floor cell
+            on an inner line of the rooms looks like a wall, but blocks neither the agent nor its sight. Starts, rewards
+            and transitions equal those of the same environment without phantoms, the control.
 
     Raises:
         UserError: there is no such encoding or view, the phantom rooms do not fit, or the time limit is below 1.
@@ -88,7 +88,7 @@ class GridWorld(World[GridState]):
         self.height, self.width = task.layout.height, task.layout.width
         view = view if isinstance(view, View) else View(self.height, self.width, window(view), device=device)
         self.task, self.view, self.dictionary = task, view, dictionary
-        self.phantoms: Tensor | None = None  # (H*W,) int64, PHANTOM on a line; nothing but the view knows of it
+        self.phantoms: Tensor | None = None  # (H*W,) int64, PHANTOM on a line; only the view uses it
         if phantom_rooms is not None:
             self.phantoms = inner_lines(self.height, self.width, phantom_rooms).flatten().to(self.device) * PHANTOM
         self.num_actions = len(task.actions)
@@ -102,7 +102,7 @@ class GridWorld(World[GridState]):
         self._shown = view.rows * view.columns * len(encoded.sizes)
         agent = torch.zeros(1, view.rows, view.columns, dtype=torch.int64, device=self.device)
         agent[0, view.agent[0], view.agent[1]] = 1
-        self._agent = agent.flatten(1)  # (1, rows*columns), where the agent is in its window
+        self._agent = agent.flatten(1)  # (1, rows*columns), 1 at the agent
         parts = (view, *task.rules, *task.rewards, *task.endings)
         self.runs_on_numpy = all(getattr(part, "runs_on_numpy", False) for part in parts)
         self.observation_space = _space(view, encoded.sizes, dictionary)
@@ -110,7 +110,7 @@ class GridWorld(World[GridState]):
         self.state_space = self._full_state.space
 
     def initial_draws(self) -> Tensor | None:
-        """List reset draws, one row per initial state, where the layout has few of them and a view draws nothing."""
+        """List reset draws, one row per initial state, if the layout has few of them and the view draws nothing."""
         return None if self.view.draws else self.task.layout.initial_draws()
 
     def reset(self, u: Tensor) -> GridState:
@@ -142,26 +142,26 @@ class GridWorld(World[GridState]):
         return concatenate([agent, shown, take(self._numbers, scene.held)])
 
     def observe_state(self, state: GridState) -> Tensor:
-        """Show the whole grid with the agent in it, see `envs.gridverse.encodings.FullState`, (N, S*S + 5) int64."""
+        """Return the complete state (N, S*S + 5) int64, see `envs.gridverse.encodings.FullState`."""
         return self._full_state(scene_of(state))
 
     def frame(self, state: GridState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Draw the whole grid with the agent, what it holds, phantom structure and, lit, the cells it sees."""
+        """Draw the grid with the agent, the object in its hand, phantom walls and, brighter, its visible cells."""
         return render.draw_grid(self._picture(state, row))
 
     def text(self, state: GridState, row: int) -> str:
-        """Draw the whole grid as lines of characters, the agent as ^ v < >, and below it the window as it is seen."""
+        """Draw the grid in characters, with the agent as ^ v < >, and below it the window that the agent sees."""
         return render.grid_text(self._picture(state, row))
 
     def _initial(self, u: Any) -> Scene:
-        """Draw the layout's scenes. A layout runs on tensors only: resets are rare."""
+        """Draw the layout's scenes. Layouts run on tensors only, because resets are rare."""
         if isinstance(u, Tensor):
             return self.task.layout(u)
         arrays: list[Any] = [each.numpy() for each in self.task.layout(torch.from_numpy(u))]
         return Scene(*arrays)
 
     def _picture(self, state: GridState, row: int) -> render.Drawing:
-        """Describe one row for drawing. A view that draws is shown with all that it could see."""
+        """Collect the data for a drawing of one row; uniforms of 0 light all cells that can be lit."""
         one = GridState(*(torch.as_tensor(value[row : row + 1]) for value in vars(state).values()))
         u = torch.zeros(1, self.view.draws, dtype=torch.float64, device=self.device)
         window = self.view(one.cells, one.position, one.heading, u, self.phantoms)[0]
@@ -179,7 +179,7 @@ class GridWorld(World[GridState]):
 
 
 def scene_of(state: GridState) -> Scene:
-    """Return a state without its counters."""
+    """Return a state's scene, without observation and counters."""
     return Scene(state.cells, state.position, state.heading, state.held, state.good)
 
 

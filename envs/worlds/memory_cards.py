@@ -105,7 +105,7 @@ class MemoryCards(World[CardState]):
         return take(self.card, removed * self.ranks + rank)
 
     def _gaps(self, removed: Tensor) -> Tensor:
-        """Return the table (N, 2P) without the face-up card: P + 1 where a card has been removed, else HIDDEN."""
+        """Return the table (N, 2P) without the face-up card: P + 1 for a removed card, else HIDDEN."""
         return ((removed[:, None] & self.bits) != 0) * self.gap
 
     def _turn_up(self, removed: Tensor, u: Tensor) -> Tensor:

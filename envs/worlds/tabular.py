@@ -189,7 +189,7 @@ class Tables:
                 where = " and ".join(f"{kind} {names[index]!r}" for kind, names, index in kinds) or "the model"
                 total = f"{rows[wrong].sum():g}"
                 raise UserError(f"{name} of {where} sums to {total}, but probabilities sum to 1.")
-        require((self.T[self.reset] == self.start).all(), "Where reset holds, the row of T must be start.")
+        require((self.T[self.reset] == self.start).all(), "If reset is True, the row of T must be start.")
 
     @property
     def num_states(self) -> int:

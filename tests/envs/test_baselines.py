@@ -180,7 +180,7 @@ def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(
     (["--episodes", "1"], "--episodes 1 must be at least 2"),
     (["--gap", "0"], "--gap 0.0 must be above 0"),
     (["--seed", "-1"], "--seed -1 must be at least 0"),
-    (["--env", "POMDP/CarFlag-v0"], "is no table of baselines"),
+    (["--env", "POMDP/CarFlag-v0"], "is no table of reference scores"),
     (["--env", "POMDP/CarFlag-v0", "--write", "FOLDER/baselines.json/results"], "choose another folder"),
 ])  # fmt: skip
 def test_what_is_wrong_is_one_clear_sentence_before_the_work(flags, message, tmp_path, monkeypatch):

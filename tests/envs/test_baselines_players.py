@@ -196,7 +196,7 @@ def test_what_cannot_be_bounded_is_refused():
             "CarFlag is not deterministic with a list of initial",
         ),
         (lambda: bounds_of(rooms, BUDGET), "No player is known for such rooms"),
-        (lambda: search.explore_states(Timed()), "What happens in Timed depends on the step"),
+        (lambda: search.explore_states(Timed()), "The dynamics of Timed depend on the step"),
     ):
         assert words in told(refused)
 

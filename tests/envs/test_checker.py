@@ -146,7 +146,7 @@ DEFECTS = {  # what a subclass does, and what the sentence says
     "seeds again and again": ({"reset": seed_again_and_again}, "reset\\(seed=None\\)"),
     "takes any mask": ({"_chosen": take_any_mask}, "reset_mask"),
     "takes any seeds": ({"_seeds": take_any_seeds}, "list of 4 seeds"),
-    "reuses its arrays": ({"spoil": reused_arrays}, "written into"),
+    "reuses its arrays": ({"spoil": reused_arrays}, "overwrites arrays"),
     "says another mode": ({"__init__": another_mode}, "autoreset_mode"),
     "one row too many": ({"__init__": lambda self, n, mode: Defect.__init__(self, n + 1, mode)}, "num_envs is 4"),
 }

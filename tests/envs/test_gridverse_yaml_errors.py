@@ -60,7 +60,7 @@ NESTED = {"name": "reduce_all", "terminating_functions": [INNER]}
     ("empty.4x4", "reset_function.random_agent", 1, "{}: must be true or false, not 1"),
     ("keydoor.5x5", "observation_function.area", [[-6, 0], [1, 3]], "The view's area must hold the agent"),
     ("keydoor.5x5", "observation_function.area", [-6, 3], "{}: must be [[rows ahead"),
-    ("keydoor.5x5", "state_space.objects", ["Floor", "Wall", "floor"], "objects[2]: 'floor' stands in the list twice"),
+    ("keydoor.5x5", "state_space.objects", ["Floor", "Wall", "floor"], "objects[2]: 'floor' is in the list twice"),
     ("keydoor.5x5", "state_space.objects[2]", "Box", "a Box has a content and cannot be listed"),
     ("keydoor.5x5", "terminating_function", NESTED, "{}.terminating_functions[0].terminating_functions[0].object_type"),
     # What does not fit together.
@@ -91,7 +91,7 @@ def test_one_wrong_value_is_named(tmp_path, name, key, value, expected):
     ("", "must be a mapping"),
     ("x: !!python/object/apply:os.getcwd []", "is not YAML (line 1, column 4"),
     ("[" * 5000, "is nested too deeply"),
-    ("x:\n  a: 1\n  b: 2\n  a: 3\n", "is not YAML (line 4, column 3: the key 'a' stands there twice)."),
+    ("x:\n  a: 1\n  b: 2\n  a: 3\n", "is not YAML (line 4, column 3: the key 'a' is there twice)."),
     ("a: 2001-99-99", "holds a value that cannot be read: month must be in 1..12"),
 ])  # fmt: skip
 def test_what_is_no_gridverse_file(tmp_path, text, expected):

@@ -185,7 +185,7 @@ def check_step(tables, state, action, after, z, reward, terminated):
     ({"R": np.full((3, 4, 4, 3), np.nan)}, "R must hold finite numbers"),
     ({"discount": 1.5}, "discount must be from 0 to 1, not 1.5"),
     ({"state_names": ("a", "b", "a", "c")}, "The state names must differ"),
-    ({"reset": np.ones((3, 4), bool)}, "Where reset holds, the row of T must be start"),
+    ({"reset": np.ones((3, 4), bool)}, "If reset is True, the row of T must be start"),
 ])  # fmt: skip
 def test_wrong_tables_are_refused_in_a_sentence(change, said):
     assert said in told(Tables, **(vars(random_model(1)) | change))

@@ -73,15 +73,15 @@ def wrong(index, change):
     (spoiled("W", reset=one_score), "score of the state Single of W.reset must be a tensor (3, ...), not one ()"),
     (FourValues, "must return five values (state, observation, reward, terminated, success), not 4 values"),
     (wrong(0, lambda after: None), "W.step must return first a state"),
-    (wrong(0, lambda after: replace(after, steps=after.steps - 1)), "state that W.step returns must be one more"),
-    (wrong(1, lambda seen: seen.clamp(max=0)), "The observation that W.step returns must be that of the state"),
+    (wrong(0, lambda after: replace(after, steps=after.steps - 1)), "W.step must add 1 to steps of the state"),
+    (wrong(1, lambda seen: seen.clamp(max=0)), "W.step must return the observation of the returned state"),
     (wrong(2, lambda reward: reward[:, None]), "reward of W.step must be a tensor (3,) of float32 or float64"),
     (wrong(2, lambda reward: reward.long()), "not one (3,) of int64"),
-    (wrong(2, lambda reward: reward + 1), "that W.step returns must be those before and the reward"),
+    (wrong(2, lambda reward: reward + 1), "W.step must add the reward to returns"),
     (wrong(3, lambda ended: ended.long()), "terminated of W.step must be a tensor (3,) of bool, not one (3,) of int64"),
     (wrong(4, lambda won: won[:1]), "success of W.step must be a tensor (3,) of bool, not one (1,)"),
-    (wrong(4, lambda won: ~won), "W.step tells a success where terminated is False"),
-    (spoiled("W", step=write_into_the_state), "W.step must not write into the state it is given (returns)"),
+    (wrong(4, lambda won: ~won), "W.step returns success without terminated"),
+    (spoiled("W", step=write_into_the_state), "W.step must not write into the given state (returns)"),
 ])  # fmt: skip
 def test_a_wrong_world_is_told_what_is_wrong(kind, words):
     before = torch.get_rng_state()
@@ -112,14 +112,14 @@ def plain_init(self, time_limit=10, device="cpu"):
 
 
 @pytest.mark.parametrize(("kind", "words"), [
-    (without("num_actions"), "Mine has no num_actions: a world is a subclass of envs.core.World with"),
+    (without("num_actions"), "Mine has no num_actions: a World is a subclass of envs.core.World with"),
     (without("reset_draws"), "Mine has no reset_draws"),
     (without("observation_space"), "Mine has no observation_space"),
-    (without("frame", "text"), "has no frame and text: a world is a subclass of envs.core.World with"),
-    (without(base=object, __init__=plain_init), "is no world: a world is a subclass of envs.core.World"),
+    (without("frame", "text"), "has no frame and text: a World is a subclass of envs.core.World with"),
+    (without(base=object, __init__=plain_init), "is no World: a World is a subclass of envs.core.World"),
     (without(__init__=plain_init), "Mine has no device; its __init__ must call super().__init__"),
     (without(__init__=lambda self, time_limit=10: None), "Mine of environment 'Mine/Cue-v0' takes no keyword device"),
-    (without("step"), "has no step: a world is a subclass"),
+    (without("step"), "has no step: a World is a subclass"),
     (without(num_actions=2.0), "num_actions of Mine must be a whole number of at least 1, not 2.0"),
     (without(reset=lambda self: None), "Mine.reset must take (u), not ()"),
     (without(step=lambda self, action: None), "Mine.step must take (state, action, u), not (action)"),
@@ -138,7 +138,7 @@ def test_a_class_with_all_members_and_a_function_make_worlds(register, monkeypat
     monkeypatch.setattr(own_worlds, "make", lambda device: Cue(device=device), raising=False)
     assert make_vector(register("own_worlds:make"), 2, 0).reset().shape == (2, 1)
     monkeypatch.setattr(own_worlds, "make", lambda device: 3, raising=False)
-    assert "int is no world" in told(make_world, ID)
+    assert "int is no World" in told(make_world, ID)
 
 
 @pytest.mark.parametrize(("entry", "kwargs", "words"), [

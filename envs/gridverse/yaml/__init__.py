@@ -1,1 +1,1 @@
-"""Worlds from gridverse YAML files."""
+"""Environments from gridverse YAML files."""

@@ -1,4 +1,4 @@
-"""Layouts, rules and rewards that only gridverse YAML files have."""
+"""Layouts, rules and rewards that only gridverse YAML files use."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,7 +14,7 @@ from envs.gridverse.rules import Front, Motion, apply_rules, at, put_code
 
 Shape = tuple[int, int]
 Distance = Callable[[Scene], Tensor]  # to (N,) float64
-METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the cells between, down and to the right
+METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # from the differences of rows and columns
     "manhattan": lambda down, right: (down.abs() + right.abs()).double(),
     "euclidean": lambda down, right: (down * down + right * right).double().sqrt(),
 }
@@ -23,9 +23,9 @@ METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the cells betwe
 
 
 def pick_allowed(allowed: Tensor, u: Tensor) -> Tensor:
-    """Choose one of the True entries of every row of allowed (N, C) bool by uniforms u (N,): index (N,) int64.
+    """Choose a True entry in every row of allowed (N, C) bool by uniforms u (N,); returns indices (N,) int64.
 
-    A row without any gives C - 1: mask it.
+    A row without a True entry gives C - 1, so callers must mask it.
     """
     ranks = allowed.cumsum(1)  # (N, C)
     chosen = (u * ranks[:, -1]).long().clamp(max=(ranks[:, -1] - 1).clamp(min=0))
@@ -33,7 +33,7 @@ def pick_allowed(allowed: Tensor, u: Tensor) -> Tensor:
 
 
 def pick_distinct(allowed: Tensor, u: Tensor) -> Tensor:
-    """Choose as many different True entries of each row of allowed (N, C) as u (N, M) has columns: (N, M) int64."""
+    """Choose M different True entries in each row of allowed (N, C) by uniforms u (N, M): indices (N, M) int64."""
     chosen = []
     for draw in u.unbind(1):
         index = pick_allowed(allowed, draw)
@@ -46,12 +46,12 @@ def pick_distinct(allowed: Tensor, u: Tensor) -> Tensor:
 
 
 class Empty(Layout):
-    """Walls round an empty floor.
+    """An empty floor within walls.
 
-    The exit is in the lower right corner, or anywhere with `random_exit`; the agent looks east from the upper left
-    corner, or with `random_agent` from any other floor cell than the exit's, in any direction.
+    The exit is in the lower right corner, or on a random cell with `random_exit`. The agent starts in the upper left
+    corner and looks east, or with `random_agent` on a random cell besides the exit's, with a random heading.
 
-    Draws: the exit's cell, the agent's cell, the agent's heading, as far as they are random.
+    Draws: the exit's cell, the agent's cell, the agent's heading, if they are random.
     """
 
     makes: Mapping[int, int] = {objects.EXIT: 1}
@@ -84,9 +84,9 @@ class Empty(Layout):
 
 
 class DynamicObstacles(Empty):
-    """An empty grid in which different floor cells, not the agent's, hold moving obstacles.
+    """An empty grid with moving obstacles on different floor cells, not the agent's.
 
-    Draws: those of the empty grid, then one for every obstacle.
+    Draws: those of the empty grid, then one per obstacle.
     """
 
     def __init__(self, device: torch.device, shape: Shape, num_obstacles: int, random_agent: bool = False) -> None:
@@ -126,13 +126,13 @@ class Telepods(Empty):
 
 
 class Crossing(Empty):
-    """An empty grid cut by rivers, lines from wall to wall, with one opening in each on a path to the exit.
+    """An empty grid with rivers, lines from wall to wall, each with one opening on a path to the exit.
 
-    Rivers lie at even coordinates; which of them are there is uniform. The path crosses all of them, each once, the
-    horizontal and the vertical ones in a uniformly shuffled order; an opening is uniform along the side that the
-    river has in common with the room where the path stands.
+    Rivers are a uniformly random subset of the lines at even coordinates. The path crosses each river once, the
+    horizontal and the vertical ones in a uniformly shuffled order. An opening is uniform along the side that the river
+    shares with the current room of the path.
 
-    Draws: which rivers, the order of crossing, and the openings.
+    Draws: the subset of rivers, the order of crossing, and the openings.
     """
 
     def __init__(self, device: torch.device, shape: Shape, num_rivers: int, object_type: int) -> None:
@@ -154,8 +154,8 @@ class Crossing(Empty):
         lines[len(self.ys) + torch.arange(len(self.xs)), 1:-1, self.xs] = True
         self.lines = lines.flatten(1)  # (Y + X, H*W)
         if object_type not in (objects.FLOOR, objects.WALL):
-            most = int(self.lines.any(0).sum())  # cells that can be river
-            self.makes = {objects.EXIT: 1} | {object_type: most + (object_type == objects.EXIT)}
+            maximum = int(self.lines.any(0).sum())  # cells that can be river
+            self.makes = {objects.EXIT: 1} | {object_type: maximum + (object_type == objects.EXIT)}
 
     def __call__(self, u: Tensor) -> Scene:
         which, order, along = u.split([self.candidates, self.rivers, self.rivers], 1)
@@ -166,8 +166,8 @@ class Crossing(Empty):
         rows = self._limits(present[:, : len(self.ys)], self.ys, self.height)
         columns = self._limits(present[:, len(self.ys) :], self.xs, self.width)
         vertical = present[:, len(self.ys) :].sum(1, keepdim=True)  # (N, 1)
-        sideways = order.argsort(1) < vertical  # (N, rivers), whether the path crosses a vertical river next
-        i, j = torch.zeros_like(vertical), torch.zeros_like(vertical)  # the room where the path stands
+        sideways = order.argsort(1) < vertical  # (N, rivers), True for a crossing of a vertical river
+        i, j = torch.zeros_like(vertical), torch.zeros_like(vertical)  # the path's current room
         for across, draw in zip(sideways.split(1, 1), along.split(1, 1), strict=True):
             y = torch.where(across, _between(rows, i, draw), rows.gather(1, i + 1))
             x = torch.where(across, columns.gather(1, j + 1), _between(columns, j, draw))
@@ -176,20 +176,20 @@ class Crossing(Empty):
         return before._replace(cells=cells)
 
     def _limits(self, present: Tensor, lines: Tensor, size: int) -> Tensor:
-        """List where rooms end: the wall, the rivers present in rising order, then the other wall again and again."""
+        """List the limits of rooms: the wall, the present rivers in ascending order, then copies of the other wall."""
         wall = lines.new_zeros(len(present), 1)
         inner = torch.where(present, lines, size - 1).sort(1).values
         return torch.cat([wall, inner, wall + size - 1], 1)  # (N, lines + 2)
 
 
 def _between(limits: Tensor, index: Tensor, u: Tensor) -> Tensor:
-    """Choose a coordinate (N, 1) strictly between two limits that follow each other."""
+    """Choose a coordinate (N, 1) strictly between two successive limits."""
     low, high = limits.gather(1, index), limits.gather(1, index + 1)
     return low + 1 + torch.minimum((u * (high - low - 1)).long(), high - low - 2)
 
 
 def vacant(before: Scene) -> Tensor:
-    """Return the floor cells (N, H*W) where the agent does not stand."""
+    """Return the floor cells (N, H*W) bool without the agent's."""
     return (before.cells == pack(objects.FLOOR)).scatter(1, before.position[:, None], False)
 
 
@@ -197,10 +197,10 @@ def vacant(before: Scene) -> Tensor:
 
 
 class MoveObstacles:
-    """Every moving obstacle goes to a uniformly chosen floor cell next to it, if there is one.
+    """Move every moving obstacle to a uniformly random adjacent floor cell, if there is one.
 
-    They go one after the other, in the row-major order of where they all stood before, each in the grid that the
-    ones before it have left. The agent is no obstacle to them: the floor it stands on is floor.
+    Obstacles move one after the other, in the row-major order of their cells before the step. The agent does not block
+    them: its cell counts as floor.
     """
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
@@ -212,7 +212,7 @@ class MoveObstacles:
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
         if not self.draws:
             return scene
-        # Flat positions (N, count) in row-major order; H*W where there are fewer obstacles.
+        # Flat positions (N, count) in row-major order, padded with H*W.
         positions = torch.where(kinds(scene.cells) == objects.OBSTACLE, self.cell, self.size)  # (N, H*W)
         positions = positions.topk(self.draws, 1, largest=False, sorted=True).values
         cells = scene.cells
@@ -228,7 +228,7 @@ class MoveObstacles:
 
 
 class Teleport:
-    """An agent that stands on a telepod goes to a uniformly chosen other telepod of its colour, if there is one."""
+    """Move an agent on a telepod to a uniformly random other telepod of the same colour, if there is one."""
 
     draws = 1
 
@@ -243,7 +243,7 @@ class Teleport:
 
 
 class Chain:
-    """Several rules in listed order, each with its share of the uniforms."""
+    """Apply several rules in listed order, each with its uniforms."""
 
     def __init__(self, rules: tuple[Rule, ...]) -> None:
         self.rules = rules
@@ -257,11 +257,11 @@ class Chain:
 
 
 class IntoWall:
-    """The ending: the agent's move, from the pose before and in the grid before, aims at a wall."""
+    """End the episode if the agent's move aims at a wall, in the scene before the step."""
 
     def __init__(self, width: int, device: torch.device) -> None:
         motion = Motion(width, device)
-        self.offsets = motion.offset.view(-1, motion.actions)  # (4, 8), where no move aims at the own cell
+        self.offsets = motion.offset.view(-1, motion.actions)  # (4, 8), 0 for actions that are no move
 
     def __call__(self, step: Transition) -> Tensor:
         before = step.before
@@ -270,7 +270,7 @@ class IntoWall:
 
 
 def change(distance: Distance, closer: float, further: float, device: torch.device) -> Reward:
-    """Make the reward `closer` or `further` by the change of a distance, else 0."""
+    """Make a reward: `closer` or `further` by the change of a distance, else 0."""
     rewards = torch.tensor([closer, 0.0, further], dtype=torch.float64, device=device)
 
     def pay(step: Transition) -> Tensor:
@@ -281,7 +281,7 @@ def change(distance: Distance, closer: float, further: float, device: torch.devi
 
 
 def straight_distance(width: int, kind: int, metric: str) -> Distance:
-    """Make the distance of the agent from the one object of a kind, walls aside."""
+    """Make the agent's distance to the only object of a kind, ignoring walls."""
 
     def distance(scene: Scene) -> Tensor:
         goal, agent = find_object(scene.cells, kind), scene.position
@@ -291,22 +291,22 @@ def straight_distance(width: int, kind: int, metric: str) -> Distance:
 
 
 class WalkingDistance:
-    """Steps of the shortest walk between the agent and the one object of a kind; inf where there is no way."""
+    """Count the steps of the shortest walk from the agent to the only object of a kind; inf without a way."""
 
     def __init__(self, height: int, width: int, kind: int, device: torch.device) -> None:
         self.kind = kind
         self.blocked = objects.tabulate(objects.blocks_movement, device)  # (SEEN,)
         cells = torch.arange(height * width, device=device)
-        # The border is wall, so a neighbour that is pulled back into the grid is never walked on.
+        # A clamped neighbour is on the border, which is wall and blocks the walk.
         self.neighbours = (cells[:, None] + Front(width, device).ahead).clamp(0, len(cells) - 1)  # (H*W, 4)
-        self.longest = max((height - 2) * (width - 2), 1)
+        self.max_steps = max((height - 2) * (width - 2), 1)
 
     def __call__(self, scene: Scene) -> Tensor:
         free = ~self.blocked[scene.cells.long()]  # (N, H*W)
         reached = torch.zeros_like(free).scatter(1, find_object(scene.cells, self.kind)[:, None], True)
         agent = scene.position[:, None]
         missing = (~reached.gather(1, agent)).long()
-        for _ in range(self.longest):  # as many as the longest walk there can be: the shape stays the same
+        for _ in range(self.max_steps):  # a fixed number, so that the loop does not depend on data
             reached = reached | free & reached[:, self.neighbours].any(2)
             missing = missing + ~reached.gather(1, agent)
         steps = missing[:, 0].double()

@@ -1,7 +1,7 @@
 """The form of a gridverse YAML file: its functions, and the values of their parameters.
 
-A file is a tree of functions, `{name: ..., parameter: value, ...}`. `PARAMETERS` says how a parameter of a given name
-is checked, the same in all functions; `envs.gridverse.yaml.world` lists the functions and their parameters.
+A file is a tree of functions, `{name: ..., parameter: value, ...}`. `PARAMETERS` maps the name of a parameter to its
+check, the same in all functions. `envs.gridverse.yaml.world` lists the functions and their parameters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from envs.gridverse.yaml.parts import METRICS
 T = TypeVar("T")
 Pair = tuple[int, int]
 Check = Callable[[Any, "Location"], Any]
-FAR = 60  # cells that a window may reach in one direction
+FAR = 60  # maximum extent of a window in one direction, in cells
 
 KIND_NAMES = dict(
     enumerate(
@@ -38,12 +38,12 @@ ACTIONS = (*(f"MOVE_{move}" for move in MOVES), "TURN_LEFT", "TURN_RIGHT", "ACTU
 
 
 class LocatedError(UserError):
-    """A user's error that names its file and key already."""
+    """A UserError that already has its file and key."""
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where a value stands, for messages: the file, and the path of keys to the value."""
+    """The place of a value in messages: the file, and the path of keys to the value."""
 
     file: str
     key: str = ""
@@ -57,17 +57,17 @@ class Location:
         return LocatedError(f"{self.file}: {self.key}: {text}" if self.key else f"{self.file}: {text}")
 
 
-_words = reprlib.Repr()  # a few lines of YAML may refer to one another for billions of values
+_words = reprlib.Repr()  # limited, because a few lines of YAML with references may expand to billions of values
 _words.maxlevel, _words.maxstring, _words.maxlong, _words.maxother = 3, 60, 60, 60
 
 
 def _shown(value: Any) -> str:
-    """Show the beginning of a value."""
+    """Write the beginning of a value."""
     return f"{_words.repr(value):.60}"
 
 
 def of_type(what: str, holds: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value) -> Check:
-    """Make a check of single values; `what` says in a message what they must be."""
+    """Make a check of single values; `what` describes the wanted values in a message."""
 
     def check(value: Any, location: Location) -> Any:
         if not holds(value):
@@ -101,7 +101,7 @@ area = of_type(
 
 
 def one_of(table: Mapping[str, T]) -> Callable[[Any, Location], T]:
-    """Make a check that turns a name of the table into what it stands for."""
+    """Make a check that looks up a name in the table."""
 
     def check(value: Any, location: Location) -> T:
         if not isinstance(value, str) or value not in table:
@@ -115,33 +115,33 @@ def different(check: Callable[[Any, Location], T]) -> Callable[[Any, Location], 
     """Make a check of a list whose entries pass `check` and differ from one another."""
 
     def check_all(value: Any, location: Location) -> tuple[T, ...]:
-        found = [check(entry, location.at(index)) for index, entry in enumerate(filled(value, location))]
-        for index, entry in enumerate(found):
-            if entry in found[:index]:
-                raise location.at(index).error(f"{_shown(value[index])} stands in the list twice.")
-        return tuple(found)
+        entries = [check(entry, location.at(index)) for index, entry in enumerate(filled(value, location))]
+        for index, entry in enumerate(entries):
+            if entry in entries[:index]:
+                raise location.at(index).error(f"{_shown(value[index])} is in the list twice.")
+        return tuple(entries)
 
     return check_all
 
 
 def object_kind(value: Any, location: Location) -> int:
-    """Turn the name of an object, in either spelling (MovingObstacle, moving_obstacle), into its number."""
+    """Convert the name of an object in either spelling (MovingObstacle, moving_obstacle) to its number."""
     lower = isinstance(value, str) and value.islower()
     return one_of(KINDS)(value.title().replace("_", "") if lower else value, location)
 
 
 def listed_kind(value: Any, location: Location) -> int:
-    """Check an object that can stand in a space."""
-    if (found := object_kind(value, location)) == objects.BOX:
+    """Check an object that a space may list."""
+    if (kind := object_kind(value, location)) == objects.BOX:
         raise location.error("a Box has a content and cannot be listed in a space.")
-    return found
+    return kind
 
 
 kinds = different(listed_kind)
 colours = different(one_of(COLOURS))
 actions = different(one_of({name: number for number, name in enumerate(ACTIONS)}))
 
-# Each waits for the window that it belongs to, see `View`.
+# Each makes a function from a window to its visibility, see `View`.
 VISIBILITIES: dict[str, Callable[..., Callable[..., Visibility]]] = {
     "fully_transparent": lambda: Visibility,
     "partially_occluded": lambda: Occluded,
@@ -150,7 +150,7 @@ VISIBILITIES: dict[str, Callable[..., Callable[..., Visibility]]] = {
     ),
     "stochastic_raytracing": lambda: StochasticRaytracing,
 }
-PARAMETERS: dict[str, Check] = {  # all others are numbers
+PARAMETERS: dict[str, Check] = {  # parameters not listed are numbers
     **dict.fromkeys(("absolute_counts", "random_agent", "random_exit"), switch),
     **dict.fromkeys(("num_beacons", "num_exits", "num_obstacles", "num_rivers"), whole),
     **dict.fromkeys(("layout", "shape"), pair),
@@ -165,10 +165,10 @@ PARAMETERS: dict[str, Check] = {  # all others are numbers
 
 
 def build_function(table: Mapping[str, Callable[..., T]], value: Any, location: Location, *context: Any) -> T:
-    """Build a function of the file, {name: ..., parameters ...}, by the row that `table` has for its name.
+    """Build a function of the file, {name: ..., parameters ...}, from the row of its name in `table`.
 
-    The row is called with `context` and then the checked parameters by name; what it objects to is reported with
-    the function's location.
+    The row is called with `context` and then the checked parameters by name. Its errors are reported with the
+    function's location.
     """
     if not isinstance(value, dict) or "name" not in value:
         raise location.error(f"must be a function, a mapping with the key 'name', not {_shown(value)}.")
@@ -200,7 +200,7 @@ def build_functions(
 
 
 def check_keys(value: Any, location: Location, required: list[str], optional: list[str]) -> None:
-    """Check that a value is a mapping with the required keys, and with no others than the optional ones."""
+    """Check that a value is a mapping with all required keys, and no other keys but the optional ones."""
     if not isinstance(value, dict):
         raise location.error(f"must be a mapping with the keys {', '.join(required)}, not {_shown(value)}.")
     known = required + optional

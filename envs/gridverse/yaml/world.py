@@ -1,8 +1,8 @@
-"""The environment that a gridverse YAML file describes, and the functions that a file may name.
+"""The environment of a gridverse YAML file, and the functions that a file may use.
 
 There is a table for each kind of function, with a row for each name. A row is called with its context, then with the
-parameters of the file by name; those with a default may be left out. The context is the device for reset functions and
-the `Ground` that the reset function has made for all others.
+file's parameters by name; a parameter with a default may be left out. The context is the device for reset functions,
+and a `Ground` for all others.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ REQUIRED = ["state_space", "observation_space", *FUNCTIONS, "transition_function
 
 
 class Yaml(GridWorld):
-    """The environment that a gridverse YAML file describes.
+    """The environment of a gridverse YAML file.
 
     Args:
-        path: a file, or the name of one that comes along, such as "keydoor.7x7" (`stock_files()` lists them).
-        options: the keywords of GridWorld but `view`; a file says nothing of these.
+        path: a file, or the name of a stock file, such as "keydoor.7x7" (`stock_files()` lists them).
+        options: the keywords of GridWorld except `view`, which the file sets.
 
-    An episode succeeds if its return is above 0, so that none does where a file pays nothing; look at returns there.
+    An episode succeeds if its return is above 0. With a file that pays no rewards, no episode can succeed.
 
     Raises:
-        UserError: the file cannot be read, or it names a function, parameter, object, colour or action that there
-            is not, or leaves one out, or a value does not fit; the sentence says where in the file.
+        UserError: the file cannot be read; or a function, parameter, object, colour or action is unknown or missing; or
+            a value is wrong. The sentence has the place in the file.
 
     Source of the format: gym-gridverse, github.com/abaisero/gym-gridverse, as of September 2023.
     """
 
     def __init__(self, path: str | Path = "", **options: Any) -> None:
         if not str(path):
-            raise UserError(f"A Gridverse/Yaml world needs path=, a file or one of {', '.join(stock_files())}.")
+            raise UserError(f"Gridverse/Yaml needs path=, a file or one of {', '.join(stock_files())}.")
         require("view" not in options, f"The view of {path} is in the file; leave out view=.")
         try:
             task, view = load_world(path, torch.device(options.get("device", "cpu")))
@@ -75,7 +75,7 @@ class Yaml(GridWorld):
 
 
 def load_world(path: str | Path, device: torch.device) -> tuple[Task, View]:
-    """Read and check a file; returns the task and the view that it describes, with tables on `device`."""
+    """Read and check a file; returns its task and its view, with tables on `device`."""
     top, data = Location(str(path)), read_yaml(path)
     schema.check_keys(data, top, REQUIRED, ["action_space"])
     done = schema.actions(data.get("action_space", list(ACTIONS)), top.at("action_space"))
@@ -92,7 +92,7 @@ def load_world(path: str | Path, device: torch.device) -> tuple[Task, View]:
 
 
 def _space(space: Any, location: Location, layout: Layout) -> Objects:
-    """Return the objects and colours that a space lists, once they are known to hold what the layout makes."""
+    """Return the objects and colours of a space, after a check that all objects of the layout are listed."""
     schema.check_keys(space, location, ["objects", "colors"], [])
     listed = schema.kinds(space["objects"], location.at("objects"))
     hues = schema.colours(space["colors"], location.at("colors"))
@@ -112,32 +112,32 @@ def _carries(rules: tuple[Rule, ...]) -> bool:
 
 
 def stock_files() -> dict[str, Path]:
-    """Return the files that come with this package, by name, such as "keydoor.7x7"."""
+    """Return this package's files by name, such as "keydoor.7x7"."""
     return {path.name.removesuffix(".yaml"): path for path in sorted(STOCK.glob("*.yaml"))}
 
 
 def locate(path: str | Path) -> Path:
     """Return the file at this path, or the stock file of this name."""
-    if os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
+    if os.path.isfile(path):  # unlike Path.is_file, also False for a name that is too long
         return Path(path)
     return stock_files()[check_known("gridverse file", str(path), stock_files())]
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses repeated keys: YAML itself would keep the last of two equal ones and say nothing."""
+    """A YAML loader that refuses repeated keys, of which YAML itself would silently use the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
         for key, _ in node.value:
             if key.value in seen:
-                problem = f"the key {key.value!r} stands there twice"
+                problem = f"the key {key.value!r} is there twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
         return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: str | Path) -> Any:
-    """Read what a YAML file, or a stock file by its name, holds."""
+    """Read the values of a YAML file, or of a stock file by its name."""
     text = read_text(locate(path))
     try:
         return yaml.load(text, _Loader)
@@ -145,9 +145,9 @@ def read_yaml(path: str | Path) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise UserError(f"{path} is not YAML ({where}{error.problem}).") from None
-    except (yaml.YAMLError, ValueError) as error:  # such as a date in the 13th month
+    except (yaml.YAMLError, ValueError) as error:  # such as a date in month 13
         raise UserError(f"{path} holds a value that cannot be read: {' '.join(str(error).split())}.") from None
-    except (AttributeError, LookupError, TypeError):  # PyYAML's own, such as of `!!timestamp foo`
+    except (AttributeError, LookupError, TypeError):  # raised by PyYAML, as for `!!timestamp foo`
         raise UserError(f"{path} holds a key or a value of a type that has no place there.") from None
     except RecursionError:
         raise UserError(f"{path} is nested too deeply.") from None
@@ -157,7 +157,7 @@ def read_yaml(path: str | Path) -> Any:
 class Ground:
     """The context of a file's functions: the layout, and the device of all tables.
 
-    `carried` says whether the agent can lift things, so that the grid may be without a key.
+    `carried`: whether the agent can pick up the key, so that the grid may be without it.
     """
 
     layout: Layout
@@ -169,7 +169,7 @@ class Ground:
         return self.layout.width
 
     def one(self, kind: int) -> int:
-        """Return a kind once it is known that there is always exactly one object of it in the grid."""
+        """Return a kind, after a check that the grid always has exactly one object of it."""
         made = "many" if kind in (FLOOR, WALL) else self.layout.makes.get(kind, 0)
         if made != 1:
             raise UserError(f"there must be exactly one {KIND_NAMES[kind]}, and the reset function makes {made}.")
@@ -178,7 +178,7 @@ class Ground:
         return kind
 
 
-# ---- reset functions: a layout, and what it puts into the grid -------------------------------------------------------
+# ---- reset functions: layouts with their objects --------------------------------------------------------------------
 
 
 def _memory(device: torch.device, shape: Pair, colors: tuple[int, ...]) -> Layout:
@@ -207,7 +207,7 @@ RESETS: dict[str, Callable[..., Layout]] = {
     "memory": _memory,
     "memory_rooms": _memory_rooms,
     "rooms": lambda device, shape, layout: Scattered(shape[0], shape[1], layout, 0, 1, device, (0,)),
-    "teleport": lambda device, shape, random_agent=False: parts.Telepods(device, shape),  # a key that has no effect
+    "teleport": lambda device, shape, random_agent=False: parts.Telepods(device, shape),  # random_agent has no effect
 }
 
 # ---- transition functions --------------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ RULES: dict[str, Callable[..., Rule]] = {
     "turn_agent": lambda ground: Motion(ground.width, ground.device, moves=False, turns=True),
 }
 
-# ---- reward functions: what one transition pays ----------------------------------------------------------------------
+# ---- reward functions: the reward of one transition -----------------------------------------------------------------
 
 
 def _into_wall(ground: Ground, reward: float = -1.0) -> Reward:
@@ -301,7 +301,7 @@ ENDINGS: dict[str, Callable[..., Ending]] = {
     ),
 }
 
-# ---- observation functions: a window round the agent, and which of its cells are seen --------------------------------
+# ---- observation functions: a window around the agent, and its visible cells ----------------------------------------
 
 
 def _view(ground: Ground, area: Area, visibility: Callable[..., Visibility]) -> View:
