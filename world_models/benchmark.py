@@ -1,8 +1,8 @@
-"""How fast a world model is: `python -m world_models.benchmark unizero|glam`.
+"""Measure the speed of a world model: `python -m world_models.benchmark unizero|glam`.
 
-It measures the parts of training: acting and updates. A CPU runs a small preset, CUDA the full size. Prints the tables;
---write FOLDER keeps them as unizero.{md,json} or glam.{md,json}. Each device has a section there, which is replaced
-whole; other sections stay.
+Measures the parts of training: acting and updates. A CPU runs a small preset, CUDA the published size. Prints tables;
+--write FOLDER writes them to unizero.{md,json} or glam.{md,json} too. A device's results replace its older section
+there; other sections stay.
 """
 
 import tomllib
@@ -29,24 +29,24 @@ from world_models.unizero.train import UniZeroTrainer
 
 CASES: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 TRAINERS: dict[str, Any] = {"unizero": UniZeroTrainer, "glam": GlamTrainer}
-COLUMNS = 60  # of the replay that UniZero's sequences are drawn from
+COLUMNS = 60  # of UniZero's replay
 WARM_UP = 1024  # steps of a GLAM run before its first update
-STEPS = 100_000  # of a run, whose schedule of horizons GLAM is measured at
+STEPS = 100_000  # steps of a GLAM run; GLAM is measured at the horizons of its schedule
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorldModelArgs(BenchmarkArgs):
-    """Measure a world model. UniZero has the tables acting and learning; GLAM has phases and imagination."""
+    """Measure a world model. The tables are acting and learning (UniZero), or phases and imagination (GLAM)."""
 
     model: tyro.conf.Positional[Literal["unizero", "glam"]]
-    """Which world model."""
+    """World model to measure."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """A small preset on a cpu, the full size on cuda (auto: cuda where there is one)."""
+    """`cpu` runs a small preset, `cuda` the published size (auto: cuda if there is one)."""
     engine: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
-    """Engines to measure; repeatable (none given: all, but on a CPU only eager)."""
+    """Engine to measure; repeatable (default: eager on a CPU, else all)."""
     backend: Backend = "auto"
-    """What the scan of a Mamba runs on (GLAM only)."""
+    """Backend of Mamba's scan (GLAM only)."""
 
     @property
     def on(self) -> str:
@@ -55,28 +55,28 @@ class WorldModelArgs(BenchmarkArgs):
 
     @property
     def known_tables(self) -> Sequence[str]:
-        """Names that --only takes."""
+        """Values of --only."""
         return tuple(CASES[self.model]["tables"])
 
     @property
     def cases(self) -> list[Row]:
-        """Ways of running the model that are to be measured."""
+        """Cases to measure."""
         engines = self.engine or (("eager",) if self.on == "cpu" else ("eager", "compile", "cudagraph"))
         quick = {"preset": "quick"} if self.quick and self.model == "unizero" else {}
         return [case | quick for case in all_cases(self.model, self.on) if case["engine"] in engines]
 
     def check(self) -> None:
-        """Refuse in one sentence what cannot be measured."""
+        """Raise UserError for settings that cannot be measured."""
         super().check()
         engines = {case["engine"] for case in all_cases(self.model, self.on)}
         for name in self.engine:
             check_known("--engine", name, engines)
         if self.on == "cuda" and (self.clock == "cpu" or not torch.cuda.is_available()):
-            raise UserError("--device cuda needs a CUDA device, which torch does not see here, and --clock wall")
+            raise UserError("--device cuda needs --clock wall and a CUDA device that torch can use")
 
 
 def all_cases(model: str, device: str) -> list[Row]:
-    """List the ways of running a model on a device, as the first columns of their rows."""
+    """List the cases of a model on a device, as the first columns of their rows."""
     words = (case.split() for case in CASES[model][device])
     return [
         {"preset": preset, "device": device, "engine": engine, "precision": precision}
@@ -85,16 +85,16 @@ def all_cases(model: str, device: str) -> list[Row]:
 
 
 def parsed(model: str, case: Row, flags: str = "") -> Any:
-    """Give the settings of a case's run."""
+    """Parse the settings of a case's run."""
     where = f"--device {case['device']} --engine {case['engine']} --threads {torch.get_num_threads()}"
     words = f"{CASES['presets'][case['preset']]} {CASES[model]['precisions'][case['precision']]} {where} {flags}"
     return parse(TRAINERS[model].config_class, words.split())
 
 
 def make_trainer(model: str, case: Row, flags: str = "") -> Any:
-    """Make a trainer before its first update, whose replay and histories random play has filled.
+    """Make a trainer before its first update, and fill its replay and histories by random play.
 
-    UniZero's heads are drawn at random: their last layers begin with zeros, at which all actions tie and trees are
+    UniZero's heads get random weights. Their last layers start at zero: all actions would tie, and trees would be
     flatter than in training.
     """
     trainer = TRAINERS[model](parsed(model, case, flags))
@@ -108,27 +108,27 @@ def make_trainer(model: str, case: Row, flags: str = "") -> Any:
 
 
 def bar(name: str, row: Row) -> float | None:
-    """Look up a bar, which the full size on an accelerator has to pass."""
-    barred = row["device"] == "cuda" and row["preset"] in ("full", "paper", "fast")
-    return float(CASES["bars"][name]) if barred else None
+    """Look up the bar of the published size on CUDA; None for other cases."""
+    has_bar = row["device"] == "cuda" and row["preset"] in ("full", "paper", "fast")
+    return float(CASES["bars"][name]) if has_bar else None
 
 
 def timed(timer: Timer, works: Mapping[str, Work]) -> Row:
-    """Measure milliseconds: a column for each work, and the largest spread among them."""
+    """Measure milliseconds: a column for each work, and their maximum spread."""
     times = timer(works)
     medians = {f"{name}_ms": time.median for name, time in times.items()}
     return medians | {"spread": max(time.spread for time in times.values())}
 
 
 def random_play_work(vector: VectorEnvironment, device: str) -> Work:
-    """Make a step of parallel environments under random actions."""
+    """Make a step of N environments with random actions."""
     draws = torch.Generator().manual_seed(0)
     return lambda: vector.step(torch.randint(vector.num_actions, (vector.num_envs,), generator=draws).to(device))
 
 
 # ---- UniZero ---------------------------------------------------------------------------------------------------------
 def unizero_rows(case: Row, wanted: Sequence[str], timer: Timer, flags: str = "") -> Iterator[tuple[str, Row]]:
-    """Measure an acting step beside a step of the games; an update, its batch, and a batch with new policies."""
+    """Measure an acting step, a step of the games, an update, a batch, and a batch with reanalysed policies."""
     trainer = make_trainer("unizero", case, flags)
     config, num_envs = trainer.config, trainer.vector.num_envs
     no_end = torch.zeros(num_envs, dtype=torch.bool, device=trainer.device)
@@ -151,13 +151,13 @@ def unizero_rows(case: Row, wanted: Sequence[str], timer: Timer, flags: str = ""
 
 # ---- GLAM ------------------------------------------------------------------------------------------------------------
 def horizons(case: Row) -> list[int]:
-    """List the horizons that a whole run imagines at, from its first update on."""
+    """List all horizons of a run's imagination, from its first update on."""
     schedule = parsed("glam", case).horizon
     return sorted({schedule.at(step) for step in range(WARM_UP, STEPS)})
 
 
 def glam_rows(case: Row, wanted: Sequence[str], timer: Timer, flags: str = "") -> Iterator[tuple[str, Row]]:
-    """Measure each phase at each horizon, and imagination with both memories by turns at the longest."""
+    """Measure each phase at each horizon, and imagination with both memories in turn at the maximum horizon."""
     reached, fixed = horizons(case), f"{flags} --growth 0 --start {{0}} --maximum {{0}}".format
     for horizon in reached if "phases" in wanted else ():
         trainer = make_trainer("glam", case, fixed(horizon))
@@ -181,7 +181,7 @@ def glam_rows(case: Row, wanted: Sequence[str], timer: Timer, flags: str = "") -
 
 # ---- the command -----------------------------------------------------------------------------------------------------
 def model_tables(args: WorldModelArgs) -> Iterator[Table]:
-    """Measure case after case; a table that comes again with more rows replaces the one before."""
+    """Measure case after case; yield a table again after each new row."""
     set_tf32(False)
     measure = unizero_rows if args.model == "unizero" else glam_rows
     flags = f"--backend {args.backend}" if args.model == "glam" else ""
@@ -194,7 +194,7 @@ def model_tables(args: WorldModelArgs) -> Iterator[Table]:
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure; print the tables, and write them where asked."""
+    """Measure, print the tables, and write them if --write is set."""
     run_benchmark(
         "world_models.benchmark",
         WorldModelArgs,

@@ -1,4 +1,4 @@
-"""Numbers as distributions: value transforms, two-hot codes, mixed and grouped categoricals, their divergences.
+"""Value transforms, two-hot codes, mixed and grouped categoricals, and their divergences.
 
 Expectations, logarithms and inverse transforms are computed in float32 or wider, whatever the network's precision.
 """
@@ -10,19 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-SLOPE = 1e-3  # epsilon of the value transform: keeps its inverse Lipschitz
-FLOOR = 1e-6  # added to both sides of the group divergence, as UniZero does
+SLOPE = 1e-3  # epsilon of the value transform: makes its inverse Lipschitz
+FLOOR = 1e-6  # added to both sides of the group divergence, as in UniZero
 
 
 def upcast(x: Tensor) -> Tensor:
-    """Convert to float32; wider floats stay as they are."""
+    """Convert to float32; wider floats do not change."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def value_transform(x: Tensor) -> Tensor:
-    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x (Pohlen et al. 2018), elementwise.
+    """Compute h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x (Pohlen et al. 2018), elementwise.
 
-    The root's difference is written as a quotient, which loses no digits near 0.
+    The difference is written as a quotient, which loses no digits near 0.
     """
     x = upcast(x)
     size = x.abs()
@@ -38,7 +38,7 @@ def inverse_value_transform(y: Tensor) -> Tensor:
 
 
 def symlog(x: Tensor) -> Tensor:
-    """sign(x) log(1 + |x|) (Hafner et al. 2023)."""
+    """Compute sign(x) log(1 + |x|) (Hafner et al. 2023)."""
     x = upcast(x)
     return x.sign() * x.abs().log1p()
 
@@ -52,7 +52,7 @@ def symexp(y: Tensor) -> Tensor:
 def two_hot(x: Tensor, low: float, high: float, bins: int) -> Tensor:
     """Encode x, clamped, as weights on `bins` evenly spaced points of [low, high] with mean x: (...) -> (..., bins).
 
-    Only the two neighbours of x get weight; a point that is hit exactly gets all of it.
+    Only the two neighbours of x get weight; if x is a point, it gets all weight.
     """
     step = (high - low) / (bins - 1)
     position = (upcast(x).clamp(low, high) - low) / step  # in bins
@@ -69,7 +69,7 @@ def expectation(logits: Tensor, low: float, high: float) -> Tensor:
 
 @dataclass(frozen=True)
 class TwoHotCode:
-    """Scalars as two-hot distributions of a transform of them, on `bins` evenly spaced points of [low, high]."""
+    """A code of scalars: two-hot distributions of their transform, on `bins` evenly spaced points of [low, high]."""
 
     low: float
     high: float
@@ -78,11 +78,11 @@ class TwoHotCode:
     inverse: Callable[[Tensor], Tensor]
 
     def encode(self, x: Tensor) -> Tensor:
-        """(...) -> (..., bins); values beyond those of the last points are clamped."""
+        """Encode (...) -> (..., bins); values outside the range of the points are clamped."""
         return two_hot(self.transform(x), self.low, self.high, self.bins)
 
     def decode(self, logits: Tensor) -> Tensor:
-        """(..., bins) -> (...), the inverse of the expectation, float32 or wider: bfloat16 is 1 to 3 % off."""
+        """Decode (..., bins) -> (...): invert the expectation, in float32 or wider (bfloat16 is 1 to 3 % off)."""
         return self.inverse(expectation(logits, self.low, self.high))
 
 
@@ -97,43 +97,43 @@ def symlog_code(bins: int = 255) -> TwoHotCode:
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Average x over the positions of a mask of the same shape; 0 where it has none."""
+    """Average x over the positions of a mask of the same shape; 0 if it has none."""
     return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """-sum target log softmax(logits) over the last dimension: (..., K), (..., K) -> (...)."""
+    """Compute -sum target log softmax(logits) over the last dimension: (..., K), (..., K) -> (...)."""
     return -(target * upcast(logits).log_softmax(-1)).sum(-1)
 
 
 def entropy(logits: Tensor) -> Tensor:
-    """Entropy of softmax(logits) in nats: (..., K) -> (...)."""
+    """Compute the entropy of softmax(logits) in nats: (..., K) -> (...)."""
     logs = upcast(logits).log_softmax(-1)
     return -(logs.exp() * logs).sum(-1)
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
-    """Compute the KL in nats, summed over the categoricals, of log-probabilities (..., G, C): (...)."""
+    """Compute KL(p || q) of log-probabilities (..., G, C), in nats, summed over the categoricals: (...)."""
     return (p.exp() * (p - q)).sum((-2, -1))
 
 
 def unimix(logits: Tensor, share: float = 0.01) -> Tensor:
-    """Normalised logits of a categorical mixed with `share` of the uniform one (Hafner et al. 2023)."""
-    if share == 0:  # the logarithm of a probability that has become 0 would be -inf
+    """Compute log-probabilities of a categorical mixed with `share` of the uniform one (Hafner et al. 2023)."""
+    if share == 0:  # the logarithm of a probability that underflows would be -inf
         return upcast(logits).log_softmax(-1)
     probabilities = upcast(logits).softmax(-1)
     return ((1 - share) * probabilities + share / logits.shape[-1]).log()
 
 
 def simnorm(x: Tensor, group: int = 8) -> Tensor:
-    """Softmax inside groups of `group` neighbours (Hansen et al. 2024): (..., D) -> (..., D), D divisible by it."""
+    """Compute the softmax in each group of `group` neighbours (Hansen et al. 2024): (..., D) -> (..., D)."""
     return upcast(x).unflatten(-1, (-1, group)).softmax(-1).flatten(-2)
 
 
 def group_kl(prediction: Tensor, target: Tensor, group: int = 8) -> Tensor:
-    """KL(target || prediction) of each group of probabilities, averaged over groups: (..., D) -> (...).
+    """Compute KL(target || prediction) of each group of probabilities, averaged over groups: (..., D) -> (...).
 
-    1e-6 is added to both and neither is renormalised, as UniZero has it.
+    Both have 1e-6 added and are not renormalised, as in UniZero.
     """
     p, q = upcast(target) + FLOOR, upcast(prediction) + FLOOR
     return (p * (p.log() - q.log())).unflatten(-1, (-1, group)).sum(-1).mean(-1)

@@ -1,4 +1,4 @@
-"""How agents of world models are evaluated: in which environments, by which policies, during a run and afterwards."""
+"""Evaluate agents of world models, during a run and from a checkpoint."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -23,18 +23,18 @@ C = TypeVar("C", bound=Any)
 
 @dataclass(frozen=True)
 class EvalEnvironments:
-    """Where an agent is evaluated, on which device, and whether it keeps its memory."""
+    """Environments and device of an evaluation."""
 
     env: str
     env_kwargs: dict[str, Any]
     observation_key: str | None
     device: torch.device
-    reset_memory: bool = False  # before each step: what the agent does without a memory
+    reset_memory: bool = False  # before each step
     workers: int | None = None  # processes that step the environments
 
     @classmethod
     def of(cls, config: Any, device: torch.device, reset_memory: bool = False, env: str | None = None) -> Self:
-        """Take a run's own environment, or another one, with the time limit of evaluations."""
+        """Use a run's own environment, or another one, with the time limit of evaluations."""
         if env is not None:
             config = replace(config, environment=replace(config.environment, env=env, path=None, env_workers=None))
         environment, kwargs = config.environment, config.env_kwargs(training=False)
@@ -49,7 +49,7 @@ class EvalEnvironments:
     def play(
         self, start: Callable[[int, torch.Generator], Policy], num_envs: int, episodes_per_env: int, seed: int
     ) -> Score:
-        """Play the first episodes of each of N environments; `start` makes the policy of N episodes."""
+        """Play the first episodes of each of N environments; `start` makes a policy for them."""
         streams = Streams.spawn(seed)
         policy = start(num_envs, generator(streams.exploration, self.device))
         with closing(self.vector(num_envs, streams.worlds)) as vector:
@@ -58,10 +58,10 @@ class EvalEnvironments:
 
 
 class EvaluatedAgent(ABC, Generic[C]):
-    """An agent of a world model that acts without learning: that of a training run, or that of a checkpoint."""
+    """An agent of a world model, from a training run or from a checkpoint, that acts without learning."""
 
     modes: ClassVar[tuple[str, ...]] = ("",)
-    """How actions can be chosen, that of training first; one without a name where there is one."""
+    """Names of the ways to choose actions, that of training first; the only one has the name ""."""
     config: C
     step: int
     backend: Choice | None = None
@@ -73,24 +73,24 @@ class EvaluatedAgent(ABC, Generic[C]):
 
     @abstractmethod
     def policy(self, num_envs: int, random: torch.Generator, forgets: bool = False, mode: str = "") -> Policy:
-        """Make the policy of N episodes; with `forgets` it remembers nothing from one step to the next."""
+        """Make a policy for N environments; `forgets` empties its memory before each step."""
 
     @abstractmethod
     def check(self, environments: EvalEnvironments) -> None:
-        """Raise UserError where the agent cannot act in other environments than its own."""
+        """Raise UserError if the agent cannot act in these environments."""
 
     @abstractmethod
     def description(self) -> tuple[str, dict[str, Any]]:
-        """Describe the agent in words, and by facts for programs."""
+        """Describe the agent for people, and by facts for programs."""
 
     def chosen(self, options: EvaluationOptions) -> tuple[Self, tuple[str, ...]]:
-        """Apply the options of `evaluate` that only some agents have; returns the modes, too."""
+        """Apply the options of `evaluate` that only some agents have; return also the modes to play."""
         return self, self.modes
 
     def scores(
         self, environments: EvalEnvironments, modes: tuple[str, ...], num_envs: int, episodes: int, seed: int
     ) -> dict[str, Score]:
-        """Play the same first episodes of each of N environments in each of these modes."""
+        """Play the first episodes of each of N environments, the same in every mode."""
         forgets = environments.reset_memory
         return {
             mode: environments.play(partial(self.policy, forgets=forgets, mode=mode), num_envs, episodes, seed)
@@ -99,16 +99,16 @@ class EvaluatedAgent(ABC, Generic[C]):
 
 
 class WorldModelTrainer(Trainer[C]):
-    """A run of a world model; a subclass says how its agent acts."""
+    """Base class of runs of a world model, with evaluation by `agent_class`."""
 
     agent_class: ClassVar[type[EvaluatedAgent[Any]]]
 
     @abstractmethod
     def evaluated_agent(self) -> EvaluatedAgent[C]:
-        """Give the agent as it is now."""
+        """Return the agent with the current weights."""
 
     def evaluation_scores(self, modes: tuple[str, ...], final: bool, reset_memory: bool) -> dict[str, Score]:
-        """Play episodes with the evaluation stream's own seed for this step, more of them at the end of a run."""
+        """Play evaluation episodes with this step's seed; the last evaluation has `final_episodes_per_env`."""
         config, environments = self.config.evaluation, EvalEnvironments.of(self.config, self.device, reset_memory)
         episodes = config.final_episodes_per_env if final else config.episodes_per_env
         return self.evaluated_agent().scores(
@@ -130,7 +130,7 @@ class WorldModelTrainer(Trainer[C]):
 
     @classmethod
     def load_policy(cls, run: Path, device: torch.device, seed: int) -> LoadedPolicy:
-        """Read the policy of a run's latest checkpoint; `seed` is of its random numbers."""
+        """Load the policy of a run's latest checkpoint; `seed` is that of its random numbers."""
         agent = cls.agent_class.load(run, device)
 
         def start(num_envs: int, mode: str = cls.agent_class.modes[0]) -> Policy:

@@ -1,8 +1,8 @@
-"""How large a world model is: `python -m world_models.parameters unizero|glam`.
+"""Count the parameters of a world model: `python -m world_models.parameters unizero|glam`.
 
-UniZero: parameters and operations under every prior. GLAM: every preset and sequence form part by part; frozen
-parameters and those that no loss reaches are counted apart. Prints the tables; --write FOLDER keeps them as
-parameters.*.
+UniZero: parameters and operations under every prior. GLAM: the parts of every preset and sequence form, with separate
+counts of frozen parameters and of those without a gradient. Prints tables; --write FOLDER writes them to parameters.*
+too.
 """
 
 import sys
@@ -28,7 +28,7 @@ from envs.tables import Table, Value, origin, publish
 from world_models.glam import acting
 from world_models.glam.config import FORMS, GlamConfig
 from world_models.glam.layers import TransformerLayer
-from world_models.glam.model import GlamModel as GlamModel
+from world_models.glam.model import GlamModel
 from world_models.glam.replay import FrameBatch
 from world_models.glam.sequences import Direct, LocalMamba
 from world_models.glam.train import model_losses
@@ -38,7 +38,7 @@ from world_models.unizero.networks import UniZeroModel
 
 MODULE = "world_models.parameters"
 TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-TOKENS = 16  # of the pass that Table 3 of "Learning to Focus" counts: no other number gives what it prints
+TOKENS = 16  # of the pass in Table 3 of "Learning to Focus": no other number reproduces its values
 ATARI = ObservationSpec("image", (3, 64, 64), 0, torch.uint8)
 Row = dict[str, Value]
 Size = dict[str, int]  # elements by kind
@@ -49,19 +49,19 @@ class WorldModelSizeArgs(WriteArgs):
     """Count the parameters of a world model."""
 
     model: tyro.conf.Positional[Literal["unizero", "glam"]]
-    """Which world model."""
+    """World model to count."""
     actions: Annotated[int, Bounds(1)] | None = None
     """Actions A of the game (None: Pong's 6 for UniZero, all of Atari's 18 for GLAM)."""
 
 
 def total(build: Callable[[int], nn.Module], actions: int) -> int:
-    """Count the parameters of a model without storing any."""
+    """Count the parameters of a model without allocating them."""
     with torch.device("meta"):
         return count(build(actions)).parameters
 
 
 def formula(build: Callable[[int], nn.Module]) -> str:
-    """Write a count that is linear in the number of actions A as base and slope."""
+    """Write a count, linear in the number of actions A, as base and slope."""
     one, two = (total(build, actions) for actions in (1, 2))
     return f"{2 * one - two:,} + {two - one:,} A"
 
@@ -84,7 +84,7 @@ def unizero_tables(actions: int) -> list[Table]:
 
 
 def table3(config: UniZeroModelConfig) -> list[Row]:
-    """Count the transformer's MFLOP as Table 3 of "Learning to Focus" does, beside what it prints."""
+    """Count the transformer's MFLOP as in Table 3 of "Learning to Focus", beside its printed values."""
     tokens, layers, width = TOKENS, config.layers, config.width
     linear = 2 * tokens * layers * 12 * width**2
     products = layers * 2 * 2 * tokens**2 * width  # of queries and keys, of weights and values
@@ -101,7 +101,7 @@ def table3(config: UniZeroModelConfig) -> list[Row]:
 
 @torch.no_grad()
 def unizero_row(model: UniZeroModel) -> Row:
-    """Count one model's parameters, and the MFLOP of each query to it, batch 1."""
+    """Count one model's parameters, and the MFLOP of each of its functions for one row."""
     config, dynamics = model.config, model.dynamics
     parts = {name: count(part).parameters for name, part in dynamics.named_children()}
     embedding, positions = parts["embedding"], parts.get("positions", 0)
@@ -149,7 +149,7 @@ def glam_tables(actions: int) -> list[Table]:
 
 
 def form_row(model: GlamModel) -> Row:
-    """Count the readers of one sequence form, and the whole model."""
+    """Count the parameters of one sequence form's readers, and of the model."""
     rows = part_sizes(model)
     readers = sum(row["parameters"] for part, row in rows.items() if "Mamba" in part or "Transformer" in part)
     kinds = {kind: rows["total"][kind] for kind in ("trained", "frozen", "unreached")}
@@ -157,7 +157,7 @@ def form_row(model: GlamModel) -> Row:
 
 
 def glam_parts(model: GlamModel) -> dict[str, nn.Module]:
-    """Divide the model in the order of its forward pass; together these parts hold every parameter."""
+    """Divide the model into parts, in the order of its forward pass; every parameter is in a part."""
     core: Any = model.sequence_model
     found = {"encoder": model.encoder, "posterior head": model.posterior_head, "stem": core.stem}
     for number, branch in enumerate(core.branches, start=1):
@@ -176,7 +176,7 @@ def glam_parts(model: GlamModel) -> dict[str, nn.Module]:
 def unreached(model: GlamModel, probe: int = 8) -> set[str]:
     """Find the names of the parameters that get no gradient from the loss of a random sequence of `probe` frames.
 
-    The sequence opens two episodes, and the floors of the KLs are off: a floor stops gradients for a while only.
+    Two episodes begin in the sequence. The floors of the KLs are off, as they stop gradients only at times.
     """
     config, source = model.config, torch.Generator().manual_seed(0)
     floorless = replace(config, loss=replace(config.loss, free_bits=0.0, variation_free_bits=0.0))
@@ -194,14 +194,14 @@ def unreached(model: GlamModel, probe: int = 8) -> set[str]:
 
 
 def part_sizes(model: GlamModel) -> dict[str, Size]:
-    """Size each part that has parameters, and the whole."""
+    """Count each part with parameters, and the model."""
     names = unreached(model)
     without = {id(p) for name, p in model.named_parameters() if name in names}
     return {name: count_by_fate(part, without) for name, part in {**glam_parts(model), "total": model}.items()}
 
 
 def count_by_fate(module: nn.Module, without: Collection[int] = ()) -> Size:
-    """Count elements by what becomes of them; `without` holds the ids of the parameters that get no gradient."""
+    """Count trained, frozen and unreached elements; `without` has the ids of parameters without a gradient."""
     counts, missed = count(module), sum(p.numel() for p in module.parameters() if id(p) in without)
     return {
         "parameters": counts.parameters, "trained": counts.trainable - missed,
@@ -212,7 +212,7 @@ def count_by_fate(module: nn.Module, without: Collection[int] = ()) -> Size:
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Count and print; write where asked."""
+    """Count and print; write if --write is set."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(WorldModelSizeArgs, args=argv, prog=f"python -m {MODULE}")
     check_numbers(args)

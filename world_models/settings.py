@@ -1,4 +1,4 @@
-"""The settings that both world models' trainers have in common."""
+"""Settings and functions shared by the trainers of both world models."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, TypeVar
@@ -26,7 +26,7 @@ class WorldModelComputeConfig(common.ComputeConfig):
 
 
 def place(model: Model, device: torch.device | str) -> Model:
-    """Move a model to a device; on a GPU the channels of convolutions come last in memory, which is faster there."""
+    """Move a model to a device; on a GPU, convolutions get the faster channels-last memory format."""
     if torch.device(device).type == "cuda":
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return model.to(device)
@@ -34,28 +34,28 @@ def place(model: Model, device: torch.device | str) -> Model:
 
 @dataclass(frozen=True)
 class WorldModelEvaluationConfig:
-    """Evaluations, in which all environments play as many episodes, so that short ones are not favoured."""
+    """Evaluation: all environments play the same number of episodes, so that short ones are not favoured."""
 
     evaluate_every: Annotated[int, Bounds(0)] = 10_000
     """Environment steps between evaluations (0: only at the end)."""
     num_eval_envs: Annotated[int, Bounds(1)] = 20
-    """Environments that an evaluation plays in at once."""
+    """Environments that an evaluation steps at once."""
     episodes_per_env: Annotated[int, Bounds(1, 10**9)] = 1
-    """Episodes in each of them."""
+    """Episodes in each of these environments."""
     final_episodes_per_env: Annotated[int, Bounds(1, 10**9)] = 5
-    """The same for the last evaluation."""
+    """Episodes in each of these environments in the last evaluation."""
     max_episode_steps: Annotated[int, Bounds(1)] | None = None
-    """Steps after which an evaluation cuts an episode (None: the environment's own limit)."""
+    """Maximum number of steps of an evaluation's episode (None: the environment's own limit)."""
     stop_at_return: float | None = None
-    """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps)."""
+    """End the run once an evaluation's mean return reaches this (None: run to --total-steps)."""
     memory_ablation: bool = False
     """Evaluate the final agent once more without its memory."""
 
 
 def training_signal(step: Step, collection: Any) -> tuple[Tensor, Tensor]:
-    """Give the rewards (N,) to learn, and where (N,) an episode terminates: at a lost life too, if asked for.
+    """Return rewards and terminations (N,) as a model learns them, by a run's collection config.
 
-    `collection` is how the run of either trainer collects.
+    Rewards may be clipped to their signs, and a lost life may terminate an episode.
     """
     reward = step.reward.sign() if collection.clip_rewards else step.reward
     if isinstance(step, AtariStep) and collection.terminal_on_life_loss:
@@ -64,17 +64,17 @@ def training_signal(step: Step, collection: Any) -> tuple[Tensor, Tensor]:
 
 
 def check_environment(environment: common.EnvironmentConfig) -> None:
-    """Raise UserError for an option that this environment does not have."""
+    """Raise UserError for an option that the environment does not have."""
     environment.kwargs()
     env, path = environment.env, environment.path
     if env.startswith("ALE/") and path is not None:
-        raise UserError(f"--path {path} is for environments that are read from a file, which {env} is not")
+        raise UserError(f"--path {path} is for environments that are read from a file; {env} is not")
 
 
 def env_kwargs(config: Any, training: bool, **game: Any) -> dict[str, Any]:
-    """Give the keywords of an environment's constructor; training and evaluations have their own time limits.
+    """Return the keywords of an environment's constructor; training and evaluations have their own time limits.
 
-    `game` lays over how a run's games are played.
+    `game` overrides the settings of Atari games.
     """
     limit = config.environment.time_limit if training else config.evaluation.max_episode_steps
     if config.environment.env.startswith("ALE/"):
@@ -87,7 +87,7 @@ def env_kwargs(config: Any, training: bool, **game: Any) -> dict[str, Any]:
 
 
 def _own_limit(environment: common.EnvironmentConfig) -> int | None:
-    """Look up an environment's time limit, None where it has none. It must be made for that: keywords can change it."""
+    """Make an environment to read its time limit (None: it has none); keywords can change the limit."""
     if environment.env.removeprefix("envs:") in WORLDS:
         return make_world(environment.env, **environment.kwargs()).time_limit
     env = make_env(environment.env, **environment.kwargs())

@@ -164,7 +164,7 @@ def test_the_strip_says_what_a_red_frame_means_and_its_words_fit(found, lived):
     said = figure._supxlabel
     figure.draw_without_rendering()
     box = said.get_window_extent()
-    assert "red frame: what has really changed" in said.get_text() and said.get_text().endswith("a caption")
+    assert "red box: change of the real frame" in said.get_text() and said.get_text().endswith("a caption")
     assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
 
 

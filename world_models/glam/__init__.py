@@ -1,1 +1,1 @@
-"""GLAM (He et al. 2025): a world model that watches variation, on Mamba, and the agent that learns in it."""
+"""GLAM (He et al. 2025): a Mamba world model with a variation loss, and an agent that learns by imagination."""

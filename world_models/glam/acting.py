@@ -1,4 +1,4 @@
-"""From frames to actions: the acting agent, of a training run or read back from a checkpoint."""
+"""Acting: choose actions from frames, with the agent of a training run or of a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ from world_models.settings import place
 
 
 class Player:
-    """A policy that acts in N environments. It sees [z_t, h_{t-1}]; h_{t-1} is 0 in an episode's first step.
+    """A policy that acts in N environments. Its input is [z_t, h_{t-1}]; h_{t-1} is 0 in an episode's first step.
 
-    z_t is a sample of the posterior of the newest frame. If it acts before observing, as in the released code, z_t is
-    a sample of the prior: the frame is taken in only after the action has been chosen. Where nothing has been seen
-    yet, that action is uniformly random. A model that does not reset at episode starts remembers earlier episodes.
+    z_t is a sample of the posterior of the newest frame. With `act_before_observing`, as in the released code, z_t is a
+    sample of the prior: the model reads the frame after the action is chosen. The action before the first frame is then
+    uniformly random. A model that does not reset at episode starts remembers earlier episodes.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class Player:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything in all environments, also with a model that does not reset at episode starts."""
+        """Reset the memory in all environments, whatever the model does at episode starts."""
         like = next(self.model.parameters())
         self.h = like.new_zeros(self.rows, self.model.config.width)  # (N, D)
-        self.new = torch.ones(self.rows, dtype=torch.bool, device=like.device)  # (N,), has seen nothing at all
+        self.new = torch.ones(self.rows, dtype=torch.bool, device=like.device)  # (N,), no frame since the reset
         self.state = self.memory.start(self.rows)
         self.logits = like.new_zeros(self.rows, self.model.actions)  # (N, A), of the newest actions
 
@@ -55,8 +55,8 @@ class Player:
     def act(self, frame: Tensor, first: Tensor, generator: torch.Generator, greedy: bool = False) -> Tensor:
         """Choose actions (N,) for frames (N, 3, S, S) uint8; `first` (N,) marks the first frames of episodes.
 
-        Draws a latent of the frame, a guess of it and an action. `greedy` takes the most probable action in place of a
-        drawn one. Sets the model's evaluation mode.
+        Samples a latent from the posterior, one from the prior, and an action. `greedy` takes the most probable action
+        instead. Sets the model's evaluation mode.
         """
         self.model.eval()
         latent, guess = (self.model.noise((self.rows,), generator) for _ in range(2))  # (N, G, C)
@@ -77,7 +77,7 @@ class Player:
         return action
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what an exact continuation needs: tensors, and those of the memory's state by its fields."""
+        """Return the tensors that an exact continuation needs."""
         return {"h": self.h, "new": self.new, "memory": vars(self.state).copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -86,23 +86,17 @@ class Player:
         self.h, self.new, self.state = saved["h"], saved["new"], type(self.state)(**saved["memory"])
 
 
-def make_player(model: GlamModel, agent: ActorCritic, rows: int, act_before_observing: bool) -> Player:
-    """Let an agent act in N environments, with the kind of memory that its model imagines with."""
-    memory = make_memory(model, model.config.imagination_memory, model.config.acting_context)
-    return Player(model, agent.policy, memory, rows, act_before_observing)
-
-
 class DrawnPolicy:
-    """Draw the actions of N episodes from the policy, as in training, or take the most probable ones.
+    """Sample the actions of N environments, as in training, or take the most probable ones.
 
-    With `forgets` nothing is remembered from one step to the next.
+    `forgets` resets the memory before each step.
     """
 
     def __init__(self, player: Player, random: torch.Generator, greedy: bool = False, forgets: bool = False) -> None:
         self.player, self.random, self.greedy, self.forgets = player, random, greedy, forgets
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose actions (N,) for frames (N, 3, S, S) uint8, and give the probabilities of all (N, A)."""
+        """Choose actions (N,) for frames (N, 3, S, S) uint8; return also the probabilities of all actions (N, A)."""
         if self.forgets:
             self.player.reset()
         action = self.player.act(observation, reset, self.random, self.greedy)
@@ -112,12 +106,12 @@ class DrawnPolicy:
 # ---- evaluation ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class PolicyScore(Score):
-    """The score of a run's policy, and that of the most probable actions where both were played."""
+    """The score of a run's policy, and that of the most probable actions if both were played."""
 
     greedy: Score | None = None
 
     def scalars(self, kind: str = "eval") -> dict[str, float]:
-        """Give the metrics of the score; those of the greedy policy are called eval/greedy_..."""
+        """Return the metrics of the score; those of the greedy policy have names eval/greedy_..."""
         greedy = {} if self.greedy is None else self.greedy.scalars(kind)
         return super().scalars(kind) | {name.replace("/", "/greedy_"): value for name, value in greedy.items()}
 
@@ -132,19 +126,19 @@ def build_glam(config: GlamConfig, actions: int, seed: int, device: torch.device
 
 
 def check_frames(vector: VectorEnvironment, env: str, screen: int) -> None:
-    """Refuse an environment that does not show square frames of three colours, as large as the model's screen."""
+    """Raise UserError unless observations are square frames of three colours with the model's screen size."""
     space, shape = vector.observation_space, (3, screen, screen)
     if isinstance(space, gymnasium.spaces.Box) and space == gymnasium.spaces.Box(0, 255, shape, np.uint8):
         return
     raise UserError(
-        f"--env {env} shows {space}, but GLAM needs frames Box(0, 255, {shape}, uint8), as of "
+        f"--env {env} has observations {space}, but GLAM needs frames Box(0, 255, {shape}, uint8), such as those of "
         "Pixel/BlinkingCatch-v0 or ALE/Pong-v5"
     )
 
 
 @dataclass(frozen=True)
 class GlamAgent(EvaluatedAgent[GlamConfig]):
-    """Draw actions from the policy, as in training, or take the most probable ones."""
+    """An agent that samples actions from the policy, as in training, or takes the most probable ones."""
 
     modes = ("sampled", "greedy")
     model: GlamModel
@@ -152,7 +146,7 @@ class GlamAgent(EvaluatedAgent[GlamConfig]):
     config: GlamConfig
     step: int
     backend: Choice | None = None
-    """The backend of its Mamba, where it has one."""
+    """Backend of Mamba's scan (None: the model has no Mamba)."""
 
     @classmethod
     def load(cls, run: Path, device: torch.device) -> Self:
@@ -167,15 +161,18 @@ class GlamAgent(EvaluatedAgent[GlamConfig]):
     def policy(
         self, num_envs: int, random: torch.Generator, forgets: bool = False, mode: str = "sampled"
     ) -> DrawnPolicy:
-        """Make the policy of N episodes."""
+        """Make a policy for N environments."""
         return DrawnPolicy(self.player(num_envs), random, mode == "greedy", forgets)
 
     def player(self, num_envs: int) -> Player:
-        """Let the agent act in N environments."""
-        return make_player(self.model, self.actor_critic, num_envs, self.config.collection.act_before_observing)
+        """Make a player for N environments; its memory is of the kind that imagination uses."""
+        config = self.config.model
+        memory = make_memory(self.model, config.imagination_memory, config.acting_context)
+        before = self.config.collection.act_before_observing
+        return Player(self.model, self.actor_critic.policy, memory, num_envs, before)
 
     def check(self, environments: EvalEnvironments) -> None:
-        """Raise UserError for environments with other frames, or with another number of actions."""
+        """Raise UserError if the environments have other frames or another number of actions than the agent."""
         vector = environments.vector(1, 0)
         check_frames(vector, environments.env, self.config.model.screen)
         if vector.num_actions != self.model.actions:
@@ -185,7 +182,7 @@ class GlamAgent(EvaluatedAgent[GlamConfig]):
             )
 
     def description(self) -> tuple[str, dict[str, Any]]:
-        """Name the sequence module, and the backend of its Mamba."""
+        """Describe the sequence module, and the backend of Mamba's scan."""
         sequence = self.config.model.sequence
         return sequence, {"sequence": sequence, **backends.facts(self.backend)}
 
@@ -195,5 +192,5 @@ class GlamAgent(EvaluatedAgent[GlamConfig]):
 
 
 def evaluation_modes(policy: str) -> tuple[str, ...]:
-    """List the modes that `--policy` names."""
+    """List the modes of `--policy`."""
     return GlamAgent.modes if policy == "both" else (policy,)

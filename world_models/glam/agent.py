@@ -1,4 +1,4 @@
-"""The actor-critic that learns from imagined rollouts: its networks, its returns and their scale."""
+"""The actor-critic that learns from imagined rollouts: networks, returns and the scale of returns."""
 
 import copy
 
@@ -11,9 +11,9 @@ from world_models.glam.encoder import mlp
 
 
 class ActorCritic(nn.Module):
-    """Policy and value of a state: of a sampled latent and the memory of all steps before it, (..., Z + D).
+    """Policy and value of features (..., Z + D): a sampled latent, and the memory of all steps before it.
 
-    3,020,286 + 513 A parameters at full size, of which the slow critic's 1,050,367 are not trained.
+    The published size has 3,020,286 + 513 A parameters; the 1,050,367 of the slow critic are not trained.
     """
 
     def __init__(self, config: ActorCriticConfig, features: int, actions: int) -> None:
@@ -44,18 +44,26 @@ class ActorCritic(nn.Module):
 def lambda_return(
     reward: Tensor, value: Tensor, terminated: Tensor, gamma: float, lam: float, form: str = "textbook"
 ) -> Tensor:
-    """Compute returns of H steps: R_t = r_t + gamma c_t ((1 - lam) V_{t+1} + lam R_{t+1}), from R_H = V_H backwards.
+    """Compute returns of H steps: R_t = r_t + gamma c_t ((1 - lam) V_{t+1} + lam R_{t+1}), backwards from R_H = V_H.
 
-    c_t is 0 where the step ended the episode (`terminated`) and 1 elsewhere (Sutton and Barto 2018, section 12.1;
-    Hafner et al. 2021, eq. 4). `released` has V_t in the place of V_{t+1}, as the code of STORM and GLAM does.
+    c_t is 0 if the step ended the episode (`terminated`), else 1 (Sutton and Barto 2018, section 12.1; Hafner et al.
+    2021, eq. 4). `released` has V_t in place of V_{t+1}, as in the code of STORM and GLAM.
 
-    Rewards (H, ...), values (H + 1, ...) of the states before each step and after the last, ends (H, ...) as truth
-    values or as numbers from 0 to 1: returns (H, ...), float32 or wider.
+    Args:
+        reward: (H, ...).
+        value: (H + 1, ...), of the states before each step and after the last.
+        terminated: (H, ...), bool or numbers from 0 to 1.
+        gamma: discount of a step.
+        lam: share of longer returns.
+        form: `textbook` or `released`.
+
+    Returns:
+        Returns (H, ...), float32 or wider.
     """
     value = upcast(value)
     discount = gamma * (1 - terminated.to(value.dtype))  # (H, ...)
     next_value = value[:-1] if form == "released" else value[1:]
-    short = upcast(reward) + discount * (1 - lam) * next_value  # all of R_t but the part of R_{t+1}
+    short = upcast(reward) + discount * (1 - lam) * next_value  # R_t without the term of R_{t+1}
     later, returns = value[-1], []
     for t in reversed(range(len(reward))):
         later = short[t] + discount[t] * lam * later
@@ -64,16 +72,16 @@ def lambda_return(
 
 
 def percentile(x: Tensor, share: float) -> Tensor:
-    """Find the int(share n)-th smallest of all n entries, at least the first: an entry of x, not an interpolation."""
+    """Return the int(share n)-th smallest of the n entries, at least the first: an entry of x, not an interpolation."""
     x = x.flatten()
     return x.kthvalue(max(int(share * x.numel()), 1)).values
 
 
 class ReturnScale(nn.Module):
-    """max(1, S), S = moving 95th minus moving 5th percentile of the returns (Hafner et al. 2023, eq. 11).
+    """The scale max(1, S), S = moving 95th minus moving 5th percentile of the returns (Hafner et al. 2023, eq. 11).
 
-    Both averages start at 0 and are not corrected for it, as in the code of STORM and GLAM; they are buffers, so that
-    a checkpoint has them.
+    Both averages start at 0 without a correction, as in the code of STORM and GLAM. They are buffers, so that a
+    checkpoint contains them.
     """
 
     low: Tensor

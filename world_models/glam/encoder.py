@@ -1,7 +1,7 @@
-"""Frames to embeddings and latents back to frames: strided convolutions with batch normalisation.
+"""Encode frames to embeddings and decode latents to frames, by strided convolutions with batch normalisation.
 
-Both normalise by the statistics of the batch in training mode, as the world model's update does, and by running
-statistics in evaluation mode, in which acting and imagining belong.
+The world model's update normalises by the statistics of the batch (training mode). Acting and imagination use running
+statistics (evaluation mode).
 """
 
 from itertools import pairwise
@@ -13,7 +13,7 @@ from world_models.distributions import unimix, upcast
 from world_models.glam.config import SMALLEST, GlamModelConfig
 
 COLOURS = 3
-HIDDEN = 2  # hidden layers of a head that is an MLP
+HIDDEN = 2  # hidden layers of an MLP head
 
 
 class FrameEncoder(nn.Module):
@@ -27,7 +27,7 @@ class FrameEncoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Embed frames (..., 3, S, S), uint8 or already in [0, 1]: (..., F)."""
+        """Embed frames (..., 3, S, S), uint8 or floats in [0, 1]: (..., F)."""
         images = frames.flatten(0, -4)  # (N, 3, S, S)
         if not frames.is_floating_point():
             images = images.to(next(self.parameters()).dtype) / 255
@@ -35,7 +35,7 @@ class FrameEncoder(nn.Module):
 
 
 class FrameDecoder(nn.Module):
-    """The way back: a linear map to 4 x 4 and transposed convolutions; no sigmoid."""
+    """A linear map to 4 x 4, then transposed convolutions; no sigmoid."""
 
     def __init__(self, config: GlamModelConfig) -> None:
         super().__init__()
@@ -56,10 +56,7 @@ class FrameDecoder(nn.Module):
 
 
 class CategoricalHead(nn.Module):
-    """A map to G categorical variables of C classes, mixed with a share of the uniform distribution.
-
-    A linear map after the hidden layers, of which there are none by default.
-    """
+    """Hidden layers and a linear map to G categoricals of C classes, mixed with a share of the uniform one."""
 
     def __init__(self, config: GlamModelConfig, inputs: int, layers: int = 0) -> None:
         super().__init__()
@@ -78,7 +75,7 @@ def prior_head(config: GlamModelConfig) -> CategoricalHead:
 
 
 def mlp(inputs: int, outputs: int, hidden: int | None = None, layers: int = HIDDEN) -> nn.Sequential:
-    """Make hidden layers, as wide as the input unless said otherwise, and a linear map."""
+    """Make hidden layers of width `hidden` (None: that of the input), and a linear map."""
     width = hidden or inputs
     return nn.Sequential(*hidden_layers(inputs, width, layers), nn.Linear(width, outputs))
 
@@ -97,14 +94,14 @@ def gumbel(noise: Tensor) -> Tensor:
 
 
 def uniforms(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw numbers from [0, 1) on the generator's device."""
+    """Draw uniforms in [0, 1) on the generator's device."""
     return torch.rand(shape, generator=generator, device=generator.device)
 
 
 def sample_latent(log_probabilities: Tensor, noise: Tensor) -> Tensor:
     """Draw one-hot samples (..., Z) of G categoricals, with the gradient of their probabilities (straight through).
 
-    The class is the largest of log p (..., G, C) plus Gumbel noise of uniforms in [0, 1) of the same shape.
+    The class is the argmax of log p (..., G, C) plus Gumbel noise; `noise` are uniforms in [0, 1) of the same shape.
     """
     chosen = (log_probabilities.detach() + gumbel(noise)).argmax(-1, keepdim=True)  # (..., G, 1)
     hard = torch.zeros_like(log_probabilities).scatter(-1, chosen, 1.0)

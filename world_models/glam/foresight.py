@@ -1,4 +1,4 @@
-"""What the world model predicts for a part of an episode, and what really happened (the paper's Figure 7)."""
+"""Compare imagined steps of an episode with the real ones (the paper's Figure 7)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ class LivedEpisode:
 
     frames: Tensor  # (T + 1, 3, S, S) uint8, the last one after the last action
     action: Tensor  # (T,) int64
-    reward: Tensor  # (T,), as it is learned
-    terminated: Tensor  # (T,) bool, by that step, as it is learned: at a lost life too, if the run asks for it
+    reward: Tensor  # (T,), as in training
+    terminated: Tensor  # (T,) bool, by that step, as in training
     episode_return: float
-    done: bool  # whether the last step ended the episode
+    done: bool  # True if the last step ended the episode
 
     def __len__(self) -> int:
         return len(self.action)
@@ -39,18 +39,18 @@ class LivedEpisode:
 
 @dataclass(frozen=True)
 class EpisodeRollout:
-    """H imagined steps under the actions really taken, and what was real; frames (H, S, S, 3) in [0, 1]."""
+    """H imagined steps under the actions of an episode, and its real steps; frames are (H, S, S, 3) in [0, 1]."""
 
-    start: int  # the last step that was seen; the first imagined frame is that of start + 1
-    seen: Array  # (K, S, S, 3) the newest real frames before the rollout
+    start: int  # step of the last frame that the model read; the first imagined frame is that of start + 1
+    seen: Array  # (K, S, S, 3), the newest real frames before the rollout
     real: Array
     imagined: Array
-    reward: Array  # (H,) real
+    reward: Array  # (H,), real
     imagined_reward: Array  # (H,)
     end: Array  # (H,) predicted probability that the step ends the episode
 
     def errors(self) -> dict[str, float]:
-        """Compute mean squared errors of frames and rewards, and those of an unchanged frame and a reward of 0."""
+        """Compute mean squared errors of frames and rewards, and those of an unchanged frame and of reward 0."""
         differences = {
             "frame": self.imagined - self.real, "frame_unchanged": self.seen[-1:] - self.real,
             "reward": self.imagined_reward - self.reward, "reward_zero": self.reward,
@@ -59,7 +59,7 @@ class EpisodeRollout:
 
 
 def play_episode(agent: GlamAgent, seed: int, max_steps: int, greedy: bool) -> LivedEpisode:
-    """Play the first episode of one environment, or its first `max_steps` steps."""
+    """Play the first episode of one environment, at most `max_steps` steps."""
     device = next(agent.model.parameters()).device
     streams, setup = Streams.spawn(seed), EvalEnvironments.of(agent.config, device)
     vector, numbers = setup.vector(1, streams.worlds), generator(streams.exploration, device)
@@ -79,7 +79,7 @@ def play_episode(agent: GlamAgent, seed: int, max_steps: int, greedy: bool) -> L
 
 @torch.no_grad()
 def imagine_episode(agent: GlamAgent, episode: LivedEpisode, start: int, horizon: int, seed: int) -> EpisodeRollout:
-    """Imagine the `horizon` steps after step `start`, under the real actions, from the model's context up to it."""
+    """Imagine the `horizon` steps after step `start` under the real actions, from the model's context before it."""
     if start + horizon > len(episode):
         last = f"the last start is {len(episode) - horizon}" if horizon <= len(episode) else "imagine fewer"
         raise UserError(
@@ -103,16 +103,16 @@ def imagine_episode(agent: GlamAgent, episode: LivedEpisode, start: int, horizon
 
 
 def _pictures(frames: Tensor) -> Array:
-    """Turn (N, 3, S, S) into (N, S, S, 3)."""
+    """Permute (N, 3, S, S) to (N, S, S, 3)."""
     return frames.permute(0, 2, 3, 1).cpu().numpy()
 
 
 def context_before(
     model: GlamModel, episode: LivedEpisode, starts: Sequence[int], numbers: torch.Generator
 ) -> tuple[Tensor, Context]:
-    """Encode the model's context before B steps, all of which must have as many frames before them.
+    """Encode the model's context before B steps, which all need the same number of frames before them.
 
-    Also returns those frames (B, K + 1, 3, S, S) uint8, the newest one last.
+    Returns also these frames (B, K + 1, 3, S, S) uint8, the newest last.
     """
     length = min(starts[0], model.config.context)
     index = torch.tensor(starts).unsqueeze(1) + torch.arange(-length, 1)  # (B, K + 1)
@@ -127,12 +127,12 @@ def unroll(
 ) -> tuple[Tensor, Tensor]:
     """Imagine H steps under given actions (B, H), with uniforms `noise` (H, B, G, C).
 
-    With `real` samples (B, H, Z) every step goes on from the real latent, without them from the imagined one. Returns
-    the samples (H, B, Z) and the memory (H, B, D) after each step.
+    With `real` samples (B, H, Z) each step continues from the real latent, else from the imagined one. Returns the
+    samples (H, B, Z) and the memory (H, B, D) after each step.
     """
     memory = make_memory(model, kind, model.config.context)
-    seen = context.sample, context.action, context.first
-    state = memory.prefill(*seen)[1] if context.action.shape[1] else memory.start(len(action))
+    before = context.sample, context.action, context.first
+    state = memory.prefill(*before)[1] if context.action.shape[1] else memory.start(len(action))
     sample, opens = context.newest, context.opens
     assert sample is not None and opens is not None
     samples, memories = [], []
@@ -146,23 +146,23 @@ def unroll(
 
 
 def slices(values: Tensor, starts: Sequence[int], horizon: int) -> Tensor:
-    """Cut (B, H, ...) out of an episode's values (T, ...), H from each start on."""
+    """Slice (B, H, ...) from an episode's values (T, ...): H from each start on."""
     return values[torch.tensor(starts).unsqueeze(1) + torch.arange(horizon)]
 
 
-# ---- both forms of imagination, compared -----------------------------------------------------------------------------
+# ---- comparison of both forms of imagination -------------------------------------------------------------------------
 KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 MEASURES = {
     "reward": "squared error of the reward",
     "end": "squared error of the probability that the step ends the episode",
     "latent": "KL of the predicted latent from that of the real frame, in nats",
-    "feature": "distance of the features from those that the same memory has on the real frames, over their norm",
+    "feature": "distance of the features from the same memory's features on the real frames, divided by their norm",
 }
-ABOUT = MEASURES | {"apart": "distance of the window's features from the carried ones, over their norm"}
+ABOUT = MEASURES | {"apart": "distance of the window's features from the carried ones, divided by their norm"}
 
 
 def foresight_table(forms: dict[str, Any]) -> str:
-    """Write what `compare_memories` found in a few lines for people: 1, 2, 4, ... steps ahead, and the last."""
+    """Write the result of `compare_memories` as a table of 1, 2, 4, ... steps ahead, and the last."""
     columns = {f"{measure} {kind}": forms[kind][measure] for measure in MEASURES for kind in KINDS}
     columns["apart"], horizon = forms["apart"], len(forms["apart"])
     shown = sorted({2**power - 1 for power in range(horizon.bit_length())} | {horizon - 1})
@@ -173,23 +173,23 @@ def foresight_table(forms: dict[str, Any]) -> str:
 
 @torch.no_grad()
 def compare_memories(agent: GlamAgent, episodes: Sequence[LivedEpisode], horizon: int, seed: int) -> dict[str, Any]:
-    """Imagine `horizon` steps from every such part of the episodes, in both kinds with the same chance.
+    """Imagine every part of `horizon` steps of the episodes with both memories and the same random numbers.
 
-    A part begins where the model's context is full, or, in an episode too short for that, as late as it can. Returns
-    the entries of inspect.json: each measure by kind, and the distance of the two, over the steps ahead.
+    The first part of an episode begins after the model's context; in a shorter episode, as late as possible. Returns
+    entries of inspect.json by steps ahead: each measure of both memories, and the distance of their features.
     """
     model, numbers = agent.model.eval(), generator(seed, next(agent.model.parameters()).device)
     parts = [(episode, starts(episode, model.config.context, horizon)) for episode in episodes]
     errors = [_errors(model, episode, begins, horizon, numbers) for episode, begins in parts if begins]
     counts = [len(begins) for _, begins in parts if begins]
-    require(errors, f"no episode has the --imagined {horizon} steps in which both forms are compared")
+    require(errors, f"no episode has --imagined {horizon} steps, which the comparison of both forms needs")
     means = {name: np.average([each[name] for each in errors], axis=0, weights=counts).tolist() for name in errors[0]}
     by_kind: Any = {kind: {name: means[f"{kind}/{name}"] for name in MEASURES} for kind in KINDS}
     return {"rollouts": sum(counts), "measures": ABOUT, **by_kind, "apart": means["apart"]}
 
 
 def starts(episode: LivedEpisode, context: int, horizon: int) -> range:
-    """Return the first imagined steps of an episode's rollouts, none of which overlap."""
+    """Return the first imagined steps of an episode's rollouts, which do not overlap."""
     first = min(context, len(episode) - horizon)
     return range(first, len(episode) - horizon + 1, horizon) if first >= 0 else range(0)
 
@@ -197,7 +197,7 @@ def starts(episode: LivedEpisode, context: int, horizon: int) -> range:
 def _errors(
     model: GlamModel, episode: LivedEpisode, begins: range, horizon: int, numbers: torch.Generator
 ) -> dict[str, Array]:
-    """Compute every measure of both memories and how far these are apart, means (H,) over an episode's B rollouts."""
+    """Compute all measures of both memories and the distance of their features: means (H,) over B rollouts."""
     context = context_before(model, episode, begins, numbers)[1]
     frames, action, reward, end = (
         slices(each, begins, horizon).to(numbers.device)

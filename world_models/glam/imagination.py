@@ -1,8 +1,7 @@
 """Imagine rollouts with the world model, from contexts of the replay (GLAM, section 3.4 and algorithm 1).
 
-Nothing is decoded to pixels. All randomness enters as uniforms. What the model remembers while it runs step by step, a
-window of the last K steps or a carried state, is a pure function of tensors over a state that the caller keeps, so that
-imagination and acting share it.
+Nothing is decoded to pixels. All random numbers are uniforms. The memory of a step is a window of the last K steps or a
+carried state. It is a pure function of tensors and of a state that the caller stores, so acting uses it too.
 """
 
 from collections.abc import Callable
@@ -32,18 +31,18 @@ class StepWindow:
 
 
 class WindowMemory:
-    """The last K steps, read anew at each step as in training.
+    """The last K steps, all read again at each step, as in training.
 
-    Nothing lies before the window's first step, as at the start of a training sequence; `first` hides steps of the
-    episode before. A row that opens an episode is filled with copies of its first step: models that reset at episode
-    starts do not look at them, and for those that do not (as released) all differences between them are 0.
+    There is nothing before the window's first step, as at the start of a training sequence; `first` hides steps of the
+    episode before. A row that opens an episode is filled with copies of its first step. Models that reset at episode
+    starts do not read them; for the others (as released) all differences between them are 0.
     """
 
     def __init__(self, model: GlamModel, length: int) -> None:
         self.model, self.length = model, length
 
     def start(self, rows: int) -> Any:
-        """Return the state of B rows that have seen nothing: a window of zeros."""
+        """Return the state of B rows without a step: a window of zeros."""
         like = next(self.model.parameters())
         flags = torch.zeros(rows, self.length, dtype=torch.bool, device=like.device)
         return StepWindow(like.new_zeros(rows, self.length, self.model.config.latent), flags.long(), flags)
@@ -51,15 +50,16 @@ class WindowMemory:
     def prefill(self, sample: Tensor, action: Tensor, first: Tensor) -> tuple[Tensor, Any]:
         """Read steps (B, T, Z), (B, T), (B, T): return the memory h (B, D) and the state after them.
 
-        Of more than K steps the last K are kept, and fewer than K have nothing before them.
+        The window has the last K steps; nothing is before them if there are fewer.
         """
         window = self._filled(*(each[:, -self.length :] for each in (sample, action, first)))
         return self._read(window), window
 
     def push(self, sample: Tensor, action: Tensor, opens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Read one more step (B, Z), (B,) and forget the oldest: return h (B, D) after it and the next state.
+        """Append a step (B, Z), (B,) and drop the oldest: return h (B, D) after it and the next state.
 
-        `opens` (B,) bool marks the rows that forget everything before it: all rows in the first step after `start`.
+        `opens` (B,) bool marks the rows that forget everything before the step: all rows in the first step after
+        `start`.
         """
         one = opens.unsqueeze(1)  # (B, 1)
         window = StepWindow(
@@ -70,7 +70,7 @@ class WindowMemory:
         return self._read(window), window
 
     def _filled(self, sample: Tensor, action: Tensor, first: Tensor) -> StepWindow:
-        """Fill fewer than K steps up: copies of the oldest one stand before it, and it opens the episode."""
+        """Fill up fewer than K steps with copies of the oldest before it; the oldest then opens the episode."""
         missing = self.length - action.shape[1]
         if not missing:
             return StepWindow(sample, action, first)
@@ -88,7 +88,7 @@ Memory = WindowMemory | SequenceModel
 def make_memory(model: GlamModel, kind: MemoryKind, length: int) -> Memory:
     """Make a memory: a window of K = `length` steps, or the state that the sequence model carries from step to step.
 
-    The latter knows everything since the episode, or the context, began.
+    A carried state depends on all steps since the start of the episode or of the context.
     """
     return WindowMemory(model, length) if kind == "window" else model.sequence_model
 
@@ -100,20 +100,20 @@ def _appended(old: Tensor, new: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Context:
-    """K real steps of B rows, and the newest frame after them, if it has been seen."""
+    """K real steps of B rows, and the newest frame after them, unless the rollout starts from the prior."""
 
     sample: Tensor  # (B, K, Z)
     action: Tensor  # (B, K) int64
     first: Tensor  # (B, K) bool, steps that open an episode
     newest: Tensor | None = None  # (B, Z); None: sample it from the prior
-    opens: Tensor | None = None  # (B,) bool, where it opens an episode; given with `newest`
+    opens: Tensor | None = None  # (B,) bool, True if `newest` opens an episode; None if that is
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Uniforms from [0, 1) for H steps."""
+    """Uniforms in [0, 1) for H steps."""
 
-    latent: Tensor  # (H + 1, B, G, C); the first row is used where the newest frame has not been seen
+    latent: Tensor  # (H + 1, B, G, C); the first row is for a start from the prior
     action: Tensor  # (H, B, A)
 
     @classmethod
@@ -124,7 +124,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """H imagined steps of B rows, with the states before each step and after the last one."""
+    """H imagined steps of B rows, with the states before each step and after the last."""
 
     sample: Tensor  # (H + 1, B, Z), z_t
     h: Tensor  # (H + 1, B, D), h_{t-1}: the memory of all steps before
@@ -133,7 +133,7 @@ class Rollouts:
     terminated: Tensor  # (H, B) bool
 
     def features(self) -> Tensor:
-        """Join what actor and critic see, (H + 1, B, Z + D)."""
+        """Return the inputs of actor and critic, (H + 1, B, Z + D)."""
         return torch.cat((self.sample, self.h), -1)
 
 
@@ -141,11 +141,11 @@ class Rollouts:
 def encode_context(
     model: GlamModel, frames: Tensor, action: Tensor, first: Tensor, noise: Tensor, start_from: StartFrom = "posterior"
 ) -> Context:
-    """Encode windows of the replay once, and leave the model in evaluation mode.
+    """Encode windows of the replay; leaves the model in evaluation mode.
 
-    Frames (B, L, 3, S, S) uint8, actions and `first` (B, L), uniforms (B, L, G, C). With `posterior` the rollout starts
-    from the last frame itself, so K = L - 1 and the last action does not matter; with `prior` (as released) it starts
-    from the model's prediction of the frame after all L = K.
+    Frames are (B, L, 3, S, S) uint8, actions and `first` (B, L), uniforms (B, L, G, C). With `posterior` the rollout
+    starts from the last frame, so K = L - 1 and the last action is not used. With `prior` (as released) it starts from
+    the model's prediction of the frame after all L = K.
     """
     model.eval()
     sample = model.sample(model.encode(frames), noise)  # (B, L, Z)
@@ -159,9 +159,9 @@ def encode_context(
 def imagine(model: GlamModel, policy: Policy, context: Context, noise: Noise, kind: MemoryKind = "window") -> Rollouts:
     """Let the policy act in the model for H steps.
 
-    `window` reads exactly the last K steps anew for every step (the paper); `carried` goes on from the recurrent state
-    after the context. Episodes that end in a rollout go on; their ends cut the returns. The newest frame's memory is 0
-    where it opens an episode, as in acting. Leaves the model in evaluation mode.
+    `window` reads the last K steps at every step (the paper); `carried` continues from the recurrent state after the
+    context. Episodes that end in a rollout continue; their ends cut the returns. If the newest frame opens an episode,
+    its memory is 0, as in acting. Leaves the model in evaluation mode.
     """
     model.eval()
     memory = make_memory(model, kind, context.action.shape[1])
@@ -179,16 +179,17 @@ def imagine(model: GlamModel, policy: Policy, context: Context, noise: Noise, ki
         samples.append(sample)
         memories.append(h)
         actions.append(action)
-    seen = torch.stack(memories)  # (H + 1, B, D); the memory after a step predicts its reward and end
+    memory_before = torch.stack(memories)  # (H + 1, B, D)
+    after = memory_before[1:]  # (H, B, D): the memory after a step predicts its reward and end
     return Rollouts(
         sample=torch.stack(samples),
-        h=seen,
+        h=memory_before,
         action=torch.stack(actions),
-        reward=model.reward(seen[1:]),
-        terminated=model.termination(seen[1:]) > 0,
+        reward=model.reward(after),
+        terminated=model.termination(after) > 0,
     )
 
 
 def sample_action(logits: Tensor, noise: Tensor) -> Tensor:
-    """Draw actions (...) from softmax(logits) with uniforms from [0, 1), both (..., A)."""
+    """Draw actions (...) from softmax(logits) with uniforms in [0, 1), both (..., A)."""
     return (upcast(logits) + gumbel(noise)).argmax(-1)

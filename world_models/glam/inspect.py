@@ -1,10 +1,10 @@
-"""Look into a GLAM checkpoint, at what it imagines: `python -m world_models.glam.inspect RUN`.
+"""Inspect the imagination of a GLAM checkpoint: `python -m world_models.glam.inspect RUN`.
 
-Plays episodes and imagines a part of the first, under the actions that were really taken. Writes into RUN/inspect:
+Plays episodes and imagines a part of the first under its real actions. Writes into RUN/inspect:
 
 - imagined.png and imagined.gif: imagined and real frames (the paper's Figure 7)
-- inspect.json: the numbers, among them the errors of imagination on a window and with carried state, by the number of
-  steps ahead, over all episodes; these are printed as a table too
+- inspect.json: the numbers, with the errors of both forms of imagination (window, carried state) by steps ahead, over
+  all episodes; these are also printed
 """
 
 import json
@@ -29,24 +29,23 @@ from world_models.settings import WorldModelComputeConfig
 
 @dataclass(frozen=True)
 class Args(RunArgument):
-    """Draw what a run's latest checkpoint imagines and what really happened; compare both forms of imagination, on a
-    window and with carried state, by the steps ahead.
+    """Draw imagined and real frames of a run's latest checkpoint, and compare both forms of imagination.
 
-    What it wrote into RUN/inspect before is replaced.
+    Older files in RUN/inspect are replaced.
     """
 
     start: Annotated[int, Bounds(0)] | None = None
-    """Step of the episode whose frame is the last one that is seen (None: as many as the model's context)."""
+    """Step of the last real frame before imagination (None: the model's context)."""
     imagined: Annotated[int, Bounds(1, 64)] | None = None
-    """Steps to imagine (None: 16, or as many as the episode has after the start)."""
+    """Steps to imagine (None: 16, or the steps of the episode after --start if fewer)."""
     episodes: Annotated[int, Bounds(1, 10**9)] = 3
     """Episodes in which both forms of imagination are compared; the first is drawn."""
     max_episode_steps: Annotated[int, Bounds(1)] = 500
-    """Steps of an episode that are played at most."""
+    """Maximum number of steps of an episode."""
     policy: Literal["sampled", "greedy"] = "sampled"
-    """`sampled` draws actions as in training, `greedy` takes the most probable ones."""
+    """`sampled` actions as in training, or `greedy`: the most probable ones."""
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
-    """Seed of the first episode and of what is drawn; every further episode's is one more."""
+    """Seed of the first episode and of imagination; each further episode adds 1."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
     threads: Annotated[int, Bounds(1, 1_024)] | None = None
@@ -61,17 +60,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     run = args.chosen_run()
     check_inside(run, "inspect")
     device = WorldModelComputeConfig(args.device, args.threads).start()
-    found = GlamAgent.load(run, device)
-    backend.log_backend(found.backend, device)
+    agent = GlamAgent.load(run, device)
+    backend.log_backend(agent.backend, device)
     greedy = args.policy == "greedy"
-    episodes = [play_episode(found, args.seed + i, args.max_episode_steps, greedy) for i in range(args.episodes)]
+    episodes = [play_episode(agent, args.seed + i, args.max_episode_steps, greedy) for i in range(args.episodes)]
     episode = episodes[0]
-    start = min(found.config.model.context, len(episode) - 1) if args.start is None else args.start
+    start = min(agent.config.model.context, len(episode) - 1) if args.start is None else args.start
     horizon = min(16, max(len(episode) - start, 1)) if args.imagined is None else args.imagined
-    foreseen = imagine_episode(found, episode, start, horizon, args.seed)
-    forms = compare_memories(found, episodes, horizon, args.seed)
-    env, sequence = found.config.environment.env, found.config.model.sequence
-    about = f"{sequence} in {env} at step {found.step:,}"
+    foreseen = imagine_episode(agent, episode, start, horizon, args.seed)
+    forms = compare_memories(agent, episodes, horizon, args.seed)
+    env, sequence = agent.config.environment.env, agent.config.model.sequence
+    about = f"{sequence} in {env} at step {agent.step:,}"
     folder = make_inside(run, "inspect")
     error = foreseen.errors()
     caption = (
@@ -84,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     save_animation(folder / "imagined.gif", foreseen, about)
     facts = {
-        "step": found.step, "env": env, "sequence": sequence, "seed": args.seed, **backend.facts(found.backend),
+        "step": agent.step, "env": env, "sequence": sequence, "seed": args.seed, **backend.facts(agent.backend),
         "episode_return": episode.episode_return, "episodes": args.episodes, "start": start, "imagined": horizon,
         "errors": error, "reward": foreseen.reward.tolist(),
         "imagined_reward": foreseen.imagined_reward.tolist(), "end": foreseen.end.tolist(), "forms": forms,

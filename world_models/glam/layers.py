@@ -1,9 +1,9 @@
-"""Mamba layers over sequences that hold several episodes, and over short windows of which only the last output counts.
+"""Layers over sequences of several episodes, and Mamba's last output over short windows.
 
-`age` (B, T) int64 counts the positions since a stream was opened: a position of age a may know the a positions before
-it and nothing else. A selective state space can forget: as the step size grows, exp(dt A) goes to 0 (Gu & Dao 2023,
-section 3.5.2, "boundary resetting"). So a position of age 0 takes a step so long that the decay is exactly 0, and its
-input is scaled by as much less, which leaves what enters the state as it was. Every backend of the scan can do that.
+`age` (B, T) int64 counts the positions since an episode began: a position of age a depends on the a positions before
+it. A selective state space can forget: as the step size grows, exp(dt A) goes to 0 (Gu & Dao 2023, section 3.5.2,
+"boundary resetting"). A position of age 0 therefore takes a step so long that the decay is exactly 0. Its input is
+divided by the same factor, so that the state gets the same input. Every backend of the scan can do that.
 """
 
 import torch
@@ -18,7 +18,7 @@ from dqn_memory.blocks.positions import rotate
 from world_models.distributions import upcast
 from world_models.glam.config import GlamModelConfig
 
-EPSILON = 1e-6  # of the LayerNorms inside a layer; all others have PyTorch's 1e-5
+EPSILON = 1e-6  # of the LayerNorms in a layer; all others have PyTorch's 1e-5
 FORGETTING = 1e3  # exp(-1000) is 0 in float64
 
 
@@ -41,26 +41,25 @@ class MambaLayer(nn.Module):
         return x + self.post_norm(y), state
 
     def whole(self, x: Tensor) -> Tensor:
-        """Compute outputs (M, W, D) of windows x (M, W, D) that know nothing before them."""
+        """Compute outputs (M, W, D) of windows x (M, W, D), each from a zero state."""
         return x + self.post_norm(self.mixer(self.norm(x)))
 
     def enter(self, x: Tensor) -> Tensor:
-        """Compute what the convolution reads of inputs x (..., D): (..., E)."""
+        """Project x (..., D) to the inputs of the convolution (..., E)."""
         weight = self.mixer.in_proj.weight[: self.mixer.inner]
         return F.linear(self.norm(x), weight)
 
     def last(self, entered: Tensor, x: Tensor) -> Tensor:
-        """Compute the last outputs alone, (M, D), of windows `entered` (M, W, E) whose last inputs are x (M, D).
+        """Compute the last outputs (M, D) of windows `entered` (M, W, E) with last inputs x (M, D).
 
-        Exactly `whole` at the last position: the gate, the way out of the state and the output map are needed there
-        alone.
+        They equal those of `whole` at the last position. Gate and output maps are computed there alone.
         """
         gate = F.linear(self.norm(x), self.mixer.in_proj.weight[self.mixer.inner :])
         return x + self.post_norm(last_of_window(self.mixer, entered, gate))
 
 
 def mix(mixer: Mamba, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-    """Run `mixer` over x (B, T, D) from `state`, forgetting everything where `age` (B, T) is 0."""
+    """Run `mixer` over x (B, T, D) from `state`; positions with `age` (B, T) 0 forget everything before them."""
     u, gate = mixer.in_proj(x).chunk(2, dim=-1)  # (B, T, E)
     inputs = torch.cat([state[0].to(u.dtype), u.mT], -1)  # (B, E, W + T), oldest first
     u = F.silu(_convolve(mixer.conv1d, inputs[..., 1:], age)).mT  # (B, T, E)
@@ -77,14 +76,14 @@ def mix(mixer: Mamba, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, Sta
 
 
 def last_of_window(mixer: Mamba, entered: Tensor, gate: Tensor) -> Tensor:
-    """Compute the mixer's last output (M, D) of windows `entered` (M, W, E), which follow zeros, with `gate` (M, E)."""
+    """Compute the mixer's last output (M, D) of windows `entered` (M, W, E) after zeros, with `gate` (M, E)."""
     padded = F.pad(entered.mT, (mixer.taps - 1, 0))
     u = F.silu(mixer.conv1d(padded)).mT  # (M, W, E)
     low, enter = F.linear(u, mixer.x_proj.weight[: mixer.rank + mixer.states]).split([mixer.rank, mixer.states], -1)
     leave = F.linear(u[:, -1], mixer.x_proj.weight[mixer.rank + mixer.states :])  # (M, N)
     decay = _decay(mixer)
     u, step = u.to(decay.dtype), _steps(mixer, low, decay)
-    nowhere = torch.zeros_like(enter)  # the scan's own outputs are not used
+    nowhere = torch.zeros_like(enter)  # the scan's outputs are not used
     _, state = selective_scan(u, step, decay, enter, nowhere, softplus=False, core=mixer.core)  # (M, E, N)
     with torch.autocast(state.device.type, enabled=False):
         y = (state @ leave.to(decay.dtype)[..., None])[..., 0]
@@ -92,7 +91,7 @@ def last_of_window(mixer: Mamba, entered: Tensor, gate: Tensor) -> Tensor:
 
 
 def _convolve(conv: nn.Conv1d, inputs: Tensor, age: Tensor) -> Tensor:
-    """Convolve inputs (B, E, W - 1 + T) causally to (B, E, T); nothing older than `age` (B, T) is seen."""
+    """Convolve inputs (B, E, W - 1 + T) causally to (B, E, T); a position reads at most `age` (B, T) before it."""
     taps, time = conv.kernel_size[0], age.shape[1]
     total = conv.bias[:, None]  # type: ignore[index]
     for back in range(taps):
@@ -117,10 +116,10 @@ def _gated(mixer: Mamba, y: Tensor, u: Tensor, gate: Tensor) -> Tensor:
 
 
 class EpisodeAttention(nn.Module):
-    """Attention to at most `memory` positions of the same episode, the current one included.
+    """Attention to at most `memory` positions of the same episode, with the current one.
 
-    Rotary positions: only distances count, so that the keys and values that are carried need no first row (STORM adds
-    learned positions, which end with its training sequence).
+    Positions are rotary: only distances count, so that carried keys and values need no absolute position. (STORM adds
+    learned positions, which end with its training sequence.)
     """
 
     def __init__(self, config: GlamModelConfig) -> None:
@@ -138,7 +137,7 @@ class EpisodeAttention(nn.Module):
     def forward(self, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
         """Compute outputs (B, T, D) of x (B, T, D) from `state`; a position sees at most `age` (B, T) before it."""
         query, key, value = self.project_in(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        keys = torch.cat([state[0].to(key.dtype), key], 2)  # (B, H, S, hd), not yet turned
+        keys = torch.cat([state[0].to(key.dtype), key], 2)  # (B, H, S, hd), before the rotation
         values = torch.cat([state[1].to(value.dtype), value], 2)
         position = torch.arange(keys.shape[2], device=x.device)  # (S,)
         here = position[self.memory - 1 :]  # (T,)

@@ -1,4 +1,4 @@
-"""GLAM's world model: frames to latents, a sequence module, and heads."""
+"""GLAM's world model: encoder, sequence module, heads and decoder."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ from world_models.glam.sequences import Features, SequenceModel
 
 @dataclass(frozen=True)
 class GlamPredictions:
-    """Everything that the losses compare; log-probabilities are (B, T, G, C)."""
+    """The inputs of the losses; log-probabilities are (B, T, G, C)."""
 
     images: Tensor  # (B, T, 3, S, S) decoded
     targets: Tensor  # (B, T, 3, S, S) in [0, 1]
@@ -35,10 +35,10 @@ class GlamPredictions:
 
 
 class GlamModel(nn.Module):
-    """He et al. (2025); see GlamModelConfig for the forms and for what paper and released code do differently.
+    """GLAM (He et al. 2025); see GlamModelConfig for the forms and the differences between paper and released code.
 
-    Symbols: S screen, G categoricals of C classes, Z = G C, D width, R points of the reward's code. Training mode
-    normalises batches by their own statistics; act and imagine in evaluation mode. h_t has seen o_<=t and a_<=t.
+    Symbols: S screen, G categoricals of C classes, Z = G C, D width, R points of the reward's code. h_t depends on
+    o_<=t and a_<=t. Training mode normalises batches by their own statistics; act and imagine in evaluation mode.
     """
 
     def __init__(self, config: GlamModelConfig, actions: int) -> None:
@@ -52,13 +52,13 @@ class GlamModel(nn.Module):
         self.reward_head = mlp(config.width, config.bins)
         self.termination_head = mlp(config.width, 1)
         self.decoder = FrameDecoder(config)
-        self.varies = config.sequence == "glam"  # the one form with a variation loss
+        self.varies = config.sequence == "glam"  # the only form with a variation loss
         own = self.varies and config.variation_head == "own"
         self.variation_head = prior_head(config) if own else None
         random = self.varies and config.variation_target == "random_projection"
         self.random_projection = nn.Linear(config.embedding, config.latent) if random else None
         if self.random_projection is not None:
-            self.random_projection.requires_grad_(False)  # the released code stops its gradient: it cannot learn
+            self.random_projection.requires_grad_(False)  # the released code stops its gradient
 
     def encode(self, frames: Tensor) -> Tensor:
         """Encode frames (B, T, 3, S, S) uint8 to unimixed posterior log-probabilities (B, T, G, C)."""
@@ -79,11 +79,11 @@ class GlamModel(nn.Module):
         return self.code.decode(self.reward_head(h))
 
     def termination(self, h: Tensor) -> Tensor:
-        """Predict logits (...) of the episode's end."""
+        """Predict logits (...) of an episode's end."""
         return self.termination_head(h).squeeze(-1)
 
     def predictions(self, batch: FrameBatch, noise: Tensor) -> GlamPredictions:
-        """Compute all that the losses compare, in one pass over the batch; `noise` are uniforms (B, T, G, C)."""
+        """Compute the inputs of the losses in one pass over the batch; `noise` are uniforms (B, T, G, C)."""
         targets = batch.frames.to(next(self.parameters()).dtype) / 255
         embedded = self.encoder(targets)  # (B, T, F)
         posterior = self.posterior_head(embedded)

@@ -1,4 +1,4 @@
-"""Pictures of what the world model imagined, beside what happened (the paper's Figure 7)."""
+"""Figures of imagined and real frames (the paper's Figure 7)."""
 
 import io
 from collections.abc import Sequence
@@ -20,25 +20,25 @@ with extra("plots"):
     from PIL import Image
     from scipy import ndimage
 
-SIDE, WORDS = 0.95, 7.0  # inches of a frame, and those that the words below need
-KNOWN = 3  # frames shown before the rollout begins
-CHANGED = 0.1  # a pixel has varied where a colour moved by more than this
+SIDE, WORDS = 0.95, 7.0  # width in inches of a frame, and min width of the text below
+KNOWN = 3  # frames shown before the rollout
+CHANGED = 0.1  # a pixel varies if a colour changes by more than this
 STILL_MS, LAST_MS = 350, 1500
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 def varied(before: Array, after: Array) -> list[Box]:
-    """Find boxes around the patches of (S, S, 3) that differ; pixels that touch, also by a corner, are one patch."""
+    """Compute boxes around the patches of (S, S, 3) that differ; pixels that touch, also by a corner, are one patch."""
     patches, _ = ndimage.label((np.abs(after - before) > CHANGED).any(-1), np.ones((3, 3)))
     return [(x.start, y.start, x.stop, y.stop) for y, x in ndimage.find_objects(patches)]
 
 
 @styled
 def rollout_strip(found: EpisodeRollout, title: str, caption: str) -> Figure:
-    """Draw real frames over imagined ones over their difference, with red boxes where the real frame changed.
+    """Draw rows of real frames, imagined frames and their difference; red boxes mark changes of the real frame.
 
-    The frames before the rollout stand at the left; numbers are real and imagined rewards.
+    The frames before the rollout are at the left. Numbers are real and imagined rewards.
     """
     known = found.seen[-KNOWN:]
     count = len(known) + len(found.reward)
@@ -62,9 +62,7 @@ def rollout_strip(found: EpisodeRollout, title: str, caption: str) -> Figure:
     for panel, word in zip(panels[:, len(known)], ("real", "imagined", "difference"), strict=True):
         panel.set_ylabel(word)
     panels[0, 0].set_ylabel("seen")
-    words = (
-        "red frame: what has really changed since the step before\nnumbers: the reward on the way, real and imagined"
-    )
+    words = "red box: change of the real frame since the step before\nnumbers: the step's reward, real and imagined"
     figure.supxlabel(f"{words}\n{caption}", fontsize=8.5, color="#444444")
     return figure
 
@@ -79,7 +77,7 @@ def _frame(panel: Axes, picture: Array, boxes: Sequence[Box]) -> None:
 
 
 def save_animation(path: Path, found: EpisodeRollout, title: str) -> None:
-    """Write real and imagined frames side by side, a page a step, as a GIF; a UserError where the disk refuses."""
+    """Write a GIF with a page for each step: the real frame beside the imagined one."""
     pages = [_page(found, step, title) for step in range(len(found.reward))]
     durations = [STILL_MS] * (len(pages) - 1) + [LAST_MS]
     buffer = io.BytesIO()
@@ -91,7 +89,7 @@ def save_animation(path: Path, found: EpisodeRollout, title: str) -> None:
 def _page(found: EpisodeRollout, step: int, title: str) -> Image.Image:
     """Draw one step: the real frame, the imagined one and their difference."""
     heading = f"step {found.start + 1 + step}, imagined {step + 1} of {len(found.reward)} ahead\n{title}"
-    figure = new_figure(4.6, 2.4, heading)  # small, so that its words can be read where it is shown at 400 pixels
+    figure = new_figure(4.6, 2.4, heading)  # small: its text is legible at 400 pixels
     real, imagined = found.real[step], found.imagined[step]
     shown = {
         f"real\nreward {found.reward[step]:+.2g}": real,

@@ -1,6 +1,6 @@
-"""Replay of frames on the training device: one column of N steps per step of N parallel environments, in a ring.
+"""Replay of frames on the training device: a ring of columns, each one step of N environments.
 
-An environment's cells hold its episodes without gaps, so a window is one gather over consecutive columns.
+The ring has no gaps between an environment's episodes, so a window is one gather over consecutive columns.
 """
 
 from dataclasses import dataclass
@@ -15,26 +15,26 @@ from world_models.glam.config import GlamReplayConfig
 
 @dataclass(frozen=True)
 class FrameBatch:
-    """B sequences of T environment steps: a frame, the action gathered at it, and what followed."""
+    """B sequences of T environment steps: a frame, the action after it, and the results of that action."""
 
     frames: Tensor  # (B, T, 3, S, S) uint8
     action: Tensor  # (B, T) int64
     reward: Tensor  # (B, T) float32
     terminated: Tensor  # (B, T) bool, by that action
-    first: Tensor  # (B, T) bool, True where the frame opens an episode
+    first: Tensor  # (B, T) bool, True if the frame opens an episode
 
 
 class FrameReplay(Ring):
-    """A ring of columns x N cells; windows never reach over the index where it is being written.
+    """A ring of columns x N cells; windows never cross the newest column.
 
-    A window may hold the end of one episode and the beginning of the next; `first` marks the steps whose frame opened
-    an episode. This holds for a window's first step too: it is no episode's start by itself.
+    A window may contain the end of one episode and the start of the next; `first` marks the steps whose frame opens an
+    episode. A window's first step is marked only if its frame does.
     """
 
     def __init__(
         self, config: GlamReplayConfig, screen: int, num_envs: int, device: torch.device, longest: int
     ) -> None:
-        """Room for frames of `screen` pixels square; `longest` is the longest window that will be drawn."""
+        """Allocate frames of `screen` x `screen` pixels; `longest` is the max length of a window."""
         columns = config.capacity // num_envs
         if columns < longest:
             raise UserError(
@@ -44,7 +44,7 @@ class FrameReplay(Ring):
         super().__init__(columns, num_envs, device)
         self.config = config
         self.allocate(
-            frames=(torch.uint8, (3, screen, screen)),  # what was acted on
+            frames=(torch.uint8, (3, screen, screen)),  # before the action
             action=(torch.int16, ()),
             reward=(torch.float32, ()),
             terminated=(torch.bool, ()),
@@ -52,14 +52,14 @@ class FrameReplay(Ring):
         )
 
     def drawable(self, length: int) -> int:
-        """Count the steps at which a window of that length can begin; drawing needs at least one."""
+        """Count the steps at which a window of this length can begin; drawing needs at least one."""
         first, stop = self._starts(length)
         return (stop - first) * self.num_envs
 
     def draw(self, batch: int, length: int, generator: torch.Generator) -> Tensor:
         """Draw the first steps of B windows, as column x N + environment, (B,) int64 on the host.
 
-        The newest `recent_windows` are always among them; the others are uniform with replacement.
+        They include the newest `recent_windows`; the others are uniform draws with replacement.
         """
         first, stop = self._starts(length)
         low, high = first * self.num_envs, stop * self.num_envs

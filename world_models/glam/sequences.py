@@ -1,8 +1,8 @@
-"""From samples and actions to the features that the heads read: six forms, interchangeable by name.
+"""Sequence models map samples and actions to the features that the heads read; there are six forms.
 
-A form is made of branches that read a sequence of features e (B, T, D), and these of stacks of layers. Each has
-`initial_state(batch, like)`, a tuple of tensors, batch first, and `forward(e, age, state) -> (y, state)`, where `age`
-(B, T) counts the positions since the episode opened, as far as it is known. One position at a time is T = 1.
+A form has branches that read features e (B, T, D), and a branch has stacks of layers. Branches, stacks and layers have
+`initial_state(batch, like)`, a tuple of tensors, batch first, and `forward(e, age, state) -> (y, state)`. `age` (B, T)
+counts the known positions since the episode began. A single step is T = 1.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ from world_models.glam.layers import EPSILON, MambaLayer, TransformerLayer
 
 
 class LayerStack(nn.Module):
-    """Layers that read one another; `chained=False` keeps the released loop, which amounts to the last layer alone."""
+    """Layers in sequence; `chained=False` runs the last layer alone, which equals the released loop."""
 
     def __init__(self, layers: Iterable[nn.Module], norm: nn.Module | None = None, chained: bool = True) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class LayerStack(nn.Module):
         self.chained = chained
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Return two tensors a running layer."""
+        """Return two tensors for each running layer."""
         return sum((layer.initial_state(batch, like) for layer in self._running()), ())
 
     def forward(self, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
@@ -45,7 +45,7 @@ class LayerStack(nn.Module):
 
 
 def mamba_stack(config: GlamModelConfig, chained: bool = True) -> LayerStack:
-    """Make the Mamba layers that read the whole past."""
+    """Make the Mamba layers that read all positions of an episode."""
     return LayerStack((MambaLayer(config) for _ in range(config.global_layers)), chained=chained)
 
 
@@ -56,7 +56,7 @@ def transformer_stack(config: GlamModelConfig) -> LayerStack:
 
 
 class Direct(nn.Module):
-    """A stack that reads the features themselves, and a linear map of its output."""
+    """A stack that reads the features, and a linear map of its output."""
 
     def __init__(self, stack: LayerStack, project: nn.Module) -> None:
         super().__init__()
@@ -73,8 +73,8 @@ class Direct(nn.Module):
 class GlobalMamba(Direct):
     """GMamba (Eq. 7): a stack that reads the differences d_t = e_t - e_{t-1}, then Linear, LayerNorm and SiLU.
 
-    The first frame of an episode has the difference 0, which leaves no trace: the stack is fresh at the second frame,
-    whose difference is the first real one.
+    The first frame of an episode has difference 0. The stack starts from a zero state at the second frame, which has
+    the first real difference.
     """
 
     def __init__(self, config: GlamModelConfig) -> None:
@@ -96,8 +96,8 @@ class GlobalMamba(Direct):
 class LocalMamba(nn.Module):
     """LMamba (Eq. 6): layers over the last W features, from a zero state, then a linear map of the last output.
 
-    Features from before the episode's first frame are 0. A frame's way into a single layer is computed once and
-    shared by the W windows it lies in; deeper layers see other numbers in every window.
+    Features from before the episode's first frame are 0. With a single layer, a frame's projection is computed once and
+    shared by its W windows; the inputs of deeper layers differ between windows.
     """
 
     def __init__(self, config: GlamModelConfig) -> None:
@@ -107,7 +107,7 @@ class LocalMamba(nn.Module):
         self.project = nn.Linear(config.width, config.width, bias=False)
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Return the last W - 1 rows: features, or what the only layer's convolution reads of them."""
+        """Return the last W - 1 rows: features, or, with a single layer, the inputs of its convolution."""
         outer, inner = self._split()
         return (like.new_zeros(batch, self.window - 1, self.width if inner else outer.mixer.inner),)
 
@@ -137,22 +137,22 @@ Branch = Direct | LocalMamba
 
 @dataclass(frozen=True)
 class Features:
-    """What a form knows at each position, after frame and action."""
+    """The outputs of a form at each position, after frame and action."""
 
     h: Tensor  # (B, T, D)
-    variation: Tensor | None  # (B, T, D), from the differences alone; None in forms that read none
+    variation: Tensor | None  # (B, T, D), from the differences alone; None in forms without GMamba
 
 
 @dataclass(frozen=True)
 class SequenceState:
-    """What a form carries from one position to the next; all tensors are batch first."""
+    """The state that a form carries from one position to the next; all tensors are batch first."""
 
-    age: Tensor  # (B,) int64, positions since the episode opened, the last one included
+    age: Tensor  # (B,) int64, positions since the episode began, with the last one
     branches: tuple[State, ...]
 
 
 class Stem(nn.Module):
-    """The feature encoder f (Eq. 5): samples and one-hot actions to features e, without a last norm."""
+    """The feature encoder f (Eq. 5) of samples and one-hot actions, without a last norm."""
 
     def __init__(self, config: GlamModelConfig, actions: int) -> None:
         super().__init__()
@@ -162,16 +162,16 @@ class Stem(nn.Module):
 
     def forward(self, sample: Tensor, action: Tensor) -> Tensor:
         """Compute features (B, T, D) of samples (B, T, Z) and actions (B, T) int64."""
-        seen, done = self.enter.weight.split([self.latent, self.enter.in_features - self.latent], 1)
-        return self.leave(F.linear(sample, seen) + F.embedding(action, done.mT))
+        of_sample, of_action = self.enter.weight.split([self.latent, self.enter.in_features - self.latent], 1)
+        return self.leave(F.linear(sample, of_sample) + F.embedding(action, of_action.mT))
 
 
 def _double(config: GlamModelConfig, stack: Callable[[GlamModelConfig], LayerStack]) -> list[Branch]:
     return [Direct(stack(config), nn.Linear(config.width, config.width, bias=False)) for _ in range(2)]
 
 
-# The rows of the paper's Table 2, each the branches of a form. `storm` is "w/o G&L", `lmamba` is "w/o G"; a double
-# form is two identical modules in parallel on the features, "Dbl."; `glam_no_variation` lacks the variation loss only.
+# The branches of each row of the paper's Table 2. `storm` is "w/o G&L", `lmamba` is "w/o G". A double form ("Dbl.") has
+# two identical modules in parallel. `glam_no_variation` lacks only the variation loss.
 SEQUENCES: dict[str, Callable[[GlamModelConfig], list[Branch]]] = {
     "storm": lambda config: [Direct(transformer_stack(config), nn.Identity())],
     "lmamba": lambda config: [LocalMamba(config)],
@@ -183,16 +183,15 @@ SEQUENCES: dict[str, Callable[[GlamModelConfig], list[Branch]]] = {
 
 
 class SequenceModel(nn.Module):
-    """The sum of the branches' outputs, in the form that `config.sequence` names; each reads the stem's features.
+    """A stem, and the sum of the outputs of the branches of `config.sequence`, which read the stem's features.
 
-    Where an episode opens (`first`), everything before it is forgotten, unless the config's `reset_at_episode_start` is
-    False.
+    An episode's first position (`first`) forgets everything before it if `reset_at_episode_start` is True.
     """
 
     def __init__(self, config: GlamModelConfig, actions: int) -> None:
         super().__init__()
         self.resets = config.reset_at_episode_start
-        branches = SEQUENCES[config.sequence](config)  # drawn before the stem, as they always were
+        branches = SEQUENCES[config.sequence](config)  # before the stem: the order fixes the random weights
         self.stem = Stem(config, actions)
         self.branches = nn.ModuleList(branches)
 
@@ -201,7 +200,7 @@ class SequenceModel(nn.Module):
     ) -> tuple[Features, SequenceState]:
         """Compute features (B, T, D) of samples (B, T, Z), actions (B, T) and `first` (B, T) bool.
 
-        Goes on from `state`, or from nothing, and returns the state after the last position too.
+        Continues from `state` (None: a new one) and returns also the state after the last position.
         """
         state = self.start(len(sample)) if state is None else state
         e, age = self.stem(sample, action), self._age(first, state.age)
@@ -215,23 +214,23 @@ class SequenceModel(nn.Module):
         return Features(sum(outputs[1:], outputs[0]), variation), SequenceState(age[:, -1] + 1, tuple(after))
 
     def prefill(self, sample: Tensor, action: Tensor, first: Tensor) -> tuple[Tensor, SequenceState]:
-        """Read positions (B, T): the features (B, D) and the state after the last one."""
+        """Read positions (B, T); return the features (B, D) and the state after the last one."""
         features, state = self(sample, action, first)
         return features.h[:, -1], state
 
     def push(self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState) -> tuple[Tensor, SequenceState]:
-        """Read one position: sample (B, Z), action (B,), first (B,) -> features (B, D) and the state after it."""
+        """Read one position: sample (B, Z), action (B,), first (B,); return features (B, D) and the state after it."""
         features, state = self(sample[:, None], action[:, None], first[:, None], state)
         return features.h[:, 0], state
 
     def start(self, batch: int) -> SequenceState:
-        """Return the state of B rows in which nothing has been seen yet, on the model's device."""
+        """Return the state of B rows before their first position, on the model's device."""
         like = self.stem.enter.weight.detach()
         age = torch.zeros(batch, dtype=torch.int64, device=like.device)
         return SequenceState(age, tuple(branch.initial_state(batch, like) for branch in self.branches))  # type: ignore[operator]
 
     def _age(self, first: Tensor, before: Tensor) -> Tensor:
-        """Count positions since the last episode start (B, T); `before` (B,) is the count ahead of this sequence."""
+        """Count positions since the last episode start (B, T); `before` (B,) is the count before this sequence."""
         index = torch.arange(first.shape[1], device=first.device).expand(first.shape)
         if not self.resets:
             return index + before[:, None]

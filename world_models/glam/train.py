@@ -2,8 +2,8 @@
 
 This file is the algorithm. From top to bottom: a run and its loop (act in N environments, store, update the world
 model, imagine, update the actor-critic), the losses and the update of the world model, those of the actor-critic, the
-optimisers, and how an engine executes the updates. All training scripts share `dqn_memory.runs.trainer`: state,
-logging, resume. `--resume RUN` continues a run.
+optimisers, and the execution of updates by an engine. All training scripts share `dqn_memory.runs.trainer`: state,
+resume, logging. `--resume RUN` continues a run.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout
 from world_models.distributions import cross_entropy, entropy, kl, masked_mean, symlog_code, upcast
 from world_models.evaluation import WorldModelTrainer
-from world_models.glam.acting import GlamAgent, PolicyScore, build_glam, check_frames, evaluation_modes, make_player
+from world_models.glam.acting import GlamAgent, PolicyScore, build_glam, check_frames, evaluation_modes
 from world_models.glam.agent import ActorCritic, lambda_return
 from world_models.glam.config import ActorCriticConfig, Engine, GlamConfig, GlamLearnerConfig, GlamModelConfig
 from world_models.glam.imagination import Noise, Rollouts, StartFrom, encode_context, imagine
@@ -34,7 +34,7 @@ Metrics = dict[str, Tensor]
 
 
 class ModelStats(RunStats):
-    """Statistics of the world model's updates and of episodes; `agent` has those of actor and critic."""
+    """Statistics of episodes and of the world model's updates; `agent` has those of the agent's updates."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device, "losses/total", rate="--learner-learning-rate")
@@ -80,7 +80,7 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         self.optimizers = [adam(self.model, config.learner, capturable), adam(self.agent, config.agent, capturable)]
         self.execution = make_execution(engine, self.model, self.agent, self.optimizers, config.learner, start)
         self.context_length = config.imagination.frames(config.model.context)
-        self.longest = max(config.model.batch_length, self.context_length)  # window drawn from the replay
+        self.longest = max(config.model.batch_length, self.context_length)  # max length of a replay window
         self.replay = FrameReplay(config.replay, config.model.screen, num_envs, self.device, self.longest)
         self.acting = generator(streams.exploration, self.device)
         self.drawing = generator(streams.replay)
@@ -92,10 +92,10 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         num_envs = self.vector.num_envs
         self.observation = self.vector.reset()  # (N, 3, S, S)
         self.first = torch.ones(num_envs, dtype=torch.bool, device=self.device)  # (N,), first frame of an episode
-        self.player = make_player(self.model, self.agent, num_envs, self.config.collection.act_before_observing)
+        self.player = self.evaluated_agent().player(num_envs)
 
     def iterate(self) -> None:
-        """Take one step in every environment, store it, then make the updates that are due."""
+        """Take one step in every environment, store it, then run the updates that are due."""
         collection, num_envs = self.config.collection, self.vector.num_envs
 
         # act
@@ -137,22 +137,22 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         self.stats.count_update(metrics, self.steps)
 
     def imagine(self) -> Rollouts:
-        """Imagine rollouts from windows of the replay, as far ahead as the schedule says."""
+        """Imagine rollouts from windows of the replay, with the schedule's horizon."""
         rows, length = self.config.imagination.num_rollouts, self.context_length
-        seen = self.replay.windows(self.replay.draw(rows, length, self.drawing), length)
+        context = self.replay.windows(self.replay.draw(rows, length, self.drawing), length)
         encoding = self.model.noise((rows, length), self.dreaming)
         noise = Noise.draw(self.model, rows, self.config.horizon.at(self.steps), self.dreaming)
-        return self.execution.imagine(seen, encoding, noise)
+        return self.execution.imagine(context, encoding, noise)
 
     def learn_agent(self, rollouts: Rollouts) -> None:
-        """Update actor and critic by imagined rollouts."""
+        """Update actor and critic from imagined rollouts."""
         fraction = self.config.agent.final_lr_fraction
         set_learning_rate(self.optimizers[1], fraction, self.steps / self.config.total_steps)
         self.stats.agent.count_update(self.execution.learn_agent(rollouts), self.steps)
 
     @property
     def preparing(self) -> dict[str, int]:
-        """Name what comes before updates of both model and agent."""
+        """Name the phases before updates of both model and agent, and their last steps."""
         starts = self.config.collection.starts
         return {"prefill": starts("model"), "world model": starts("agent")}
 
@@ -163,7 +163,7 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         return GlamAgent(self.model, self.agent, self.config, self.steps, self.backend)
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> PolicyScore:
-        """Play episodes in the modes that the config names."""
+        """Play episodes in the modes of `--policy`."""
         modes = evaluation_modes(self.config.evaluation.policy)
         first, *other = self.evaluation_scores(modes, final, reset_memory).values()
         return PolicyScore(**vars(first), greedy=other[0] if other else None)
@@ -172,7 +172,7 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         return {"model": self.model, "agent": self.agent}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return `Trainer`'s state and the number of actions, for which a loaded agent is built."""
+        """Return `Trainer`'s state and the number of actions, which `GlamAgent.load` needs."""
         return super().state_dict() | {"actions": self.vector.num_actions}
 
     @classmethod
@@ -182,7 +182,7 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
 
 # ---- the world model's losses (the paper's Eq. 8-10 and 12) and update -----------------------------------------------
 def model_losses(predicted: GlamPredictions, batch: FrameBatch, config: GlamModelConfig) -> tuple[Tensor, Metrics]:
-    """Compute the total loss, a scalar, and its parts; all are means over the positions that train."""
+    """Compute the total loss, a scalar, and its parts: means over the trained positions."""
     positions, pairs = trained_positions(batch.first, config)
     weights, code = config.loss, symlog_code(config.bins)
     logit = upcast(predicted.termination)
@@ -205,10 +205,10 @@ def model_losses(predicted: GlamPredictions, batch: FrameBatch, config: GlamMode
 
 
 def trained_positions(first: Tensor, config: GlamModelConfig) -> tuple[Tensor, Tensor]:
-    """Find the positions that train the heads (B, T), and those of them that predict the next latent (B, T - 1).
+    """Mask the positions that train the heads (B, T), and those of them that predict the next latent (B, T - 1).
 
-    The first `burn_in` positions do not train, unless an episode began at or before them in this sequence. The last
-    frame of an episode predicts nothing about the first frame of the next one.
+    The first `burn_in` positions do not train unless an episode began at or before them in this sequence. The last
+    frame of an episode does not predict the first frame of the next.
     """
     late = torch.arange(first.shape[1], device=first.device) >= config.burn_in  # (T,)
     if not config.reset_at_episode_start:
@@ -224,16 +224,16 @@ def reconstruction(images: Tensor, targets: Tensor) -> Tensor:
 
 
 def floored_kl(p: Tensor, q: Tensor, mask: Tensor, floor: float) -> Tensor:
-    """Compute max(floor, mean KL): the maximum of the mean, as released, not of each position."""
+    """Compute max(floor, mean KL): the floor of the mean, as released, not of each position."""
     return masked_mean(kl(p, q), mask).clamp(min=floor)
 
 
 def update_model(
     model: GlamModel, optimizer: torch.optim.Optimizer, config: GlamLearnerConfig, batch: FrameBatch, noise: Tensor
 ) -> Metrics:
-    """Take one gradient step, with uniforms `noise` (B, T, G, C); metrics stay on the device.
+    """Take one gradient step, with uniforms `noise` (B, T, G, C); the model stays in training mode.
 
-    The model is left in training mode.
+    The metrics stay on the device.
     """
     model.train()
     with config.autocast(noise.device):
@@ -243,11 +243,11 @@ def update_model(
 
 # ---- the actor-critic's losses and update (Zhang et al. 2023, section 3.3, which GLAM keeps) -------------------------
 def agent_losses(agent: ActorCritic, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
-    """Compute policy gradient with baseline, entropy, and two cross-entropies of the critic, means over H x B steps.
+    """Compute the total loss of actor and critic, means over H x B steps, and its parts.
 
-    - mean(log pi(a) sg((R - V) / max(1, S))) - entropy weight mean(H[pi]) + CE(V, sg(R)) + CE(V, sg(R_slow)), with R
-    the lambda returns of the critic and R_slow those of the slow critic (Hafner et al. 2023; STORM, eq. 9 to 11). Moves
-    the averages behind S by these returns.
+    -mean(log pi(a) sg((R - V) / max(1, S))) - entropy weight mean(H[pi]) + CE(V, sg(R)) + CE(V, sg(R_slow)): policy
+    gradient with baseline, entropy and two cross-entropies. R are the lambda returns of the critic, R_slow those of the
+    slow critic (Hafner et al. 2023; STORM, eq. 9 to 11). Updates the averages in S by R.
     """
     config, features = agent.config, rollouts.features()  # (H + 1, B, Z + D)
     logits, value = agent.values(features)
@@ -271,10 +271,10 @@ def agent_losses(agent: ActorCritic, rollouts: Rollouts) -> tuple[Tensor, Metric
 
 
 def update_agent(agent: ActorCritic, optimizer: torch.optim.Optimizer, rollouts: Rollouts) -> Metrics:
-    """Take one gradient step of actor and critic and move the slow critic; metrics stay on the device."""
+    """Take one gradient step of actor and critic and move the slow critic; the metrics stay on the device."""
     total, metrics = agent_losses(agent, rollouts)
     norm = descend(total, agent, optimizer, agent.config.max_grad_norm)
-    with torch.no_grad():  # the slow critic moves towards the critic by its moving average
+    with torch.no_grad():  # the slow critic is a moving average of the critic
         slow: list[Tensor] = list(agent.slow_critic.parameters())
         torch._foreach_lerp_(slow, list(agent.critic.parameters()), 1 - agent.config.slow_decay)
     return metrics | {"losses/agent": total.detach(), "grad/agent_norm": norm}
@@ -282,7 +282,7 @@ def update_agent(agent: ActorCritic, optimizer: torch.optim.Optimizer, rollouts:
 
 # ---- optimisers ------------------------------------------------------------------------------------------------------
 def descend(total: Tensor, module: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float) -> Tensor:
-    """Take one step down the gradient of a loss, clipped to a global norm; return the norm before that."""
+    """Take one gradient step, clipped to a global norm; return the norm before clipping."""
     optimizer.zero_grad(set_to_none=True)
     total.backward()
     norm = nn.utils.clip_grad_norm_(trainable(module), max_norm, foreach=True)
@@ -291,28 +291,26 @@ def descend(total: Tensor, module: nn.Module, optimizer: torch.optim.Optimizer, 
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:
-    """List the parameters that learn: all but the slow critic and the released code's random projection."""
+    """List the trained parameters: all but the slow critic and the released code's random projection."""
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
 def adam(
     module: nn.Module, config: GlamLearnerConfig | ActorCriticConfig, capturable: bool = False
 ) -> torch.optim.Adam:
-    """Make a fused Adam whose learning rate `set_learning_rate` can change; a tensor where a CUDA graph captures it."""
+    """Make a fused Adam for `set_learning_rate`; in a CUDA graph its learning rate is a tensor."""
     parameters, rate = trainable(module), config.learning_rate
     lr = torch.tensor(rate, device=parameters[0].device) if capturable else rate
     group = {"params": parameters, "lr": lr, "first_lr": rate}
     return torch.optim.Adam([group], lr=lr, eps=config.epsilon, fused=True, capturable=capturable)
 
 
-# ---- how an engine executes updates and imagination ------------------------------------------------------------------
+# ---- execution of updates and imagination by an engine ---------------------------------------------------------------
 class Execution(NamedTuple):
-    """The three things that a training run does between two steps of its environments."""
+    """The functions that a training run calls between two steps of its environments."""
 
-    learn_model: Callable[[FrameBatch, Tensor], Metrics]  # with uniforms (B, T, G, C)
-    imagine: Callable[
-        [FrameBatch, Tensor, Noise], Rollouts
-    ]  # from windows of the replay, with uniforms for their latents
+    learn_model: Callable[[FrameBatch, Tensor], Metrics]  # batch, uniforms (B, T, G, C) of its latents
+    imagine: Callable[[FrameBatch, Tensor, Noise], Rollouts]  # windows of the replay, uniforms of their latents
     learn_agent: Callable[[Rollouts], Metrics]
 
 
@@ -324,16 +322,16 @@ def make_execution(
     config: GlamLearnerConfig,
     start: StartFrom,
 ) -> Execution:
-    """Prepare updates and imagination for an engine; `cudagraph` needs CUDA and capturable optimisers.
+    """Make the functions of an engine; `cudagraph` needs CUDA and capturable optimisers.
 
-    Eager execution is the tested reference; captured graphs compute the same, as all that is random comes in as
-    tensors. Of imagination and the agent's updates only the graphs of the newest horizon are kept: each holds memory of
-    its own, and a schedule never comes back to a horizon.
+    Captured graphs compute the same as eager execution, as all random numbers are inputs. Imagination and the agent's
+    updates have one graph each, of the newest horizon: each graph has its own memory, and a schedule never returns to a
+    horizon.
     """
 
-    def imagine_rollouts(seen: FrameBatch, encoding: Tensor, noise: Noise) -> Rollouts:
+    def imagine_rollouts(windows: FrameBatch, encoding: Tensor, noise: Noise) -> Rollouts:
         with config.autocast(encoding.device):
-            context = encode_context(model, seen.frames, seen.action, seen.first, encoding, start)
+            context = encode_context(model, windows.frames, windows.action, windows.first, encoding, start)
             return imagine(model, agent.policy, context, noise, model.config.imagination_memory)
 
     learn_model = partial(update_model, model, adams[0], config)

@@ -41,9 +41,7 @@ class Planner:
         self.model, self.config, self.reset_history = model, config, reset_history
         self.functions = make_functions("eager", model) if functions is None else functions
         self.window = model.window(num_envs)
-        self.ended = torch.zeros_like(
-            self.window.count, dtype=torch.bool
-        )  # (N,), since the round began; `released` only
+        self.ended = torch.zeros_like(self.window.count, dtype=torch.bool)  # (N,) in this round; `released` only
 
     @torch.no_grad()
     def encode(self, observation: Tensor) -> Tensor:

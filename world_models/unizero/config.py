@@ -227,7 +227,7 @@ class UniZeroCollectionConfig:
         return due - done
 
     def reanalyses(self, update: int) -> bool:
-        """Decide whether update `update` = 0, 1, ... reanalyses all its sequences; the fraction of such updates is exact.
+        """Decide whether update `update` = 0, 1, ... reanalyses all its sequences; the fraction of these is exact.
 
         An accelerator searches many roots in hardly more time than few. One batch with all sequences therefore costs
         far less than the same number of sequences spread over batches.

@@ -16,7 +16,7 @@ VISIT_OFFSET = 50.0
 
 
 def schedule(considered: int, simulations: int) -> list[list[int]]:
-    """Plan sequential halving of m actions by n simulations: phase i tries each of m_i actions n / (log2 m * m_i) times.
+    """Plan sequential halving of m actions by n simulations: phase i tries m_i actions n / (log2 m * m_i) times.
 
     The number of actions halves from phase to phase, down to two, which share the remaining simulations. A phase is a
     list with one rank for each simulation: the rank, best first, of its action among the m_i actions.
