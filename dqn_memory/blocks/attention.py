@@ -281,7 +281,7 @@ class StreamedAttention(Memory):
         return attention.project_out(mixed.to(inputs.dtype).transpose(1, 2).flatten(2))
 
 
-SMALLEST_CHUNK = 32  # min positions of a chunk, whose size else is the context
+SMALLEST_CHUNK = 32  # min positions of a chunk; a longer context is its size
 
 
 # The local window form.
