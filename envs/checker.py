@@ -77,9 +77,10 @@ def check_members(world: Any) -> None:
 
 
 @torch.no_grad()
-def probe(world: World[Any], rows: int = 3) -> None:
+def probe(world: World[Any]) -> None:
     """Check the members of a World, and the results of one reset and one step with random numbers of their own."""
     check_members(world)
+    rows = 3
     name, space, numbers = world_name(world), world.observation_space, torch.Generator().manual_seed(0)
     start, chance = (
         torch.rand(rows, count, dtype=torch.float64, generator=numbers).to(world.device)

@@ -43,6 +43,8 @@ ORIGINS = Table((), (), *TEXTS["origins"])
 
 SAME = 1e-9  # two scores with a smaller difference count as equal
 SURE = 3.0  # initial logit of the table's action in a stochastic policy; all others are 0
+VISITS = 2_000  # episodes of random play that collect observations
+LEARNING_RATE = 0.05  # of a stochastic policy
 BINS = 8  # bins of each component of a continuous observation
 MAX_FRACTIONS = 20  # maximum of continuous components: more powers of BINS + 1 do not fit into 63 bits
 Row = dict[str, Any]  # of a table of results
@@ -270,17 +272,17 @@ def identifier(world: World[Any], generator: torch.Generator) -> tuple[Identify,
     return identify, shown
 
 
-def visited(world: World[Any], key: Identify, generator: torch.Generator, episodes: int = 2_000) -> Tensor:
+def visited(world: World[Any], key: Identify, generator: torch.Generator) -> Tensor:
     """Collect the keys that random play meets, sorted; half of the episodes repeat actions for about 20 steps."""
     keys = []
-    state: State = world.reset(draw_uniforms(generator, episodes, world.reset_draws))
-    action = torch.randint(world.num_actions, (episodes,), generator=generator)
-    steady = torch.arange(episodes) % 2 * 0.95
+    state: State = world.reset(draw_uniforms(generator, VISITS, world.reset_draws))
+    action = torch.randint(world.num_actions, (VISITS,), generator=generator)
+    steady = torch.arange(VISITS) % 2 * 0.95
     for _ in range(world.time_limit):
         keys.append(key(state.observation).unique())
-        drawn = torch.randint(world.num_actions, (episodes,), generator=generator)
-        action = torch.where(torch.rand(episodes, generator=generator) < steady, action, drawn)
-        after, _, _, terminated, _ = world.step(state, action, draw_uniforms(generator, episodes, world.step_draws))
+        drawn = torch.randint(world.num_actions, (VISITS,), generator=generator)
+        action = torch.where(torch.rand(VISITS, generator=generator) < steady, action, drawn)
+        after, _, _, terminated, _ = world.step(state, action, draw_uniforms(generator, VISITS, world.step_draws))
         state = where_state(~terminated, after, state)
     return torch.cat(keys).unique()
 
@@ -321,10 +323,10 @@ def as_policy(table: Tensor, actions: int) -> Tensor:
     return torch.nn.functional.one_hot(table, actions).double()
 
 
-def search_policy(game: Game, measure: int, table: Tensor, updates: int, rate: float = 0.05) -> Tensor:
+def search_policy(game: Game, measure: int, table: Tensor, updates: int) -> Tensor:
     """Improve a table to action probabilities (O, A) by Adam; return the best if scores are exact, else the last."""
     logits = (SURE * as_policy(table, game.actions)).requires_grad_()
-    optimizer = torch.optim.Adam([logits], lr=rate)
+    optimizer = torch.optim.Adam([logits], lr=LEARNING_RATE)
     best, best_value = logits.detach().softmax(1), -float("inf")
     for _ in range(updates):
         policy = logits.softmax(1)

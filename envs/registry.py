@@ -37,7 +37,7 @@ class Entry:
     def __post_init__(self) -> None:
         """Refuse mistakes that show without an import."""
         wanted = 'a string "module:Class" such as "my_module:MyWorld"'
-        fits = isinstance(self.entry, str) and ENTRY.fullmatch(self.entry)
+        fits = isinstance(self.entry, str) and ENTRY.fullmatch(self.entry) is not None
         require(fits, f"The entry of an environment must be {wanted}, not {self.entry!r}.")
         fits = isinstance(self.kwargs, Mapping)
         require(fits, f"The kwargs of the entry {self.entry!r} must be a dict, not {self.kwargs!r}.")

@@ -20,6 +20,7 @@ SETTLED = 1e-9  # change of a sweep, divided by the largest value, that counts a
 TINY = 1e-12  # a joint belief with less mass counts as impossible
 PRUNED_EVERY = 1.3  # growth after which bounds are pruned
 MAX_DEPTH = 200  # maximum steps of a trial
+MAX_SWEEPS = 10_000  # maximum sweeps of the fast informed bound
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,14 @@ def blind(model: Model) -> Floats:
     return np.stack([np.linalg.solve(identity - model.discount * t, r) for t, r in pairs])
 
 
-def informed(model: Model, sweeps: int = 10_000) -> Floats:
+def informed(model: Model) -> Floats:
     """Compute the fast informed bound (A, S) of Hauskrecht (2000): its maximum over A bounds a belief's value.
 
     The iteration starts from the value of the best reward for ever, so every sweep gives a bound, converged or not.
     """
     best = max(float(model.reward.max()), 0.0) / (1.0 - model.discount)
     values = np.full(model.reward.shape, best)
-    for _ in range(sweeps):
+    for _ in range(MAX_SWEEPS):
         weighted = np.einsum("apz,bp->azbp", model.observation, values)  # (A, Z, A', S')
         chosen = np.einsum("asp,azbp->abzs", model.transition, weighted, optimize=True).max(1)  # (A, Z, S)
         after = model.reward + model.discount * chosen.sum(1)
