@@ -61,7 +61,7 @@ class EvaluatedAgent(ABC, Generic[C]):
     """An agent of a world model, from a training run or from a checkpoint, that acts without learning."""
 
     modes: ClassVar[tuple[str, ...]] = ("",)
-    """Names of the ways to choose actions, that of training first; the only one has the name ""."""
+    """Names of the modes of choosing actions, that of training first; a single mode has the name ""."""
     config: C
     step: int
     backend: Choice | None = None

@@ -143,7 +143,7 @@ def glam_tables(actions: int) -> list[Table]:
     return [
         *tables,
         Table.from_records(totals, "Parameters by actions"),
-        Table.from_records(forms, "Preset `paper` under every sequence form", "`reads`: what reads the features."),
+        Table.from_records(forms, "Preset `paper` under every sequence form", "`reads`: parameters of its layers."),
         Table.from_records(agents, title, "The slow critic is an average of the critic and is not trained."),
     ]
 

@@ -219,6 +219,6 @@ def _errors(
     return {name: values.double().mean(1).cpu().numpy() for name, values in measured.items()}
 
 
-def _distance(found: Tensor, reference: Tensor) -> Tensor:
+def _distance(features: Tensor, reference: Tensor) -> Tensor:
     """Divide the norm of the difference by that of `reference`: (H, B, D) -> (H, B)."""
-    return upcast(found - reference).norm(dim=-1) / upcast(reference).norm(dim=-1).clamp(min=1e-12)
+    return upcast(features - reference).norm(dim=-1) / upcast(reference).norm(dim=-1).clamp(min=1e-12)

@@ -47,7 +47,7 @@ class Args(RunArgument):
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of the first episode and of imagination; each further episode adds 1."""
     device: str = "auto"
-    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    """cpu, cuda, cuda:1 ... (auto: cuda if there is one)."""
     threads: Annotated[int, Bounds(1, 1_024)] | None = None
     """CPU threads of torch (None: torch's own choice)."""
 

@@ -35,18 +35,18 @@ def varied(before: Array, after: Array) -> list[Box]:
 
 
 @styled
-def rollout_strip(found: EpisodeRollout, title: str, caption: str) -> Figure:
+def rollout_strip(rollout: EpisodeRollout, title: str, caption: str) -> Figure:
     """Draw rows of real frames, imagined frames and their difference; red boxes mark changes of the real frame.
 
     The frames before the rollout are at the left. Numbers are real and imagined rewards.
     """
-    known = found.seen[-KNOWN:]
-    count = len(known) + len(found.reward)
+    known = rollout.seen[-KNOWN:]
+    count = len(known) + len(rollout.reward)
     figure = new_figure(max(SIDE * count + 1.4, WORDS), 3 * SIDE + 1.9, title)
     panels = figure.subplots(3, count, squeeze=False)
-    real = [*known, *found.real]
+    real = [*known, *rollout.real]
     for column in range(count):
-        step = found.start - len(known) + 1 + column
+        step = rollout.start - len(known) + 1 + column
         step_ahead = column - len(known)
         boxes = varied(real[column - 1], real[column]) if column else []
         _frame(panels[0, column], real[column], boxes)
@@ -55,9 +55,9 @@ def rollout_strip(found: EpisodeRollout, title: str, caption: str) -> Figure:
             for below in panels[1:, column]:
                 below.set_visible(False)
             continue
-        _frame(panels[1, column], found.imagined[step_ahead], boxes)
-        _frame(panels[2, column], np.abs(found.imagined[step_ahead] - real[column]), [])
-        rewards = f"{found.reward[step_ahead]:+.2g}\n{found.imagined_reward[step_ahead]:+.2f}"
+        _frame(panels[1, column], rollout.imagined[step_ahead], boxes)
+        _frame(panels[2, column], np.abs(rollout.imagined[step_ahead] - real[column]), [])
+        rewards = f"{rollout.reward[step_ahead]:+.2g}\n{rollout.imagined_reward[step_ahead]:+.2f}"
         panels[2, column].set_xlabel(rewards, fontsize=8)
     for panel, word in zip(panels[:, len(known)], ("real", "imagined", "difference"), strict=True):
         panel.set_ylabel(word)
@@ -76,9 +76,9 @@ def _frame(panel: Axes, picture: Array, boxes: Sequence[Box]) -> None:
         panel.add_patch(Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, **edge))
 
 
-def save_animation(path: Path, found: EpisodeRollout, title: str) -> None:
+def save_animation(path: Path, rollout: EpisodeRollout, title: str) -> None:
     """Write a GIF with a page for each step: the real frame beside the imagined one."""
-    pages = [_page(found, step, title) for step in range(len(found.reward))]
+    pages = [_page(rollout, step, title) for step in range(len(rollout.reward))]
     durations = [STILL_MS] * (len(pages) - 1) + [LAST_MS]
     buffer = io.BytesIO()
     pages[0].save(buffer, "GIF", save_all=True, append_images=pages[1:], duration=durations, loop=0, disposal=1)
@@ -86,14 +86,14 @@ def save_animation(path: Path, found: EpisodeRollout, title: str) -> None:
 
 
 @styled
-def _page(found: EpisodeRollout, step: int, title: str) -> Image.Image:
+def _page(rollout: EpisodeRollout, step: int, title: str) -> Image.Image:
     """Draw one step: the real frame, the imagined one and their difference."""
-    heading = f"step {found.start + 1 + step}, imagined {step + 1} of {len(found.reward)} ahead\n{title}"
+    heading = f"step {rollout.start + 1 + step}, imagined {step + 1} of {len(rollout.reward)} ahead\n{title}"
     figure = new_figure(4.6, 2.4, heading)  # small: its text is legible at 400 pixels
-    real, imagined = found.real[step], found.imagined[step]
+    real, imagined = rollout.real[step], rollout.imagined[step]
     shown = {
-        f"real\nreward {found.reward[step]:+.2g}": real,
-        f"imagined\nreward {found.imagined_reward[step]:+.2f}": imagined,
+        f"real\nreward {rollout.reward[step]:+.2g}": real,
+        f"imagined\nreward {rollout.imagined_reward[step]:+.2f}": imagined,
         "difference": np.abs(imagined - real),
     }
     for panel, (word, picture) in zip(figure.subplots(1, 3), shown.items(), strict=True):

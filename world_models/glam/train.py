@@ -241,7 +241,7 @@ def update_model(
     return metrics | {"grad/norm": descend(total, model, optimizer, config.max_grad_norm)}
 
 
-# ---- the actor-critic's losses and update (Zhang et al. 2023, section 3.3, which GLAM keeps) -------------------------
+# ---- the actor-critic's losses and update (as in STORM: Zhang et al. 2023, section 3.3) ------------------------------
 def agent_losses(agent: ActorCritic, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
     """Compute the total loss of actor and critic, means over H x B steps, and its parts.
 
@@ -315,13 +315,9 @@ class Execution(NamedTuple):
 
 
 def make_execution(
-    engine: Engine,
-    model: GlamModel,
-    agent: ActorCritic,
-    adams: Sequence[Optimizer],
-    config: GlamLearnerConfig,
+    engine: Engine, model: GlamModel, agent: ActorCritic, adams: Sequence[Optimizer], config: GlamLearnerConfig,
     start: StartFrom,
-) -> Execution:
+) -> Execution:  # fmt: skip
     """Make the functions of an engine; `cudagraph` needs CUDA and capturable optimisers.
 
     Captured graphs compute the same as eager execution, as all random numbers are inputs. Imagination and the agent's

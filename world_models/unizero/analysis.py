@@ -93,13 +93,9 @@ class Trajectory:
 
 
 def play_trajectory(
-    model: UniZeroModel,
-    setup: EvalEnvironments,
-    config: UniZeroConfig,
-    seed: int,
-    max_steps: int,
+    model: UniZeroModel, setup: EvalEnvironments, config: UniZeroConfig, seed: int, max_steps: int,
     pictures: bool = True,
-) -> Trajectory:
+) -> Trajectory:  # fmt: skip
     """Play one episode without noise, or its first `max_steps` steps; set the model's evaluation mode.
 
     `config` has the settings of the search, and those of rewards and ends. The seed of an evaluation in one environment
@@ -191,11 +187,10 @@ def chosen_window(seen: Trajectory, size: int) -> slice:
 
 def report_maps(run: Path, seed: int) -> Maps | None:
     """Compute the attention maps of a run for a study's report; None if its dynamics have no attention."""
-    agent = UniZeroAgent.load(run, torch.device("cpu"))
+    device = torch.device("cpu")
+    agent = UniZeroAgent.load(run, device)
     model, config = agent.model, agent.config
-    seen = play_trajectory(
-        model, EvalEnvironments.of(config, torch.device("cpu")), config, seed, MAX_STEPS, pictures=False
-    )
+    seen = play_trajectory(model, EvalEnvironments.of(config, device), config, seed, MAX_STEPS, pictures=False)
     window = chosen_window(seen, config.model.horizon)
     maps = window_attention(model, seen.latent[window], torch.from_numpy(seen.action[window]))
     if not len(maps):

@@ -35,7 +35,7 @@ class EncoderConfig:
     removed: ClassVar[dict[str, Any]] = {"token_width": 16}
 
     channels: Annotated[int, Bounds(1)] = 32
-    """Channels of the first convolutions of an image encoder; later ones have twice as many."""
+    """Channels of the first convolutions of an image encoder; later ones double them."""
     norm: Literal["batch", "group"] = "batch"
     """`batch` as published: updates and searches normalise differently; `group`: they normalise alike."""
     activation: Literal["leaky_relu", "gelu"] = "leaky_relu"

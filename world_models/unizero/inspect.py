@@ -39,7 +39,7 @@ from world_models.unizero.networks import UniZeroModel
 with extra("plots"):
     from matplotlib.figure import Figure
 
-COLUMNS = 10  # steps in the picture of the trajectory
+COLUMNS = 10  # steps in trajectory.png
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Args(RunArgument):
     frames: bool = True
     """Show the environment's images; use --no-frames if the environment draws none."""
     device: str = "auto"
-    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    """cpu, cuda, cuda:1 ... (auto: cuda if there is one)."""
     threads: Annotated[int, Bounds(1, 1_024)] | None = None
     """CPU threads of torch (None: torch's own choice)."""
 
