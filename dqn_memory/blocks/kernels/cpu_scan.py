@@ -20,9 +20,8 @@ from dqn_memory.blocks.kernels.simd import COUNT
 
 LOG2_E = math.log2(math.e)
 ROWS = 16  # rows that sum their gradients of the decay in order, for any number of threads
-FORGOTTEN = (
-    2.0**v.SMALLEST
-)  # the min of exp2, subtracted again so that exp(-infinity) is 0; numbers above 1e-31 stay the same
+# The min of exp2, subtracted again so that exp(-infinity) is 0; numbers above 1e-31 stay the same.
+FORGOTTEN = 2.0**v.SMALLEST
 
 
 def cpu_scan_forward(
