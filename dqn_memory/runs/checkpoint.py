@@ -244,7 +244,7 @@ class CheckpointFolder:
         return {"start": begin, "stop": replay.written, "chunks": kept}
 
     def _begin(self, names: list[str]) -> None:
-        """List the files that a save will write, so that a later save deletes them if this one is cut off."""
+        """List the files that a save will write, so that a later save or resume deletes them if this one ends early."""
         with disk_errors(self.folder), open_file(self.folder / f".saving.{secrets.token_hex(4)}.tmp", "xb") as file:
             file.write("\n".join(names).encode())
 
