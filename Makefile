@@ -11,7 +11,7 @@
 # make study-smoke       a small study and its report, in minutes
 # make results           remake every report, picture and page in results/ from its tables
 # make docs              the documentation as a site, build/docs/index.html
-# PYTHON=python3.12 chooses the interpreter, CONSTRAINTS= allows another torch than the pinned one, and PIP_FLAGS= goes to pip.
+# PYTHON=python3.12 chooses the interpreter, CONSTRAINTS= lifts the pin of torch, and PIP_FLAGS= goes to pip.
 
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt

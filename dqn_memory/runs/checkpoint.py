@@ -244,7 +244,7 @@ class CheckpointFolder:
         return {"start": begin, "stop": replay.written, "chunks": kept}
 
     def _begin(self, names: list[str]) -> None:
-        """List the files that a save will write, so that a later save deletes them if this one is cut off."""
+        """List the files that a save will write, so that a later save or resume deletes them if this one ends early."""
         with disk_errors(self.folder), open_file(self.folder / f".saving.{secrets.token_hex(4)}.tmp", "xb") as file:
             file.write("\n".join(names).encode())
 
@@ -273,7 +273,7 @@ class CheckpointFolder:
         if data is None:
             raise UserError(f"{path} is damaged: it has {size} bytes, not {record['size']}")
         if sha256(data) != record["sha256"]:
-            raise UserError(f"{path} is damaged: its content is not what was saved")
+            raise UserError(f"{path} is damaged: its content has changed since the save")
         return path, data
 
     def _manifest(self) -> Record:
@@ -288,7 +288,7 @@ class CheckpointFolder:
             raise UserError(f"{path} is foreign: it is not a '{FORMAT}'")
         content: Record = manifest.get("content", {})
         if manifest.get("sha256") != sha256(json.dumps(content).encode()):
-            raise UserError(f"{path} is damaged: its content is not what was saved")
+            raise UserError(f"{path} is damaged: its content has changed since the save")
         with foreign_state(self.folder.parent):
             _check_manifest(content)
         return content

@@ -119,7 +119,7 @@ class ComputeConfig:
     """Device, threads and engine of the computation."""
 
     device: str = "auto"
-    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    """cpu, cuda, cuda:1 ... (auto: cuda if there is a CUDA device)."""
     threads: Annotated[int, Bounds(1, 1_024)] | None = None
     """CPU threads of torch (None: torch's own choice)."""
     engine: Engine = "eager"

@@ -221,7 +221,7 @@ class Run:
 
 
 def _checked(path: Path, absent: str = "") -> Path:
-    """Check that a path is a run; a UserError describes what is there, or says `absent` if nothing is there."""
+    """Check that a path is a run; a UserError describes the path, or says `absent` if the path does not exist."""
     if _is_run(path):
         return path
     hint = "" if path.exists() else absent

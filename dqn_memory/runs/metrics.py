@@ -84,7 +84,7 @@ class Metrics:
                 f"{self.path} is damaged: it has {len(present)} bytes, fewer than the saved {length}; {advice}"
             )
         if digest not in (None, sha256(present[:length])):
-            raise UserError(f"{self.path} is damaged: its first {length} bytes are not what was saved; {advice}")
+            raise UserError(f"{self.path} is damaged: its first {length} bytes have changed since the save; {advice}")
         with disk_errors(self.path), open_file(self.path, "ab") as file:
             file.truncate(length)
             os.fsync(file.fileno())

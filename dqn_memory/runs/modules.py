@@ -130,4 +130,4 @@ def _forget_oldest(folder: Path) -> None:
 
 @cache
 def _warn(sentence: str) -> None:
-    say(f"cannot remember what was started: {sentence}", file=sys.stderr)
+    say(f"cannot remember that you started this: {sentence}", file=sys.stderr)

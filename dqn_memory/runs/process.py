@@ -1,4 +1,4 @@
-"""Save the state that a whole process shares, and restore it for a caller from Python."""
+"""Save the state that all code of a process shares, and restore it for a caller from Python."""
 
 import os
 import random

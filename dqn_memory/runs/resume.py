@@ -92,7 +92,7 @@ def _check_changes(argv: Settings, config_class: type[Any]) -> None:
     for name in given:
         if name in known and name not in allowed:
             listed = ", ".join(f"--{flag.replace('_', '-')}" for flag in allowed if flag != "resume")
-            raise UserError(f"--{name.replace('_', '-')} cannot change in a run that goes on; --resume takes {listed}")
+            raise UserError(f"--{name.replace('_', '-')} cannot change in a resume; --resume takes {listed}")
 
 
 def check_unchanged(run: Path, config: Any, checkpoint: Checkpoint) -> None:
@@ -159,7 +159,7 @@ def check_unfinished(run: Run, config: Any, steps: int, solved: bool) -> None:
         flag, goal = next((name.replace("_", "-"), value) for name, value in goals.items())
         raise UserError(f"{run.path} is complete: it reached --{flag} {goal}")
     if steps >= config.total_steps:
-        raise UserError(f"{run.path} is complete at {steps} steps; give a larger --total-steps to go on")
+        raise UserError(f"{run.path} is complete at {steps} steps; give a larger --total-steps to continue it")
 
 
 def resumes(argv: Settings) -> bool:

@@ -86,7 +86,7 @@ class Trainer(ABC, Generic[C]):
             workers=environment.env_workers,
         )  # fmt: skip
 
-    # ---- the algorithm: what a subclass provides -----------------------------------------------------------------
+    # ---- the algorithm: methods of a subclass --------------------------------------------------------------------
     @abstractmethod
     def begin(self) -> None:
         """Start episodes in all environments from fresh states of the agent."""
@@ -329,7 +329,7 @@ class Trainer(ABC, Generic[C]):
 
     @property
     def unfinished(self) -> bool:
-        """Tell whether training goes on."""
+        """Tell whether training continues."""
         return self.steps < self.config.total_steps and not self.solved
 
     def record(self, run: Run) -> dict[str, float]:

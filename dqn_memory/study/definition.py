@@ -100,7 +100,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Cut:
-    """Settings and whole axes that --smoke lays over a study."""
+    """Settings and axes that --smoke lays over a study; an axis replaces all its values."""
 
     base: dict[str, Any] = field(default_factory=dict)
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)

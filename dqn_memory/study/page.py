@@ -183,7 +183,7 @@ def _make_room(folder: Path, pictures: Sequence[str]) -> None:
     with disk_errors(folder):
         for path in (folder / PICTURES / f"{name}.png" for name in pictures if name not in earlier):
             if os.path.lexists(path):
-                raise UserError(f"{path} belongs to no earlier report and would be replaced: give another folder")
+                raise UserError(f"{path} is not part of an earlier report and would be replaced: give another folder")
         folder.mkdir(parents=True, exist_ok=True)
         if pictures:
             make_inside(folder, PICTURES)

@@ -92,7 +92,7 @@ def archive_runs(data: Data, folder: Path) -> None:
     records = {name: compact(record) for name, record in (source.recorded or {}).items()}
     records |= {entry.run.name: kept_record(entry, maps.get(entry.run.name)) for entry in data.entries}
     write_archive(source, records, folder)
-    say(f"{folder}: {len(records)} runs kept")
+    say(f"{folder}: {len(records)} runs archived")
 
 
 def remake_all(folder: Path) -> list[str]:

@@ -55,7 +55,7 @@ class Args:
     smoke: bool = False
     """Run the study's cut, which takes seconds, instead."""
     backend: Literal["processes", "ray"] | None = None
-    """`processes` of this machine, or `ray` (None: ray where it is installed)."""
+    """`processes` of this machine, or `ray` (None: ray if it is installed)."""
     address: str | None = None
     """A Ray cluster, such as auto or 10.0.0.1:6379 (None: this machine alone)."""
     workers: Annotated[int, Bounds(1)] | None = None

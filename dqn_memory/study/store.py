@@ -86,7 +86,7 @@ class RunState:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts about a study as a whole; `axes` are in the order of its file."""
+    """Facts about a study; `axes` are in the order of its file."""
 
     name: str
     """Name of its file, with `-smoke` added for the cut."""

@@ -243,7 +243,7 @@ def test_a_run_that_is_there_is_refused_in_one_sentence_and_stays_as_it_is(tmp_p
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace(f"\n{width}\n", "\nwidth = 64\n"))
     fixed = refused(capsys, ["--resume", str(run), "--seed", "3"], main(kind))
-    assert fixed.startswith("error: --seed cannot change in a run that goes on; --resume takes --total-steps")
+    assert fixed.startswith("error: --seed cannot change in a resume; --resume takes --total-steps")
     misfit = refused(capsys, ["--resume", str(run), "--total-steps", str(last)], main(kind))
     assert "width = 64, but the checkpoint was made with " in misfit and "put that back, or train it anew" in misfit
     assert (run / "metrics.jsonl").read_bytes() == before
