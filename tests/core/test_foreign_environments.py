@@ -73,7 +73,7 @@ def registered():
 def endless(tmp_path_factory, registered):
     """A run in an environment whose episodes nothing ends."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation, "LONGEST", MOST)
+        patch.setattr(evaluation, "MAX_STEPS", MOST)
         run, score = train("ppo", env="Mine/Endless-v0", run=str(tmp_path_factory.mktemp("run") / "a"), **TINY)
     assert score.lengths.tolist() == [MOST] * 4
     return run
