@@ -139,9 +139,9 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def wrong(self, what: str) -> UserError:
         """Make an error that names the function, the mistake and the step of the episode."""
-        return self.said(f"{self._where} {what}")
+        return self.error(f"{self._where} {what}")
 
-    def said(self, what: str) -> UserError:
+    def error(self, what: str) -> UserError:
         """Make an error that names the environment and the step of its episode."""
         where = " (at reset)" if self._where == "reset" else f" (step {self.taken} of an episode)"
         return UserError(f"{self.name}: {what}{where}")

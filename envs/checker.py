@@ -63,9 +63,9 @@ def check_members(world: Any) -> None:
     for member, minimum in (("num_actions", 1), ("reset_draws", 0), ("step_draws", 0)):
         require(hasattr(world, member), f"{name} has no {member}: {RULE}.")
         value = getattr(world, member)
-        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
         wanted = f"a whole number of at least {minimum}"
-        require(whole and value >= minimum, f"{member} of {name} must be {wanted}, not {value!r}.")
+        require(integer and value >= minimum, f"{member} of {name} must be {wanted}, not {value!r}.")
     require(hasattr(world, "observation_space"), f"{name} has no observation_space: {RULE}.")
     entry_bounds(f"The observation_space of {name}", world.observation_space)
     for member, arguments in (("reset", "u"), ("step", "state, action, u")):

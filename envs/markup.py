@@ -28,8 +28,8 @@ class Markup(str):
     def format(self, *args: object, **kwargs: object) -> Self:
         """Fill in values."""
         texts = [escape(value) if isinstance(value, str) else value for value in args]
-        named = {name: escape(value) if isinstance(value, str) else value for name, value in kwargs.items()}
-        return type(self)(super().format(*texts, **named))
+        escaped = {name: escape(value) if isinstance(value, str) else value for name, value in kwargs.items()}
+        return type(self)(super().format(*texts, **escaped))
 
 
 def escape(text: str) -> Markup:

@@ -346,10 +346,10 @@ def search_measures(game: Game, args: Args, measures: Sequence[str] = MEASURES) 
     `measures` it is neither searched for nor reported.
     """
     rows: list[Row] = []
-    found: Found | None = None
+    searched_tables: Found | None = None
     for searched in measures:
         measure = MEASURES.index(searched)
-        tables, values = found = search_tables(game, measure, args, found)
+        tables, values = searched_tables = search_tables(game, measure, args, searched_tables)
         best = tables[int(values.argmax())]
         table = game.judge(as_policy(best, game.actions))
         policy = game.judge(search_policy(game, measure, best, args.updates))

@@ -183,8 +183,8 @@ def _is_installed(place: str) -> bool:
     added = [Path(entry).absolute() for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
     here = Path.cwd().resolve()
     homes = [*map(Path, places), *(entry for entry in added if not entry.resolve().is_relative_to(here))]
-    found = Path(os.path.abspath(place))
-    return any(found.is_relative_to(each) or found.resolve().is_relative_to(each.resolve()) for each in homes)
+    path = Path(os.path.abspath(place))
+    return any(path.is_relative_to(each) or path.resolve().is_relative_to(each.resolve()) for each in homes)
 
 
 def _path_of(name: str) -> AbstractContextManager[None]:

@@ -140,8 +140,8 @@ def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
 
 def _keywords(build: Any) -> dict[str, inspect.Parameter]:
     """List the parameters of `build` that can be passed by name, except the device."""
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {name: each for name, each in _parameters(build).items() if each.kind in named and name != "device"}
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: each for name, each in _parameters(build).items() if each.kind in by_name and name != "device"}
 
 
 def _parameters(build: Any) -> dict[str, inspect.Parameter]:

@@ -20,8 +20,8 @@ def printable(text: str) -> str:
     return HALF.sub(_number, CONTROL.sub(_number, text.replace("\t", " ")))
 
 
-def _number(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def _number(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
 
 
 def one_line(text: str) -> str:

@@ -82,7 +82,7 @@ class LocalRows:
             return observations
         if wild.any():
             row = int(np.argwhere(wild)[0][0])
-            raise envs[row].said(f"an observation holds {observations[wild][0]}, outside of {shown(space)}")
+            raise envs[row].error(f"an observation holds {observations[wild][0]}, outside of {shown(space)}")
         return observations
 
     def frame(self, row: int) -> Array | None:

@@ -49,12 +49,12 @@ def one_hot(space: Space) -> Transform:
     """
     if isinstance(space, spaces.Dict) and not all(isinstance(entry, spaces.Box) for entry in space.values()):
         parts = {name: one_hot(entry) for name, entry in space.items() if not isinstance(entry, spaces.Box)}
-        whole = spaces.Dict({name: parts[name].space if name in parts else entry for name, entry in space.items()})
+        encoded = spaces.Dict({name: parts[name].space if name in parts else entry for name, entry in space.items()})
 
         def encode_entries(batch: Any, integers: Array) -> Any:
             return {n: parts[n].encode(entry, integers) if n in parts else entry for n, entry in batch.items()}
 
-        return Transform(whole, encode_entries)
+        return Transform(encoded, encode_entries)
     sizes, start = _integers(space)
     first = np.concatenate([[0], np.cumsum(sizes)])  # (K + 1,), the column where each integer's entries begin
 
@@ -111,8 +111,8 @@ def previous_action(space: Space, actions: Space) -> Transform:
         raise UserError(f"PreviousAction needs Discrete actions, not {actions}.")
     count, start = int(actions.n), int(actions.start)
     codes = np.eye(count + 1, count, dtype=np.float32)  # the last row, for "none", is all 0
-    whole, encode = append_integer(space, "previous_action", codes)
-    return Transform(whole, encode, count, lambda _, taken: np.array(taken, np.int64) - start)
+    joined, encode = append_integer(space, "previous_action", codes)
+    return Transform(joined, encode, count, lambda _, taken: np.array(taken, np.int64) - start)
 
 
 def step_count(space: Space, limit: int) -> Transform:
@@ -122,9 +122,9 @@ def step_count(space: Space, limit: int) -> Transform:
     Dict gets the entry "step_count", Box (1,), the number divided by the limit.
     """
     shares = np.linspace(0.0, 1.0, limit + 1, dtype=np.float32)[:, None]
-    whole, encode = append_integer(space, "step_count", shares, code_in_dict=True)
+    joined, encode = append_integer(space, "step_count", shares, code_in_dict=True)
     following = np.minimum(np.arange(1, limit + 2), limit)
-    return Transform(whole, encode, 0, lambda count, _: following[count])
+    return Transform(joined, encode, 0, lambda count, _: following[count])
 
 
 def append_integer(
@@ -137,8 +137,8 @@ def append_integer(
     if isinstance(space, spaces.Dict):
         require(key not in space.spaces, f"The observation already has an entry {key!r}; use the wrapper once only.")
         code = spaces.Box(0.0, 1.0, codes.shape[1:], np.float32)
-        whole = spaces.Dict({**space.spaces, key: code if code_in_dict else spaces.Discrete(len(codes))})
-        return whole, lambda batch, integers: {**batch, key: codes[integers] if code_in_dict else integers.copy()}
+        joined = spaces.Dict({**space.spaces, key: code if code_in_dict else spaces.Discrete(len(codes))})
+        return joined, lambda batch, integers: {**batch, key: codes[integers] if code_in_dict else integers.copy()}
     if isinstance(space, spaces.Box):
         flat, dtype = len(space.shape) == 1, _float_dtype(space)
         require(flat, f"A Box observation must be flat to be joined with a number, not of the shape {space.shape}.")

@@ -81,16 +81,16 @@ def compute_reference(id: str, world: World[Any], args: Args, command: str) -> R
     random = sampled_level(play_episodes(world, player, args.episodes, args.seed), "measured")
     shipped = reference_of(id)
     try:
-        found = bounds_of(world, args)
+        best = bounds_of(world, args)
     except UserError as error:
         if shipped is None:
             say(f"{id}: no best. {error}")
-        found = Best(None, UNKNOWN if shipped is None else shipped.upper)
-    lower, scripted_episodes = found.lower, 0
+        best = Best(None, UNKNOWN if shipped is None else shipped.upper)
+    lower, scripted_episodes = best.lower, 0
     if lower is None and shipped is not None:
         lower, scripted_episodes = shipped.lower, shipped.scripted_episodes
     elif lower is None:
-        lower = UNKNOWN if found.upper is UNKNOWN else replace(random, kind=BY_CHANCE)
+        lower = UNKNOWN if best.upper is UNKNOWN else replace(random, kind=BY_CHANCE)
     elif lower.kind == POINT_BASED:  # best by discounted returns, so random actions may score higher
         success, returns = (max(each, key=lambda measure: measure.mean) for each in (
             (lower.success, random.success), (lower.returns, random.returns)
@@ -101,10 +101,10 @@ def compute_reference(id: str, world: World[Any], args: Args, command: str) -> R
         time_limit=world.time_limit,
         random=random,
         lower=lower,
-        upper=found.upper,
+        upper=best.upper,
         episodes=args.episodes,
         scripted_episodes=scripted_episodes,
-        discounted=found.discounted,
+        discounted=best.discounted,
         seed=args.seed,
         revision=revision(),
         command=command,

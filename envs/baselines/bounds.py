@@ -60,9 +60,9 @@ def bounds_of(world: World[Any], budget: Budget) -> Best:
 def car_flag_bounds(world: CarFlag, budget: Budget) -> Best:
     """Play the signpost player, who wins from every start; 1 is the maximum of a return."""
     outcomes = players.signpost_outcomes(world)
-    found = exact_level(float(outcomes.success.double().mean()), float(outcomes.returns.mean()), EXACT)
+    level = exact_level(float(outcomes.success.double().mean()), float(outcomes.returns.mean()), EXACT)
     upper = exact_level(1.0, 1.0, EXACT)
-    return Best(found if found == upper else sampled_level(outcomes, SCRIPTED), upper)
+    return Best(level if level == upper else sampled_level(outcomes, SCRIPTED), upper)
 
 
 def catch_bounds(world: BlinkingCatch, budget: Budget) -> Best:
@@ -81,11 +81,11 @@ def tabular_bounds(world: Tabular, budget: Budget) -> Best:
     if exact and world.tables.discount == 1.0:
         return searched_bounds(world)
     model = tabular.Model.of(world.tables)
-    found = tabular.bound_value(model, budget.gap, budget.size)
-    discounted = {"discount": model.discount, "lower": found.lower, "upper": found.upper}
+    bounds = tabular.bound_value(model, budget.gap, budget.size)
+    discounted = {"discount": model.discount, "lower": bounds.lower, "upper": bounds.upper}
     if exact:
         return replace(searched_bounds(world), discounted=discounted)
-    outcomes = play_episodes(world, tabular.belief_player(model, found), budget.episodes, budget.seed)
+    outcomes = play_episodes(world, tabular.belief_player(model, bounds), budget.episodes, budget.seed)
     return Best(
         sampled_level(outcomes, POINT_BASED),
         exact_level(1.0, tabular.full_state(model, world.time_limit), FULL_STATE),
@@ -107,11 +107,11 @@ def searched_bounds(world: World[Any]) -> Best:
 
     Its return is optimal. Unless it always wins, another policy may win more often with a lower return.
     """
-    found = search.find_plan(search.explore_states(world), world.time_limit)
-    outcomes = search.plan_outcomes(world, found)
+    plan = search.find_plan(search.explore_states(world), world.time_limit)
+    outcomes = search.plan_outcomes(world, plan)
     success, returns = float(outcomes.success.double().mean()), float(outcomes.returns.mean())
-    if abs(returns - found.value) > ROUNDING * max(1.0, abs(found.value)):
-        raise RuntimeError(f"The plan promises a return of {found.value} and gets {returns}.")
+    if abs(returns - plan.value) > ROUNDING * max(1.0, abs(plan.value)):
+        raise RuntimeError(f"The plan promises a return of {plan.value} and gets {returns}.")
     upper = exact_level(1.0, returns, BELIEF_OPTIMAL if success == 1.0 else RETURN_OPTIMAL)
     return Best(exact_level(success, returns, BELIEF_OPTIMAL), upper)
 

@@ -169,8 +169,10 @@ def _flat(reference: ReferenceScores) -> dict[str, Value]:
             known = {f"{name}_{measured}": value.mean, f"{name}_{measured}_error": value.error}
             row |= dict.fromkeys(known) if math.isnan(value.mean) else known
         row[f"{name}_kind"] = level.kind
-    found = reference.discounted or {}
-    row |= {"discount": found.get("discount")} | {f"discounted_{name}": found.get(name) for name in ("lower", "upper")}
+    discounted = reference.discounted or {}
+    row |= {"discount": discounted.get("discount")} | {
+        f"discounted_{name}": discounted.get(name) for name in ("lower", "upper")
+    }
     names = ("episodes", "scripted_episodes", "seed", "revision", "command", "machine")
     return row | {name: getattr(reference, name) for name in names}
 

@@ -52,8 +52,8 @@ class Motion:
         self.actions = len(ACTION_NAMES)
         self.offset = torch.tensor([_offsets(h, width) for h in headings], device=device).flatten() * moves  # (4*8,)
         turned = [[h, h, h, h, objects.TURN_LEFT[h], objects.TURN_RIGHT[h], h, h] for h in headings]
-        kept = [[h] * self.actions for h in headings]
-        self.turned = torch.tensor(turned if turns else kept, device=device).flatten()  # (4*8,)
+        same = [[h] * self.actions for h in headings]
+        self.turned = torch.tensor(turned if turns else same, device=device).flatten()  # (4*8,)
         self.blocked = tabulate(objects.blocks_movement, device)  # (SEEN,)
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
