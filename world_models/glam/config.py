@@ -36,7 +36,7 @@ class CatchConfig:
 
 @dataclass(frozen=True)
 class GlamAtariConfig:
-    """Atari games with colour frames of the model's screen size; the defaults are those of the released code."""
+    """Atari games with colour frames of the model's screen size."""
 
     frame_skip: Annotated[int, Bounds(1)] = 4
     """Emulator frames per action; the observation is the maximum of the last two."""
@@ -53,7 +53,7 @@ class LossConfig:
     """Weights and floors of the losses (the paper's Eq. 8-10, 12 and Table 3).
 
     The paper's Eq. 9 has the root of an image's squared errors, and no minus sign before the cross-entropy of the
-    terminations. The losses here have the sum of the errors, as in the released code with these weights, and the sign.
+    terminations. The losses here have the sign, and the sum of the errors: the released code has these weights for it.
     """
 
     removed: ClassVar[dict[str, Any]] = {
@@ -168,7 +168,7 @@ class GlamModelConfig:
 
 @dataclass(frozen=True)
 class GlamLearnerConfig:
-    """The world model's updates. The defaults are the paper's Table 3, then those of the code."""
+    """The world model's updates. The defaults are those of the paper's Table 3, else of the code."""
 
     removed: ClassVar[dict[str, Any]] = {"epsilon": 1e-8, "max_grad_norm": 1000.0}
     epsilon: ClassVar[float] = 1e-8  # of Adam
@@ -190,7 +190,7 @@ class GlamLearnerConfig:
 
 @dataclass(frozen=True)
 class ActorCriticConfig:
-    """Actor, critic and their updates. The defaults are the paper's Table 3, then those of the code."""
+    """Actor, critic and their updates. The defaults are those of the paper's Table 3, else of the code."""
 
     removed: ClassVar[dict[str, Any]] = {
         "lam": 0.95, "epsilon": 1e-5, "max_grad_norm": 100.0, "slow_decay": 0.98, "scale_decay": 0.99,

@@ -106,7 +106,7 @@ class Context:
     action: Tensor  # (B, K) int64
     first: Tensor  # (B, K) bool, steps that open an episode
     newest: Tensor | None = None  # (B, Z); None: sample it from the prior
-    opens: Tensor | None = None  # (B,) bool, True if `newest` opens an episode; None if that is
+    opens: Tensor | None = None  # (B,) bool, True if `newest` opens an episode; None without `newest`
 
 
 @dataclass(frozen=True)

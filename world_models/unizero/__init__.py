@@ -1,1 +1,1 @@
-"""UniZero: a latent world model of tokens, planned in by tree search, with temporal priors on its attention."""
+"""UniZero: a latent world model of tokens, with tree search and temporal priors on its attention."""

@@ -4,8 +4,8 @@ This file and `networks.py` are UniZero (Pu et al. 2024). From top to bottom: a 
 store, sample, update), new searches at stored steps, value targets, losses, the update, the target network. All
 training scripts share `dqn_memory.runs.trainer`: state, resume, logging. `--resume RUN` continues a run.
 
-The functions below the run have static shapes and copy nothing to the host, so that eager, compiled and captured runs
-share them. Shapes: N environments, B sequences of T steps, W steps of history, A actions.
+The functions from the value targets on have static shapes and copy nothing to the host, so that eager, compiled and
+captured runs share them. Shapes: N environments, B sequences of T steps, W steps of history, A actions.
 """
 
 import copy
