@@ -5,7 +5,7 @@ Intervals over the runs of a study are in `study/statistics.py`.
 
 import math
 
-from envs.spaces import Array
+import numpy as np
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
 
@@ -19,7 +19,7 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     return (max(0.0, centre - half) if successes else 0.0), (min(1.0, centre + half) if successes < trials else 1.0)
 
 
-def mean_interval(values: Array, exhaustive: bool) -> Measure:
+def mean_interval(values: np.ndarray, exhaustive: bool) -> Measure:
     """Compute the mean with the normal 95 % interval; None if the values are exhaustive or fewer than two."""
     mean = float(values.mean())
     if exhaustive or len(values) < 2:
