@@ -220,7 +220,7 @@ def test_the_speeds_that_the_pages_give_are_those_of_the_runs() -> None:
     memories = [pace for name, runs in ppo.items() if name != "mlp" for pace in runs]
     assert close(told(r"([\d,]+) to ([\d,]+), by memory"), memories)
     assert close(told(r"a GRU makes ([\d,]+) to ([\d,]+) steps"), ppo["gru"])
-    at_most = told(r"the gated delta rule at most ([\d,]+), Mamba ([\d,]+) and attention ([\d,]+)")
+    at_most = told(r"the gated delta rule up to ([\d,]+), Mamba up to ([\d,]+) and attention up to ([\d,]+)")
     for most, name in zip(at_most, ("gated_deltanet", "mamba_layer", "attention"), strict=True):
         assert close([int(min(ppo[name])), most], ppo[name])
     front = told(r"([\d,]+) to ([\d,]+) steps a second with a GRU and ([\d,]+) to ([\d,]+) with attention", README)
