@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 import sys
 import timeit
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
@@ -93,7 +94,7 @@ def floor_columns(time: Timing, gigaflop: float, rate: float) -> dict[str, Value
 
 # ---- the command -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
-class BenchmarkArgs(WriteArgs):
+class BenchmarkArgs(WriteArgs, ABC):
     """Flags of every benchmark."""
 
     threads: int = 1
@@ -113,9 +114,9 @@ class BenchmarkArgs(WriteArgs):
         return Timer(2, 1, self.clock) if self.quick else Timer(self.repetitions, clock=self.clock)
 
     @property
+    @abstractmethod
     def known_tables(self) -> Collection[str]:
         """Names that --only takes."""
-        raise NotImplementedError
 
     def check(self) -> None:
         """Refuse numbers out of their bounds and unknown tables."""

@@ -64,7 +64,7 @@ def refused(capsys: Capture, arguments: list[str], script: Script) -> str:
     return error
 
 
-def told(refuses: Callable[..., object], *args: Any, **kwargs: Any) -> str:
+def error_of(refuses: Callable[..., object], *args: Any, **kwargs: Any) -> str:
     """The one sentence of a call that refuses."""
     with pytest.raises(UserError) as caught:
         refuses(*args, **kwargs)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
-from run_folders import told
+from run_folders import error_of
 from unizero_models import actions, model, simplex
 
 from dqn_memory.analysis import plots
@@ -105,7 +105,9 @@ def test_the_same_arrays_give_the_same_file_and_a_full_disk_spares_the_old_one(t
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    assert "No space left" in told(plots.save, plots.plot_attention_maps(maps(1, 3), "Attention"), tmp_path / "a.png")
+    assert "No space left" in error_of(
+        plots.save, plots.plot_attention_maps(maps(1, 3), "Attention"), tmp_path / "a.png"
+    )
     assert (tmp_path / "a.png").read_bytes() == first and len(list(tmp_path.iterdir())) == 1
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from run_folders import told
+from run_folders import error_of
 from torch import nn
 
 from dqn_memory.blocks import MEMORY, PRIORS, Block, Memory, Prior, PriorConfig, build, fresh
@@ -165,10 +165,10 @@ def test_a_network_checks_memories_of_plugins(monkeypatch, wrapped):
     monkeypatch.setitem(MEMORY, "x", Mine)
     config.build(SPEC, 3)
     monkeypatch.setitem(MEMORY, "x", Ahead)
-    assert "memory 'x': it says that it is causal" in told(config.build, SPEC, 3)
+    assert "memory 'x': it says that it is causal" in error_of(config.build, SPEC, 3)
     monkeypatch.setitem(MEMORY, "x", MEMORY["gru"])
     monkeypatch.setitem(MEMORY, "gru", Ahead)  # a plugin may replace a known name
-    assert "memory 'gru'" in told(dataclasses.replace(config, architecture="dgfqn").build, SPEC, 3)
+    assert "memory 'gru'" in error_of(dataclasses.replace(config, architecture="dgfqn").build, SPEC, 3)
 
 
 def test_a_network_on_meta_checks_its_parts_with_values(monkeypatch):
@@ -180,7 +180,7 @@ def test_a_network_on_meta_checks_its_parts_with_values(monkeypatch):
     with torch.device("meta"):
         assert next(config.build(SPEC, 3).parameters()).is_meta
         monkeypatch.setitem(MEMORY, "x", Ahead)
-        assert "says that it is causal" in told(config.build, SPEC, 3)
+        assert "says that it is causal" in error_of(config.build, SPEC, 3)
 
 
 def prior(tables=None, **members):
@@ -206,7 +206,7 @@ def zeros(*shape):
 def test_a_prior_that_breaks_the_contract_is_one_sentence(monkeypatch, own, words):
     monkeypatch.setitem(PRIORS, "own", own)
     config = NetworkConfig(width=16, heads=2, context=6, prior=PriorConfig(kind="own"))
-    assert re.search(f"prior 'own'.*{words}", told(config.build, SPEC, 3))
+    assert re.search(f"prior 'own'.*{words}", error_of(config.build, SPEC, 3))
 
 
 def test_a_prior_with_a_value_of_its_own_is_built_and_shown(monkeypatch):
@@ -230,9 +230,9 @@ def test_a_prior_with_a_value_of_its_own_is_built_and_shown(monkeypatch):
 def test_wrong_rows_of_architectures_are_one_sentence(monkeypatch):
     monkeypatch.setitem(ARCHITECTURES, "x", "gru")
     words = "architecture x is a str; ARCHITECTURES takes Architecture(...) rows"
-    assert words in told(NetworkConfig(architecture="x").build, SPEC, 3)
+    assert words in error_of(NetworkConfig(architecture="x").build, SPEC, 3)
     monkeypatch.setitem(ARCHITECTURES, "x", Architecture(head="dueling"))
-    assert "unknown head 'dueling'" in told(NetworkConfig(architecture="x").build, SPEC, 3)
+    assert "unknown head 'dueling'" in error_of(NetworkConfig(architecture="x").build, SPEC, 3)
 
 
 def test_checks_do_not_depend_on_names(monkeypatch):

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from run_folders import told
+from run_folders import error_of
 from trained import CAR, CARDS, MEMORY, trained
 
 import dqn_memory
@@ -127,13 +127,13 @@ def agents(runs, tmp_path_factory):
 
 
 def sentence(agent, observation, reset=True):
-    return told(agent.act, observation, reset)
+    return error_of(agent.act, observation, reset)
 
 
 def test_an_agent_refuses_to_play_where_actions_are_others(agents):
     other = Three()
     other.action_space = gymnasium.spaces.Discrete(3)
-    assert told(agents["three"].play, other) == "the environment has 3 actions, but the agent was trained with 2"
+    assert error_of(agents["three"].play, other) == "the environment has 3 actions, but the agent was trained with 2"
 
 
 @pytest.mark.parametrize(("name", "observation", "words"), [
@@ -167,7 +167,7 @@ def test_wrong_calls_leave_the_memory_alone(runs):
     assert "2 environments, but got observations of 3" in sentence(agent, np.zeros((3, 10)), False)
     assert "must be one bool or (2,)" in sentence(agent, observation, [True, False, True])
     np.testing.assert_array_equal(agent.act(observation, True), first[0])
-    assert "rows" in told(Agent.load, runs("transformer"), rows=0)
+    assert "rows" in error_of(Agent.load, runs("transformer"), rows=0)
 
 
 @pytest.mark.parametrize("reset", ["False", None, 0, 1.0, [1, 0], ["True", "True"], [True, None], [[True], []]])
@@ -189,7 +189,7 @@ def test_bools_of_every_library_are_resets(runs):
 @pytest.mark.parametrize("device", ["cud", "cuda:99", "meta", ""])
 def test_a_device_that_is_not_there_is_one_sentence(runs, device):
     for load in (Agent.load, load_network):
-        said = told(load, runs("transformer"), device=device)
+        said = error_of(load, runs("transformer"), device=device)
         assert said.startswith(f"there is no device '{device}' here; use 'cpu'")
 
 
@@ -205,7 +205,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_sentence(runs, tmp_path, config, 
     own = found.header["config"]
     header = found.header | {"config": own.replace(CARDS, config) if config == MEMORY else config or own}
     saved.save(found.step, weights, found.trainer, None, header)
-    assert re.search(words, told(load_network, saved.path))
+    assert re.search(words, error_of(load_network, saved.path))
 
 
 def test_the_package_is_imported_without_torch_and_names_the_agent():

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from run_folders import metrics, told
+from run_folders import error_of, metrics
 from trained import CARDS, MEMORY, trained
 
 from dqn_memory.agent import Agent
@@ -69,7 +69,7 @@ def test_presets_lie_under_settings_and_none_is_a_value(tmp_path):
     ({"resume": "nowhere"}, "nowhere is no run folder"),
 ])  # fmt: skip
 def test_what_cannot_be_trained_is_one_sentence(settings, words):
-    assert words in told(train, **settings)
+    assert words in error_of(train, **settings)
 
 
 def test_metrics_are_arrays(made, monkeypatch):
@@ -82,7 +82,7 @@ def test_metrics_are_arrays(made, monkeypatch):
     assert isinstance(frame, pandas.DataFrame) and frame.index.name == "step"
     assert frame["losses/td_loss"].dropna().tolist() == loss.tolist()
     monkeypatch.setitem(sys.modules, "pandas", None)
-    assert "pip install pandas" in told(data.frame)
+    assert "pip install pandas" in error_of(data.frame)
 
 
 @pytest.mark.parametrize(("file", "text"), [("config.toml", "]"), ("metrics.jsonl", '{"step": 9, "a": "b"}\n')])
@@ -90,7 +90,7 @@ def test_a_damaged_file_of_a_run_is_named(made, tmp_path, file, text):
     run = shutil.copytree(made("q_network"), tmp_path / "run")
     with (run / file).open("a") as opened:
         opened.write(text)
-    assert f"{run / file} is damaged: " in told(load_run, run)
+    assert f"{run / file} is damaged: " in error_of(load_run, run)
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
@@ -116,8 +116,8 @@ def test_where_no_success_is_told_the_score_says_so(tmp_path):
         score = agent.play(env, 4, seed=1)
         assert not score.env_reports_success and (score.returns == score.lengths).all()
     for wrong, words in (((0,), "episodes is 0"), ((2.5,), "episodes is 2.5"), ((1, -1), "seed is -1; it must be 0")):
-        assert words in told(agent.play, gymnasium.make("CartPole-v1"), *wrong)
-    assert "give one, such as gymnasium.make('CartPole-v1')" in told(agent.play, "CartPole-v1")
+        assert words in error_of(agent.play, gymnasium.make("CartPole-v1"), *wrong)
+    assert "give one, such as gymnasium.make('CartPole-v1')" in error_of(agent.play, "CartPole-v1")
 
 
 @pytest.mark.long
@@ -157,7 +157,7 @@ def test_options_of_an_evaluation_are_those_of_the_script(made):
         ({"policy": "Sampled"}, "did you mean 'sampled'"), ({"episodes": 5.5}, "episodes must be an integer"),
     ]  # fmt: skip
     for options, words in wrong:
-        assert words in told(evaluate, run, **options)
+        assert words in error_of(evaluate, run, **options)
 
 
 @pytest.mark.parametrize(("option", "values"), [
@@ -166,7 +166,7 @@ def test_options_of_an_evaluation_are_those_of_the_script(made):
 def test_numbers_that_an_agent_is_loaded_with_are_whole(made, option, values):
     run = made("q_network")
     for value in values:
-        assert f"{option} is {value!r}" in told(Agent.load, run, **{option: value})
+        assert f"{option} is {value!r}" in error_of(Agent.load, run, **{option: value})
     for value in (1, 2.0, np.int64(1), torch.tensor(2)):
         Agent.load(run, **{option: value})
 
@@ -174,7 +174,7 @@ def test_numbers_that_an_agent_is_loaded_with_are_whole(made, option, values):
 def test_numbers_that_an_agent_plays_by_are_whole(made):
     agent, env = Agent.load(made("q_network")), gymnasium.make(MEMORY, time_limit=5)
     for episodes, seed, name in (("3", 0, "episodes"), (None, 0, "episodes"), (1, 0.5, "seed"), (1, "x", "seed")):
-        assert f"{name} is " in told(agent.play, env, episodes, seed)
+        assert f"{name} is " in error_of(agent.play, env, episodes, seed)
     score = agent.play(env, 2.0, np.int64(3))
     assert score.episodes == 2 and score.lengths.tolist() == agent.play(env, 2, 3).lengths.tolist()
 
@@ -188,8 +188,8 @@ def test_observations_may_be_tensors_of_any_kind_but_must_fit_into_float32(tmp_p
     for given in (tensor.bfloat16(), tensor.double(), tensor.clone().requires_grad_(), tensor.to_sparse(), list(plain)):
         agent.act(given, True)
         np.testing.assert_array_equal(agent.q, expected)
-    assert "finite" in told(agent.act, [1e300] * 4, True)
-    assert "no array" in told(agent.act, [tensor.clone().requires_grad_()] * 2, True)
+    assert "finite" in error_of(agent.act, [1e300] * 4, True)
+    assert "no array" in error_of(agent.act, [tensor.clone().requires_grad_()] * 2, True)
 
 
 @pytest.mark.parametrize(("settings", "word"), [
@@ -198,13 +198,13 @@ def test_observations_may_be_tensors_of_any_kind_but_must_fit_into_float32(tmp_p
     ({"random_start_steps": 10**20}, "--random-start-steps"),
 ])  # fmt: skip
 def test_a_setting_of_another_type_or_size_is_one_sentence(settings, word):
-    assert word in told(train, **SMALL | settings)
+    assert word in error_of(train, **SMALL | settings)
 
 
 def test_another_number_of_environments_begins_where_all_are_reset(made):
     agent, observation = Agent.load(made("q_network")), gymnasium.make(MEMORY).reset(seed=0)[0]
     agent.act(observation, True)
-    assert "remembers 1 environments" in told(agent.act, np.stack([observation] * 3), np.array([True, True, False]))
+    assert "remembers 1 environments" in error_of(agent.act, np.stack([observation] * 3), np.array([True, True, False]))
     assert agent.act(np.stack([observation] * 3), np.ones(3, bool)).shape == (3,)
 
 
@@ -257,7 +257,7 @@ def test_a_caller_keeps_its_settings_and_they_change_no_number(tmp_path, monkeyp
         assert shared() == before
         assert Agent.load(second).act(np.zeros((2, 4), np.float32), True).shape == (2,)
         assert shared() == before
-        assert "not finite" in told(train, **settings | {"learning_rate": 1e30}, run=tmp_path / "third")
+        assert "not finite" in error_of(train, **settings | {"learning_rate": 1e30}, run=tmp_path / "third")
         assert shared() == before
     assert metrics(first) == metrics(second)
     assert found.score.returns.tolist() == evaluate(first, episodes=2).score.returns.tolist()

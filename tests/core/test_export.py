@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from run_folders import told
+from run_folders import error_of
 
 from dqn_memory.actors import NetworkPolicy, make_actor
 from dqn_memory.agent import Agent
@@ -137,7 +137,7 @@ def test_the_files_act_as_the_agent(tmp_path, names):
 
 
 def refusal(actor, path):
-    said = told(actor.export, path)
+    said = error_of(actor.export, path)
     assert not [*path.parent.glob(f"{path.name}.pt2*")]
     return said
 

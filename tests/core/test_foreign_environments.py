@@ -8,7 +8,7 @@ from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 from gymnasium.wrappers.vector import DictInfoToList
-from run_folders import told
+from run_folders import error_of
 
 from dqn_memory import agent, evaluation
 from dqn_memory.analysis import episodes
@@ -92,7 +92,7 @@ def test_evaluations_of_episodes_that_never_end_are_bounded(endless, monkeypatch
     vector.reset()
     cut = [vector.step(torch.zeros(2, dtype=torch.int64)).truncated.all() for _ in range(MOST)]
     assert cut == [False] * (MOST - 1) + [True]
-    assert "Endless" in told(player.play, SyncVectorEnv([Endless] * 2), 2)
+    assert "Endless" in error_of(player.play, SyncVectorEnv([Endless] * 2), 2)
 
 
 @pytest.mark.parametrize("changes", [
@@ -112,12 +112,12 @@ def test_a_wrong_value_of_a_vector_environment_is_one_sentence(endless, changes)
             return parts["observation"], parts["reward"], parts["flag"], cut, parts["info"]
 
     envs = SyncVectorEnv([lambda: TimeLimit(Endless(), 3)] * 2)
-    told(Agent.load(endless).play, Wrong(envs), 4)
+    error_of(Agent.load(endless).play, Wrong(envs), 4)
 
 
 def test_infos_as_lists_are_one_sentence(endless):
     envs = DictInfoToList(SyncVectorEnv([lambda: TimeLimit(Endless(), 3)] * 2))
-    assert "list" in told(Agent.load(endless).play, envs, 2)
+    assert "list" in error_of(Agent.load(endless).play, envs, 2)
 
 
 def test_runs_in_an_environment_of_global_randomness_are_repeated(tmp_path):
@@ -129,7 +129,9 @@ def test_runs_in_an_environment_of_global_randomness_are_repeated(tmp_path):
 
 
 def test_a_replay_that_never_fits_is_one_sentence_from_python(tmp_path):
-    assert "--capacity" in told(train, env="Mine/Big-v0", capacity=10_000_000, track=["none"], run=str(tmp_path / "r"))
+    assert "--capacity" in error_of(
+        train, env="Mine/Big-v0", capacity=10_000_000, track=["none"], run=str(tmp_path / "r")
+    )
 
 
 @pytest.mark.parametrize("made", [
@@ -140,5 +142,5 @@ def test_a_replay_that_never_fits_is_one_sentence_from_python(tmp_path):
     ),
 ])  # fmt: skip
 def test_every_replay_says_that_it_does_not_fit(made):
-    assert "--capacity" in told(made, device_memory()[1] // 10_000)
+    assert "--capacity" in error_of(made, device_memory()[1] // 10_000)
     assert len(made(400).cells) >= 5

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from run_folders import told
+from run_folders import error_of
 
 from dqn_memory.blocks.embeddings import ImageEmbedding
 from dqn_memory.network import observation_embedding, observation_spec
@@ -90,7 +90,7 @@ def test_values_without_bounds_stay_as_they_are_and_it_is_said(capsys):
 def test_axes_that_sizes_do_not_settle_are_refused(shape, last):
     space = spaces.Box(0, 255, shape, np.uint8)
     if last is None:
-        assert " x ".join(map(str, shape)) in told(observation_spec, space)
+        assert " x ".join(map(str, shape)) in error_of(observation_spec, space)
         with pytest.raises(ValueError, match="channels"):
             ImageEmbedding(shape, 8, True)
     else:
@@ -102,4 +102,4 @@ def test_axes_that_sizes_do_not_settle_are_refused(shape, last):
     spaces.Box(0, 255, (0, 5, 3), np.uint8), spaces.Box(0, 2**64 - 1, (5, 5, 1), np.uint64), spaces.Discrete(2**40),
 ])  # fmt: skip
 def test_an_observation_that_no_network_can_hold_is_one_sentence(space):
-    assert told(lambda: observation_spec(encoder(space)[0])).isprintable()
+    assert error_of(lambda: observation_spec(encoder(space)[0])).isprintable()

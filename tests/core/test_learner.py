@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from helpers import filled_replay, network
-from run_folders import told
+from run_folders import error_of
 
 import dqn_memory.train as losses
 from dqn_memory.actors import WindowActor
@@ -235,7 +235,7 @@ def test_default_positions_follow_the_network():
     assert replace(CONFIG, loss_positions="last").contexts_per_window(causal) == 1
     replace(CONFIG, loss_positions="prefixes").check(one)
     replace(CONFIG, n_step=K).check(causal)  # as long as a window
-    assert "--targets shifted needs --loss-positions all" in told(replace(CONFIG, targets="shifted").check, one)
+    assert "--targets shifted needs --loss-positions all" in error_of(replace(CONFIG, targets="shifted").check, one)
 
 
 @pytest.mark.parametrize("as_decay", [float, torch.tensor])

@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from run_folders import refused, told
+from run_folders import error_of, refused
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -121,7 +121,7 @@ def test_budgets():
     budgets = {"100k": 100_000, "1.5M": 1_500_000, "120000": 120_000, "2m": 2e6}
     assert {text: size.parse_budget(text) for text in budgets} == budgets
     for text in ("", "k", "-5", "0", "1e5", "100 000", "12x"):
-        assert "100k" in told(size.parse_budget, text)
+        assert "100k" in error_of(size.parse_budget, text)
 
 
 def trainable(world: str, config: NetworkConfig) -> int:

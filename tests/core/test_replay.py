@@ -6,7 +6,7 @@ import torch
 from helpers import NUM_ACTIONS, TOKENS, action_of, filled_replay
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_folders import told
+from run_folders import error_of
 
 from dqn_memory.replay import Replay
 
@@ -165,7 +165,7 @@ def test_restored_columns_give_the_same_batches():
 
 
 def test_a_capacity_without_room_is_one_sentence():
-    assert "--capacity 16" in told(Replay, TOKENS, NUM_ACTIONS, 16, 16, torch.device("cpu"))
+    assert "--capacity 16" in error_of(Replay, TOKENS, NUM_ACTIONS, 16, 16, torch.device("cpu"))
 
 
 def test_a_cut_ends_the_newest_episodes_on_the_host_too():

@@ -6,7 +6,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 import torch
-from run_folders import assert_equal, metrics, refused, told
+from run_folders import assert_equal, error_of, metrics, refused
 from test_agent import Three
 from trained import CARDS
 from trained import training_flags as flags
@@ -81,7 +81,7 @@ def test_the_last_iteration_that_can_learn_is_enough(tmp_path):
         arguments = flags(run, *late, starts, "--updates-per-iteration", each, steps=99)  # 25 iterations
         main(arguments)
         assert Run.open(run).load().trainer["updates"] == parse(TrainConfig, arguments).updates == updates
-    assert "would never update" in told(parse(TrainConfig, flags(run, *late, "101", steps=99)).check)
+    assert "would never update" in error_of(parse(TrainConfig, flags(run, *late, "101", steps=99)).check)
 
 
 def test_evaluations_have_the_limit_of_training_where_an_environment_has_none():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from ale_py.vector_env import AtariVectorEnv
-from run_folders import told
+from run_folders import error_of
 from world_keywords import actions, same
 
 from envs.atari import AtariConfig, AtariVector, _games, rom
@@ -83,7 +83,7 @@ def test_a_saved_vector_goes_on_as_if_it_had_not_been_stopped(config):
     again = AtariVector("ms_pacman", 2, seed=9, config=config)
     again.load_state_dict(state)
     assert all(same(vector.step(action), again.step(action)) for action in drawn[60:])
-    assert "ends in other observations" in told(again.load_state_dict, {**state, "observation_hash": 1})
+    assert "ends in other observations" in error_of(again.load_state_dict, {**state, "observation_hash": 1})
 
 
 def test_every_keyword_of_the_emulators_is_given(monkeypatch):
@@ -102,7 +102,7 @@ def test_names_of_games():
         ("ALE/Pong-v5", {"sticki": 0.1}, "unexpected keyword argument 'sticki'"),
         ("ALE/Pong-v5", {"sticky": 2}, "sticky 2"),
     ):
-        assert words in told(make_vector, name, 1, 0, env_kwargs=options)
+        assert words in error_of(make_vector, name, 1, 0, env_kwargs=options)
 
 
 def test_neither_another_row_nor_another_reset_repeats_the_first():

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from run_folders import told
+from run_folders import error_of
 
 from envs import baselines
 from envs.baselines import players, reference
@@ -189,5 +189,5 @@ def test_what_is_wrong_is_one_clear_sentence_before_the_work(flags, message, tmp
     )
     (tmp_path / "baselines.json").write_text('{"mine": 1}')
     flags = [flag.replace("FOLDER", str(tmp_path)) for flag in flags]
-    assert message in told(main, ["--write", str(tmp_path), *flags])
+    assert message in error_of(main, ["--write", str(tmp_path), *flags])
     assert (tmp_path / "baselines.json").read_text() == '{"mine": 1}'

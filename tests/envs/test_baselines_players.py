@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from own_worlds import Cue
-from run_folders import told
+from run_folders import error_of
 from test_baselines import apart
 from world_keywords import DATA
 
@@ -171,7 +171,7 @@ def test_a_success_of_another_rule_is_refused(tmp_path):
         return after, observation, reward, terminated, terminated & (after.returns > 2.0)
 
     choosy.step = step
-    assert "depends on the return, but not on its sign" in told(search.explore_states, choosy)
+    assert "depends on the return, but not on its sign" in error_of(search.explore_states, choosy)
 
 
 def test_seeing_the_state_is_never_worse_than_standing_still():
@@ -198,7 +198,7 @@ def test_what_cannot_be_bounded_is_refused():
         (lambda: bounds_of(rooms, BUDGET), "No player is known for such rooms"),
         (lambda: search.explore_states(Timed()), "The dynamics of Timed depend on the step"),
     ):
-        assert words in told(refused)
+        assert words in error_of(refused)
 
 
 def test_the_full_state_player_takes_the_shortest_way():

@@ -10,7 +10,7 @@ import torch
 from foreign import Odd
 from gymnasium import spaces
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit, TransformObservation, TransformReward
-from run_folders import told
+from run_folders import error_of
 
 from envs.checked import Checked
 from envs.errors import one_line_errors
@@ -55,7 +55,7 @@ WRONG = [
 
 @pytest.mark.parametrize("result", WRONG, ids=range(len(WRONG)))
 def test_a_wrong_value_of_a_step_is_one_sentence_with_environment_and_step(result):
-    said = told(stepped, after=result)
+    said = error_of(stepped, after=result)
     assert "Odd" in said and "step 1" in said and said.isprintable()
 
 
@@ -79,7 +79,7 @@ def test_a_value_that_means_the_same_is_read(result):
 
 @pytest.mark.parametrize("first", [None, 0, (0,), (0, None), (None, {}), [0, {}], (5, {}), (0, {}, {})])
 def test_a_wrong_value_of_a_reset_is_one_sentence(first):
-    said = told(vector_of(first=first).reset)
+    said = error_of(vector_of(first=first).reset)
     assert "Odd" in said and "reset" in said
 
 
@@ -97,7 +97,7 @@ def test_a_function_of_another_signature_or_number_of_values_is_one_sentence(fun
         vector.reset()
         vector.step(STILL)
 
-    said = told(played)
+    said = error_of(played)
     assert "Old" in said and ("reset" in said or "step" in said)
 
 
@@ -124,7 +124,7 @@ def test_a_cast_that_loses_nothing_is_made(space, given, kept):
     (VECTOR, np.full(3, 1e300)), (spaces.MultiBinary(3), np.ones(3)), (spaces.MultiDiscrete([2, 3]), [1, 3]),
 ])  # fmt: skip
 def test_an_observation_that_is_not_of_its_space_is_refused(space, given):
-    assert "Odd" in told(vector_of(space=space, first=(given, {})).reset)
+    assert "Odd" in error_of(vector_of(space=space, first=(given, {})).reset)
 
 
 def test_episodes_that_nothing_ends_are_cut_where_a_limit_is_asked_for(capsys):
@@ -178,7 +178,7 @@ def test_an_error_inside_keeps_its_traceback_and_says_where(error):
 
 
 def test_an_environment_that_ends_the_program_is_one_sentence():
-    assert "Odd" in told(stepped, after=lambda env: sys.exit(3))
+    assert "Odd" in error_of(stepped, after=lambda env: sys.exit(3))
 
 
 GLOBAL = {
@@ -275,9 +275,9 @@ def test_a_picture_that_is_none_is_one_sentence(picture):
     kind = type("Drawn", (Odd,), {"render_mode": "rgb_array", "render": lambda self: picture})
     vector = GymnasiumVector(kind, 1, 0)
     vector.reset()
-    assert "Drawn" in told(vector.frame, 0)
+    assert "Drawn" in error_of(vector.frame, 0)
 
 
 @pytest.mark.parametrize("made", [None, object(), gymnasium.Env(), type("Half", (Odd,), {"action_space": 3})()])
 def test_what_is_no_environment_with_spaces_is_one_sentence(made):
-    told(GymnasiumVector, lambda: made, 1, 0)
+    error_of(GymnasiumVector, lambda: made, 1, 0)

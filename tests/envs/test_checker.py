@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from run_folders import told
+from run_folders import error_of
 from world_keywords import IDS, keywords
 
 from envs.checker import check_registered, check_vector_env
@@ -23,7 +23,7 @@ def test_dictionaries_and_gymnasiums_own_vector_environment_are_clean():
     def make():
         return gymnasium.make("Gridverse/Keydoor-5x5-v0", time_limit=12, dictionary=True)
 
-    assert "no episode ended in 5 steps" in told(check_registered, CARDS, steps=5)
+    assert "no episode ended in 5 steps" in error_of(check_registered, CARDS, steps=5)
     check_registered("Gridverse/Keydoor-5x5-v0", steps=45, time_limit=12, dictionary=True)
     check_vector_env(lambda count, mode: SyncVectorEnv([make] * count, autoreset_mode=mode), make)
 

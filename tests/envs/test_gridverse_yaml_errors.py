@@ -5,7 +5,7 @@ import re
 
 import pytest
 import yaml
-from run_folders import told
+from run_folders import error_of
 
 from envs.gridverse.yaml.world import Yaml, stock_files
 from envs.registry import make_world
@@ -29,7 +29,7 @@ def broken(tmp_path, name, key, value):
 
 
 def complaint(path):
-    text = told(Yaml, path)
+    text = error_of(Yaml, path)
     assert ". " not in text and str(path) in text, text
     return text.replace(str(path), "FILE")
 
@@ -106,8 +106,8 @@ def test_bytes_folders_and_missing_files(tmp_path):
     assert "is not UTF-8" in complaint(path)
     for wrong in (tmp_path, tmp_path / "other.yaml", tmp_path / ("a" * 5000)):
         assert "unknown gridverse file" in complaint(wrong)
-    assert "'keydor.7x7'; did you mean 'keydoor.7x7'" in told(make_world, "Gridverse/Yaml-v0", path="keydor.7x7")
-    assert "needs path=, a file or one of crossing.5x5, " in told(make_world, "Gridverse/Yaml-v0")
+    assert "'keydor.7x7'; did you mean 'keydoor.7x7'" in error_of(make_world, "Gridverse/Yaml-v0", path="keydor.7x7")
+    assert "needs path=, a file or one of crossing.5x5, " in error_of(make_world, "Gridverse/Yaml-v0")
 
 
 def test_a_file_that_contains_itself_ends_with_a_sentence(tmp_path):

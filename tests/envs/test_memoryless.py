@@ -9,7 +9,7 @@ import torch
 from catch_rules import memoryless
 from gymnasium.spaces import Box, Dict, Discrete
 from own_worlds import spoiled
-from run_folders import told
+from run_folders import error_of
 from torch import Tensor
 
 from envs.baselines.players import finish
@@ -197,7 +197,7 @@ def test_any_space_is_told_apart(space, show):
 
 def test_fractions_without_bounds_are_refused():
     endless = spoiled("World", Box(-np.inf, np.inf, (1,)), lambda seen: seen.float())()
-    assert "each between bounds" in told(identifier, endless, torch.Generator())
+    assert "each between bounds" in error_of(identifier, endless, torch.Generator())
 
 
 def test_the_script_keeps_other_worlds(tmp_path, capsys):
@@ -224,5 +224,5 @@ def test_wrong_input_is_one_sentence_before_the_search(tmp_path, monkeypatch):
         (["--write", str(tmp_path)], "page of tables"),
         (["--write", str(tmp_path), "--restarts", "0"], "--restarts 0"),
     ):
-        assert words in told(main, ["--env", "POMDP/CarFlag-v0", *flags])
+        assert words in error_of(main, ["--env", "POMDP/CarFlag-v0", *flags])
     assert (tmp_path / "file").read_text() == "mine" and len(list(tmp_path.iterdir())) == 2

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from own_worlds import Cue
-from run_folders import told
+from run_folders import error_of
 from world_keywords import IDS, build
 
 from envs import spaces
@@ -105,5 +105,5 @@ def test_every_cell_is_there_once_in_grids_that_are_not_square(height, width):
 def test_gymnasium_makes_it_of_environments_that_show_a_state():
     env = gymnasium.make("POMDP/CarFlag-v0", observe="state")
     vector = gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=2, observe="state")
-    assert "Cue shows no state" in told(StateObserved, Cue())
+    assert "Cue shows no state" in error_of(StateObserved, Cue())
     assert np.array_equal(vector.reset(seed=0)[0][0], env.reset(seed=0)[0]) and abs(vector.reset()[0][:, 2]).min() == 1

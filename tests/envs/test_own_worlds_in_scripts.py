@@ -7,7 +7,7 @@ import sys
 import gymnasium
 import own_worlds
 import pytest
-from run_folders import told
+from run_folders import error_of
 from world_keywords import DATA
 
 from envs.baselines import bounds, reference
@@ -63,18 +63,18 @@ def few(folder):
     (FILE, ["--options", "time_limit", "x", "path", TIGER], "time_limit of .* must be a whole number, not 'x'."),
 ])  # fmt: skip
 def test_wrong_plugins_and_options_are_one_sentence(main, id, flags, words, plugin, tmp_path):
-    assert re.search(words, told(main, ["--env", id, *flags, "--write", str(tmp_path)]))
+    assert re.search(words, error_of(main, ["--env", id, *flags, "--write", str(tmp_path)]))
     assert not list(tmp_path.glob("*.json"))
 
 
 def test_a_wrong_world_is_refused_before_the_work(plugin, tmp_path, monkeypatch):
     monkeypatch.setattr(own_worlds, "Cue", own_worlds.FourValues)
     words = "FourValues.step must return five values"
-    assert words in told(memoryless, ["--env", ID, "--plugin", plugin, "--write", str(tmp_path)])
+    assert words in error_of(memoryless, ["--env", ID, "--plugin", plugin, "--write", str(tmp_path)])
     monkeypatch.setattr(
         "envs.baselines.__main__.compute_reference", lambda *_: pytest.fail("the computation came first")
     )
-    assert words in told(baselines, ["--env", "POMDP/CarFlag-v0", "--env", ID, "--plugin", plugin, *few(tmp_path)])
+    assert words in error_of(baselines, ["--env", "POMDP/CarFlag-v0", "--env", ID, "--plugin", plugin, *few(tmp_path)])
 
 
 def test_a_world_without_a_player_keeps_its_random_row_and_those_behind_it(plugin, tmp_path, capsys, monkeypatch):

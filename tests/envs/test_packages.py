@@ -6,7 +6,7 @@ import sys
 
 import gymnasium
 import pytest
-from run_folders import told
+from run_folders import error_of
 
 from envs import packages
 from envs.packages import PACKAGES, Package, make_env
@@ -34,7 +34,7 @@ def test_the_package_of_an_unknown_id_is_imported_and_no_other(other):
     assert "other_package" not in sys.modules
     for id in ("Other-Corridor-v0", "other_package:Other-Corridor-v0"):
         assert make_env(id, key="won").unwrapped.key == "won"
-    assert "did you mean 'Other-Corridor-v0'" in told(make_env, "Other-Coridor-v0")
+    assert "did you mean 'Other-Corridor-v0'" in error_of(make_env, "Other-Coridor-v0")
 
 
 def test_closing_one_leaves_the_others_open_where_they_share_a_display(other, monkeypatch):
@@ -54,7 +54,7 @@ def test_closing_one_leaves_the_others_open_where_they_share_a_display(other, mo
 def test_a_package_that_cannot_be_had_is_one_sentence(other, code, words):
     if code is not None:
         other.write_text(code)
-    assert re.search(words, told(make_env, "Other-Corridor-v0"))
+    assert re.search(words, error_of(make_env, "Other-Corridor-v0"))
 
 
 @pytest.mark.parametrize(("id", "module"), [

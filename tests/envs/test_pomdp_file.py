@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pomdp_writer import numbered, write
-from run_folders import told
+from run_folders import error_of
 from world_keywords import DATA, random_model
 
 from envs.errors import UserError
@@ -179,7 +179,7 @@ def test_line_ends_of_all_systems(tmp_path, newline):
     (TIGER.replace("R: listen", "R: lisen"), 29, "'lisen', expected an action.*; did you mean 'listen'"),
 ])  # fmt: skip
 def test_wrong_text_is_one_sentence_with_its_place(text, line, said):
-    start, found = f"m:{line}: found {said}" if line else f"m: {said}", told(parse_pomdp, text, "m")
+    start, found = f"m:{line}: found {said}" if line else f"m: {said}", error_of(parse_pomdp, text, "m")
     assert found.startswith(start) or re.match(start, found)
 
 
@@ -193,8 +193,8 @@ def test_what_is_no_text_is_refused(tmp_path, data, said):
     path = tmp_path / "model.pomdp"
     if data is not None:
         path.write_bytes(data)
-    assert re.search("model.pomdp" + said, told(read_pomdp, path))
-    assert "found no readable file" in told(read_pomdp, tmp_path)
+    assert re.search("model.pomdp" + said, error_of(read_pomdp, path))
+    assert "found no readable file" in error_of(read_pomdp, tmp_path)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -231,7 +231,7 @@ def test_a_written_model_is_read_back_to_the_last_bit(model):
     "model", [hallway.hallway_tables(), heaven_hell.heaven_hell_tables(), heaven_hell.heaven_hell_tables(1)]
 )
 def test_our_worlds_survive_being_written(model):
-    assert "A .pomdp file has no place for the state" in told(write, model)
+    assert "A .pomdp file has no place for the state" in error_of(write, model)
     keyword = replace(tiger(), state_names=("reset", "b"))
-    assert "no place for the state 'reset'" in told(write, keyword)
+    assert "no place for the state 'reset'" in error_of(write, keyword)
     assert same(parse_pomdp(write(numbered(model))), model, names=False)

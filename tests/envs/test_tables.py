@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from run_folders import told
+from run_folders import error_of
 
 from envs.errors import UserError
 from envs.tables import (
@@ -97,13 +97,13 @@ def test_a_section_is_replaced_alone(tmp_path: Path) -> None:
 def test_another_file_is_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "speed.json"
     path.write_text(content)
-    said = told(write_page, tmp_path, "speed", "Speed", {}, [TABLE], "cpu")
+    said = error_of(write_page, tmp_path, "speed", "Speed", {}, [TABLE], "cpu")
     assert "speed.json does not hold a page of tables" in said
     assert path.read_text() == content
     if "title" not in content:
         assert remake_page(path) is None
         return
-    assert "does not hold a page of tables" in told(remake_page, path)
+    assert "does not hold a page of tables" in error_of(remake_page, path)
 
 
 def test_a_table_that_grows_takes_its_own_place_and_one_that_fails_loses_none(
@@ -116,7 +116,7 @@ def test_a_table_that_grows_takes_its_own_place_and_one_that_fails_loses_none(
         raise UserError("no more time")
 
     for folder in (None, tmp_path):
-        assert "no more time" in told(publish, measured(), folder, "speed", "Speed", {}, "cpu")
+        assert "no more time" in error_of(publish, measured(), folder, "speed", "Speed", {}, "cpu")
         assert " ".join(capsys.readouterr().out.split()) == "First row 1 Second row 1 A note. Second row 1 2"
     tables = read_page(tmp_path / "speed.json")["sections"]["cpu"]["tables"]
     assert [(table["title"], len(table["rows"])) for table in tables] == [("First", 1), ("Second", 2)]

@@ -9,7 +9,7 @@ import torch
 import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_folders import told
+from run_folders import error_of
 from world_keywords import DATA, random_model, uniforms
 
 from envs.registry import make_world
@@ -188,7 +188,7 @@ def check_step(tables, state, action, after, z, reward, terminated):
     ({"reset": np.ones((3, 4), bool)}, "If reset is True, the row of T must be start"),
 ])  # fmt: skip
 def test_wrong_tables_are_refused_in_a_sentence(change, said):
-    assert said in told(Tables, **(vars(random_model(1)) | change))
+    assert said in error_of(Tables, **(vars(random_model(1)) | change))
 
 
 def at(world, hidden):

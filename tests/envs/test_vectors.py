@@ -8,7 +8,7 @@ import pytest
 import torch
 from foreign import Corridor, Promising
 from gymnasium import spaces
-from run_folders import told
+from run_folders import error_of
 from world_keywords import IDS, actions, keywords, roll, same
 
 from envs.gymnasium import GymnasiumVector
@@ -83,9 +83,9 @@ def test_a_key_chooses_a_part_of_the_observation():
     assert vector.reset().tolist() == [[0]]
     assert vector.step(torch.tensor([0])).observation.tolist() == [[1]]
     for key, words in ((None, "'image', 'mission'"), ("imag", "did you mean 'image'")):
-        assert words in told(GymnasiumVector, Corridor, 1, seed=0, observation_key=key)
+        assert words in error_of(GymnasiumVector, Corridor, 1, seed=0, observation_key=key)
     for id in ("CartPole-v1", CAR, "ALE/Pong-v5"):
-        assert "observation_key 'image'" in told(make_vector, id, 1, 0, observation_key="image")
+        assert "observation_key 'image'" in error_of(make_vector, id, 1, 0, observation_key="image")
 
 
 def test_only_a_single_box_is_chosen_unasked():
@@ -150,7 +150,7 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     (lambda world: GymnasiumVector(lambda: Promising(()), 1, 0).reset(), "reset must give two values"),
 ])  # fmt: skip
 def test_misuse_is_one_clear_sentence(make, words):
-    assert words in told(make, make_world(SMALL))
+    assert words in error_of(make, make_world(SMALL))
 
 
 @pytest.mark.parametrize(("result", "words"), [
@@ -175,7 +175,7 @@ def test_what_step_gives_is_checked(result, words):
     for workers in (None, 1) if "reward nan" in words else (None,):  # starting a process takes a second
         vector = GymnasiumVector(Wrong, 2, 0, workers=workers)
         vector.reset()
-        assert words in told(vector.step, torch.zeros(2, dtype=torch.int64))
+        assert words in error_of(vector.step, torch.zeros(2, dtype=torch.int64))
         vector.close()
 
 
@@ -201,7 +201,7 @@ def test_a_saved_state_continues_bit_for_bit(id, kwargs):
     other.load_state_dict(torch.load(file, weights_only=True))
     assert all(map(same, steps, roll(other, 30, seed=2)))
     if "Cart" in id:
-        said = told(other.load_state_dict, {**saved, "observation_hash": 1})
+        said = error_of(other.load_state_dict, {**saved, "observation_hash": 1})
         assert "'CartPole-v1' is not deterministic: replaying 34 steps" in said
     again = make_vector(id, 3, seed=0, env_kwargs=kwargs)
     again.load_state_dict(other.state_dict())  # a resumed run is saved and resumed like any other
@@ -217,7 +217,7 @@ OTHERS = [
 def test_a_state_of_another_vector_is_refused(saved, other, count):
     vector = make_vector(saved, 2, 0)
     vector.reset()
-    assert f"does not fit {count}" in told(make_vector(other, count, 0).load_state_dict, vector.state_dict())
+    assert f"does not fit {count}" in error_of(make_vector(other, count, 0).load_state_dict, vector.state_dict())
 
 
 def test_pictures_of_one_row():

@@ -13,7 +13,7 @@ import pytest
 import torch
 from foreign import Corridor, Failing, Odd, hang
 from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
-from run_folders import told
+from run_folders import error_of
 from world_keywords import roll, same
 
 from envs import workers as module
@@ -45,9 +45,9 @@ def test_pictures_come_from_the_process_of_their_row(monkeypatch):
         each.reset()
         each.step(torch.tensor([0, 1, 2]))
     assert all((vector.frame(row) == single.frame(row)).all() for row in range(3))
-    assert "draws nothing" in told(make_vector("FrozenLake-v1", 3, 0, workers=9).frame, 2)
+    assert "draws nothing" in error_of(make_vector("FrozenLake-v1", 3, 0, workers=9).frame, 2)
     monkeypatch.setattr(FrozenLakeEnv, "render", gymnasium.Env.render)  # which one that cannot draw inherits
-    assert "draws nothing" in told(single.frame, 0)
+    assert "draws nothing" in error_of(single.frame, 0)
 
 
 @pytest.mark.usefixtures("own_id")
@@ -79,8 +79,8 @@ def test_an_exception_is_raised_here_with_the_traceback_from_there(action, kind,
 def test_a_process_that_ends_by_itself_is_one_sentence():
     vector = GymnasiumVector(Failing, 2, 0, workers=2)
     vector.reset()
-    assert "has ended by itself (exit code 3;" in told(vector.step, torch.tensor([3, 2]))
-    assert "have ended; make new ones" in told(vector.step, torch.tensor([3, 3]))
+    assert "has ended by itself (exit code 3;" in error_of(vector.step, torch.tensor([3, 2]))
+    assert "have ended; make new ones" in error_of(vector.step, torch.tensor([3, 3]))
     vector.forget()
     assert vector.reset().tolist() == [[0], [0]]
 
@@ -166,6 +166,6 @@ def test_a_process_that_hangs_is_named_and_given_up_in_the_end(monkeypatch, caps
     monkeypatch.setattr(module, "SLOW", 0.2)
     monkeypatch.setattr(module, "LOST", 0.4)
     child = vector.rows._children[0]
-    assert str(child.pid) in told(vector.step, torch.zeros(2, dtype=torch.int64))
+    assert str(child.pid) in error_of(vector.step, torch.zeros(2, dtype=torch.int64))
     assert str(child.pid) in capsys.readouterr().err
     assert not runs(child.pid)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from own_worlds import Cue, FourValues, Narrow, Sided, spoiled
-from run_folders import told
+from run_folders import error_of
 
 import envs
 from envs.checker import check_registered, probe
@@ -85,18 +85,18 @@ def wrong(index, change):
 ])  # fmt: skip
 def test_a_wrong_world_is_told_what_is_wrong(kind, words):
     before = torch.get_rng_state()
-    assert words in told(TensorVector, kind(), 5, 0)
+    assert words in error_of(TensorVector, kind(), 5, 0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_wrong_view_of_the_state_is_named_with_its_world():
     shy = spoiled("Shy", state_space=Discrete(2), observe_state=lambda self, state: state.side)
-    assert "Shy with observe='state'.reset" in told(probe, StateObserved(shy()))
+    assert "Shy with observe='state'.reset" in error_of(probe, StateObserved(shy()))
 
 
 @pytest.mark.parametrize("make", [WorldEnv, WorldVectorEnv, check_registered])
 def test_gymnasium_environments_of_a_wrong_world_are_refused(make, register):
-    assert "The observation of Narrow.reset must be a tensor (3, 4)" in told(make, register("own_worlds:Narrow"))
+    assert "The observation of Narrow.reset must be a tensor (3, 4)" in error_of(make, register("own_worlds:Narrow"))
     WORLDS.pop(ID)
     check_registered(register("own_worlds:Cue"), steps=30)  # a right one, whose first step shows nothing
 
@@ -128,7 +128,7 @@ def plain_init(self, time_limit=10, device="cpu"):
 ])  # fmt: skip
 def test_what_is_missing_is_named(kind, words, register, monkeypatch):
     monkeypatch.setattr(own_worlds, "Mine", kind, raising=False)
-    assert words in told(make_vector, register("own_worlds:Mine"), 2, 0)
+    assert words in error_of(make_vector, register("own_worlds:Mine"), 2, 0)
 
 
 def test_a_class_with_all_members_and_a_function_make_worlds(register, monkeypatch):
@@ -138,7 +138,7 @@ def test_a_class_with_all_members_and_a_function_make_worlds(register, monkeypat
     monkeypatch.setattr(own_worlds, "make", lambda device: Cue(device=device), raising=False)
     assert make_vector(register("own_worlds:make"), 2, 0).reset().shape == (2, 1)
     monkeypatch.setattr(own_worlds, "make", lambda device: 3, raising=False)
-    assert "int is no World" in told(make_world, ID)
+    assert "int is no World" in error_of(make_world, ID)
 
 
 @pytest.mark.parametrize(("entry", "kwargs", "words"), [
@@ -150,12 +150,12 @@ def test_a_class_with_all_members_and_a_function_make_worlds(register, monkeypat
     ("own_worlds:Cue", {"time_limit": "9"}, "time_limit of environment 'Mine/Cue-v0' must be a whole number"),
 ])  # fmt: skip
 def test_a_wrong_entry_says_where_it_breaks_off(entry, kwargs, words, register):
-    assert words in told(make_world, register(entry, **kwargs))
+    assert words in error_of(make_world, register(entry, **kwargs))
 
 
 @pytest.mark.parametrize("entry", ["own_worlds", "own_worlds.Cue", ":Cue", "own_worlds:", "own worlds:Cue", Cue, None])
 def test_an_entry_of_another_form_is_refused(entry):
-    assert 'must be a string "module:Class" such as "my_module:MyWorld", not' in told(Entry, entry)
+    assert 'must be a string "module:Class" such as "my_module:MyWorld", not' in error_of(Entry, entry)
 
 
 def test_a_module_that_is_missing_in_a_worlds_module_is_the_authors(tmp_path, monkeypatch, register):
@@ -174,7 +174,7 @@ def test_a_module_that_is_missing_in_a_worlds_module_is_the_authors(tmp_path, mo
 ])  # fmt: skip
 def test_what_cannot_be_registered_is_refused_and_changes_nothing(id, entry, words):
     before = dict(WORLDS)
-    assert words in told(envs.register, id, entry)
+    assert words in error_of(envs.register, id, entry)
     assert before == WORLDS
 
 
@@ -182,7 +182,7 @@ def test_the_same_entry_may_be_registered_again(register):
     for _ in range(2):  # as when a module is imported twice
         register("own_worlds:Cue", sizes=(3, 3), tables=[torch.zeros(3)])
     for tables in ([torch.zeros(2)], [torch.ones(3)], []):
-        assert "already" in told(register, "own_worlds:Cue", sizes=(3, 3), tables=tables)
+        assert "already" in error_of(register, "own_worlds:Cue", sizes=(3, 3), tables=tables)
 
 
 def test_what_a_class_gives_its_base_is_not_asked_for(register, monkeypatch):
@@ -198,7 +198,7 @@ def test_what_a_class_gives_its_base_is_not_asked_for(register, monkeypatch):
     register("own_worlds:Mine", time_limit=4)
     assert make_world(ID).time_limit == 4 and make_world(ID, time_limit=3).time_limit == 3
     monkeypatch.setattr(own_worlds, "Mine", Sized)
-    assert "needs the keyword 'size'" in told(make_world, ID)
+    assert "needs the keyword 'size'" in error_of(make_world, ID)
 
 
 @pytest.mark.parametrize(("id", "keywords", "words"), [
@@ -241,4 +241,4 @@ def test_what_a_class_gives_its_base_is_not_asked_for(register, monkeypatch):
     ("POMDP/File-v0", {"path": "tigre.pomdp"}, "tigre.pomdp: found no readable file"),
 ])  # fmt: skip
 def test_an_environment_that_cannot_be_made_says_why(id, keywords, words):
-    assert re.search(words, told(make_world, id, **keywords))
+    assert re.search(words, error_of(make_world, id, **keywords))

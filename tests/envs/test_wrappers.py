@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector.utils import batch_space
 from hypothesis import given
 from hypothesis import strategies as st
-from run_folders import told
+from run_folders import error_of
 from world_keywords import build
 
 from envs import wrappers
@@ -149,7 +149,7 @@ class Continuous(gymnasium.Wrapper):
     (lambda: step_count(spaces.Dict(step_count=spaces.Discrete(2)), 2), "already has an entry 'step_count'"),
 ])  # fmt: skip
 def test_wrong_use_is_one_sentence(build, words):
-    assert words in told(build)
+    assert words in error_of(build)
 
 
 def test_a_vector_environment_must_say_when_its_rows_start_over_and_an_empty_mask_resets_all():
@@ -157,7 +157,7 @@ def test_a_vector_environment_must_say_when_its_rows_start_over_and_an_empty_mas
     vector = wrappers.VectorStepCount(env)
     assert np.array_equal(vector.reset(seed=1)[0], vector.reset(seed=1, options={"reset_mask": None})[0])
     env.metadata = {}
-    assert "autoreset_mode" in told(wrappers.VectorStepCount, env)
+    assert "autoreset_mode" in error_of(wrappers.VectorStepCount, env)
 
 
 def test_a_space_of_ours_sums_to_a_python_integer_also_in_copies_and_is_gymnasiums_in_all_else():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from glam_models import TINY, trained
 from PIL import Image
-from run_folders import printed, refused, told
+from run_folders import error_of, printed, refused
 from trained import contents
 
 from dqn_memory.blocks.kernels.scan import scan_torch
@@ -76,7 +76,7 @@ def test_the_dream_sees_the_past_and_the_actions_only(found, lived):
 
 def test_a_dream_may_begin_at_the_first_frame_and_end_with_the_last(found, lived):
     assert len(imagine_episode(found, lived, 0, 6, 0).reward) == 6
-    assert "the last start is 4" in told(imagine_episode, found, lived, 5, 2, 0)
+    assert "the last start is 4" in error_of(imagine_episode, found, lived, 5, 2, 0)
 
 
 def test_errors_are_measured_against_the_simplest_guesses():
@@ -136,7 +136,7 @@ def test_an_episode_that_is_too_short_is_not_compared(found, lived):
     short = play_episode(found, 1, 3, False)
     both, alone = compare_memories(found, [short, lived], 4, 0), compare_memories(found, [lived], 4, 0)
     assert both == alone and both["rollouts"] == 1
-    assert "--imagined 4" in told(compare_memories, found, [short], 4, 0)
+    assert "--imagined 4" in error_of(compare_memories, found, [short], 4, 0)
 
 
 def test_means_are_over_all_rollouts(found, monkeypatch):

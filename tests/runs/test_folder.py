@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from run_folders import assert_equal, told
+from run_folders import assert_equal, error_of
 from safetensors.torch import save as safetensors
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor
@@ -94,23 +94,23 @@ def test_create_writes_config_and_environment(run):
 def test_a_new_run_needs_an_empty_folder_and_an_old_one_its_own(run, tmp_path):
     before = run.config_toml
     for writer in (lambda: Run.create(run.path, "other = 1"), lambda: Run.take_up(run.path)):
-        assert re.search(f"is being trained, by process {os.getpid()} on .* since 20", told(writer))
+        assert re.search(f"is being trained, by process {os.getpid()} on .* since 20", error_of(writer))
     run.close()
-    assert "is not empty: choose another --run, or continue its run by --resume" in told(
+    assert "is not empty: choose another --run, or continue its run by --resume" in error_of(
         Run.create, run.path, "other = 1"
     )
     assert run.config_toml == before
     (tmp_path / "file").write_text("x")
-    told(Run.create, tmp_path / "file", CONFIG)
+    error_of(Run.create, tmp_path / "file", CONFIG)
     (tmp_path / "empty").mkdir()
-    assert "nothing was written there yet" in told(Run.open, tmp_path / "empty")
+    assert "nothing was written there yet" in error_of(Run.open, tmp_path / "empty")
     (tmp_path / "empty" / ".config.toml.0123abcd.tmp").write_text("half of a con")  # its writer was killed
     Run.create(tmp_path / "empty", CONFIG).close()
     assert {path.name for path in (tmp_path / "empty").iterdir()} == {".lock", "config.toml", "environment.json"}
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
-    assert "is no run folder: it has no config.toml" in told(Run.open, tmp_path / "other")
-    assert "holds no run (notes.txt is in it): choose another --run" in told(Run.create, tmp_path / "other", CONFIG)
+    assert "is no run folder: it has no config.toml" in error_of(Run.open, tmp_path / "other")
+    assert "holds no run (notes.txt is in it): choose another --run" in error_of(Run.create, tmp_path / "other", CONFIG)
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["notes.txt"]
 
 
@@ -118,15 +118,15 @@ def test_what_is_no_lock_and_what_is_not_ours_is_left_alone(tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / ".notes.tmp").write_text("precious")
-    assert "holds no run (.notes.tmp is in it)" in told(Run.create, folder, CONFIG)
+    assert "holds no run (.notes.tmp is in it)" in error_of(Run.create, folder, CONFIG)
     assert (folder / ".notes.tmp").read_text() == "precious"
     for name, make in (("pipe", os.mkfifo), ("folder", os.mkdir)):
         (tmp_path / name).mkdir()
         make(tmp_path / name / ".lock")
         words = ".lock should be a lock file, but it is something else: delete it"
-        assert words in told(Run.create, tmp_path / name, CONFIG)
+        assert words in error_of(Run.create, tmp_path / name, CONFIG)
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    assert "is a link that leads nowhere" in told(Run.create, tmp_path / "link", CONFIG)
+    assert "is a link that leads nowhere" in error_of(Run.create, tmp_path / "link", CONFIG)
 
 
 def test_metrics_are_json_numbers_and_nan_is_null(run):
@@ -155,7 +155,7 @@ def test_resume_cuts_metrics_to_the_checkpoint(run):
     run.close()
     again = Run.open(run.path)
     assert len(again.metrics()) == 5  # opening and reading cut nothing
-    told(again.resume, refuse)
+    error_of(again.resume, refuse)
     assert len(again.metrics()) == 5  # nor does what takes the checkpoint for another's
     checkpoint = again.resume()
     assert checkpoint is not None and checkpoint.step == 3
@@ -183,7 +183,7 @@ def test_resume_before_the_first_checkpoint_starts_over(run):
     assert not again.has_checkpoint
     assert again.resume() is None
     assert again.metrics() == []
-    assert "holds no checkpoint yet" in told(again.load)
+    assert "holds no checkpoint yet" in error_of(again.load)
 
 
 def test_a_finished_run_that_was_kept_without_its_checkpoint_keeps_its_numbers(run):
@@ -191,7 +191,7 @@ def test_a_finished_run_that_was_kept_without_its_checkpoint_keeps_its_numbers(r
     run.log(2, {"final/success_rate": 0.5})
     run.close()
     kept = (run.path / "metrics.jsonl").read_bytes()
-    said = told(Run.open(run.path).resume)
+    said = error_of(Run.open(run.path).resume)
     assert re.search(r"is a finished run without its checkpoint.*config\.toml", said)
     assert (run.path / "metrics.jsonl").read_bytes() == kept
     save(run, 2)
@@ -205,7 +205,7 @@ def test_resume_refuses_metrics_that_lost_lines(run):
     whole = (run.path / "metrics.jsonl").read_bytes()
     for bytes_left, sentence in ((b"", "it has 0 bytes"), (bytes(len(whole)), f"its first {len(whole)} bytes")):
         (run.path / "metrics.jsonl").write_bytes(bytes_left)
-        said = told(Run.open(run.path).resume)
+        said = error_of(Run.open(run.path).resume)
         assert f"metrics.jsonl is damaged: {sentence}" in said and "train it anew with --config" in said
 
 
@@ -276,7 +276,7 @@ def test_damaged_files_are_named(run, name, damage):
     else:
         flipped = data[:-1] + bytes([data[-1] ^ 1])
         path.write_bytes({"cut": data[:-5], "flip": flipped, "empty": b""}[damage])
-    said = told(Run.open(run.path).resume)
+    said = error_of(Run.open(run.path).resume)
     assert str(path) in said and ("cannot read" if damage == "gone" else "is damaged") in said
 
 
@@ -298,19 +298,21 @@ def test_damaged_manifests_are_named(run, change):
     path.write_text(change(path.read_text()))
     before = files(run)
     for attempt in (run.load, run.resume, lambda: save(run, 7)):
-        assert re.search(r"manifest\.json is (damaged|foreign)", told(attempt))
+        assert re.search(r"manifest\.json is (damaged|foreign)", error_of(attempt))
     assert files(run) == before  # nothing is swept away on the word of a bad manifest
 
 
 def test_foreign_weights_are_named():
     other = safetensors({"a": torch.zeros(2)}, metadata={"format": "pt"})
     for data, words in ((other, "is foreign: its header says 'pt'"), (b"not safetensors", "is no safetensors file")):
-        assert told(unpack_tensors, data, "weights", Path("model.safetensors")).startswith(f"model.safetensors {words}")
+        assert error_of(unpack_tensors, data, "weights", Path("model.safetensors")).startswith(
+            f"model.safetensors {words}"
+        )
 
 
 def test_trainer_state_runs_no_code(run):
     run.save(1, weights(1), {"evil": Path("x")})  # a class that safe reading does not admit
-    assert "step_000000001.pt is no trainer state" in told(run.load)
+    assert "step_000000001.pt is no trainer state" in error_of(run.load)
 
 
 def fail_at(monkeypatch, call: int) -> list[int]:
@@ -342,7 +344,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(run, monkeypatch, call):
     ring.written = 12
     with monkeypatch.context() as patch:
         fail_at(patch, call)  # 0 metrics, 1 weights, 2 trainer, 3 replay, 4 manifest
-        assert re.search("cannot write .*: No space left on device;", told(save, run, 12, ring))
+        assert re.search("cannot write .*: No space left on device;", error_of(save, run, 12, ring))
     assert files(run) == before  # nothing half-written takes up room
     check(Run.open(run.path), 6, (0, 6))
     save(run, 12, ring)  # there is room again
@@ -358,7 +360,7 @@ def test_a_disk_that_is_full_for_tensorboard_is_told_at_the_line_that_it_refuses
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(run._metrics._trackers[0]._records, "write", full)
-    assert re.search(r"cannot write .*metrics\.jsonl: No space left on device", told(run.log, 2, {"a": 2.0}))
+    assert re.search(r"cannot write .*metrics\.jsonl: No space left on device", error_of(run.log, 2, {"a": 2.0}))
     assert threading.active_count() == threads
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from hostile import KINDS, make_outside, put, seen, within
-from run_folders import told
+from run_folders import error_of
 from trained import CARDS, training_flags
 
 from dqn_memory import evaluate, inspect, train, watch
@@ -259,7 +259,7 @@ def test_weights_that_fit_into_no_memory_are_not_read(run: Path) -> None:
     content["weights"]["size"] = 1 << 42
     manifest.write_bytes(checkpoint._seal(content))
     with within(LONG):
-        assert file.name in told(Agent.load, run)
+        assert file.name in error_of(Agent.load, run)
 
 
 def test_a_buffer_that_is_infinite_in_every_network_is_no_damage() -> None:
@@ -273,7 +273,7 @@ def test_a_buffer_that_is_infinite_in_every_network_is_no_damage() -> None:
     weights = {f"network.{name}": value.clone() for name, value in network.state_dict().items()}
     checkpoint.Checkpoint(0, weights, {}, None, {}).fill(network, "network")
     weights["network.mask"][1, 0] = torch.inf
-    assert "network.mask" in told(checkpoint.Checkpoint(0, weights, {}, None, {}).fill, network, "network")
+    assert "network.mask" in error_of(checkpoint.Checkpoint(0, weights, {}, None, {}).fill, network, "network")
 
 
 @pytest.mark.parametrize("value", [None, "x", [1], BIG, float("nan")])
@@ -303,4 +303,4 @@ def test_a_saved_action_that_the_environment_does_not_have_is_refused(run: Path,
     file.write_bytes(data)
     content["trainer"] |= {"size": len(data), "sha256": sha256(data)}
     manifest.write_bytes(checkpoint._seal(content))
-    assert "previous_action" in told(resume, run)
+    assert "previous_action" in error_of(resume, run)

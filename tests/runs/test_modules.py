@@ -17,7 +17,7 @@ import pytest
 import torch
 from reported import MEMORY, make_study
 from reported import report as write_report
-from run_folders import refused, told
+from run_folders import error_of, refused
 from trained import training_flags
 
 from dqn_memory import api, evaluate, inspect, train, watch
@@ -127,7 +127,7 @@ def test_a_name_that_no_module_has_is_one_clean_sentence(plugin, marker, capsys)
     api.evaluate, Agent.load, lambda run: api.train(resume=run), lambda run: api.train(config=run / "config.toml"),
 ])  # fmt: skip
 def test_python_imports_none_either(read, env, marker):
-    assert repr(env.rpartition(":")[0]) in told(read, foreign(env=env))
+    assert repr(env.rpartition(":")[0]) in error_of(read, foreign(env=env))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -151,13 +151,15 @@ def test_a_preset_imports_none(kind, marker, capsys):
 def test_a_known_package_is_not_taken_from_the_working_directory(env, marker, monkeypatch):
     for package in PACKAGES:
         monkeypatch.delitem(sys.modules, package.module, raising=False)
-    told(api.evaluate, foreign(env=env))  # whatever is installed has no such environment, or is none of this network's
+    error_of(
+        api.evaluate, foreign(env=env)
+    )  # whatever is installed has no such environment, or is none of this network's
 
 
 @pytest.mark.parametrize("module", [package.module for package in PACKAGES])
 def test_nor_is_one_that_a_plugin_names(module, marker, monkeypatch):
     monkeypatch.delitem(sys.modules, module, raising=False)
-    told(api.evaluate, foreign(plugin=[module]))
+    error_of(api.evaluate, foreign(plugin=[module]))
 
 
 def test_gymnasiums_own_environments_find_what_they_need_nowhere_else(marker, monkeypatch):
@@ -165,7 +167,7 @@ def test_gymnasiums_own_environments_find_what_they_need_nowhere_else(marker, mo
     Path("Box2D/__init__.py").write_text(Path("evil.py").read_text())
     for name in [name for name in sys.modules if name.startswith("gymnasium.envs.box2d")]:
         monkeypatch.delitem(sys.modules, name)
-    told(api.evaluate, foreign(env="LunarLander-v3"))
+    error_of(api.evaluate, foreign(env="LunarLander-v3"))
 
 
 def archived(folder):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rich.console import Console
-from run_folders import told
+from run_folders import error_of
 
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.progress import Progress, due
@@ -63,7 +63,7 @@ def test_a_line_holds_means_since_the_last_one_and_the_first_broken_update_is_na
     assert stats.scalars() == {"losses/td_loss": 2.0, "grad/norm": 1.0} and stats.scalars() == {}
     for step in (12, 16):
         stats.count_update({"losses/td_loss": one * torch.nan, "grad/norm": one}, step)
-    assert "not finite at step 12" in told(stats.scalars)
+    assert "not finite at step 12" in error_of(stats.scalars)
 
 
 def lines(steps, total=1000):

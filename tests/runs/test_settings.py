@@ -11,7 +11,7 @@ from hostile import within
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from run_folders import told
+from run_folders import error_of
 
 from dqn_memory.config import TrainConfig
 from dqn_memory.ppo import PPOConfig
@@ -126,12 +126,12 @@ def test_whole_numbers_may_be_written_by_powers_of_ten(presets, capsys):
 
 def test_numbers_that_torch_cannot_hold_are_refused_by_their_flags():
     for value in (2**63, -(2**63), 10**30):
-        assert told(check_numbers, Sample(steps=value)).startswith(f"--steps {value} ")
+        assert error_of(check_numbers, Sample(steps=value)).startswith(f"--steps {value} ")
     check_numbers(Sample(steps=2**63 - 1))
 
 
 def test_a_key_outside_its_table_is_told_where_it_belongs():
-    assert told(from_toml, PPOConfig, 'schema = 2\nenv = "CartPole-v1"', "f.toml") == (
+    assert error_of(from_toml, PPOConfig, 'schema = 2\nenv = "CartPole-v1"', "f.toml") == (
         "f.toml: unknown key 'env'; it belongs in the table [environment]"
     )
 
@@ -139,7 +139,7 @@ def test_a_key_outside_its_table_is_told_where_it_belongs():
 def test_none_is_none_by_name_too():
     given = {"position_encoding": None, "run": None, "config": None}
     assert parse(PPOConfig, given) == PPOConfig()
-    assert "settings: total_steps must be an integer, not None" in told(parse, PPOConfig, {"total_steps": None})
+    assert "settings: total_steps must be an integer, not None" in error_of(parse, PPOConfig, {"total_steps": None})
 
 
 @pytest.mark.parametrize("argv", [["--stepz", "3"], ["--steps", "3.5"], ["--norm", "pre"], ["--config"]])
@@ -157,7 +157,7 @@ def test_configs_that_cannot_be_read_are_one_sentence(tmp_path, presets):
         "nowhere.toml": "--config nowhere.toml: no such file",
         str(tmp_path / "binary.toml"): "binary.toml: it is not UTF-8",
     }.items():
-        assert words in told(parse, Sample, ["--config", name], presets)
+        assert words in error_of(parse, Sample, ["--config", name], presets)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def test_a_field_without_default_is_required(presets, tmp_path, capsys):
     with pytest.raises(SystemExit):
         parse(Needy, [], presets)
     assert "--run" in capsys.readouterr().err
-    assert "needy: the key 'run' is missing" in told(from_toml, Needy, "steps = 1", "needy")
+    assert "needy: the key 'run' is missing" in error_of(from_toml, Needy, "steps = 1", "needy")
 
 
 def test_flags_are_short_where_they_can_be_and_never_shared():
@@ -249,7 +249,7 @@ def test_a_preset_of_another_trainer_names_its_script():
         ("q_network", str(settings.PRESETS / "glam" / "catch.toml"), "world_models.glam.train", "glam"),
         ("unizero", "demo", "dqn_memory.train", "q_network"),
     ):
-        said = told(parse, trainer_class(reader).config_class, ["--config", name])
+        said = error_of(parse, trainer_class(reader).config_class, ["--config", name])
         assert said == f"--config {name} is a preset of {script} (in Python: kind={kind!r})"
 
 
@@ -303,7 +303,7 @@ WRONG = {
 
 @pytest.mark.parametrize("text", WRONG)
 def test_wrong_values_are_named(text):
-    assert told(read, text).startswith(WRONG[text])
+    assert error_of(read, text).startswith(WRONG[text])
 
 
 def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
@@ -316,12 +316,12 @@ def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
     [("steps = 1\nenv = = 2\n", 2), ("a = 1\na = 2", 2), ('env = "x', 1), ("\n\n[layer\n", 3)],
 )
 def test_malformed_toml_names_the_line(text, line):
-    assert told(read, text).startswith(f"sample.toml:{line}: not valid TOML: ")
+    assert error_of(read, text).startswith(f"sample.toml:{line}: not valid TOML: ")
 
 
 def test_names_of_another_version_are_refused():
     refusal = "a.toml: schema 3 is not known here; this version reads 2"
-    assert told(from_toml, PPOConfig, "schema = 3", "a.toml") == refusal
+    assert error_of(from_toml, PPOConfig, "schema = 3", "a.toml") == refusal
     assert from_toml(PPOConfig, "schema = 2\nseed = 7", "a.toml").seed == 7
 
 
@@ -338,7 +338,7 @@ def test_plugins_are_imported_or_refused_in_one_sentence(tmp_path, monkeypatch):
         "needy_plugin": "--plugin needy_plugin: it needs the module 'not_there_at_all'",
         "": "give a module's full name",
     }.items():
-        assert words in told(load_plugins, [name])
+        assert words in error_of(load_plugins, [name])
     with pytest.raises(ValueError, match="mine") as caught:  # a defect inside a plugin keeps its traceback
         load_plugins(["broken_plugin"])
     assert not isinstance(caught.value, UserError)
@@ -365,9 +365,9 @@ class Whole:
 
 
 def test_a_part_is_refused_by_the_flags_of_the_whole():
-    said = told(check_parts, Whole(right=Part(size=-1.0)), "left", "right")
+    said = error_of(check_parts, Whole(right=Part(size=-1.0)), "left", "right")
     assert said == "--right-size -1.0 must not be negative; see --right-most-steps and --other-thing"
-    said = told(check_parts, Whole(left=Part(most_steps=0)), "left", "right")
+    said = error_of(check_parts, Whole(left=Part(most_steps=0)), "left", "right")
     assert said == "--left-most-steps 0 must be at least 1."
     with pytest.raises(UserError, match="--height of it"), flags_of(Whole(), "left", tall="height"):
         raise UserError("tall of it")
@@ -376,8 +376,8 @@ def test_a_part_is_refused_by_the_flags_of_the_whole():
 
 def test_every_number_must_be_finite():
     check_numbers(Whole())
-    assert told(check_numbers, Whole(goal=float("nan"))) == "--goal nan must be a finite number"
-    assert told(check_numbers, Whole(left=Part(pair=(1.0, float("inf"))))).startswith("--left-pair inf")
+    assert error_of(check_numbers, Whole(goal=float("nan"))) == "--goal nan must be a finite number"
+    assert error_of(check_numbers, Whole(left=Part(pair=(1.0, float("inf"))))).startswith("--left-pair inf")
 
 
 @pytest.mark.parametrize(
@@ -395,16 +395,16 @@ def test_numbers_lie_within_their_bounds(bounds, wrong, words):
     types = [("x", Annotated[float, bounds] | None, None), ("y", tuple[Annotated[float, bounds], ...], ())]
     made = make_dataclass("Made", types)
     check_numbers(made())
-    assert told(check_numbers, made(x=wrong)) == f"--x {wrong} must {words}"
-    assert told(check_numbers, made(y=(wrong,))) == f"--y {wrong} must {words}"
+    assert error_of(check_numbers, made(x=wrong)) == f"--x {wrong} must {words}"
+    assert error_of(check_numbers, made(y=(wrong,))) == f"--y {wrong} must {words}"
 
 
 @pytest.mark.parametrize("given", [["--width", "64"], ["--width=64"], ["--head-width", "64"]])
 def test_a_width_beside_a_number_of_parameters_is_one_sentence(given):
-    said = told(parse, TrainConfig, ["--match", "100k", *given])
+    said = error_of(parse, TrainConfig, ["--match", "100k", *given])
     assert "--match 100k" in said and given[0].partition("=")[0] in said
     name = given[0].partition("=")[0][2:].replace("-", "_")
-    assert "--match 100k" in told(parse, TrainConfig, {"match": "100k", name: 64})
+    assert "--match 100k" in error_of(parse, TrainConfig, {"match": "100k", name: 64})
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_a_width_beside_a_number_of_parameters_is_one_sentence(given):
 )
 def test_long_words_keys_and_numbers_are_read_in_no_time(text):
     with within(1):
-        assert len(told(from_toml, TrainConfig, text, "config.toml")) < 300
+        assert len(error_of(from_toml, TrainConfig, text, "config.toml")) < 300
 
 
 # ---- settings that are gone ------------------------------------------------------------------------------------------

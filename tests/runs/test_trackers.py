@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from run_folders import told
+from run_folders import error_of
 from trained import CARDS, training_flags
 
 from dqn_memory.runs import trackers
@@ -137,4 +137,4 @@ def test_a_tracker_of_ones_own_is_kept_over_a_resume(tmp_path, monkeypatch):
 def test_a_tracker_that_cannot_be_had_is_refused_by_every_trainer(monkeypatch, kind, track, words):
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     config = replace(defaults(trainer_class(kind).config_class), output=OutputConfig(track=track))
-    assert re.search(words, told(config.check))
+    assert re.search(words, error_of(config.check))

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 import unizero_models
-from run_folders import assert_same_run, metrics, printed, refused, told
+from run_folders import assert_same_run, error_of, metrics, printed, refused
 from trained import CAR, CARDS, MEMORY, rollout_flags, training_flags
 
 from dqn_memory.agent import Agent
@@ -376,8 +376,10 @@ def test_a_diverged_run_is_one_sentence_at_its_next_evaluation(tmp_path, capsys)
 
 
 def test_a_kind_that_nobody_knows_is_one_sentence():
-    assert "unknown kind of run 'dreamer'; known: glam, ppo, pqn, q_network, unizero" in told(trainer_class, "dreamer")
-    said = told(check_kind, Path("run"), Checkpoint(0, {}, {}, None, {"kind": "another program"}), "glam")
+    assert "unknown kind of run 'dreamer'; known: glam, ppo, pqn, q_network, unizero" in error_of(
+        trainer_class, "dreamer"
+    )
+    said = error_of(check_kind, Path("run"), Checkpoint(0, {}, {}, None, {"kind": "another program"}), "glam")
     assert said.endswith("is foreign: its kind is 'another program', not 'glam'")
 
 

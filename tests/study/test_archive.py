@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tomli_w
 from reported import HALLWAY, HEADINGS, MACHINE, MEMORY, make_study, noisy, read, report, text_of
-from run_folders import Capture, refused, told
+from run_folders import Capture, error_of, refused
 from trained import contents
 
 from dqn_memory.runs.metrics import RAW
@@ -148,7 +148,7 @@ def test_an_archive_is_replaced_by_its_own_study_only(finished: Path, kept: Path
         (finished, kept, f"holds 1 runs that this study lacks, such as {RUN}"),
         (finished, tmp_path / "full", "is not empty and no archive"),
     ):
-        assert words in told(archive_runs, read(folder), where)
+        assert words in error_of(archive_runs, read(folder), where)
     assert contents(kept) == before
 
 
@@ -224,7 +224,7 @@ def test_other_files_of_an_archive_that_were_changed_are_named(kept: Path) -> No
 def test_an_archive_that_cannot_be_read_is_one_sentence(kept: Path, file: str, text: str | None, words: str) -> None:
     facts = json.dumps(json.loads((kept / "archive.json").read_text())["study"])
     (kept / file).unlink() if text is None else (kept / file).write_text(text.replace("FACTS", facts))
-    assert words in told(read, kept)
+    assert words in error_of(read, kept)
 
 
 def test_damage_stands_at_the_top_and_in_the_exit_code(finished: Path, capsys: Capture) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
-from run_folders import told
+from run_folders import error_of
 
 from dqn_memory.config import TrainConfig
 from dqn_memory.runs import kinds
@@ -43,7 +43,7 @@ def runs(text=GOOD, smoke=False):
 
 
 def refused(text, smoke=False):
-    sentence = told(runs, text, smoke)
+    sentence = error_of(runs, text, smoke)
     assert sentence.startswith("my.toml")
     return sentence
 
@@ -143,7 +143,7 @@ def test_a_trainer_that_is_not_installed_is_named(monkeypatch):
     gone = EntryPoint("gone", "gone_away:Trainer", kinds.TRAINERS)
     monkeypatch.setattr(kinds, "installed_trainers", lambda: EntryPoints([gone]))
     words = "the trainer gone is not installed here: there is no module gone_away"
-    assert words in told(kinds.trainer_class, "gone")
+    assert words in error_of(kinds.trainer_class, "gone")
 
 
 def test_a_prior_of_the_world_model_starts_where_its_own_command_line_starts_it():
@@ -193,7 +193,7 @@ def test_every_architecture_of_a_shipped_study_can_be_trained(name, smoke):
 def test_an_unknown_study_names_the_near_one():
     known = {"tabel1": "did you mean 'table1'", "nothing": "unknown study 'nothing'"}
     for name, words in (known | {"nothing.toml": "there is no file nothing.toml"}).items():
-        assert words in told(read_definition, name)
+        assert words in error_of(read_definition, name)
 
 
 @pytest.mark.parametrize(("given", "every"), [("", 6_000), ("evaluate_every = 200_000", 200_000)])
@@ -224,11 +224,11 @@ world = ["POMDP/CarFlag-v0"]
 architecture = [{ name = "wide", architecture = "dtqn4", width = 64 }]
 seed = [1]
 """
-    said = told(expand, parse_definition(text, "both.toml", "both"))
+    said = error_of(expand, parse_definition(text, "both.toml", "both"))
     assert "--width" in said and "--match 100k" in said
 
 
 def test_a_title_that_no_report_could_show_in_time_is_refused() -> None:
     text = f'title = "{"*" * 20_000}"\nkind = "q_network"\n[axes]\nworld = ["POMDP/CarFlag-v0"]\n'
     text += 'architecture = ["gru"]\nseed = [1]\n'
-    assert "title" in told(parse_definition, text, "long.toml", "long")
+    assert "title" in error_of(parse_definition, text, "long.toml", "long")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hostile import KINDS, make_outside, put, seen, within
-from run_folders import Capture, refused, told
+from run_folders import Capture, error_of, refused
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study.archive import checksum, open_source
@@ -160,7 +160,7 @@ def test_a_copy_of_a_run_leads_nowhere(made: Path, tmp_path: Path) -> None:
     assert copy.is_dir() and all((copy / "more" / name).is_symlink() for name in ("diary", "zero"))
     shutil.rmtree(copy)
     copy.with_name(f".{copy.name}.partial").symlink_to(outside / "album")
-    assert ".partial is a link" in told(take_finished_runs, study, planned[:1], [source], print)
+    assert ".partial is a link" in error_of(take_finished_runs, study, planned[:1], [source], print)
     assert seen(outside) == before
 
 

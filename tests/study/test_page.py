@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from reported import HALLWAY, MEMORY, make_study, read
-from run_folders import told
+from run_folders import error_of
 from trained import contents
 
 from dqn_memory.blocks.priors import PRIORS
@@ -50,7 +50,9 @@ def test_what_is_of_no_report_stays(tmp_path: Path, name: str) -> None:
     (tmp_path / "pictures").mkdir()
     (tmp_path / name).write_bytes(b"# My own report\n\n![Me](pictures/one.png)\n")
     before = contents(tmp_path)
-    assert re.search(rf"{name} is .* would be replaced: give another folder", told(write, tmp_path, pictures("one")))
+    assert re.search(
+        rf"{name} is .* would be replaced: give another folder", error_of(write, tmp_path, pictures("one"))
+    )
     assert contents(tmp_path) == before
 
 

@@ -206,7 +206,7 @@ def paces(name: str, begin: int) -> dict[str, list[float]]:
 
 
 def test_the_speeds_that_the_pages_give_are_those_of_the_runs() -> None:
-    def told(pattern: str, page: Path = README.parent / "docs" / "tuning.md") -> list[int]:
+    def numbers_in(pattern: str, page: Path = README.parent / "docs" / "tuning.md") -> list[int]:
         numbers = re.search(pattern, " ".join(page.read_text().split()))
         assert numbers, pattern
         return [int(number.replace(",", "")) for number in numbers.groups()]
@@ -218,12 +218,14 @@ def test_the_speeds_that_the_pages_give_are_those_of_the_runs() -> None:
 
     ppo = paces("memories", 0)
     memories = [pace for name, runs in ppo.items() if name != "mlp" for pace in runs]
-    assert close(told(r"([\d,]+) to ([\d,]+), by memory"), memories)
-    assert close(told(r"a GRU makes ([\d,]+) to ([\d,]+) steps"), ppo["gru"])
-    at_most = told(r"the gated delta rule up to ([\d,]+), Mamba up to ([\d,]+) and attention up to ([\d,]+)")
+    assert close(numbers_in(r"([\d,]+) to ([\d,]+), by memory"), memories)
+    assert close(numbers_in(r"a GRU makes ([\d,]+) to ([\d,]+) steps"), ppo["gru"])
+    at_most = numbers_in(r"the gated delta rule up to ([\d,]+), Mamba up to ([\d,]+) and attention up to ([\d,]+)")
     for most, name in zip(at_most, ("gated_deltanet", "mamba_layer", "attention"), strict=True):
         assert close([int(min(ppo[name])), most], ppo[name])
-    front = told(r"([\d,]+) to ([\d,]+) steps a second with a GRU and ([\d,]+) to ([\d,]+) with attention", README)
+    front = numbers_in(
+        r"([\d,]+) to ([\d,]+) steps a second with a GRU and ([\d,]+) to ([\d,]+) with attention", README
+    )
     assert close(front[:2], ppo["gru"]) and close(front[2:], ppo["attention"])
     single, others = [], []
     two_layers = ("architectures", "windows")
@@ -231,8 +233,8 @@ def test_the_speeds_that_the_pages_give_are_those_of_the_runs() -> None:
         for name, runs in paces(study, 60_000).items():
             alone = name.endswith("at ends") or (study in two_layers and re.fullmatch("db[rlg]fqn", name))
             (single if alone else others).extend(runs)
-    assert close(told(r"([\d,]+) to ([\d,]+) while it learns"), others)
-    assert close(told(r"; ([\d,]+) to ([\d,]+) on single contexts"), single)
+    assert close(numbers_in(r"([\d,]+) to ([\d,]+) while it learns"), others)
+    assert close(numbers_in(r"; ([\d,]+) to ([\d,]+) on single contexts"), single)
 
 
 def test_the_comparison_counts_environments_whose_best_success_is_known() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_folders import told
+from run_folders import error_of
 
 from dqn_memory.parameters import read_table3
 from dqn_memory.study.statistics import HUMAN, game
@@ -130,4 +130,4 @@ def test_scores_that_are_missing_or_of_another_scale_are_refused(
     kept = [replacement if each.startswith(line) else each for each in lines]
     assert kept != lines
     (tmp_path / "atari100k_scores.csv").write_text("\n".join(filter(None, kept)) + "\n")
-    assert words in told(runpy.run_path(str(tmp_path / SCRIPT.name))["normalised_scores"])
+    assert words in error_of(runpy.run_path(str(tmp_path / SCRIPT.name))["normalised_scores"])

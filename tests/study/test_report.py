@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from reported import EVERY, HALLWAY, HEADINGS, MEMORY, STEPS, TWO, make_study, read, report, table, text_of
-from run_folders import told
+from run_folders import error_of
 from trained import CARDS, contents, trained
 
 from dqn_memory.evaluation import SUCCESS_TOLD
@@ -300,7 +300,7 @@ def test_lines_of_the_definition_normalise_its_worlds_also_in_an_archive(own: Pa
 def test_lines_that_do_not_fit_are_named(own: Path, tmp_path: Path) -> None:
     make_study(tmp_path / "success", [MEMORY], '["dtqn4"]', [1])
     give(tmp_path / "success", f'\n[lines."{MEMORY}"]\nrandom = -3.0\nbest = 0.5\n')
-    said = told(read(tmp_path / "success").scale, MEMORY)
+    said = error_of(read(tmp_path / "success").scale, MEMORY)
     assert re.search(r"study.toml: lines.*random -3.0 and best 0.5 must lie within 0 and 1", said)
     give(own, LINES)
     archive_runs(read(own), tmp_path / "kept")
@@ -331,7 +331,7 @@ def test_lines_change_no_run_and_go_by_the_labels_of_the_study_and_of_its_cut() 
     ],
 )
 def test_wrong_lines_are_one_sentence_before_anything_runs(lines: str, words: str) -> None:
-    said = told(parse_definition, f"{LABELLED}{lines}\n", "my.toml", "my")
+    said = error_of(parse_definition, f"{LABELLED}{lines}\n", "my.toml", "my")
     assert said.startswith("my.toml: ") and words in said
 
 

@@ -4,7 +4,7 @@ from itertools import starmap
 
 import numpy as np
 import pytest
-from run_folders import told
+from run_folders import error_of
 
 from dqn_memory.runs.metrics import metrics_line, read_metrics
 from dqn_memory.study.run_summary import Curve, in_steps, median_steps, read_curve, summarise
@@ -63,7 +63,7 @@ def test_a_run_is_read_from_its_folder_and_an_unfinished_one_has_no_final_succes
     assert (found.final, found.trained) == (0.45, 250)
     assert summarise(found)["steps_to"] == [100, None]
     assert summarise(curve_of(tmp_path / "metrics.jsonl", LINES[:-1]))["final"] is None
-    assert "no evaluation" in told(curve_of, tmp_path / "metrics.jsonl", LINES[1:2])
+    assert "no evaluation" in error_of(curve_of, tmp_path / "metrics.jsonl", LINES[1:2])
     alone = curve_of(tmp_path / "metrics.jsonl", [(250, {"final/success_rate": 0.45})])  # --evaluate-every 0
     assert (alone.steps.tolist(), alone.success.tolist(), alone.final) == ([250], [0.45], 0.45)
     drawn = (250, {"final/success_rate": 0.45, "sampled/success_rate": 0.75})
@@ -80,7 +80,7 @@ def test_a_run_is_read_from_its_folder_and_an_unfinished_one_has_no_final_succes
     ],
 )
 def test_a_line_that_cannot_be_is_noticed(tmp_path, line, words):
-    assert words in told(curve_of, tmp_path / "metrics.jsonl", LINES, f"{line}\n".encode("latin-1"))
+    assert words in error_of(curve_of, tmp_path / "metrics.jsonl", LINES, f"{line}\n".encode("latin-1"))
 
 
 def test_worlds_are_scaled_between_random_and_the_best_known_player():

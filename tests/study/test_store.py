@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from run_folders import told
+from run_folders import error_of
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.lock import held_lock, lock_holder
@@ -111,14 +111,14 @@ def test_reading_writes_nothing(study):
 
 
 def test_a_damaged_or_foreign_state_is_named(tmp_path, study):
-    assert "is no study: it has no study.json" in told(Study.open, tmp_path)
+    assert "is no study: it has no study.json" in error_of(Study.open, tmp_path)
     path = study.folder / "study.json"
     path.write_text(path.read_text().replace(store.FORMAT, "other 2"))
     before = path.read_bytes()
-    assert "study.json is foreign" in told(Study.open, study.folder)
+    assert "study.json is foreign" in error_of(Study.open, study.folder)
     assert path.read_bytes() == before
     path.write_bytes(b"not a database" * 100)
-    assert "study.json is damaged (Expecting value" in told(Study.open, study.folder)
+    assert "study.json is damaged (Expecting value" in error_of(Study.open, study.folder)
 
 
 def run_folder(path, step, final_step, cut=0):
@@ -138,9 +138,9 @@ def test_finished_is_what_the_last_checkpoint_vouches_for(tmp_path):
     assert not finished(run_folder(tmp_path / "c", 120, 100))
     damaged = run_folder(tmp_path / "d", 100, 100)
     (damaged / "metrics.jsonl").write_text("{" * 60)
-    assert "its last line is not a JSON object" in told(finished, damaged)
+    assert "its last line is not a JSON object" in error_of(finished, damaged)
     (damaged / "checkpoints" / "manifest.json").write_text("{")
-    assert "manifest.json is damaged" in told(finished, damaged)
+    assert "manifest.json is damaged" in error_of(finished, damaged)
 
 
 def test_a_run_of_an_archive_is_finished_though_scores_by_other_actions_follow(tmp_path):

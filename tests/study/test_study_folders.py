@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from run_folders import Capture, Script, printed, refused, told
+from run_folders import Capture, Script, error_of, printed, refused
 from trained import contents
 
 from dqn_memory.study.archive import find_study, open_source
@@ -113,7 +113,7 @@ def test_a_lost_state_is_made_anew_from_the_runs(whole: Study, capsys: Capture) 
         assert "study.json is damaged" in said and "delete it" in said and state.read_bytes() == damage
     state.unlink()
     way = r"study\.run with its definition and --folder .* makes it anew from the runs"
-    assert re.search(way, told(Study.open, whole.folder))
+    assert re.search(way, error_of(Study.open, whole.folder))
     (whole.folder / "study.toml").unlink()  # the configs of the runs alone tell which study it is
     assert "8 runs: 8 finished" in printed(capsys, main, "smoke", "--folder", whole.folder)
 
@@ -140,8 +140,8 @@ def test_reports_take_what_a_study_takes(whole: Study, here: Path, capsys: Captu
 @pytest.mark.usefixtures("here")
 def test_what_names_no_study_is_told() -> None:
     Path("mine.toml").write_text('title = "Mine"')
-    assert "mine.toml: the key 'kind' is missing" in told(find_study, Path("mine.toml"))
-    assert "there is no file nothing.toml" in told(find_study, Path("nothing.toml"))
+    assert "mine.toml: the key 'kind' is missing" in error_of(find_study, Path("mine.toml"))
+    assert "there is no file nothing.toml" in error_of(find_study, Path("nothing.toml"))
     assert find_study(Path("folder")) == Path("folder")  # whoever opens it says that it is none
 
 
@@ -246,4 +246,4 @@ def test_a_finished_run_stays_finished_without_its_checkpoint_but_not_without_it
 
 def test_a_study_is_no_source_of_itself_and_a_folder_is_none(whole: Study, tmp_path: Path) -> None:
     for source, words in ((whole.folder, "is the study itself"), (tmp_path, "is no study")):
-        assert words in told(take_finished_runs, whole, [], [source], print)
+        assert words in error_of(take_finished_runs, whole, [], [source], print)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_folders import Capture, metrics, printed, refused, told
+from run_folders import Capture, error_of, metrics, printed, refused
 from trained import trained
 
 from dqn_memory import train
@@ -63,7 +63,7 @@ def start(study: Path | str, folder: Path, *flags: str) -> subprocess.Popen[str]
     )  # fmt: skip
 
 
-def carry_out(study: Path | str, folder: Path, *flags: str, code: int = 0) -> str:
+def study_run(study: Path | str, folder: Path, *flags: str, code: int = 0) -> str:
     """`study.run` to its end; returns what it said."""
     process = start(study, folder, *flags)
     said = process.communicate(timeout=100)[0]
@@ -128,7 +128,7 @@ def fast(study):
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     (folder / "tiny.toml").write_text(FAST)
-    carry_out(folder / "tiny.toml", folder / "study", "--workers", "4")
+    study_run(folder / "tiny.toml", folder / "study", "--workers", "4")
     return results(folder / "study")
 
 
@@ -160,7 +160,7 @@ def backend(request):
 @pytest.mark.long
 def test_an_undisturbed_study_is_not_repeated_but_what_lies_damaged_or_missing_is_noticed(fast, tmp_path, undisturbed):
     folder = tmp_path / "study"
-    said = carry_out(fast, folder, "--workers", "3")
+    said = study_run(fast, folder, "--workers", "3")
     assert "8 runs: 8 waiting = 2 world x 2 architecture x 2 seed" in said
     assert "processes of this machine, 3 at once" in said
     assert results(folder) == undisturbed and len(undisturbed) == 8
@@ -169,11 +169,11 @@ def test_an_undisturbed_study_is_not_repeated_but_what_lies_damaged_or_missing_i
     assert (first.world, first.architecture, first.seed) == ("POMDP/Hallway-v0", "a", 1)
     assert "threads 1 devices ''" in first.log.read_text()
     before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
-    assert "started" not in carry_out(fast, folder)
+    assert "started" not in study_run(fast, folder)
     assert before == {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
     (first.folder / "metrics.jsonl").write_bytes(b"")
     shutil.rmtree(second.folder)
-    said = carry_out(fast, folder, code=1)
+    said = study_run(fast, folder, code=1)
     assert "metrics.jsonl is damaged: it has 0 bytes" in said and f"started  {second.name}" in said
     assert results(folder)[second.name] == undisturbed[second.name]
 
@@ -189,7 +189,7 @@ def test_a_study_that_is_killed_at_random_moments_ends_as_if_it_never_was(study,
         process.stdout.close()
         wait_for(lambda: not at_work(folder))  # no trainer outlives it
         assert {"stopped", "finished"} & {run.state for run in Study.open(folder).runs()} - {"running"}
-    carry_out(study, folder, "--workers", "4")
+    study_run(study, folder, "--workers", "4")
     assert results(folder) == undisturbed
     assert any(run.attempts > 1 for run in Study.open(folder).runs())
 
@@ -205,7 +205,7 @@ def test_ctrl_c_stops_all_and_leaves_all_resumable(study, tmp_path, undisturbed,
     assert "Traceback" not in said
     wait_for(lambda: not at_work(folder))
     assert {run.state for run in Study.open(folder).runs()} <= {"stopped", "waiting", "finished"}
-    carry_out(study, folder, *backend)
+    study_run(study, folder, *backend)
     assert results(folder) == undisturbed
 
 
@@ -235,18 +235,18 @@ def test_workers_and_a_node_of_ray_are_killed_and_the_results_are_the_same(study
 def test_a_trainer_is_told_on_its_command_line_what_its_config_imports(fast, tmp_path):
     one = FAST.replace("pause", 'plugin = ["tiny_trainer"]\npause').replace(', "bb"', "").replace("[1, 2]", "[1]")
     fast.write_text(one.replace('"POMDP/Hallway-v0", "POMDP/HeavenHell-v0"', '"tiny_trainer:X-v0"'))
-    carry_out(fast, tmp_path / "study", "--workers", "1", "--plugin", "tiny_trainer")
+    study_run(fast, tmp_path / "study", "--workers", "1", "--plugin", "tiny_trainer")
     (command,) = [json.loads(file.read_text())["command"] for file in tmp_path.glob("study/runs/*/environment.json")]
     assert command.endswith("--plugin tiny_trainer --env tiny_trainer:X-v0")
 
 
 def test_ray_on_this_machine_needs_no_server(fast, tmp_path, undisturbed):
     pytest.importorskip("ray")
-    said = carry_out(fast, tmp_path / "study", "--workers", "2", "--backend", "ray")
+    said = study_run(fast, tmp_path / "study", "--workers", "2", "--backend", "ray")
     assert "backend ray: Ray on this machine, 1 node(s), 2 runs at once" in said
     assert results(tmp_path / "study") == undisturbed
     assert "threads 1 devices ''" in Study.open(tmp_path / "study").runs()[0].log.read_text()
-    said = carry_out(fast, tmp_path / "other", "--backend", "ray", "--gpus", "64", code=2)
+    said = study_run(fast, tmp_path / "other", "--backend", "ray", "--gpus", "64", code=2)
     assert "no node of the cluster has the 1 CPUs and 64 GPUs" in said
 
 
@@ -254,7 +254,7 @@ def test_what_fails_and_what_always_dies_is_told_and_stops_nothing_else(study, t
     bad = '"bb", { name = "bad", fails_at = 25 }, { name = "dies", dies_at = 35 }'
     study.write_text(FAST.replace('"bb"', bad).replace("[1, 2]", "[1]"))
     folder = tmp_path / "study"
-    said = carry_out(study, folder, *backend, "--retries", "2", code=1)
+    said = study_run(study, folder, *backend, "--retries", "2", code=1)
     runs = Study.open(folder).runs()
     states = {"a": "finished", "bb": "finished", "bad": "failed", "dies": "failed"}
     assert {(run.architecture, run.state) for run in runs} == {*states.items()}
@@ -264,7 +264,7 @@ def test_what_fails_and_what_always_dies_is_told_and_stops_nothing_else(study, t
     assert said.count("it continues from its last checkpoint") == 4
     assert "error: step 25 cannot be taken" in printed(capsys, main, folder, "--status")
     study.write_text(study.read_text().replace("fails_at = 25", "fails_at = 26"))
-    assert "was made with other settings of" in carry_out(study, folder, code=2)
+    assert "was made with other settings of" in study_run(study, folder, code=2)
 
 
 @pytest.mark.long
@@ -287,7 +287,7 @@ def test_a_second_study_run_is_refused(study, tmp_path):
     folder = tmp_path / "study"
     process = start(study, folder, "--workers", "1")
     wait_for_lines(folder, 1, process)
-    assert "is being run already, by process" in carry_out(study, folder, code=2)
+    assert "is being run already, by process" in study_run(study, folder, code=2)
     assert Study.open(folder).is_running
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
@@ -296,17 +296,17 @@ def test_a_second_study_run_is_refused(study, tmp_path):
 @pytest.mark.long
 def test_chosen_runs_come_first_and_the_others_later(fast, tmp_path, undisturbed):
     folder = tmp_path / "study"
-    said = carry_out(fast, folder, "--workers", "4", "--only", "*__bb__*", "--only", "*Hallway*seed-1")
+    said = study_run(fast, folder, "--workers", "4", "--only", "*__bb__*", "--only", "*Hallway*seed-1")
     assert said.count("started") == 5 and "of which --only chose 5" in said
     states = {run.name: run.state for run in Study.open(folder).runs()}
     assert sorted(states.values()) == ["finished"] * 5 + ["waiting"] * 3
     assert all(state == "finished" for name, state in states.items() if "__bb__" in name)
-    assert "--only *seed-7 matches no run" in carry_out(fast, folder, "--only", "*seed-7", code=2)
-    said = carry_out(fast, folder, "--workers", "1")
+    assert "--only *seed-7 matches no run" in study_run(fast, folder, "--only", "*seed-7", code=2)
+    said = study_run(fast, folder, "--workers", "1")
     assert re.findall(r"started .*-(\d)$", said, re.MULTILINE) == ["1", "2", "2"]
     assert results(folder) == undisturbed
     fast.write_text(FAST.replace("seed = [1, 2]", "seed = [2, 3]"))  # more and fewer runs of the same study
-    said = carry_out(fast, folder, "--workers", "4")
+    said = study_run(fast, folder, "--workers", "4")
     assert said.count("started") == 4 and "seed-1" not in said
     assert {run.seed for run in Study.open(folder).runs()} == {2, 3}
 
@@ -331,7 +331,7 @@ def test_shares_of_accelerators(monkeypatch):
     assert device_slots(["0"], 0.6) == ["0"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3")
     assert Processes(None, 1, 0.5).slots() == min(os.cpu_count(), 4)
-    assert "a run of this study needs 4 GPUs, and there are fewer here" in told(Processes, None, 1, 4.0)
+    assert "a run of this study needs 4 GPUs, and there are fewer here" in error_of(Processes, None, 1, 4.0)
 
 
 def test_a_further_checkpoint_gives_a_killed_run_its_retries_back(tmp_path):
@@ -347,10 +347,10 @@ def test_a_further_checkpoint_gives_a_killed_run_its_retries_back(tmp_path):
 
 def test_runs_with_the_very_same_settings_are_taken_from_another_study(fast, tmp_path, undisturbed):
     first, second = tmp_path / "first", tmp_path / "second"
-    assert "(4 of 8)" in carry_out(fast, first, "--workers", "4", "--only", "*seed-1")  # finished ones, not chosen ones
+    assert "(4 of 8)" in study_run(fast, first, "--workers", "4", "--only", "*seed-1")  # finished ones, not chosen ones
     other = FAST.replace("[base]", '[base]\ntrack = ["csv", "tensorboard"]')  # which no number depends on
     fast.write_text(other.replace('"a", "bb"', '{ name = "named otherwise", architecture = "bb" }, "c"'))
-    said = carry_out(fast, second, "--workers", "4", "--take-from", str(first))
+    said = study_run(fast, second, "--workers", "4", "--take-from", str(first))
     taken = [line.split()[1] for line in said.splitlines() if line.startswith("took")]
     assert len(taken) == 2 and all("named-otherwise__seed-1" in name for name in taken) and said.count("started") == 6
     for run in Study.open(second).runs():
@@ -358,7 +358,7 @@ def test_runs_with_the_very_same_settings_are_taken_from_another_study(fast, tmp
         if "named" in run.name:  # as if it had been made here
             assert results(second)[run.name] == undisturbed[run.name.replace("named-otherwise", "bb")]
             assert str(first) not in (run.folder / "config.toml").read_text()
-    assert "took" not in carry_out(fast, second, "--take-from", str(first))  # nothing is taken twice
+    assert "took" not in study_run(fast, second, "--take-from", str(first))  # nothing is taken twice
 
 
 @pytest.mark.long
@@ -383,7 +383,7 @@ def test_the_cut_of_a_shipped_study_with_a_kill_gives_what_its_trainer_gives_alo
 @pytest.mark.long
 def test_a_world_models_study_shows_what_its_tokens_attend_to(tmp_path):
     folder, kept = tmp_path / "study", tmp_path / "kept"
-    carry_out("unizero_priors", folder, "--smoke", "--workers", "2")
+    study_run("unizero_priors", folder, "--smoke", "--workers", "2")
     report([str(folder), "--archive", str(kept)])
     report([str(folder)])
     report([str(kept), "--write", str(kept / "report")])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from reported import MEMORY, make_study, raw, read
-from run_folders import told
+from run_folders import error_of
 
 from dqn_memory.study.archive import open_source
 from dqn_memory.study.definition import Planned
@@ -130,7 +130,7 @@ def test_leads_are_welchs_and_are_judged_after_holm(kept: Path) -> None:
     ],
 )
 def test_a_wrong_placeholder_is_one_sentence(kept: Path, placeholder: str, words: str) -> None:
-    said = told(fill, kept, f"{{{{{placeholder}}}}}")
+    said = error_of(fill, kept, f"{{{{{placeholder}}}}}")
     assert said.startswith(f"PAGE.template.md: {{{{{placeholder}}}}}: ") and words in said
 
 
