@@ -13,9 +13,7 @@ from envs.errors import require
 from envs.spaces import Array, row
 
 
-def check_vector_env(
-    make_vector, make_single, num_envs: int = 3, steps: int = 100, seed: int = 0
-) -> None:
+def check_vector_env(make_vector, make_single, num_envs: int = 3, steps: int = 100, seed: int = 0) -> None:
     """Check a vector environment against single ones in every autoreset mode.
 
     Args:
