@@ -12,7 +12,6 @@ from run_folders import error_of
 from envs import baselines
 from envs.baselines import players, reference
 from envs.baselines.__main__ import main
-from envs.baselines.reference import published
 from envs.core import State, World
 from envs.registry import WORLDS, make_world
 
@@ -117,17 +116,6 @@ def test_a_score_is_put_beside_the_two_lines():
     assert baselines.reference_summary(1.0, "CartPole-v1") == ""
     assert baselines.reference_summary(1.0, "POMDP/CarFlag-v0", {"time_limit": 9}) == ""
     assert baselines.reference_of("CartPole-v1") is None
-
-
-def test_published_scores_below_random_are_marked():
-    assert set(published()) == set(RANDOM) - {PAIRS[1][0]}
-    page = reference.published_table(list(reference.shipped_references().values())).markdown()
-    rows = {line.split(" | ")[0][2:]: line for line in page.splitlines()}
-    assert rows["Gridverse/Memory-SixteenRooms-21x21-v0"].count("▼") == 4
-    assert rows["Gridverse/Memory-5x5-v0"].count("▼") == 1 and "**0.3365** ▼" in rows["Gridverse/Memory-5x5-v0"]
-    assert rows["POMDP/HeavenHell-v0"].count("▼") == 1
-    assert "▼" not in rows["Gridverse/Keydoor-5x5-v0"]
-    assert "0.4400 ≈" in reference._marked(0.44, example()) and reference._marked(0.42, example()) == "**0.4200** ▼"
 
 
 def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
