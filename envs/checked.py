@@ -65,8 +65,6 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._where = "reset"
         self._globals: Globals | None = None
         self._kind = tuple(_kinds(env))
-        if isinstance(seen, gymnasium.spaces.Box) and len(seen.shape) == 3 and not _bounded(seen):
-            say_once(f"{self.name}: its images have no bounds ({shown(seen)}); their values are read as they are")
         say_learning(self.name, env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -225,18 +223,12 @@ class CheckedVector:
         """Take one action in every row; returns observations, rewards (N,), both flags (N,) and infos."""
         self.taken += 1
         result: Any = self.env.step(actions)
-        if not isinstance(result, tuple) or len(result) != 5:
-            given = f"{len(result)} values" if isinstance(result, tuple) else shown(result)
-            raise self.wrong(f"gives {given}; Gymnasium's are five: {FIVE}")
-        observation, reward, *flags, info = result
+        if not isinstance(result, tuple) or len(result) != 5 or not isinstance(result[4], dict):
+            given = ", ".join(type(each).__name__ for each in result) if isinstance(result, tuple) else shown(result)
+            raise self.wrong(f"gives {given}; Gymnasium's are five: {FIVE}, the info a dict")
+        observation, reward, ended, cut, info = result
         reward = self.column("the reward", reward, "biuf", "finite numbers")
-        if not np.isfinite(reward).all():
-            raise self.wrong(f"gives the reward {shown(reward)}; it must be {self.rows} finite numbers")
-        names = ("terminated", "truncated")
-        ended, cut = (self.column(*each, "b", "truth values") for each in zip(names, flags, strict=True))
-        if not isinstance(info, dict):
-            kind = "a list, as DictInfoToList makes it" if isinstance(info, list) else shown(info)
-            raise self.wrong(f"gives infos that are no dictionary but {kind}")
+        ended, cut = (self.column("a flag", each, "b", "truth values") for each in (ended, cut))
         return observation, reward, ended, cut, info
 
     def success(self, info: dict[str, Any], done: Array) -> tuple[Array, Array] | None:
@@ -248,10 +240,8 @@ class CheckedVector:
         if name is None:
             return None
         given = self.column(f"the info '_{name}'", final.get(f"_{name}", np.ones(self.rows, bool)), "b", "truth values")
-        values = np.asarray(final[name])
-        read: list[bool | None] = [None]
-        if values.shape == (self.rows,):
-            read = [truth(value) if wanted else False for value, wanted in zip(values, given & done, strict=True)]
+        values = np.where(given & done, self.column(f"the info {name!r}", final[name], "biufO", "truth values"), False)
+        read = [truth(value) for value in values]
         if None in read:
             raise self.wrong(f"gives the info {name!r} as {shown(final[name])}; it must be {self.rows} truth values")
         return np.array(read, bool), given
@@ -262,7 +252,8 @@ class CheckedVector:
             array = np.asarray(given)
         except ValueError:
             array = np.empty(0, object)
-        if array.shape != (self.rows,) or array.dtype.kind not in kinds:
+        fits = array.shape == (self.rows,) and array.dtype.kind in kinds
+        if not fits or (array.dtype.kind == "f" and not np.isfinite(array).all()):
             raise self.wrong(f"gives {what} as {shown(given)}; it must be {self.rows} {wanted}")
         return array
 
@@ -328,12 +319,6 @@ def _kinds(env: Any) -> Iterator[Any]:
         if not isinstance(env, gymnasium.Wrapper):
             return
         env = env.env
-
-
-def _bounded(space: gymnasium.spaces.Box) -> bool:
-    """Tell whether `dqn_memory.blocks.embeddings.UnitScale` can scale all values by their bounds."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return bool((space.high.astype(np.float64) - space.low.astype(np.float64) < 2.0**31).all())
 
 
 class Globals:

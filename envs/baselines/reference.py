@@ -1,6 +1,6 @@
 """Reference scores of environments: the score of random actions, and bounds on the best score.
 
-`python -m envs.baselines` computes them and writes a page, a CSV table and a JSON file. The JSON file of the registered
+`python -m envs.baselines` computes them and writes a page and a JSON file. The JSON file of the registered
 environments is shipped as `reference.json`; scripts read it to print reference scores beside their own.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from envs.errors import UserError
 from envs.files import parse_json, read_bytes
-from envs.tables import Table, Value
+from envs.tables import Table
 
 TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 SHIPPED = Path(__file__).with_suffix(".json")
@@ -151,27 +151,6 @@ def read_references(path: Path) -> dict[str, ReferenceScores]:
 def references_json(references: Mapping[str, ReferenceScores]) -> str:
     """Write reference scores as JSON."""
     return json.dumps({id: to_record(reference) for id, reference in references.items()}, indent=1) + "\n"
-
-
-def references_csv(references: Mapping[str, ReferenceScores]) -> str:
-    """Write one flat row per environment."""
-    return Table.from_records([_flat(reference) for reference in references.values()]).csv()
-
-
-def _flat(reference: ReferenceScores) -> dict[str, Value]:
-    row: dict[str, Value] = {"id": reference.id, "time_limit": reference.time_limit}
-    for name in LEVELS:
-        level: Level = getattr(reference, name)
-        for measured, value in (("success", level.success), ("returns", level.returns)):
-            known = {f"{name}_{measured}": value.mean, f"{name}_{measured}_error": value.error}
-            row |= dict.fromkeys(known) if math.isnan(value.mean) else known
-        row[f"{name}_kind"] = level.kind
-    discounted = reference.discounted or {}
-    row |= {"discount": discounted.get("discount")} | {
-        f"discounted_{name}": discounted.get(name) for name in ("lower", "upper")
-    }
-    names = ("episodes", "scripted_episodes", "seed", "revision", "command", "machine")
-    return row | {name: getattr(reference, name) for name in names}
 
 
 def references_page(by_id: Mapping[str, ReferenceScores]) -> str:
