@@ -197,6 +197,8 @@ class RowGroup(gymnasium.Env[Any, Any]):
             return _portable(error)
 
     def _begin_process(self) -> None:
+        if hasattr(os, "setsid"):
+            os.setsid()  # so that a signal to the parent's group, such as Ctrl-C, does not reach it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork has its parent's handler
         threading.Thread(target=_end_with_parent, daemon=True).start()
