@@ -3,12 +3,9 @@
 Values are converted to the form of their spaces, or refused in one sentence.
 """
 
-import inspect
 import random
-import re
 import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
@@ -20,11 +17,9 @@ from envs.errors import UserError
 from envs.spaces import Array, Unfit, fitter, shown
 from envs.terminal import say
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and new line
 FIVE = "observation, reward, terminated, truncated, info"
 WATCHED_CALLS = 25  # calls of each copy during which the global generators are watched
 MAX_STEPS = 3_000  # steps of an evaluation's episode without another limit
-MAX_CAUSES = 100  # errors in a chain of causes whose texts are cleaned
 BOUND_CHECKS = 10  # first observations of an integer space whose bounds are checked; checking all would cost too much
 
 silent = False  # True in worker processes, if another worker prints the same messages
@@ -70,8 +65,6 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._where = "reset"
         self._globals: Globals | None = None
         self._kind = tuple(_kinds(env))
-        if isinstance(seen, gymnasium.spaces.Box) and len(seen.shape) == 3 and not _bounded(seen):
-            say_once(f"{self.name}: its images have no bounds ({shown(seen)}); their values are read as they are")
         say_learning(self.name, env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -80,15 +73,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         if seed is not None and self._kind not in _keeps_to_its_own:
             self._globals = Globals(seed)
         given = {"seed": seed} if options is None else {"seed": seed, "options": options}
-        try:
-            reset = self.env.reset
-            result: Any = self._watched(reset, **given) if self._globals else reset(**given)
-        except (Exception, SystemExit) as error:
-            passed = given if self.env.unwrapped is self.env else ("seed", "options")  # Gymnasium's wrappers pass both
-            explained = self._explained(error, (), passed)
-            if explained is error:
-                raise
-            raise explained from None
+        result: Any = self._called(self.env.reset, **given)
         if not isinstance(result, tuple) or len(result) != 2:
             raise UserError(f"{self.name}: reset must give two values, as Gymnasium's: observation, info")
         info = self._info(result[1])
@@ -98,13 +83,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Take one action."""
         self.taken += 1
         self._where = "step"
-        try:
-            result: Any = self._watched(self.env.step, action) if self._globals else self.env.step(action)
-        except (Exception, SystemExit) as error:
-            explained = self._explained(error, (0,), ())
-            if explained is error:
-                raise
-            raise explained from None
+        result: Any = self._called(self.env.step, action)
         if not isinstance(result, tuple) or len(result) != 5:
             given = f"{len(result)} values" if isinstance(result, tuple) else shown(result)
             raise self.wrong(f"gives {given}; Gymnasium's are five: {FIVE}")
@@ -146,20 +125,17 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         where = " (at reset)" if self._where == "reset" else f" (step {self.taken} of an episode)"
         return UserError(f"{self.name}: {what}{where}")
 
-    def _explained(self, error: Any, args: Any, names: Iterable[str]) -> Exception:
-        """Return the error to raise: a UserError for a known mistake, else the error itself with a note of the step.
-
-        `args` and `names` are the arguments of the environment's function.
-        """
-        if isinstance(error, SystemExit):
-            return self.wrong(f"tries to end the program (SystemExit {shown(error.code)})")
-        sentence = self._misfit(error, args, names)
-        if sentence is not None:
-            return UserError(f"{self.name}: {sentence}")
-        if not isinstance(error, UserError):
-            step = f"step {self.taken} of an episode" if self._where == "step" else "its reset"
-            error.add_note(f"The environment {self.name} raised this in {step}.")
-        return without_control(error)
+    def _called(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the environment; an error of its own gets a note with the step."""
+        try:
+            return self._watched(function, *args, **kwargs) if self._globals else function(*args, **kwargs)
+        except SystemExit as error:
+            raise self.wrong(f"tries to end the program (SystemExit {shown(error.code)})") from None
+        except Exception as error:
+            if not isinstance(error, UserError):
+                step = f"step {self.taken} of an episode" if self._where == "step" else "its reset"
+                error.add_note(f"The environment {self.name} raised this in {step}.")
+            raise
 
     def _watched(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the environment with its own states of the global generators, until it is known not to use them."""
@@ -176,25 +152,6 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             _keeps_to_its_own.add(self._kind)
             self._globals = None
         return result
-
-    def _misfit(self, error: Exception, args: Any, names: Iterable[str]) -> str | None:
-        """Explain an error that wrong arguments or a wrong number of values caused; None for other errors."""
-        if not isinstance(error, TypeError | ValueError):
-            return None
-        step = self._where == "step"
-        try:
-            signature = inspect.signature(getattr(self.env.unwrapped, self._where))
-        except (TypeError, ValueError):
-            return None
-        try:
-            signature.bind(*args, **dict.fromkeys(names))
-        except TypeError:
-            wanted = "an action" if step else "the keywords seed and options"
-            return f"{self._where} must take {wanted}, as Gymnasium's, not {signature}"
-        if "unpack" in _text(error) and _raised_in_gymnasium(error):
-            wanted = f"five values: {FIVE}" if step else "two values: observation, info"
-            return f"{self._where} must give {wanted} ({error})"
-        return None
 
     def _observation(self, given: Any) -> Any:
         """Convert the observation, or its entry `key`, to the form of its space."""
@@ -241,13 +198,9 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _success(self, info: dict[str, Any], ended: bool) -> dict[str, Any]:
         """Return the info with its success as a bool; before an episode's end it may be None."""
         name = "success" if "success" in info else "is_success"
-        given = info[name]
-        if type(given) is bool or (given is None and not ended):
+        if info[name] is None and not ended:
             return info
-        success = truth(given)
-        if success is None:
-            raise self.wrong(f"gives the info {name!r} as {shown(given)}; it must be true or false")
-        return {**info, name: success}
+        return {**info, name: self._flag(f"the info {name!r}", info[name])}
 
 
 class CheckedVector:
@@ -270,18 +223,12 @@ class CheckedVector:
         """Take one action in every row; returns observations, rewards (N,), both flags (N,) and infos."""
         self.taken += 1
         result: Any = self.env.step(actions)
-        if not isinstance(result, tuple) or len(result) != 5:
-            given = f"{len(result)} values" if isinstance(result, tuple) else shown(result)
-            raise self.wrong(f"gives {given}; Gymnasium's are five: {FIVE}")
-        observation, reward, *flags, info = result
+        if not isinstance(result, tuple) or len(result) != 5 or not isinstance(result[4], dict):
+            given = ", ".join(type(each).__name__ for each in result) if isinstance(result, tuple) else shown(result)
+            raise self.wrong(f"gives {given}; Gymnasium's are five: {FIVE}, the info a dict")
+        observation, reward, ended, cut, info = result
         reward = self.column("the reward", reward, "biuf", "finite numbers")
-        if not np.isfinite(reward).all():
-            raise self.wrong(f"gives the reward {shown(reward)}; it must be {self.rows} finite numbers")
-        names = ("terminated", "truncated")
-        ended, cut = (self.column(*each, "b", "truth values") for each in zip(names, flags, strict=True))
-        if not isinstance(info, dict):
-            kind = "a list, as DictInfoToList makes it" if isinstance(info, list) else shown(info)
-            raise self.wrong(f"gives infos that are no dictionary but {kind}")
+        ended, cut = (self.column("a flag", each, "b", "truth values") for each in (ended, cut))
         return observation, reward, ended, cut, info
 
     def success(self, info: dict[str, Any], done: Array) -> tuple[Array, Array] | None:
@@ -293,10 +240,8 @@ class CheckedVector:
         if name is None:
             return None
         given = self.column(f"the info '_{name}'", final.get(f"_{name}", np.ones(self.rows, bool)), "b", "truth values")
-        values = np.asarray(final[name])
-        read: list[bool | None] = [None]
-        if values.shape == (self.rows,):
-            read = [truth(value) if wanted else False for value, wanted in zip(values, given & done, strict=True)]
+        values = np.where(given & done, self.column(f"the info {name!r}", final[name], "biufO", "truth values"), False)
+        read = [truth(value) for value in values]
         if None in read:
             raise self.wrong(f"gives the info {name!r} as {shown(final[name])}; it must be {self.rows} truth values")
         return np.array(read, bool), given
@@ -307,7 +252,8 @@ class CheckedVector:
             array = np.asarray(given)
         except ValueError:
             array = np.empty(0, object)
-        if array.shape != (self.rows,) or array.dtype.kind not in kinds:
+        fits = array.shape == (self.rows,) and array.dtype.kind in kinds
+        if not fits or (array.dtype.kind == "f" and not np.isfinite(array).all()):
             raise self.wrong(f"gives {what} as {shown(given)}; it must be {self.rows} {wanted}")
         return array
 
@@ -318,17 +264,23 @@ class CheckedVector:
 
 
 def say_learning(name: str, env: Any) -> None:
-    """Print a warning for each wrapper with running statistics, which evaluations do not share."""
-    for wrapper in learning_wrappers(env):
-        say_once(
-            f"{name}: {wrapper} has running statistics, which no checkpoint contains; every environment and every "
-            "evaluation begins with new ones, so observations there differ from those in training: use fixed statistics"
-        )
+    """Print a warning for each wrapper with running statistics, as NormalizeObservation has."""
+    while True:
+        values = vars(env).values() if hasattr(env, "__dict__") else ()
+        if any(all(not callable(getattr(value, part, abs)) for part in ("mean", "var")) for value in values):
+            say_once(
+                f"{name}: {type(env).__name__} has running statistics, which no checkpoint contains; every environment "
+                "and every evaluation begins with new ones, so observations there differ from those in training: use "
+                "fixed statistics"
+            )
+        if not isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
+            return
+        env = env.env
 
 
 def name_of(env: Any) -> str:
     """Name an environment in a sentence."""
-    return CONTROL.sub("", env.spec.id if env.spec else type(env.unwrapped).__name__)
+    return str(env.spec.id if env.spec else type(env.unwrapped).__name__)
 
 
 def truth(given: Any) -> bool | None:
@@ -367,55 +319,6 @@ def _kinds(env: Any) -> Iterator[Any]:
         if not isinstance(env, gymnasium.Wrapper):
             return
         env = env.env
-
-
-def learning_wrappers(env: Any) -> list[str]:
-    """Name the wrappers of an environment that have running statistics, as NormalizeObservation has."""
-    names = []
-    while True:
-        values = vars(env).values() if hasattr(env, "__dict__") else ()
-        if any(all(not callable(getattr(value, part, abs)) for part in ("mean", "var")) for value in values):
-            names.append(type(env).__name__)
-        if not isinstance(env, gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
-            return names
-        env = env.env
-
-
-def _bounded(space: gymnasium.spaces.Box) -> bool:
-    """Tell whether `dqn_memory.blocks.embeddings.UnitScale` can scale all values by their bounds."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return bool((space.high.astype(np.float64) - space.low.astype(np.float64) < 2.0**31).all())
-
-
-def without_control(error: Exception) -> Exception:
-    """Remove control characters from the texts of an error and of its causes."""
-    seen: BaseException | None = error
-    for _ in range(MAX_CAUSES):
-        if seen is None:
-            break
-        if CONTROL.search(_text(seen)):
-            seen.args = tuple(CONTROL.sub("", each) if isinstance(each, str) else each for each in seen.args)
-        seen = seen.__cause__ or seen.__context__
-    if not CONTROL.search(_text(error)):
-        return error
-    # The text does not come from the error's arguments.
-    plain = RuntimeError(CONTROL.sub("", f"{type(error).__name__}: {_text(error)}"))
-    for note in getattr(error, "__notes__", ()):
-        plain.add_note(note)
-    return plain.with_traceback(error.__traceback__)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # an error's own text may fail
-        return ""
-
-
-def _raised_in_gymnasium(error: Exception) -> bool:
-    """Tell whether Gymnasium, such as one of its wrappers, raised an error, and not the environment."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    return bool(frames) and frames[-1][0].f_globals.get("__name__", "").startswith("gymnasium.")
 
 
 class Globals:

@@ -150,22 +150,21 @@ def is_known(name: str) -> bool:
     return shipped or name in ("envs", "ale_py", *(package.module for package in PACKAGES))
 
 
-@contextmanager
-def without_working_directory() -> Iterator[None]:
+def without_working_directory() -> AbstractContextManager[None]:
     """Let imports find nothing in the working directory."""
-    before = sys.path[:]
-    sys.path[:] = [entry for entry in before if Path(entry).resolve() != Path.cwd().resolve()]
-    try:
-        yield
-    finally:
-        sys.path[:] = before
+    here = Path.cwd().resolve()
+    return _search(entry for entry in sys.path if Path(entry).resolve() != here)
+
+
+def installed_alone(*first: str) -> AbstractContextManager[None]:
+    """Let imports search these folders, then the installed packages, and not the working directory."""
+    return _search([*first, *(entry for entry in sys.path if entry and _is_installed(entry))])
 
 
 @contextmanager
-def installed_alone(*first: str) -> Iterator[None]:
-    """Let imports search these folders, then the installed packages, and not the working directory."""
+def _search(entries: Iterable[str]) -> Iterator[None]:
     before = sys.path[:]
-    sys.path[:] = [*first, *(entry for entry in before if entry and _is_installed(entry))]
+    sys.path[:] = entries
     try:
         yield
     finally:

@@ -1,40 +1,29 @@
-"""Step Gymnasium environments one after the other, in this process or in several worker processes.
-
-Gymnasium's AsyncVectorEnv has one process per environment. Here a process steps many environments, so that an
-evaluation in hundreds of environments needs few processes.
-"""
+"""Step Gymnasium environments one after the other, in this process or in several worker processes."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
-import select
 import signal
-import subprocess
-import sys
 import threading
-import time
 import traceback
-import weakref
-from bisect import bisect
-from collections.abc import Mapping
-from contextlib import suppress
+from functools import partial
 from itertools import pairwise
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import cloudpickle
 import gymnasium
 import numpy as np
+import torch
+from gymnasium.vector.async_vector_env import AsyncState, AsyncVectorEnv
 
 from envs import checked
-from envs.checked import CONTROL, Checked, with_spaces
+from envs.checked import Checked, with_spaces
 from envs.errors import UserError, require
 from envs.packages import Make
 from envs.spaces import Array, discrete_actions, encoder, shown
-from envs.terminal import say
 
-PATIENCE = 5.0  # seconds that a process has to close its environments
-SLOW, LOST = 60.0, 600.0  # seconds without an answer before a message is printed, and before an error is raised
+PATIENCE = 600.0  # seconds without an answer before an error is raised
 
 
 class LocalRows:
@@ -121,18 +110,11 @@ def _success(info: dict[str, Any]) -> int:
 # Worker processes
 
 
-class Failure(NamedTuple):
-    """The reply of a worker process that raised an exception."""
-
-    error: Exception
-
-
 class WorkerRows:
     """N environments in worker processes, each of which has `LocalRows` of some of them.
 
-    A worker is a fresh interpreter that reads requests from its standard input and writes replies to its standard
-    output. It always ends with its parent, even if the parent is killed or an environment hangs. Its exceptions are
-    raised here, with its traceback as a note.
+    The processes are those of Gymnasium's AsyncVectorEnv, whose environments are `RowGroup`s, so that an evaluation in
+    hundreds of environments needs few processes. Exceptions are raised here, with their traceback as a note.
     """
 
     def __init__(self, make: Make, count: int, key: str | None, max_steps: int | None = None, workers: int = 1) -> None:
@@ -141,159 +123,108 @@ class WorkerRows:
         self.observation_space, self.num_actions = sample.observation_space, sample.num_actions
         spec, self.name = sample.envs[0].spec, sample.envs[0].name
         sample.close()
-        # a fresh interpreter lacks the ids that the user's module or notebook registered
+        # a process that is no fork lacks the ids that the user's module or notebook registered
         registered = {} if spec is None or spec.id not in gymnasium.registry else {spec.id: gymnasium.registry[spec.id]}
-        self._bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
-        self._children = [_start(prints=worker == 0) for worker in range(len(self._bounds) - 1)]
-        self._end = weakref.finalize(self, _stop, self._children)
-        sizes = np.diff(self._bounds).tolist()
-        jobs = [cloudpickle.dumps((registered, make, size, key, max_steps)) for size in sizes]
-        self._ask("build", dict(enumerate(jobs)))
+        bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
+        groups = [partial(RowGroup, *part, registered, make, key, max_steps) for part in pairwise(bounds)]
+        self.processes = AsyncVectorEnv(groups, shared_memory=False)
+        self._ask("build")
 
     def first(self, seeds: list[int | None]) -> Array:
-        return np.concatenate(self._ask("first", self._shares(seeds)))
+        return np.concatenate(self._ask("first", seeds))
 
     def step(self, actions: list[int]) -> RowsStep:
-        parts = zip(*self._ask("step", self._shares(actions)), strict=True)
-        return RowsStep(*map(np.concatenate, parts))
+        return RowsStep(*map(np.concatenate, zip(*self._ask("step", actions), strict=True)))
 
     def frame(self, row: int) -> Array | None:
-        worker = bisect(self._bounds, row) - 1
-        return self._ask("frame", {worker: row - self._bounds[worker]})[0]
+        return next((picture for picture in self._ask("frame", row) if picture is not None), None)
 
     def close(self) -> None:
         """End the processes."""
-        self._end()
+        self.processes.close(terminate=True)
 
-    def _shares(self, values: list[Any]) -> dict[int, list[Any]]:
-        """Split a list (N,) among the processes."""
-        return {worker: values[slice(*bounds)] for worker, bounds in enumerate(pairwise(self._bounds))}
-
-    def _ask(self, method: str, arguments: Mapping[int, Any]) -> list[Any]:
-        """Call a method in several processes at once, each with its argument; returns the results in their order."""
-        children = [self._children[worker] for worker in arguments]
+    def _ask(self, method: str, argument: Any = None) -> list[Any]:
+        """Call a method of all groups at once; returns their results."""
+        require(not self.processes.closed, "The processes of these environments have ended; make new ones.")
         try:
-            for child, argument in zip(children, arguments.values(), strict=True):
-                _send(_pipe(child.stdin), (method, argument))
-            replies = [self._reply(worker, method) for worker in arguments]
+            self.processes.call_async("ask", method, argument)
+            replies = self.processes.call_wait(PATIENCE)
         except BaseException as error:  # a late reply would be read as the reply to the next request
+            self.processes._state = AsyncState.DEFAULT  # else `close` would wait for the replies
             self.close()
-            if not isinstance(error, EOFError | BrokenPipeError | pickle.UnpicklingError):
+            if isinstance(error, multiprocessing.TimeoutError):
+                silent = f"a process of --env-workers has not answered {method!r} for {PATIENCE:g} seconds"
+                raise UserError(f"{self.name}: {silent}; one of its environments hangs") from None
+            if not isinstance(error, EOFError | OSError):
                 raise
-            code = next((child.returncode for child in children if child.returncode), 0)
+            codes = [process.exitcode for process in self.processes.processes]
+            code = next((code for code in codes if code not in (0, -signal.SIGTERM)), 0)
             raise UserError(
                 f"A process that --env-workers started has ended by itself (exit code {code}; -9 often means too "
                 "little memory); start fewer, or leave --env-workers out."
             ) from None
         for reply in replies:
-            if isinstance(reply, Failure):
-                raise reply.error
-        return replies
-
-    def _reply(self, worker: int, method: str) -> Any:
-        """Wait for a process's answer; print a message every SLOW seconds, and raise after LOST seconds."""
-        child, waited = self._children[worker], 0.0
-        stream = _pipe(child.stdout)
-        while not _answers(stream, SLOW):
-            waited += SLOW
-            first, last = self._bounds[worker], self._bounds[worker + 1] - 1
-            silent = (
-                f"{self.name}: process {child.pid} of --env-workers, which has environments {first} to {last}, has not "
-                f"answered {method!r} for {waited:g} seconds"
-            )
-            require(waited < LOST, f"{silent}; one of its environments hangs")
-            say(silent, file=sys.stderr)
-        return pickle.load(stream)
+            if isinstance(reply, Exception):
+                raise reply
+        return [*replies]
 
 
-def _answers(stream: IO[bytes], seconds: float) -> bool:
-    """Wait up to `seconds` for something to read. Windows cannot wait for a pipe; there the read itself waits."""
-    return sys.platform == "win32" or bool(select.select([stream], [], [], seconds)[0])
+class RowGroup(gymnasium.Env[Any, Any]):
+    """The rows from `begin` to `end`, in a worker process that calls only `ask`.
 
-
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None or stream.closed:
-        raise UserError("The processes of these environments have ended; make new ones.")
-    return stream
-
-
-def _send(stream: IO[bytes], message: Any) -> None:
-    pickle.dump(message, stream, pickle.HIGHEST_PROTOCOL)
-    stream.flush()
-
-
-def _start(prints: bool) -> subprocess.Popen[bytes]:
-    """Start a worker in its own session, so that Ctrl-C reaches only this process.
-
-    One of the workers `prints` the messages that all of them would repeat.
+    The process ignores Ctrl-C, and ends with its parent, even if an environment hangs.
     """
-    code = f"import sys; sys.path[:] = {sys.path!r}; from envs.workers import serve; serve({os.getpid()}, {prints})"
-    command, pipe = [sys.executable, "-c", code], subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
 
+    observation_space = action_space = gymnasium.spaces.Discrete(1)
+    rows: LocalRows | None = None
 
-def _stop(children: list[subprocess.Popen[bytes]]) -> None:
-    """End processes by closing their pipes."""
-    for child in children:
-        for stream in (child.stdin, child.stdout):
-            with suppress(BrokenPipeError):
-                _pipe(stream).close()
-    for child in children:
+    def __init__(
+        self, begin: int, end: int, registered: dict[str, Any], make: Make, key: str | None, max_steps: int | None
+    ) -> None:
+        self.begin, self.end, self.registered = begin, end, registered
+        self.job = make, end - begin, key, max_steps
+
+    def ask(self, method: str, argument: Any) -> Any:
+        """Call a method of the rows with their part of the argument; return the exception that it raises."""
         try:
-            child.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+            if self.rows is None:
+                self._begin_process()
+                self.rows = LocalRows(*self.job)
+            if method == "frame":
+                return self.rows.frame(argument - self.begin) if self.begin <= argument < self.end else None
+            return None if method == "build" else getattr(self.rows, method)(argument[self.begin : self.end])
+        except Exception as error:
+            return _portable(error)
+
+    def _begin_process(self) -> None:
+        if hasattr(os, "setsid"):
+            os.setsid()  # so that a signal to the parent's group, such as Ctrl-C, does not reach it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork has its parent's handler
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        torch.set_num_threads(1)  # a fork lacks the threads of its parent
+        checked.silent = self.begin > 0  # one process prints the messages that all of them would repeat
+        gymnasium.registry.update(self.registered)
+
+    def close(self) -> None:
+        if self.rows is not None:
+            self.rows.close()
 
 
-def serve(parent: int, prints: bool) -> None:
-    """Answer requests (method, argument) until the pipe closes: the main function of a worker.
-
-    `parent` is the id of the process that started it; `prints`: whether this worker prints messages.
-    """
-    checked.silent = not prints
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # prints of environments must not mix with the replies
-    rows: Any = None
-    with suppress(EOFError, BrokenPipeError):
-        while True:
-            method, argument = pickle.load(requests)
-            try:
-                if method == "build":
-                    registered, *job = cloudpickle.loads(argument)
-                    gymnasium.registry.update(registered)
-                    rows, reply = LocalRows(*job), None
-                else:
-                    reply = getattr(rows, method)(argument)
-            except Exception as error:
-                reply = _failure(error)
-            _send(replies, reply)
-    with suppress(Exception):  # nobody reads an error any more
-        rows.close()
-    os._exit(0)  # a normal exit would complain about unread replies
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
-def _end_with(parent: int) -> None:
-    """End this process and its children as soon as its parent has ended.
-
-    A worker whose environment hangs does not read its standard input, so it would not see that the pipe closed.
-    """
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)
-    os._exit(1)
-
-
-def _failure(error: Exception) -> Failure:
+def _portable(error: Exception) -> Exception:
     """Make an exception with its traceback that can be pickled."""
-    note = CONTROL.sub("", "in a worker process:\n" + "".join(traceback.format_exception(error)))
+    note = "in a worker process:\n" + "".join(traceback.format_exception(error))
     error.add_note(note)
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # its arguments differ from those of its constructor, or cannot be pickled
         error = RuntimeError(f"{type(error).__name__}: {error}")
         error.add_note(note)
-    return Failure(error)
+    return error

@@ -103,11 +103,7 @@ def remake_all(folder: Path) -> list[str]:
     pages = {path: text for path, text in made.items() if text is not None}
     known = folder / "baselines.json"
     if known.is_file():
-        rows = baselines.read_references(known)
-        pages |= {
-            known.with_suffix(".md"): baselines.references_page(rows),
-            known.with_suffix(".csv"): baselines.references_csv(rows),
-        }
+        pages[known.with_suffix(".md")] = baselines.references_page(baselines.read_references(known))
     for path, content in ({path: text.encode() for path, text in pages.items()} | filled_pages(folder)).items():
         write_atomic(path, content)
         say(f"wrote {path}")

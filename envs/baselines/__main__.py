@@ -1,7 +1,7 @@
 """Compute reference scores: `python -m envs.baselines`.
 
-Prints the scores of random actions and the best known scores of every environment. --write FOLDER writes baselines.md,
-.csv and .json; rows of other environments than those of --env stay.
+Prints the scores of random actions and the best known scores of every environment. --write FOLDER writes baselines.md
+and .json; rows of other environments than those of --env stay.
 """
 
 import shlex
@@ -22,7 +22,6 @@ from envs.baselines.reference import (
     ReferenceScores,
     read_references,
     reference_of,
-    references_csv,
     references_json,
     references_page,
 )
@@ -134,7 +133,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             # In the registry's order; rows with options and rows of unregistered environments come last.
             rows = {id: rows[id] for id in [*(id for id in WORLDS if id in rows), *sorted(set(rows) - set(WORLDS))]}
             write_text(folder / "baselines.json", references_json(rows))
-            write_text(folder / "baselines.csv", references_csv(rows))
             write_text(folder / "baselines.md", references_page(rows))
 
 

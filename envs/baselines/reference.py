@@ -1,10 +1,9 @@
 """Reference scores of environments: the score of random actions, and bounds on the best score.
 
-`python -m envs.baselines` computes them and writes a page, a CSV table and a JSON file. The JSON file of the registered
+`python -m envs.baselines` computes them and writes a page and a JSON file. The JSON file of the registered
 environments is shipped as `reference.json`; scripts read it to print reference scores beside their own.
 """
 
-import csv
 import dataclasses
 import json
 import math
@@ -17,12 +16,10 @@ from typing import Any
 
 from envs.errors import UserError
 from envs.files import parse_json, read_bytes
-from envs.markup import Markup
-from envs.tables import Table, Value
+from envs.tables import Table
 
 TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-SHIPPED, PUBLISHED_SCORES = (Path(__file__).parent / name for name in ("reference.json", "published.csv"))
-Scores = Mapping[str, float | None]  # by architecture; None if the paper has no value
+SHIPPED = Path(__file__).with_suffix(".json")
 LEVELS = ("random", "lower", "upper")
 DOUBT = 2.0  # a difference within this number of standard errors is not significant
 
@@ -156,33 +153,11 @@ def references_json(references: Mapping[str, ReferenceScores]) -> str:
     return json.dumps({id: to_record(reference) for id, reference in references.items()}, indent=1) + "\n"
 
 
-def references_csv(references: Mapping[str, ReferenceScores]) -> str:
-    """Write one flat row per environment."""
-    return Table.from_records([_flat(reference) for reference in references.values()]).csv()
-
-
-def _flat(reference: ReferenceScores) -> dict[str, Value]:
-    row: dict[str, Value] = {"id": reference.id, "time_limit": reference.time_limit}
-    for name in LEVELS:
-        level: Level = getattr(reference, name)
-        for measured, value in (("success", level.success), ("returns", level.returns)):
-            known = {f"{name}_{measured}": value.mean, f"{name}_{measured}_error": value.error}
-            row |= dict.fromkeys(known) if math.isnan(value.mean) else known
-        row[f"{name}_kind"] = level.kind
-    discounted = reference.discounted or {}
-    row |= {"discount": discounted.get("discount")} | {
-        f"discounted_{name}": discounted.get(name) for name in ("lower", "upper")
-    }
-    names = ("episodes", "scripted_episodes", "seed", "revision", "command", "machine")
-    return row | {name: getattr(reference, name) for name in names}
-
-
 def references_page(by_id: Mapping[str, ReferenceScores]) -> str:
     """Write the page."""
     references = list(by_id.values())
     columns = ("environment", "random success", "best success", "random return", "best return", "kind", "time limit")
     parts = [TEXTS["head"], Table(columns, [_level_row(reference) for reference in references]).markdown()]
-    parts += [TEXTS["published"].format(DOUBT), published_table(references).markdown()]
     discounted = [
         (reference.id, f"{found['discount']:g}", f"{found['lower']:.4f}", f"{found['upper']:.4f}")
         for reference in references
@@ -228,44 +203,6 @@ def _origin(references: Sequence[ReferenceScores]) -> list[str]:
     text = ["", "## How the rows were made", "", *(f"{n}. `{command}`" for n, command in enumerate(commands, 1)), ""]
     text += [f"Machine: {machines}; other work ran on it. A + after a revision: with uncommitted changes.", ""]
     return [*text, Table(columns, rows).markdown()]
-
-
-@cache
-def published() -> Mapping[str, Scores]:
-    """Read the published scores of Table 1 of "Bi-directional Recurrence Improves Transformer in POMDPs", by id.
-
-    They are means over a training of the greedy policy's success. Some rows lack a value in the paper; we assume that
-    their three values belong to the last three columns.
-    """
-    with PUBLISHED_SCORES.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return {row.pop("id"): {name: float(value) if value else None for name, value in row.items()} for row in rows}
-
-
-def published_table(references: Sequence[ReferenceScores]) -> Table:
-    """Make a table of published scores and our reference scores, with a mark on scores below random actions."""
-    known = {reference.id: reference for reference in references}
-    names = list(next(iter(published().values())))
-    rows = [
-        (
-            id,
-            format_measure(known[id].random.success),
-            *(_marked(scores[name], known[id]) for name in names),
-            best_success(known[id]),
-        )
-        for id, scores in published().items()
-        if id in known
-    ]
-    return Table(("environment", "random", *names, "best known"), rows)
-
-
-def _marked(score: float | None, reference: ReferenceScores) -> str:
-    """Write a published score, with a mark if it is not above that of random actions."""
-    if score is None:
-        return ""
-    if score < reference.random.success.mean - DOUBT * reference.random.success.error:
-        return Markup(f"**{score:.4f}** ▼")
-    return f"{score:.4f}{'' if above_random(score, reference) else ' ≈'}"
 
 
 def format_measure(value: Measure) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -22,18 +21,6 @@ class Objects:
     kinds: tuple[int, ...]
     colours: tuple[int, ...]
 
-    @property
-    def types(self) -> list[int]:
-        return sorted({objects.NONE, objects.HIDDEN, *self.kinds})
-
-    @property
-    def hues(self) -> list[int]:
-        return sorted({0, *self.colours})
-
-    @property
-    def statuses(self) -> list[tuple[int, int]]:
-        return [(kind, status) for kind in self.types for status in range(_states(kind))]
-
 
 @dataclass(frozen=True)
 class Encoding:
@@ -48,27 +35,6 @@ def default_encoding(declared: Objects) -> Encoding:
     return Encoding(_raw(), tuple(high + 1 for high in _highest(declared)))
 
 
-def no_overlap_encoding(declared: Objects) -> Encoding:
-    """Use the numbers of `default`, shifted so that each channel begins above the one before it."""
-    sizes = tuple(accumulate(default_encoding(declared).sizes))
-    return Encoding(_raw() + torch.tensor((0, *sizes[:2])), sizes)
-
-
-def compact_encoding(declared: Objects) -> Encoding:
-    """Assign consecutive numbers to types, then to pairs of type and status, then to colours.
-
-    Objects that the task does not declare get the numbers of a hidden cell.
-    """
-    types, pairs, hues = declared.types, declared.statuses, declared.hues
-    sizes = tuple(accumulate((len(types), len(pairs), len(hues))))
-    numbers = []
-    for kind, status, hue in _raw().tolist():
-        known = (kind, status) in pairs and hue in hues
-        pair, shown = ((kind, status), hue) if known else ((objects.HIDDEN, 0), 0)
-        numbers.append([types.index(pair[0]), sizes[0] + pairs.index(pair), sizes[1] + hues.index(shown)])
-    return Encoding(torch.tensor(numbers), sizes)
-
-
 def summed_encoding(declared: Objects) -> Encoding:
     """Add type and colour to one number per cell, as published; the status is not visible.
 
@@ -81,8 +47,6 @@ def summed_encoding(declared: Objects) -> Encoding:
 ENCODINGS: dict[str, Callable[[Objects], Encoding]] = {
     "summed": summed_encoding,
     "default": default_encoding,
-    "no-overlap": no_overlap_encoding,
-    "compact": compact_encoding,
 }
 
 
@@ -108,7 +72,7 @@ def _states(kind: int) -> int:
 
 def _highest(declared: Objects) -> tuple[int, int, int]:
     """Return an upper bound of each channel; as in the original, that of the status is the number of statuses."""
-    return declared.types[-1], max(_states(kind) for kind in declared.types), declared.hues[-1]
+    return max(declared.kinds), max(map(_states, declared.kinds)), max((0, *declared.colours))
 
 
 class FullState:
@@ -124,8 +88,8 @@ class FullState:
     runs_on_numpy = True
 
     def __init__(self, height: int, width: int, device: torch.device) -> None:
-        every = Objects(tuple(kind for kind in objects.KINDS if kind != objects.BOX), COLOURS)
-        codes = [pack(*pair, hue) for pair in every.statuses for hue in every.hues]
+        every = [kind for kind in objects.KINDS if kind != objects.BOX]
+        codes = [pack(kind, status, hue) for kind in every for status in range(_states(kind)) for hue in (0, *COLOURS)]
         codes += range(pack(objects.BOX), pack(objects.BOX + 1))  # boxes differ by their contents
         numbers = torch.zeros(objects.CODES, dtype=torch.int64)
         numbers[codes] = torch.arange(len(codes))

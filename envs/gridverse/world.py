@@ -62,7 +62,7 @@ class GridWorld(World[GridState]):
 
     Args:
         view: the view, or rows and columns of a window with the agent in the middle of the last row.
-        encoding: "summed", "default", "no-overlap" or "compact".
+        encoding: "summed" or "default".
         phantom_rooms: draw the lines of (down, across) phantom rooms over the floor. The paper's hallucinated
             environment is an "empty 13x13 grid overlaid with 25 equally sized artificially created rooms" whose walls
             "do not block agent movement but instead only provide cues"; its code was not published. Here a floor cell

@@ -12,7 +12,6 @@ from run_folders import error_of
 from envs import baselines
 from envs.baselines import players, reference
 from envs.baselines.__main__ import main
-from envs.baselines.reference import published
 from envs.core import State, World
 from envs.registry import WORLDS, make_world
 
@@ -119,17 +118,6 @@ def test_a_score_is_put_beside_the_two_lines():
     assert baselines.reference_of("CartPole-v1") is None
 
 
-def test_published_scores_below_random_are_marked():
-    assert set(published()) == set(RANDOM) - {PAIRS[1][0]}
-    page = reference.published_table(list(reference.shipped_references().values())).markdown()
-    rows = {line.split(" | ")[0][2:]: line for line in page.splitlines()}
-    assert rows["Gridverse/Memory-SixteenRooms-21x21-v0"].count("▼") == 4
-    assert rows["Gridverse/Memory-5x5-v0"].count("▼") == 1 and "**0.3365** ▼" in rows["Gridverse/Memory-5x5-v0"]
-    assert rows["POMDP/HeavenHell-v0"].count("▼") == 1
-    assert "▼" not in rows["Gridverse/Keydoor-5x5-v0"]
-    assert "0.4400 ≈" in reference._marked(0.44, example()) and reference._marked(0.42, example()) == "**0.4200** ▼"
-
-
 def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
     flags = ["--episodes", "40", "--write", str(tmp_path)]
     main(["--env", "POMDP/CarFlag-v0", *flags])
@@ -139,7 +127,6 @@ def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
     assert list(rows) == ["Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"]  # in the order of the registry
     assert rows["Gridverse/Memory-5x5-v0"]["seed"] == 3 and rows["POMDP/CarFlag-v0"]["seed"] == 0
     assert rows["POMDP/CarFlag-v0"]["command"].endswith(f"--env POMDP/CarFlag-v0 --episodes 40 --write {tmp_path}")
-    assert len((tmp_path / "baselines.csv").read_text().splitlines()) == 3
     page = (tmp_path / "baselines.md").read_text()
     assert "| Gridverse/Memory-5x5-v0 | 40 |  | 3 |" in page and "belief-optimal" in page
 

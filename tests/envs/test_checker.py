@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from run_folders import error_of
+from vector_comparison import check_vector_env
 from world_keywords import IDS, keywords
 
-from envs.checker import check_registered, check_vector_env
+from envs.checker import check_registered
 from envs.errors import UserError
 from envs.gymnasium import WorldEnv, WorldVectorEnv
 
@@ -16,7 +17,13 @@ CARDS, LIMIT = "POMDP/MemoryCards-v0", {"pairs": 2, "time_limit": 9}
 
 @pytest.mark.parametrize("id", IDS)
 def test_every_world_is_clean(id):
-    check_registered(id, steps=45, **keywords(id, time_limit=12))
+    options = keywords(id, time_limit=12)
+    check_registered(id, steps=45, **options)
+    check_vector_env(
+        lambda count, mode: gymnasium.make_vec(id, num_envs=count, autoreset_mode=mode, **options),
+        lambda: gymnasium.make(id, **options),
+        steps=45,
+    )
 
 
 def test_dictionaries_and_gymnasiums_own_vector_environment_are_clean():
@@ -26,6 +33,14 @@ def test_dictionaries_and_gymnasiums_own_vector_environment_are_clean():
     assert "no episode ended in 5 steps" in error_of(check_registered, CARDS, steps=5)
     check_registered("Gridverse/Keydoor-5x5-v0", steps=45, time_limit=12, dictionary=True)
     check_vector_env(lambda count, mode: SyncVectorEnv([make] * count, autoreset_mode=mode), make)
+
+
+def test_a_registered_world_whose_vector_differs_is_told_where(monkeypatch):
+    step = WorldVectorEnv.step
+    monkeypatch.setattr(WorldVectorEnv, "step", lambda self, actions: spoils(1, lambda reward: reward - 1)["spoil"](
+        self, *step(self, actions)
+    ))  # fmt: skip
+    assert f"{CARDS}: at step 0 the reward of the vector environment is" in error_of(check_registered, CARDS, **LIMIT)
 
 
 class Defect(WorldVectorEnv):

@@ -51,7 +51,7 @@ def test_time_limit_truncates_and_never_together_with_termination(id):
 @pytest.mark.parametrize(("id", "keywords"), [
     ("Gridverse/Memory-7x7-v0", {}),
     ("Gridverse/Memory-NineRooms-13x13-3Beacons-v0", {}),
-    ("Gridverse/Memory-13x13-Hallucinated-v0", {"encoding": "compact"}),
+    ("Gridverse/Memory-13x13-Hallucinated-v0", {"encoding": "default"}),
     ("Gridverse/Keydoor-5x5-v0", {"view": (7, 7), "dictionary": True}),
     ("POMDP/CarFlag-v0", {}),
     ("POMDP/MemoryCards-v0", {}),

@@ -13,31 +13,29 @@ from envs.gridverse.tasks import KEYDOOR, MEMORY
 SIZES = {  # by encoding: of memory and of Keydoor
     "summed": ((21,), (13,)),
     "default": ((11, 2, 5), (7, 4, 5)),
-    "no-overlap": ((11, 13, 18), (7, 11, 16)),
-    "compact": ((6, 12, 17), (7, 16, 18)),
 }
 
 
-@pytest.mark.parametrize(("declared", "code", "default", "no_overlap", "compact", "summed"), [
-    (MEMORY, pack(objects.NONE), (0, 0, 0), (0, 11, 13), (0, 6, 12), 0),
-    (MEMORY, pack(objects.HIDDEN), (1, 0, 0), (1, 11, 13), (1, 7, 12), 1),
-    (MEMORY, pack(objects.FLOOR), (2, 0, 0), (2, 11, 13), (2, 8, 12), 2),
-    (MEMORY, pack(objects.WALL), (3, 0, 0), (3, 11, 13), (3, 9, 12), 3),
-    *((MEMORY, pack(objects.EXIT, colour=c), (4, 0, c), (4, 11, 13 + c), (4, 10, 12 + c), 4 + c)
+@pytest.mark.parametrize(("declared", "code", "default", "summed"), [
+    (MEMORY, pack(objects.NONE), (0, 0, 0), 0),
+    (MEMORY, pack(objects.HIDDEN), (1, 0, 0), 1),
+    (MEMORY, pack(objects.FLOOR), (2, 0, 0), 2),
+    (MEMORY, pack(objects.WALL), (3, 0, 0), 3),
+    *((MEMORY, pack(objects.EXIT, colour=c), (4, 0, c), 4 + c)
       for c in (RED, BLUE, YELLOW)),
-    *((MEMORY, pack(objects.BEACON, colour=c), (10, 0, c), (10, 11, 13 + c), (5, 11, 12 + c), 10 + c)
+    *((MEMORY, pack(objects.BEACON, colour=c), (10, 0, c), 10 + c)
       for c in (RED, YELLOW)),
-    (KEYDOOR, pack(objects.NONE), (0, 0, 0), (0, 7, 11), (0, 7, 16), 0),
-    (KEYDOOR, pack(objects.HIDDEN), (1, 0, 0), (1, 7, 11), (1, 8, 16), 1),
-    (KEYDOOR, pack(objects.FLOOR), (2, 0, 0), (2, 7, 11), (2, 9, 16), 2),
-    (KEYDOOR, pack(objects.WALL), (3, 0, 0), (3, 7, 11), (3, 10, 16), 3),
-    (KEYDOOR, pack(objects.EXIT), (4, 0, 0), (4, 7, 11), (4, 11, 16), 4),
-    *((KEYDOOR, pack(objects.DOOR, s, YELLOW), (5, s, 4), (5, 7 + s, 15), (5, 12 + s, 17), 9)
+    (KEYDOOR, pack(objects.NONE), (0, 0, 0), 0),
+    (KEYDOOR, pack(objects.HIDDEN), (1, 0, 0), 1),
+    (KEYDOOR, pack(objects.FLOOR), (2, 0, 0), 2),
+    (KEYDOOR, pack(objects.WALL), (3, 0, 0), 3),
+    (KEYDOOR, pack(objects.EXIT), (4, 0, 0), 4),
+    *((KEYDOOR, pack(objects.DOOR, s, YELLOW), (5, s, 4), 9)
       for s in (OPEN, CLOSED, LOCKED)),
-    (KEYDOOR, pack(objects.KEY, colour=YELLOW), (6, 0, 4), (6, 7, 15), (6, 15, 17), 10),
+    (KEYDOOR, pack(objects.KEY, colour=YELLOW), (6, 0, 4), 10),
 ])  # fmt: skip
-def test_numbers_and_sizes(declared, code, default, no_overlap, compact, summed):
-    expected = {"default": default, "no-overlap": no_overlap, "compact": compact, "summed": (summed,)}
+def test_numbers_and_sizes(declared, code, default, summed):
+    expected = {"default": default, "summed": (summed,)}
     assert set(expected) == set(ENCODINGS)
     for name, numbers in expected.items():
         encoding = encoding_of(name, declared, torch.device("cpu"))
@@ -60,7 +58,7 @@ def test_a_box_shows_nothing_of_its_contents():
     assert numbers[[pack(objects.BOX), pack(objects.BOX) | 5, pack(objects.BOX) | 31]].tolist() == [[8, 0, 0]] * 3
 
 
-@pytest.mark.parametrize(("encoding", "view"), [*zip(ENCODINGS, [(2, 3), (7, 7), (3, 5), (3, 5)], strict=True)])
+@pytest.mark.parametrize(("encoding", "view"), [*zip(ENCODINGS, [(2, 3), (7, 7)], strict=True)])
 @pytest.mark.parametrize("id", ["Gridverse/Memory-NineRooms-13x13-v0", "Gridverse/Keydoor-7x7-v0"])
 def test_dictionaries_hold_what_vectors_hold(id, view, encoding):
     flat = gymnasium.make(id, view=view, encoding=encoding)

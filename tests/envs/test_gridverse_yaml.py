@@ -44,7 +44,7 @@ def test_the_registered_world_with_the_same_draws(tmp_path, file, id):
     check_same((play(ours, 32, 60), play(theirs, 32, 60)))
 
 
-@pytest.mark.parametrize("encoding", ["default", "no-overlap", "compact"])
+@pytest.mark.parametrize("encoding", ["default", "summed"])
 def test_encodings_are_those_of_the_objects_that_the_file_lists(encoding):
     ours = make_world("Gridverse/Yaml-v0", path="keydoor.5x5", encoding=encoding)
     theirs = make_world("Gridverse/Keydoor-5x5-v0", view=(7, 7), encoding=encoding)

@@ -92,7 +92,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the backgro
 from envs.vector import make_vector
 vector = make_vector("CartPole-v1", 4, 0, workers=2)
 vector.reset()
-print(*(child.pid for child in vector.rows._children), flush=True)
+print(*(each.pid for each in vector.rows.processes.processes), flush=True)
 while True:
     vector.step(torch.zeros(4, dtype=torch.int64))
 """
@@ -123,7 +123,7 @@ def test_the_processes_end_with_that_which_started_them(sent):
     while any(map(runs, workers)) and time.monotonic() < end:
         time.sleep(0.05)
     assert not any(map(runs, workers))
-    assert said.count("Traceback") == (sent == signal.SIGINT)
+    assert said.count("Traceback") == 1 or sent == signal.SIGKILL
 
 
 HANGS = """
@@ -135,7 +135,7 @@ from foreign import Odd, hang
 from envs.gymnasium import GymnasiumVector
 vector = GymnasiumVector(functools.partial(Odd, after=hang), 2, 0, workers=2)
 vector.reset()
-print(*(child.pid for child in vector.rows._children), flush=True)
+print(*(each.pid for each in vector.rows.processes.processes), flush=True)
 vector.step(torch.zeros(2, dtype=torch.int64))
 """
 
@@ -159,13 +159,10 @@ def test_processes_whose_environments_hang_end_with_that_which_started_them(sent
     assert not any(map(runs, processes))
 
 
-def test_a_process_that_hangs_is_named_and_given_up_in_the_end(monkeypatch, capsys):
-    monkeypatch.setattr(module, "PATIENCE", 0.1)
+def test_a_process_that_hangs_is_given_up_in_the_end(monkeypatch):
     vector = GymnasiumVector(functools.partial(Odd, after=hang), 2, 0, workers=1)
     vector.reset()
-    monkeypatch.setattr(module, "SLOW", 0.2)
-    monkeypatch.setattr(module, "LOST", 0.4)
-    child = vector.rows._children[0]
-    assert str(child.pid) in error_of(vector.step, torch.zeros(2, dtype=torch.int64))
-    assert str(child.pid) in capsys.readouterr().err
+    monkeypatch.setattr(module, "PATIENCE", 0.4)
+    child = vector.rows.processes.processes[0]
+    assert "one of its environments hangs" in error_of(vector.step, torch.zeros(2, dtype=torch.int64))
     assert not runs(child.pid)

@@ -227,7 +227,7 @@ def test_what_a_class_gives_its_base_is_not_asked_for(register, monkeypatch):
     ("Gridverse/Keydoor-5x5-v0", {"view": (2, 4)}, "odd number of columns, not 2 x 4"),
     ("Gridverse/Keydoor-5x5-v0", {"view": (3,)}, "two numbers"),
     ("Gridverse/Keydoor-5x5-v0", {"phantom_rooms": (3, 3)}, "do not fit into a grid of 5 x 5 .* at least 7 x 7"),
-    ("Gridverse/Keydoor-5x5-v0", {"encoding": "no_overlap"}, "grid encoding 'no_overlap'; did you mean 'no-overlap'"),
+    ("Gridverse/Keydoor-5x5-v0", {"encoding": "defaults"}, "grid encoding 'defaults'; did you mean 'default'"),
     ("Gridverse/Yaml-v0", {"path": "empty.4x4", "view": (2, 3)}, "The view of empty.4x4 is in the file"),
     ("Gridverse/Keydoor-5x5-v0", {"veiw": (7, 7)}, "did you mean 'view'"),
     # other environments

@@ -13,10 +13,10 @@ from gymnasium.vector.utils import batch_space
 from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import error_of
+from vector_comparison import check_vector_env
 from world_keywords import build
 
 from envs import wrappers
-from envs.checker import check_vector_env
 from envs.spaces import MultiDiscrete
 from envs.wrappers import antialias, one_hot, previous_action, step_count
 

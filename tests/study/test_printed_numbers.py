@@ -12,6 +12,7 @@ from reported import raw
 from scipy import stats
 
 from dqn_memory.study.statistics import holm
+from envs.baselines.reference import read_references
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 RESULTS = README.parent / "results"
@@ -238,9 +239,8 @@ def test_the_speeds_that_the_pages_give_are_those_of_the_runs() -> None:
 
 
 def test_the_comparison_counts_environments_whose_best_success_is_known() -> None:
-    with (RESULTS / "baselines.csv").open() as file:
-        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
-    ends = [(float(row["lower_success"]), float(row["upper_success"])) for row in rows]
+    rows = read_references(RESULTS / "baselines.json").values()
+    ends = [(row.lower.success.mean, row.upper.success.mean) for row in rows]
     known = [low for low, high in ends if low == pytest.approx(high, abs=1e-6)]
     widest = min(low for low, high in ends if low not in known)
     said = f"best success known in {len(known)}, between bounds in {len(ends) - len(known)} (widest: {widest:.2f} to 1)"

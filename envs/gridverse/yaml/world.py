@@ -145,12 +145,8 @@ def read_yaml(path: str | Path) -> Any:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise UserError(f"{path} is not YAML ({where}{error.problem}).") from None
-    except (yaml.YAMLError, ValueError) as error:  # such as a date in month 13
+    except (yaml.YAMLError, ValueError, AttributeError, LookupError, TypeError) as error:  # PyYAML raises them all
         raise UserError(f"{path} holds a value that cannot be read: {' '.join(str(error).split())}.") from None
-    except (AttributeError, LookupError, TypeError):  # raised by PyYAML, as for `!!timestamp foo`
-        raise UserError(f"{path} holds a key or a value of a type that has no place there.") from None
-    except RecursionError:
-        raise UserError(f"{path} is nested too deeply.") from None
 
 
 @dataclass(frozen=True)
