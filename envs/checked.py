@@ -3,9 +3,12 @@
 Values are converted to the form of their spaces, or refused in one sentence.
 """
 
+import inspect
 import random
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
@@ -17,9 +20,11 @@ from envs.errors import UserError
 from envs.spaces import Array, Unfit, fitter, shown
 from envs.terminal import say
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and new line
 FIVE = "observation, reward, terminated, truncated, info"
 WATCHED_CALLS = 25  # calls of each copy during which the global generators are watched
 MAX_STEPS = 3_000  # steps of an evaluation's episode without another limit
+MAX_CAUSES = 100  # errors in a chain of causes whose texts are cleaned
 BOUND_CHECKS = 10  # first observations of an integer space whose bounds are checked; checking all would cost too much
 
 silent = False  # True in worker processes, if another worker prints the same messages
@@ -73,7 +78,15 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         if seed is not None and self._kind not in _keeps_to_its_own:
             self._globals = Globals(seed)
         given = {"seed": seed} if options is None else {"seed": seed, "options": options}
-        result: Any = self._called(self.env.reset, **given)
+        try:
+            reset = self.env.reset
+            result: Any = self._watched(reset, **given) if self._globals else reset(**given)
+        except (Exception, SystemExit) as error:
+            passed = given if self.env.unwrapped is self.env else ("seed", "options")  # Gymnasium's wrappers pass both
+            explained = self._explained(error, (), passed)
+            if explained is error:
+                raise
+            raise explained from None
         if not isinstance(result, tuple) or len(result) != 2:
             raise UserError(f"{self.name}: reset must give two values, as Gymnasium's: observation, info")
         info = self._info(result[1])
@@ -83,7 +96,13 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Take one action."""
         self.taken += 1
         self._where = "step"
-        result: Any = self._called(self.env.step, action)
+        try:
+            result: Any = self._watched(self.env.step, action) if self._globals else self.env.step(action)
+        except (Exception, SystemExit) as error:
+            explained = self._explained(error, (0,), ())
+            if explained is error:
+                raise
+            raise explained from None
         if not isinstance(result, tuple) or len(result) != 5:
             given = f"{len(result)} values" if isinstance(result, tuple) else shown(result)
             raise self.wrong(f"gives {given}; Gymnasium's are five: {FIVE}")
@@ -125,17 +144,20 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         where = " (at reset)" if self._where == "reset" else f" (step {self.taken} of an episode)"
         return UserError(f"{self.name}: {what}{where}")
 
-    def _called(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the environment; an error of its own gets a note with the step."""
-        try:
-            return self._watched(function, *args, **kwargs) if self._globals else function(*args, **kwargs)
-        except SystemExit as error:
-            raise self.wrong(f"tries to end the program (SystemExit {shown(error.code)})") from None
-        except Exception as error:
-            if not isinstance(error, UserError):
-                step = f"step {self.taken} of an episode" if self._where == "step" else "its reset"
-                error.add_note(f"The environment {self.name} raised this in {step}.")
-            raise
+    def _explained(self, error: Any, args: Any, names: Iterable[str]) -> Exception:
+        """Return the error to raise: a UserError for a known mistake, else the error itself with a note of the step.
+
+        `args` and `names` are the arguments of the environment's function.
+        """
+        if isinstance(error, SystemExit):
+            return self.wrong(f"tries to end the program (SystemExit {shown(error.code)})")
+        sentence = self._misfit(error, args, names)
+        if sentence is not None:
+            return UserError(f"{self.name}: {sentence}")
+        if not isinstance(error, UserError):
+            step = f"step {self.taken} of an episode" if self._where == "step" else "its reset"
+            error.add_note(f"The environment {self.name} raised this in {step}.")
+        return without_control(error)
 
     def _watched(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call the environment with its own states of the global generators, until it is known not to use them."""
@@ -152,6 +174,25 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             _keeps_to_its_own.add(self._kind)
             self._globals = None
         return result
+
+    def _misfit(self, error: Exception, args: Any, names: Iterable[str]) -> str | None:
+        """Explain an error that wrong arguments or a wrong number of values caused; None for other errors."""
+        if not isinstance(error, TypeError | ValueError):
+            return None
+        step = self._where == "step"
+        try:
+            signature = inspect.signature(getattr(self.env.unwrapped, self._where))
+        except (TypeError, ValueError):
+            return None
+        try:
+            signature.bind(*args, **dict.fromkeys(names))
+        except TypeError:
+            wanted = "an action" if step else "the keywords seed and options"
+            return f"{self._where} must take {wanted}, as Gymnasium's, not {signature}"
+        if "unpack" in _text(error) and _raised_in_gymnasium(error):
+            wanted = f"five values: {FIVE}" if step else "two values: observation, info"
+            return f"{self._where} must give {wanted} ({error})"
+        return None
 
     def _observation(self, given: Any) -> Any:
         """Convert the observation, or its entry `key`, to the form of its space."""
@@ -198,9 +239,13 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _success(self, info: dict[str, Any], ended: bool) -> dict[str, Any]:
         """Return the info with its success as a bool; before an episode's end it may be None."""
         name = "success" if "success" in info else "is_success"
-        if info[name] is None and not ended:
+        given = info[name]
+        if type(given) is bool or (given is None and not ended):
             return info
-        return {**info, name: self._flag(f"the info {name!r}", info[name])}
+        success = truth(given)
+        if success is None:
+            raise self.wrong(f"gives the info {name!r} as {shown(given)}; it must be true or false")
+        return {**info, name: success}
 
 
 class CheckedVector:
@@ -280,7 +325,7 @@ def say_learning(name: str, env: Any) -> None:
 
 def name_of(env: Any) -> str:
     """Name an environment in a sentence."""
-    return str(env.spec.id if env.spec else type(env.unwrapped).__name__)
+    return CONTROL.sub("", env.spec.id if env.spec else type(env.unwrapped).__name__)
 
 
 def truth(given: Any) -> bool | None:
@@ -319,6 +364,37 @@ def _kinds(env: Any) -> Iterator[Any]:
         if not isinstance(env, gymnasium.Wrapper):
             return
         env = env.env
+
+
+def without_control(error: Exception) -> Exception:
+    """Remove control characters from the texts of an error and of its causes."""
+    seen: BaseException | None = error
+    for _ in range(MAX_CAUSES):
+        if seen is None:
+            break
+        if CONTROL.search(_text(seen)):
+            seen.args = tuple(CONTROL.sub("", each) if isinstance(each, str) else each for each in seen.args)
+        seen = seen.__cause__ or seen.__context__
+    if not CONTROL.search(_text(error)):
+        return error
+    # The text does not come from the error's arguments.
+    plain = RuntimeError(CONTROL.sub("", f"{type(error).__name__}: {_text(error)}"))
+    for note in getattr(error, "__notes__", ()):
+        plain.add_note(note)
+    return plain.with_traceback(error.__traceback__)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an error's own text may fail
+        return ""
+
+
+def _raised_in_gymnasium(error: Exception) -> bool:
+    """Tell whether Gymnasium, such as one of its wrappers, raised an error, and not the environment."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and frames[-1][0].f_globals.get("__name__", "").startswith("gymnasium.")
 
 
 class Globals:

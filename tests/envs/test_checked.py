@@ -9,7 +9,7 @@ import pytest
 import torch
 from foreign import Odd
 from gymnasium import spaces
-from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TransformObservation, TransformReward
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward, TimeLimit, TransformObservation, TransformReward
 from run_folders import error_of
 
 from envs.checked import Checked
@@ -83,6 +83,24 @@ def test_a_wrong_value_of_a_reset_is_one_sentence(first):
     assert "Odd" in said and "reset" in said
 
 
+@pytest.mark.parametrize("functions", [
+    {"reset": lambda self: (0, {})}, {"reset": lambda self, seed: 1, "step": None}, {"step": lambda self: after()},
+    {"reset": lambda self, seed: (0, {}), "limit": 5}, {"step": lambda self, action: (0, 0.0, False, {}), "limit": 5},
+    {"reset": lambda self, seed=None, options=None: None, "limit": 5},
+])  # fmt: skip
+def test_a_function_of_another_signature_or_number_of_values_is_one_sentence(functions):
+    limit = functions.pop("limit", None)
+    kind = type("Old", (Odd,), functions)
+    vector = GymnasiumVector((lambda: TimeLimit(kind(), limit)) if limit else kind, 2, 0)
+
+    def played():
+        vector.reset()
+        vector.step(STILL)
+
+    said = error_of(played)
+    assert "Old" in said and ("reset" in said or "step" in said)
+
+
 @pytest.mark.parametrize(("space", "given", "kept"), [
     (GREY, np.full((2, 3, 1), 7), 7),
     (GREY, [[[7], [7], [7]]] * 2, 7),
@@ -138,13 +156,25 @@ class Mute(Exception):
         raise ValueError("mute")
 
 
-@pytest.mark.parametrize("error", [ValueError("\x1b[31mred"), KeyError("a"), OSError(2, "no\x07", "file"), Mute()])
+class Told(Exception):
+    """Its text is not what it was made of."""
+
+    def __str__(self):
+        return "\x1b[2Jgone"
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("\x1b[31mred"), KeyError("a"), OSError(2, "no\x07", "file"), Told(1), Mute()]
+)
 def test_an_error_inside_keeps_its_traceback_and_says_where(error):
     with pytest.raises(Exception) as caught:
         stepped(after=fails(error))
     assert type(caught.value) is type(error) or type(error).__name__ in str(caught.value)
     assert "step" in [entry.name for entry in caught.traceback]
     assert "Odd" in caught.value.__notes__[0] and "step 1" in caught.value.__notes__[0]
+    if isinstance(error, Mute):
+        return
+    assert "\x1b" not in str(caught.value) and "\x07" not in str(caught.value)
 
 
 def test_an_environment_that_ends_the_program_is_one_sentence():

@@ -125,7 +125,7 @@ def carried_out(plan: Plan, folder: Path) -> None:
         raise
     except Exception as error:
         notes = [note for note in getattr(error, "__notes__", ()) if "raised this in" in note]
-        assert notes, repr(error)
+        assert notes and str(error).isprintable(), repr(error)
         raise UserError(notes[0]) from None  # an error of the environment's own, which says where it happened
     finally:
         del gymnasium.registry[ID]
