@@ -17,7 +17,6 @@ from dqn_memory.blocks.kernels.select import set_scan
 from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import parse
-from world_models.evaluation import EvalEnvironments
 from world_models.glam import foresight, plots
 from world_models.glam.acting import GlamAgent, Player, PolicyScore, build_glam, evaluation_modes
 from world_models.glam.config import GlamConfig
@@ -32,6 +31,7 @@ from world_models.glam.foresight import (
     starts,
 )
 from world_models.glam.inspect import main
+from world_models.trainer import EvalEnvironments
 
 
 @pytest.fixture(scope="module")

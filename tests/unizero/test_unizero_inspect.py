@@ -18,7 +18,7 @@ from dqn_memory.blocks import PRIORS
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.seeding import Streams
 from envs.gymnasium import GymnasiumVector
-from world_models.evaluation import EvalEnvironments
+from world_models.trainer import EvalEnvironments
 from world_models.unizero.acting import UniZeroAgent
 from world_models.unizero.analysis import play_trajectory, returns_to_go, window_attention
 from world_models.unizero.inspect import main

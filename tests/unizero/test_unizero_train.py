@@ -13,9 +13,9 @@ from unizero_models import VECTOR, config, flags, model
 from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.runs.settings import read_config
 from envs.atari import AtariStep
-from world_models.evaluation import EvalEnvironments
 from world_models.glam import config as glam_config
 from world_models.settings import training_signal
+from world_models.trainer import EvalEnvironments
 from world_models.unizero.acting import Planner, UniZeroAgent
 from world_models.unizero.config import SearchConfig, UniZeroCollectionConfig, UniZeroConfig
 from world_models.unizero.networks import build_unizero

@@ -14,12 +14,12 @@ from dqn_memory.runs.seeding import Streams, generator
 from envs.spaces import Array
 from envs.tables import Table
 from world_models.distributions import kl, upcast
-from world_models.evaluation import EvalEnvironments
 from world_models.glam.acting import GlamAgent
 from world_models.glam.config import MemoryKind
 from world_models.glam.imagination import Context, make_memory
 from world_models.glam.model import GlamModel
 from world_models.settings import training_signal
+from world_models.trainer import EvalEnvironments
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.seeding import seeded
-from world_models.evaluation import EvalEnvironments, EvaluatedAgent
 from world_models.settings import place
+from world_models.trainer import EvalEnvironments, EvaluatedAgent
 from world_models.unizero.config import SearchConfig, UniZeroConfig
 from world_models.unizero.networks import History, UniZeroModel, build_unizero
 from world_models.unizero.search import (

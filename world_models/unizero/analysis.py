@@ -21,8 +21,8 @@ from dqn_memory.runs.seeding import Streams, generator
 from envs.spaces import Array
 from envs.vector import VectorEnvironment
 from world_models.distributions import group_kl
-from world_models.evaluation import EvalEnvironments
 from world_models.settings import training_signal
+from world_models.trainer import EvalEnvironments
 from world_models.unizero.acting import SearchPolicy, UniZeroAgent
 from world_models.unizero.config import GROUP, UniZeroCollectionConfig, UniZeroConfig, UniZeroModelConfig
 from world_models.unizero.dynamics import TokenDynamics

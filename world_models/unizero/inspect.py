@@ -27,8 +27,8 @@ from envs.files import check_inside, make_inside, write_atomic
 from envs.registry import WORLDS, make_world
 from envs.spaces import Array
 from envs.terminal import say
-from world_models.evaluation import EvalEnvironments
 from world_models.settings import WorldModelComputeConfig
+from world_models.trainer import EvalEnvironments
 from world_models.unizero import analysis
 from world_models.unizero import plots as model_plots
 from world_models.unizero.acting import UniZeroAgent

@@ -24,8 +24,8 @@ from dqn_memory.runs.cuda_graph import Captured, mapped
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.seeding import generator, seed_dropout, seeded
 from world_models.distributions import cross_entropy, entropy, group_kl, masked_mean
-from world_models.evaluation import WorldModelTrainer
 from world_models.settings import place, training_signal
+from world_models.trainer import WorldModelTrainer
 from world_models.unizero.acting import Planner, UniZeroAgent
 from world_models.unizero.analysis import report_maps
 from world_models.unizero.config import GROUP, SearchConfig, UniZeroConfig, UniZeroLearnerConfig
