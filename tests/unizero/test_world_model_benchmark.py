@@ -32,7 +32,6 @@ def test_every_way_is_a_run_of_its_engine_and_precision_and_those_with_bars_are_
             elif case["preset"] in ("paper", "fast"):
                 assert config.model == PRESETS[case["preset"]] and config.imagination.num_rollouts == 1024
                 assert config.learner.bfloat16 == config.agent.bfloat16 == (case["precision"] == "bfloat16")
-    assert benchmark.horizons(CASE | {"preset": "paper"}) == [16, 24, 32]
 
 
 def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkeypatch):
@@ -58,23 +57,17 @@ def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkey
     monkeypatch.setattr(benchmark, "make_trainer", lambda *_: trainer)
     rows = benchmark.unizero_rows(CASE | {"preset": "tiny"}, ("acting", "learning"), counted)
     (_, acting), (_, learning) = rows
-    assert acting["step_ms"] > 1 == acting["games_ms"]
+    assert acting["step_ms"] > 1
     assert acting["steps_s"] == pytest.approx(2000 / acting["step_ms"]) and acting["steps_s_bar"] == 30
     assert learning["gather_ms"] == 1 < min(learning["update_ms"], learning["reanalysis_ms"])
 
 
 @pytest.mark.long
-def test_both_forms_dream_of_the_same_contexts_and_phases_add_up():
-    (_, phases), (_, imagination) = benchmark.glam_rows(SMOKE, ("phases", "imagination"), TIMER)
-    assert imagination["window_ms"] > 0 and imagination["carried_ms"] > 0
-    assert imagination["horizon"] == 4 and imagination["rows"] == 16
+def test_phases_add_up():
+    ((_, phases),) = benchmark.glam_rows(SMOKE, ("phases",), TIMER)
+    assert phases["horizon"] == 4 and phases["form"] == "window"
     assert phases["step_ms"] == pytest.approx(sum(phases[f"{name}_ms"] for name in ("act", "model", "dream", "agent")))
     assert phases["bar"] is None and phases["backend"] == "simd"
-    window, carried = (
-        benchmark.make_trainer("glam", SMOKE, f"--imagination-memory {form}").imagine()
-        for form in ("window", "carried")
-    )
-    assert (window.sample[0] == carried.sample[0]).all() and not (window.h[-1] == carried.h[-1]).all()
 
 
 @pytest.mark.parametrize(
@@ -101,7 +94,7 @@ def test_wrong_input_is_one_sentence(capsys):
         "unizero --repetitions 1": "--repetitions 1 must be at least 2",
         "unizero --only actin": "acting",
         "unizero --device cpu --engine cudagraph": "compile",
-        "glam --only imaginatio": "imagination",
+        "glam --only phase": "phases",
         "glam --device cpu --engine cudagraph": "cudagraph",
     }.items():
         assert words in refused(capsys, arguments.split(), main)
