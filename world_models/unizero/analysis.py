@@ -94,7 +94,7 @@ def play_trajectory(
     """
     streams = Streams.spawn(seed)
     vector = setup.vector(1, streams.worlds)
-    policy = SearchPolicy(model, 1, config.search, generator(streams.exploration, setup.device))
+    policy = SearchPolicy(model, 1, config, generator(streams.exploration, setup.device))
     steps = one_episode(play_steps(vector, policy, vector.reset()), max_steps)
     moments = [_moment(policy, played, config.collection) for played in steps]
     joined = {name: torch.cat([moment[name] for moment in moments]).cpu() for name in moments[0]}
