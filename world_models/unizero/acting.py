@@ -83,11 +83,8 @@ class SearchPolicy:
         self, model: UniZeroModel, num_envs: int, config: UniZeroConfig, random: torch.Generator,
         functions: Functions | None = None, forgets: bool = False,
     ) -> None:  # fmt: skip
-        self.planner, self.random = (
-            Planner(model, num_envs, config.search, config.learner.gamma, functions=functions),
-            random,
-        )
-        self.forgets = forgets
+        self.planner = Planner(model, num_envs, config.search, config.learner.gamma, functions=functions)
+        self.random, self.forgets = random, forgets
         self.last: tuple[Tensor, Tensor] | None = None  # latents (N, D), actions (N,) of the last step
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
