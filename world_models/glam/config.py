@@ -71,7 +71,6 @@ class GlamModelConfig:
     """
 
     removed: ClassVar[dict[str, Any]] = {"unimix": 0.01, "local_window": 4, "attention_window": 64}
-    unimix: ClassVar[float] = 0.01  # share of the uniform distribution in every predicted categorical
     local_window: ClassVar[int] = 4  # frames of a local window
     attention_window: ClassVar[int] = 64  # positions that an attention layer sees, with the current one
 
