@@ -13,6 +13,7 @@ from tensor_tree import tensor_search
 from world_models.unizero.networks import Expansion, History
 from world_models.unizero.search import Functions, SearchNumbers, outcome, tree_search
 
+DISCOUNT = 0.997
 SEARCHES = {"tensors": tensor_search, "compiled": tree_search}
 INTEGERS = ("parent", "action", "depth", "path", "child", "visits", "remembered")
 DOUBLE = torch.float64
@@ -41,14 +42,14 @@ class Node:
 class Oracle:
     """One tree. `prior` is the root's, noise included; `ties[s][d]` are its numbers."""
 
-    def __init__(self, prior, ties, config, forced=None):
+    def __init__(self, prior, ties, discount, forced=None):
         self.root = Node(list(prior), visits=1)
         self.nodes = [self.root]
-        self.ties, self.config, self.forced = ties, config, forced
+        self.ties, self.discount, self.forced = ties, discount, forced
         self.low, self.high, self.margin, self.untied_margin = math.inf, -math.inf, math.inf, math.inf
 
     def q(self, node):
-        return node.reward + self.config.discount * node.total / node.visits
+        return node.reward + self.discount * node.total / node.visits
 
     def scale(self, value):
         extent = self.high - self.low
@@ -100,15 +101,15 @@ class Oracle:
             at.visits += 1
             at.total += value
             self.low, self.high = min(self.low, self.q(at)), max(self.high, self.q(at))
-            value = at.reward + self.config.discount * value
+            value = at.reward + self.discount * value
             at = at.parent
 
 
-def oracle_of(model, row, numbers, config, forced=None):
+def oracle_of(model, row, numbers, config, forced=None, discount=DISCOUNT):
     prior = model.root_logits[row].softmax(0)
     if numbers.noise is not None and config.root == "puct":
         prior = 0.75 * prior + 0.25 * numbers.noise[row]
-    oracle = Oracle(prior.tolist(), numbers.ties[row].tolist(), config.tree, forced)
+    oracle = Oracle(prior.tolist(), numbers.ties[row].tolist(), discount, forced)
     for s in range(config.simulations):
         node, action = oracle.select(s)
         policy = model.logits[s, row].softmax(0).tolist()
@@ -166,13 +167,14 @@ def random_model(batch, actions, simulations, seed, coarse=False, scale=1.0, jit
     return Recorded(numbers(batch, actions), numbers(*size), numbers(*size), numbers(*size, actions))
 
 
-def searched(model, numbers, config, history=None, walk=tree_search):
+def searched(model, numbers, config, history=None, walk=tree_search, discount=DISCOUNT):
     """Search with a recorded model, by default without a history of three steps; a root's latent is (0, its row)."""
     batch = len(numbers.action)
     none = torch.zeros(batch, dtype=torch.int64)
     history = history or History(torch.zeros(batch, 3, WIDTH, dtype=DOUBLE), none[:, None].repeat(1, 3), none)
     latent = torch.stack((torch.zeros(batch), torch.arange(batch)), 1).to(DOUBLE)
-    return walk(Functions(None, model.root, partial(outcome, model), False), history, latent, numbers, config)
+    functions = Functions(None, model.root, partial(outcome, model), False)
+    return walk(functions, history, latent, numbers, config, discount)
 
 
 def silent(batch, simulations, noise=None):

@@ -10,19 +10,19 @@ from world_models.unizero.tree import C1, C2, TIE, normalise, read_order
 
 
 @torch.no_grad()
-def tensor_search(functions, history, latent, numbers, config):
+def tensor_search(functions, history, latent, numbers, config, discount):
     """`search.search` with these trees: one query of the model a simulation."""
     logits, predicted = functions.root(history, latent)
-    tree, halving = plant(logits, history, numbers, config)
+    tree, halving = plant(logits, history, numbers, config, discount)
     latents = allocate(history.latent, latent, config.simulations)
     first = latents.shape[1] - config.simulations  # index of the first node's latent
     for begin, forced in forced_actions(numbers.ties, halving):
         for simulation in range(begin, begin + forced.shape[1]):
             held, ties = forced[:, simulation - begin], numbers.ties[:, simulation]
-            order = select(tree, simulation, ties, held, config.tree.discount)
+            order = select(tree, simulation, ties, held, discount)
             found, latents[:, first + simulation] = functions.outcome(latents, order, order[:, -1])
-            expand(tree, simulation, order, found, config.tree.discount)
-    return harvest(tree, latents, predicted, halving, config.tree.discount)
+            expand(tree, simulation, order, found, discount)
+    return harvest(tree, latents, predicted, halving, discount)
 
 
 def mean_q(tree, child_q, known):

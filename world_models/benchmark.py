@@ -11,33 +11,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
 
-from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.common import set_tf32
-from dqn_memory.runs.errors import UserError, check_known, one_line_errors
+from dqn_memory.runs.errors import check_known, one_line_errors
 from dqn_memory.runs.settings import parse
 from envs.tables import Table
 from envs.timing import BenchmarkArgs, Page, Timer, Work, run_benchmark
-from envs.vector import VectorEnvironment
-from world_models.glam.config import MemoryKind
 from world_models.glam.train import GlamTrainer
 from world_models.unizero.train import UniZeroTrainer
 
 CASES: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 TRAINERS: dict[str, Any] = {"unizero": UniZeroTrainer, "glam": GlamTrainer}
 COLUMNS = 60  # of UniZero's replay
-WARM_UP = 1024  # steps of a GLAM run before its first update
-STEPS = 100_000  # steps of a GLAM run; GLAM is measured at the horizons of its schedule
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorldModelArgs(BenchmarkArgs):
-    """Measure a world model. The tables are acting and learning (UniZero), or phases and imagination (GLAM)."""
+    """Measure a world model. The tables are acting and learning (UniZero), or phases (GLAM)."""
 
     model: tyro.conf.Positional[Literal["unizero", "glam"]]
     """World model to measure."""
@@ -45,8 +40,6 @@ class WorldModelArgs(BenchmarkArgs):
     """`cpu` runs a small preset, `cuda` the published size (auto: cuda if there is one)."""
     engine: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """Engine to measure; repeatable (default: eager on a CPU, else all)."""
-    backend: Backend = "auto"
-    """Backend of Mamba's scan (GLAM only)."""
 
     @property
     def on(self) -> str:
@@ -71,8 +64,6 @@ class WorldModelArgs(BenchmarkArgs):
         engines = {case["engine"] for case in all_cases(self.model, self.on)}
         for name in self.engine:
             check_known("--engine", name, engines)
-        if self.on == "cuda" and (self.clock == "cpu" or not torch.cuda.is_available()):
-            raise UserError("--device cuda needs --clock wall and a CUDA device that torch can use")
 
 
 def all_cases(model: str, device: str) -> list[Row]:
@@ -120,16 +111,10 @@ def timed(timer: Timer, works: Mapping[str, Work]) -> Row:
     return medians | {"spread": max(time.spread for time in times.values())}
 
 
-def random_play_work(vector: VectorEnvironment, device: str) -> Work:
-    """Make a step of N environments with random actions."""
-    draws = torch.Generator().manual_seed(0)
-    return lambda: vector.step(torch.randint(vector.num_actions, (vector.num_envs,), generator=draws).to(device))
-
-
-# ---- UniZero ---------------------------------------------------------------------------------------------------------
-def unizero_rows(case: Row, wanted: Sequence[str], timer: Timer, flags: str = "") -> Iterator[tuple[str, Row]]:
-    """Measure an acting step, a step of the games, an update, a batch, and a batch with reanalysed policies."""
-    trainer = make_trainer("unizero", case, flags)
+# ---- the tables ------------------------------------------------------------------------------------------------------
+def unizero_rows(case: Row, wanted: Sequence[str], timer: Timer) -> Iterator[tuple[str, Row]]:
+    """Measure an acting step, an update, a batch, and a batch with reanalysed policies."""
+    trainer = make_trainer("unizero", case)
     config, num_envs = trainer.config, trainer.vector.num_envs
     no_end = torch.zeros(num_envs, dtype=torch.bool, device=trainer.device)
 
@@ -138,8 +123,7 @@ def unizero_rows(case: Row, wanted: Sequence[str], timer: Timer, flags: str = ""
         trainer.planner.remember(latent, action, no_end)
 
     if "acting" in wanted:
-        row = case | {"num_envs": num_envs, "simulations": config.search.simulations}
-        row |= timed(timer, {"step": step, "games": random_play_work(trainer.vector, case["device"])})
+        row = case | {"num_envs": num_envs, "simulations": config.search.simulations, **timed(timer, {"step": step})}
         row |= {"steps_s": 1000 * num_envs / row["step_ms"], "step_bar": bar("step", row)}
         yield "acting", row | {"steps_s_bar": CASES["bars"]["tiny"] if case["preset"] == "tiny" else None}
     if "learning" in wanted:
@@ -149,34 +133,16 @@ def unizero_rows(case: Row, wanted: Sequence[str], timer: Timer, flags: str = ""
         yield "learning", row | {"update_bar": bar("update", row)}
 
 
-# ---- GLAM ------------------------------------------------------------------------------------------------------------
-def horizons(case: Row) -> list[int]:
-    """List all horizons of a run's imagination, from its first update on."""
+def glam_rows(case: Row, wanted: Sequence[str], timer: Timer) -> Iterator[tuple[str, Row]]:
+    """Measure each phase at the first and at the last horizon of the schedule."""
     schedule = parsed("glam", case).horizon
-    return sorted({schedule.at(step) for step in range(WARM_UP, STEPS)})
-
-
-def glam_rows(case: Row, wanted: Sequence[str], timer: Timer, flags: str = "") -> Iterator[tuple[str, Row]]:
-    """Measure each phase at each horizon, and imagination with both memories in turn at the maximum horizon."""
-    reached, fixed = horizons(case), f"{flags} --growth 0 --start {{0}} --maximum {{0}}".format
-    for horizon in reached if "phases" in wanted else ():
-        trainer = make_trainer("glam", case, fixed(horizon))
-        backend = None if trainer.backend is None else trainer.backend.name
+    for horizon in sorted({schedule.start, schedule.maximum}):
+        trainer = make_trainer("glam", case, f"--growth 0 --start {horizon} --maximum {horizon}")
         works: dict[str, Work] = {"act": trainer.act, "model": trainer.learn_model, "dream": trainer.imagine}
         works["agent"] = partial(trainer.learn_agent, trainer.imagine())
-        row = case | {"backend": backend, "form": trainer.config.model.imagination_memory, "horizon": horizon}
-        row |= timed(timer, works)
+        row = case | {"backend": None if trainer.backend is None else trainer.backend.name}
+        row |= {"form": trainer.config.model.imagination_memory, "horizon": horizon, **timed(timer, works)}
         yield "phases", row | {"step_ms": sum(row[f"{name}_ms"] for name in works), "bar": bar("phases", row)}
-    if "imagination" in wanted:
-        trainers = {
-            kind: make_trainer("glam", case, f"{fixed(reached[-1])} --imagination-memory {kind}")
-            for kind in get_args(MemoryKind)
-        }
-        times = timer({form: trainer.imagine for form, trainer in trainers.items()})
-        config = trainers["window"].config
-        row = case | {"rows": config.imagination.num_rollouts, "context": config.model.context, "horizon": reached[-1]}
-        row |= {f"{form}_ms": time.median for form, time in times.items()}
-        yield "imagination", row | {"speed_up": times["carried"].speed_up(times["window"])}
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -184,10 +150,9 @@ def model_tables(args: WorldModelArgs) -> Iterator[Table]:
     """Measure case after case; yield a table again after each new row."""
     set_tf32(False)
     measure = unizero_rows if args.model == "unizero" else glam_rows
-    flags = f"--backend {args.backend}" if args.model == "glam" else ""
     found: dict[str, list[Row]] = defaultdict(list)
     for case in args.cases:
-        for name, row in measure(case, args.only or args.known_tables, args.timer, flags):
+        for name, row in measure(case, args.only or args.known_tables, args.timer):
             found[name].append(row)
             yield Table.from_records(found[name], *CASES[args.model]["tables"][name])
 

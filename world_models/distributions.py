@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 SLOPE = 1e-3  # epsilon of the value transform: makes its inverse Lipschitz
+UNIMIX = 0.01  # share of the uniform distribution in a mixed categorical
 FLOOR = 1e-6  # added to both sides of the group divergence, as in UniZero
 
 
@@ -117,12 +118,10 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
     return (p.exp() * (p - q)).sum((-2, -1))
 
 
-def unimix(logits: Tensor, share: float = 0.01) -> Tensor:
-    """Compute log-probabilities of a categorical mixed with `share` of the uniform one (Hafner et al. 2023)."""
-    if share == 0:  # the logarithm of a probability that underflows would be -inf
-        return upcast(logits).log_softmax(-1)
+def unimix(logits: Tensor) -> Tensor:
+    """Compute log-probabilities of a categorical mixed with 1 % of the uniform one (Hafner et al. 2023)."""
     probabilities = upcast(logits).softmax(-1)
-    return ((1 - share) * probabilities + share / logits.shape[-1]).log()
+    return ((1 - UNIMIX) * probabilities + UNIMIX / logits.shape[-1]).log()
 
 
 def simnorm(x: Tensor, group: int = 8) -> Tensor:

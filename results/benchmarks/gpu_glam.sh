@@ -32,8 +32,7 @@ tests() {
 benchmark() {
   local only=()
   for table in ${ONLY:-}; do only+=(--only "$table"); done
-  timeout 460 "$PYTHON" -m world_models.benchmark glam --device cuda --backend "${BACKEND:-auto}" --write "$FOLDER" \
-    "${only[@]}"
+  timeout 460 "$PYTHON" -m world_models.benchmark glam --device cuda --write "$FOLDER" "${only[@]}"
 }
 
 pong() {

@@ -1,7 +1,6 @@
 """Pictures say what their arrays say: panels, labels, marks, and files that are whole; so do videos."""
 
 import io
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from dqn_memory.analysis import plots
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.analysis.video import LAST_MS, LONGEST_MS, MARGIN, NAMES, PAGES, ROW, STEP_MS, Looks, save_video
 from dqn_memory.runs.errors import UserError
-from world_models.unizero import plots as unizero_plots
 from world_models.unizero.analysis import window_attention
 
 RNG = np.random.default_rng(0)
@@ -233,27 +231,6 @@ def test_bars_are_means_and_the_start_is_dashed():
     assert set(start.get_ydata()) == {6.0}
     spread = panel.containers[0].lines[2][0].get_segments()
     np.testing.assert_allclose([part[1, 1] - part[0, 1] for part in spread], 2 * runs[:, 0].std(0, ddof=1))
-
-
-def test_a_trajectory_has_four_rows_and_frames_the_actions_taken():
-    reward, predicted = RNG.random(7), RNG.random(7)
-    prior, searched, action = RNG.dirichlet(np.ones(3), 7), RNG.dirichlet(np.ones(3), 7), RNG.integers(3, size=7)
-
-    def rows(pictures):
-        steps = SimpleNamespace(
-            reward=reward, predicted_reward=predicted, frames=pictures, prior=prior, searched=searched, action=action
-        )
-        return panels(unizero_plots.trajectory(steps, "Title", ("stay", "left", "right"), first_step=20))
-
-    first, film, before, after = rows(frames(7))
-    np.testing.assert_array_equal([line.get_ydata() for line in first.lines], [reward, predicted])
-    assert len(film.images) == 7
-    for panel, policy in ((before, prior), (after, searched)):
-        np.testing.assert_array_equal(panel.images[0].get_array(), policy.T)
-        corners = [(patch.get_x() + 0.5, patch.get_y() + 0.5) for patch in panel.patches]
-        assert corners == [(20 + t, taken) for t, taken in enumerate(action)]
-        assert [label.get_text() for label in panel.get_yticklabels()] == ["stay", "left", "right"]
-    assert len(rows(())) == 3
 
 
 def test_all_maps_are_drawn_and_only_an_unseen_future_is_grey():

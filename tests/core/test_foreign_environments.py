@@ -17,7 +17,7 @@ from dqn_memory.api import Agent, evaluate, load_run, train
 from dqn_memory.network import ObservationSpec
 from dqn_memory.replay import Replay
 from envs.machine import device_memory
-from world_models import evaluation as world_evaluation
+from world_models import trainer as world_trainer
 from world_models.glam import replay as glam
 from world_models.glam.config import GlamReplayConfig as GlamReplay
 from world_models.unizero import replay as unizero
@@ -81,7 +81,7 @@ def endless(tmp_path_factory, registered):
 
 
 def test_evaluations_of_episodes_that_never_end_are_bounded(endless, monkeypatch):
-    for module in (evaluation, agent, episodes, world_evaluation):
+    for module in (evaluation, agent, episodes, world_trainer):
         monkeypatch.setattr(module, "MAX_STEPS", MOST)
     assert evaluate(endless, episodes=3).score.lengths.tolist() == [MOST] * 3
     player = Agent.load(endless)
@@ -89,7 +89,7 @@ def test_evaluations_of_episodes_that_never_end_are_bounded(endless, monkeypatch
     network, config, _ = evaluation.load_network(endless)
     setup = config.eval_setup(torch.device("cpu"))
     assert [len(each) for each in episodes.play_in(setup, network, seed=0, episodes=2)] == [MOST] * 2
-    vector = world_evaluation.EvalEnvironments("Mine/Endless-v0", {}, None, torch.device("cpu")).vector(2, 0)
+    vector = world_trainer.EvalEnvironments("Mine/Endless-v0", {}, None, torch.device("cpu")).vector(2, 0)
     vector.reset()
     cut = [vector.step(torch.zeros(2, dtype=torch.int64)).truncated.all() for _ in range(MOST)]
     assert cut == [False] * (MOST - 1) + [True]

@@ -44,7 +44,7 @@ ADDED: dict[str, dict[str, object]] = {
     "envs.baselines": {"episodes": 20},
     "world_models.unizero.train": {"config": "unizero/smoke"},
     "world_models.glam.train": {"config": "glam/smoke", "env": "Pixel/BlinkingCatch-v0"},
-    "world_models.glam.inspect": {"episodes": 2, "imagined": 2},
+    "world_models.glam.inspect": {"imagined": 2},
 }
 WORLD_MODEL = {"num_eval_envs": 2, "episodes_per_env": 1}  # what evaluate gets where a run's name says unizero or glam
 MAKE = {"make demo": "python -m dqn_memory.demo"}

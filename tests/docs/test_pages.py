@@ -26,10 +26,8 @@ UNNAMED = (  # scripts that no page calls, and a few calls that no page makes
     "dqn_memory.memory_bench --quick --seeds 1 --task copy --memory gru",
     "dqn_memory.study.report results/studies/smoke",
     "envs.benchmark --quick --env POMDP/CarFlag-v0",
-    "world_models.benchmark glam --quick --device cpu --only imagination",
+    "world_models.benchmark glam --quick --device cpu --only phases",
     "world_models.benchmark unizero --quick --device cpu --only acting",
-    "world_models.parameters glam",
-    "world_models.parameters unizero",
 )
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 EACH = pytest.mark.parametrize("page", PAGES, ids=NAMES.values())

@@ -73,7 +73,6 @@ WRONG = {
         ("--prior local --local-window 10", "does not fit"),
         ("--context 12", "--context 12 tokens do not fit"),
         ("--heads 3", "--heads 3 does not divide --width 32"),
-        ("--gamma 0.9", "--discount 0.997"),
         ("--capacity 20", "--capacity 20 is too small: 4 environments"),
         ("--learning-starts 201", "--total-steps 200 in --num-envs 4 would never update the model"),
         ("--replay-ratio 0", "would never update the model"),

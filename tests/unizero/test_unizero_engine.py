@@ -50,14 +50,14 @@ def searches(engine, kind="gaussian", device="cpu", steps=3, layers=2, **options
     """Visits, values and latents of three steps of three worlds, one of which begins a new episode."""
     model = unizero_models.model(kind, noise=1.0, layers=layers).to(device)
     config = SearchConfig(simulations=SIMULATIONS)
-    planner = Planner(model, ROWS, config, functions=make_functions(engine, model, **options))
+    planner = Planner(model, ROWS, config, 0.997, functions=make_functions(engine, model, **options))
     draws, results = torch.Generator().manual_seed(0), []
     for step in range(steps):
         numbers = moved(draw_numbers(config, ROWS, unizero_models.ACTIONS, draws), device)
         observation = torch.randn(ROWS, 4, generator=draws, dtype=torch.float64).to(device)
         found, latent = planner.plan(observation, numbers)
         planner.remember(latent, found.action, torch.tensor([step == 1, False, False], device=device))
-        results.append([found.visits, found.value, found.predicted, found.latent])
+        results.append([found.visits, found.policy, found.tree.value[:, 0], found.latent])
     return [[value.cpu() for value in result] for result in results]
 
 
@@ -126,7 +126,7 @@ def test_compiling_takes_each_shape_once():
     config = SearchConfig(simulations=3)
     functions = make_functions("compile", model, count)
     for rows in (3, 5):
-        planner = Planner(model, rows, config, functions=functions)
+        planner = Planner(model, rows, config, 0.997, functions=functions)
         draws = torch.Generator().manual_seed(0)
         for _ in range(6):
             found, latent = planner.plan(torch.ones(rows, 4), draw_numbers(config, rows, unizero_models.ACTIONS, draws))

@@ -3,11 +3,9 @@
 import json
 from dataclasses import replace
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.envs.classic_control import CartPoleEnv
 from helpers import attended
 from PIL import Image
 from run_folders import refused
@@ -17,15 +15,14 @@ from unizero_models import actions, flags, model, simplex
 from dqn_memory.blocks import PRIORS
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.seeding import Streams
-from envs.gymnasium import GymnasiumVector
-from world_models.evaluation import EvalEnvironments
+from world_models.trainer import EvalEnvironments
 from world_models.unizero.acting import UniZeroAgent
 from world_models.unizero.analysis import play_trajectory, returns_to_go, window_attention
 from world_models.unizero.inspect import main
 from world_models.unizero.train import UniZeroTrainer
 from world_models.unizero.train import main as train_model
 
-PICTURES = ["trajectory.png", "learned.png", "priors.png", "attention.png"]
+PICTURES = ["learned.png", "priors.png", "attention.png"]
 
 
 def made(folder, *more, steps=160):
@@ -63,14 +60,14 @@ def test_the_script_writes_all_pictures_and_changes_nothing_else(memory, capsys)
         assert np.asarray(Image.open(memory / "inspect" / name).convert("L")).std() > 5
     after = contents(memory)
     assert {name: after[name] for name in before} == before
-    assert inspected(memory, "--no-frames")[1] == steps  # the same episode again
+    assert inspected(memory)[1] == steps  # the same episode again
     assert facts["window"]["last_step"] - facts["window"]["first_step"] <= 4  # a training sequence has 5 steps
     assert f"{steps['errors']['reward_mean_absolute']:.3g}" in said
 
 
 def test_predictions_are_those_of_the_direct_forward_pass(memory):
     """The world replayed and every window of tokens read as a sequence: no planner, search or expansion in it."""
-    _, steps = inspected(memory, "--seed", "3", "--no-frames")
+    _, steps = inspected(memory, "--seed", "3")
     agent = UniZeroAgent.load(memory, torch.device("cpu"))
     net, config = agent.model, agent.config
     vector = EvalEnvironments.of(config, torch.device("cpu")).vector(1, Streams.spawn(3).worlds)
@@ -96,7 +93,7 @@ def test_predictions_are_those_of_the_direct_forward_pass(memory):
 
 
 def test_errors_are_those_of_the_steps(memory):
-    facts, steps = inspected(memory, "--seed", "4", "--no-frames")
+    facts, steps = inspected(memory, "--seed", "4")
     found = facts["errors"]
     off = np.subtract(steps["predicted_reward"], steps["reward"])
     assert found["steps"] == len(off) == facts["episode"]["steps"] and found == steps["errors"]
@@ -117,14 +114,14 @@ def test_values_are_judged_only_where_the_episode_ends_for_good(cart):
     reward, ended = np.array([1.0, 2.0, 4.0, 8.0]), np.array([False, True, False, False])
     np.testing.assert_allclose(returns_to_go(reward, ended, 0.5), [2, 2, np.nan, np.nan])
     np.testing.assert_allclose(returns_to_go(reward, np.arange(4) == 3, 0.5), [4, 6, 8, 8])
-    facts, steps = inspected(cart, "--no-frames")
+    facts, steps = inspected(cart)
     assert facts["episode"]["done"] and len(steps["reward"]) < 50  # the pole fell; the preset cuts at 50 steps
     reward = np.array(steps["reward"])
     returns = returns_to_go(reward, np.arange(len(reward)) == len(reward) - 1, 0.997)
     assert steps["return_to_go"] == pytest.approx(returns.tolist(), rel=1e-12) and steps["gamma"] == 0.997
     found = facts["errors"]["value_mean_absolute"]
     assert found == pytest.approx(np.mean(np.abs(np.subtract(steps["value"], returns))))
-    assert inspected(cart, "--no-frames", "--max-episode-steps", "3")[1]["return_to_go"] == [None] * 3
+    assert inspected(cart, "--max-episode-steps", "3")[1]["return_to_go"] == [None] * 3
 
 
 def test_the_episode_is_an_evaluations_own_and_a_clipped_reward_is_shown_clipped(memory):
@@ -132,10 +129,10 @@ def test_the_episode_is_an_evaluations_own_and_a_clipped_reward_is_shown_clipped
     net, config = agent.model, agent.config
     setup = EvalEnvironments.of(config, torch.device("cpu"))
     (score,) = agent.scores(setup, ("",), 1, 1, 7).values()
-    plain = play_trajectory(net, setup, config, 7, 100, pictures=False)
+    plain = play_trajectory(net, setup, config, 7, 100)
     assert len(plain) == score.lengths[0] and plain.episode_return[-1] == pytest.approx(score.returns[0])
     signs = replace(config, collection=replace(config.collection, clip_rewards=True))
-    clipped = play_trajectory(net, setup, signs, 7, 100, pictures=False)
+    clipped = play_trajectory(net, setup, signs, 7, 100)
     np.testing.assert_array_equal(clipped.reward, np.sign(plain.reward))
     assert (clipped.episode_return == plain.episode_return).all() and set(np.unique(plain.reward)) != {-1.0}
 
@@ -154,7 +151,7 @@ def test_maps_are_those_of_the_forward_pass_and_rows_sum_to_one(prior):
 
 @pytest.mark.long
 def test_learned_values_are_the_checkpoints_and_start_where_the_config_says(memory):
-    facts, _ = inspected(memory, "--no-frames")
+    facts, _ = inspected(memory)
     weights = Run.open(memory).load(with_replay=False).part("model")
     assert facts["start"] == pytest.approx({"mu": 4.0, "sigma": 1.0, "span": 4.0}, rel=1e-6)
     for layer in range(2):
@@ -187,31 +184,22 @@ def test_wrong_input_is_one_sentence_and_writes_nothing(memory, capsys):
         "--device abacus": "abacus",
     }  # fmt: skip
     for flag, words in refusals.items():
-        assert words in refused(capsys, [str(memory), "--no-frames", *flag.split()], main)
+        assert words in refused(capsys, [str(memory), *flag.split()], main)
     assert contents(memory) == before
     assert "no run folder" in refused(capsys, [str(memory / "nothing")], main)
     assert "--run RUN" in refused(capsys, [], main)
 
 
-def test_worlds_without_pictures_need_a_flag(cart, capsys, monkeypatch):
-    def nothing(*_):
-        raise gymnasium.error.DependencyNotInstalled("pygame is not installed")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(CartPoleEnv, "render", gymnasium.Env.render)  # which every world without one inherits
-        said = refused(capsys, [str(cart)], main)
-        assert "CartPole-v1 cannot be drawn" in said and "--no-frames" in said
-    monkeypatch.setattr(GymnasiumVector, "frame", nothing)
-    assert "--no-frames" in refused(capsys, [str(cart)], main)
-    facts, _ = inspected(cart, "--no-frames")
-    assert facts["pictures"] == ["trajectory.png", "attention.png"]  # plain causal attention has learned nothing
+@pytest.mark.long
+def test_plain_causal_attention_has_learned_nothing(cart):
+    assert inspected(cart)[0]["pictures"] == ["attention.png"]
 
 
 @pytest.mark.parametrize("dynamics", ["recurrent", pytest.param("gru", marks=pytest.mark.long)])
-def test_dynamics_without_attention_have_one_picture(tmp_path, dynamics):
+def test_dynamics_without_attention_have_no_picture(tmp_path, dynamics):
     run = made(tmp_path / "run", "--dynamics", dynamics, steps=100)
     facts, _ = inspected(run, "--max-episode-steps", "4")
-    assert facts["pictures"] == ["trajectory.png"]
+    assert facts["pictures"] == []
     assert facts["learned"] == facts["start"] == {}
 
 
@@ -220,5 +208,5 @@ def test_pong_is_drawn(tmp_path):
     more = ("--env", "ALE/Pong-v5", "--num-envs", "2", "--max-episode-steps", "6", "--prior", "local")
     run = made(tmp_path / "run", *more, "--learning-starts", "40", "--batch-size", "4", steps=48)
     facts, steps = inspected(run)
-    assert facts["pictures"] == ["trajectory.png", "priors.png", "attention.png"]
+    assert facts["pictures"] == ["priors.png", "attention.png"]
     assert len(steps["prior"][0]) == 6 and facts["episode"]["steps"] == 6

@@ -209,7 +209,9 @@ def test_searching_again_finds_what_acting_found():
     drawn = torch.tensor([5, 9, 16, 2])
     numbers = draw_numbers(config, len(drawn) * T, ACTIONS, torch.Generator().manual_seed(1))
     contexts = replay.contexts(drawn)
-    policy = search_again(functions, replace(contexts, observation=contexts.observation.double()), numbers, config)
+    policy = search_again(
+        functions, replace(contexts, observation=contexts.observation.double()), numbers, config, 0.99
+    )
     latents = model.encode(replay.cells["observation"][:40, 0].double())
     actions, found = replay.cells["action"][:40, 0].long(), {}
     for at in range(30):
@@ -220,6 +222,6 @@ def test_searching_again_finds_what_acting_found():
     for row, first in enumerate(drawn.tolist()):
         for k in range(T):
             own = SearchNumbers(*(part[[row * T + k]] for part in vars(numbers).values()))
-            alone = tree_search(functions, found[first + k], latents[first + k][None], own, config)
+            alone = tree_search(functions, found[first + k], latents[first + k][None], own, config, 0.99)
             assert torch.equal(alone.policy[0], policy[row, k])
     assert policy.sum(2).allclose(torch.ones(4, T, dtype=torch.float64))  # (4, T, A)

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_oracle import (
+    DISCOUNT,
     DOUBLE,
     SEARCHES,
     WIDTH,
@@ -28,7 +29,7 @@ from tensor_tree import choose, scores
 from unizero_models import ACTIONS, CLOSE, FORMS, MUZERO, model, simplex, windows
 
 from world_models.unizero import compiled_tree
-from world_models.unizero.config import SearchConfig, TreeConfig
+from world_models.unizero.config import SearchConfig
 from world_models.unizero.gumbel import schedule
 from world_models.unizero.networks import History
 from world_models.unizero.search import MANY, choose_actions, draw_numbers, make_functions, probabilities, tree_search
@@ -78,7 +79,7 @@ def test_whole_searches_are_the_recorded_ones(case, noise, walk):
     log = torch.stack((tree.parent[0], tree.action[0], tree.depth[0]), 1)[1:]
     exact = {"log": log, "root_visits": result.visits[0], "node_N": tree.visits[0]}
     assert all(torch.equal(value, golden(f"{key}/{name}")) for name, value in exact.items())
-    values = {"root_value": result.value, "node_W": tree.total, "min_q": tree.low, "max_q": tree.high}
+    values = {"root_value": tree.value[:, 0], "node_W": tree.total, "min_q": tree.low, "max_q": tree.high}
     for name, value in values.items():
         torch.testing.assert_close(value[0], golden(f"{key}/{name}"), rtol=0, atol=1e-12)
     # A margin is a difference of scores: it shows rounding that no decision shows, such as a float32 in between.
@@ -136,15 +137,15 @@ class Halves:
     quiet=st.booleans(),
 )
 def test_every_tree_is_the_oracles(root, batch, actions, simulations, seed, outputs, discount, quiet):
-    config = SearchConfig(simulations, root, TreeConfig(discount))
+    config = SearchConfig(simulations, root)
     outputs = {} if root == "gumbel" else outputs  # the order of equal actions is nobody's business there
     numbers, grown = drawn(config, batch, actions, seed, quiet), []
     for walk in SEARCHES.values():
         model = random_model(batch, actions, simulations, seed, **outputs)
-        grown.append(searched(model, numbers, config, walk=walk))
+        grown.append(searched(model, numbers, config, walk=walk, discount=discount))
     for row in range(batch):
         halves = Halves(model, row, numbers, config) if root == "gumbel" else None
-        oracle = oracle_of(model, row, numbers, config, halves)
+        oracle = oracle_of(model, row, numbers, config, halves, discount)
         for result in grown:
             check_against(oracle, result.tree, row)
             assert result.action[row] == (result.visits[row].argmax() if halves is None else halves.best(oracle))
@@ -175,12 +176,12 @@ def test_every_expansion_sees_its_nodes_own_history(simulations, pairs, actions,
         torch.where(padding, 10**6, torch.randint(actions, (batch, pairs), generator=generator)),
         count,
     )
-    config = SearchConfig(simulations=simulations, tree=TreeConfig(discount=1.0))
+    config = SearchConfig(simulations=simulations)
     numbers, model = draw_numbers(config, batch, actions, generator), random_model(batch, actions, simulations, seed)
-    tree = searched(model, numbers, config, history, walk).tree
+    tree = searched(model, numbers, config, history, walk, 1.0).tree
     assert torch.equal(tree.taken[:, 0], history.action)  # nothing was written into the root's window
     for row in range(batch):
-        oracle = oracle_of(model, row, numbers, config)
+        oracle = oracle_of(model, row, numbers, config, discount=1.0)
         check_against(oracle, tree, row)
         before = [(-(i + 1), int(history.action[row, i])) for i in range(row)]
         for s, (window, latent, action) in enumerate(model.seen):
@@ -217,7 +218,7 @@ def test_the_improved_policy_is_no_worse_by_the_completed_values(actions, simula
     config = SearchConfig(simulations, "gumbel")
     numbers, model = drawn(config, 1, actions, seed), random_model(1, actions, simulations, seed)
     result = searched(model, numbers, config)
-    visits, q = root_children(result.tree, config.tree.discount)
+    visits, q = root_children(result.tree, DISCOUNT)
     prior = model.root_logits.softmax(1)
     tried = visits > 0
     mean = (prior * q).sum() / prior[tried].sum()
@@ -246,7 +247,9 @@ def batches(dtype, seed, rows=6):
     history = replace(history, latent=history.latent.to(dtype))
 
     def run(chosen):
-        return tree_search(functions, picked(history, chosen), latent[chosen], picked(numbers, chosen), config).tree
+        return tree_search(
+            functions, picked(history, chosen), latent[chosen], picked(numbers, chosen), config, DISCOUNT
+        ).tree
 
     whole = run(torch.arange(rows))
     groups = [torch.tensor(group) for group in ([0], [1], [2], [3], [4], [5], [5, 0], [3, 1, 1, 2])]
@@ -352,7 +355,7 @@ def both(net, rows, config, seed, evaluation=False):
     found = []
     for by_node in (True, False):
         functions = counted(make_functions("eager", net))._replace(shares=by_node)
-        result = tree_search(functions, history, simplex(rows, seed=seed + 1), numbers, config)
+        result = tree_search(functions, history, simplex(rows, seed=seed + 1), numbers, config, DISCOUNT)
         found.append((result, functions.outcome.call_count))
     return found
 
@@ -395,7 +398,7 @@ def test_a_query_covers_a_node_or_an_action():
 
     def questions(functions, rows):
         asked = counted(functions)
-        tree_search(asked, net.window(rows), simplex(rows), drawn(config, rows), config)
+        tree_search(asked, net.window(rows), simplex(rows), drawn(config, rows), config, DISCOUNT)
         return asked.outcome.call_count
 
     shared = make_functions("eager", net)

@@ -13,9 +13,9 @@ from unizero_models import VECTOR, config, flags, model
 from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.runs.settings import read_config
 from envs.atari import AtariStep
-from world_models.evaluation import EvalEnvironments
 from world_models.glam import config as glam_config
 from world_models.settings import training_signal
+from world_models.trainer import EvalEnvironments
 from world_models.unizero.acting import Planner, UniZeroAgent
 from world_models.unizero.config import SearchConfig, UniZeroCollectionConfig, UniZeroConfig
 from world_models.unizero.networks import build_unizero
@@ -183,7 +183,7 @@ def test_an_evaluation_elsewhere_keeps_the_runs_settings():
     ("released", [[1, 1], [0, 0], [0, 0], [0, 0], [0, 0], [1, 1]]),  # until every environment has ended an episode
 ])  # fmt: skip
 def test_an_environment_remembers_its_own_episode_only_or_is_wiped_as_released(reset, counts):
-    planner = Planner(model(), 2, SearchConfig(simulations=1), reset)
+    planner = Planner(model(), 2, SearchConfig(simulations=1), 0.99, reset)
     latent, action, found = torch.rand(2, 16, dtype=torch.float64), torch.tensor([0, 1]), []
     for done in ([0, 0], [1, 0], [0, 0], [1, 0], [0, 1], [0, 0]):
         planner.remember(latent, action, torch.tensor(done, dtype=torch.bool))

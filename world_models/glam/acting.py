@@ -20,13 +20,13 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.seeding import seeded
 from envs.vector import VectorEnvironment
-from world_models.evaluation import EvalEnvironments, EvaluatedAgent
 from world_models.glam.agent import ActorCritic
 from world_models.glam.config import GlamConfig
 from world_models.glam.encoder import uniforms
 from world_models.glam.imagination import Memory, Policy, make_memory, sample_action
 from world_models.glam.model import GlamModel
 from world_models.settings import place
+from world_models.trainer import EvalEnvironments, EvaluatedAgent
 
 
 class Player:

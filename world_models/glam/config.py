@@ -9,6 +9,7 @@ from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts, flags_of
+from envs.atari import AtariConfig
 from envs.worlds.catch import check_catch
 from world_models import settings
 from world_models.settings import WorldModelComputeConfig, WorldModelEvaluationConfig, check_environment
@@ -32,20 +33,6 @@ class CatchConfig:
     """Balls of an episode; also the maximum return."""
     blink: int = 4
     """The ball is visible in rows divisible by this number (1: always)."""
-
-
-@dataclass(frozen=True)
-class GlamAtariConfig:
-    """Atari games with colour frames of the model's screen size."""
-
-    frame_skip: Annotated[int, Bounds(1)] = 4
-    """Emulator frames per action; the observation is the maximum of the last two."""
-    sticky: Annotated[float, Bounds(0, below=1)] = 0.25
-    """Probability that an emulator frame repeats the action before."""
-    noops: Annotated[int, Bounds(0)] = 0
-    """Maximum number of no-ops at the start of an episode, drawn uniformly."""
-    most_frames: Annotated[int, Bounds(1)] = 108_000
-    """Emulator frames after which an episode is truncated."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +71,6 @@ class GlamModelConfig:
     """
 
     removed: ClassVar[dict[str, Any]] = {"unimix": 0.01, "local_window": 4, "attention_window": 64}
-    unimix: ClassVar[float] = 0.01  # share of the uniform distribution in every predicted categorical
     local_window: ClassVar[int] = 4  # frames of a local window
     attention_window: ClassVar[int] = 64  # positions that an attention layer sees, with the current one
 
@@ -325,9 +311,12 @@ class GlamConfig:
     first_flags: ClassVar[tuple[str, ...]] = (
         "config", "env", "sequence", "total_steps", "seed", "run", "device", "threads",
     )  # fmt: skip
+    removed: ClassVar[dict[str, Any]] = {
+        "atari": {"frame_skip": 4, "sticky": 0.25, "noops": 0, "most_frames": 108_000},
+    }  # fmt: skip
+    atari: ClassVar[AtariConfig] = AtariConfig(sticky=0.25, noops=0)
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(env=CATCH, num_envs=1))
-    atari: GlamAtariConfig = field(default_factory=GlamAtariConfig)
     catch: CatchConfig = field(default_factory=CatchConfig)
     model: GlamModelConfig = field(default_factory=GlamModelConfig)
     learner: GlamLearnerConfig = field(default_factory=GlamLearnerConfig)

@@ -60,13 +60,13 @@ class CategoricalHead(nn.Module):
 
     def __init__(self, config: GlamModelConfig, inputs: int, layers: int = 0) -> None:
         super().__init__()
-        self.shape, self.share = (config.categoricals, config.classes), config.unimix
+        self.shape = config.categoricals, config.classes
         self.hidden = nn.Sequential(*hidden_layers(inputs, inputs, layers))
         self.linear = nn.Linear(inputs, config.latent)
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute log-probabilities (..., G, C) of x (..., inputs), float32 or wider."""
-        return unimix(self.linear(self.hidden(x)).unflatten(-1, self.shape), self.share)
+        return unimix(self.linear(self.hidden(x)).unflatten(-1, self.shape))
 
 
 def prior_head(config: GlamModelConfig) -> CategoricalHead:

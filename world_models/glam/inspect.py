@@ -1,10 +1,9 @@
 """Inspect the imagination of a GLAM checkpoint: `python -m world_models.glam.inspect RUN`.
 
-Plays episodes and imagines a part of the first under its real actions. Writes into RUN/inspect:
+Plays an episode and imagines a part of it under its real actions. Writes into RUN/inspect:
 
 - imagined.png and imagined.gif: imagined and real frames (the paper's Figure 7)
-- inspect.json: the numbers, with the errors of both forms of imagination (window, carried state) by steps ahead, over
-  all episodes; these are also printed
+- inspect.json: the numbers; the errors are also printed
 """
 
 import json
@@ -22,14 +21,14 @@ from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.files import check_inside, make_inside, write_atomic
 from envs.terminal import say
 from world_models.glam.acting import GlamAgent
-from world_models.glam.foresight import compare_memories, foresight_table, imagine_episode, play_episode
+from world_models.glam.foresight import imagine_episode, play_episode
 from world_models.glam.plots import rollout_strip, save_animation
 from world_models.settings import WorldModelComputeConfig
 
 
 @dataclass(frozen=True)
 class Args(RunArgument):
-    """Draw imagined and real frames of a run's latest checkpoint, and compare both forms of imagination.
+    """Draw imagined and real frames of a run's latest checkpoint, and measure the imagined ones.
 
     Older files in RUN/inspect are replaced.
     """
@@ -38,14 +37,12 @@ class Args(RunArgument):
     """Step of the last real frame before imagination (None: the model's context)."""
     imagined: Annotated[int, Bounds(1, 64)] | None = None
     """Steps to imagine (None: 16, or the steps of the episode after --start if fewer)."""
-    episodes: Annotated[int, Bounds(1, 10**9)] = 3
-    """Episodes in which both forms of imagination are compared; the first is drawn."""
     max_episode_steps: Annotated[int, Bounds(1)] = 500
-    """Maximum number of steps of an episode."""
+    """Maximum number of steps of the episode."""
     policy: Literal["sampled", "greedy"] = "sampled"
     """`sampled` actions as in training, or `greedy`: the most probable ones."""
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
-    """Seed of the first episode and of imagination; each further episode adds 1."""
+    """Seed of the episode and of imagination."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda if there is one)."""
     threads: Annotated[int, Bounds(1, 1_024)] | None = None
@@ -62,13 +59,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = WorldModelComputeConfig(args.device, args.threads).start()
     agent = GlamAgent.load(run, device)
     backend.log_backend(agent.backend, device)
-    greedy = args.policy == "greedy"
-    episodes = [play_episode(agent, args.seed + i, args.max_episode_steps, greedy) for i in range(args.episodes)]
-    episode = episodes[0]
+    episode = play_episode(agent, args.seed, args.max_episode_steps, args.policy == "greedy")
     start = min(agent.config.model.context, len(episode) - 1) if args.start is None else args.start
     horizon = min(16, max(len(episode) - start, 1)) if args.imagined is None else args.imagined
     foreseen = imagine_episode(agent, episode, start, horizon, args.seed)
-    forms = compare_memories(agent, episodes, horizon, args.seed)
     env, sequence = agent.config.environment.env, agent.config.model.sequence
     about = f"{sequence} in {env} at step {agent.step:,}"
     folder = make_inside(run, "inspect")
@@ -84,14 +78,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     save_animation(folder / "imagined.gif", foreseen, about)
     facts = {
         "step": agent.step, "env": env, "sequence": sequence, "seed": args.seed, **backend.facts(agent.backend),
-        "episode_return": episode.episode_return, "episodes": args.episodes, "start": start, "imagined": horizon,
+        "episode_return": episode.episode_return, "start": start, "imagined": horizon,
         "errors": error, "reward": foreseen.reward.tolist(),
-        "imagined_reward": foreseen.imagined_reward.tolist(), "end": foreseen.end.tolist(), "forms": forms,
+        "imagined_reward": foreseen.imagined_reward.tolist(), "end": foreseen.end.tolist(),
     }  # fmt: skip
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
     say(f"{run}: {about}, an episode of return {episode.episode_return:.2f}")
     say("\n".join(f"{name}: {value:.3g}" for name, value in error.items()))
-    say(foresight_table(forms))
     say("\n".join(f"wrote {folder / name}" for name in ("imagined.png", "imagined.gif", "inspect.json")))
 
 

@@ -108,4 +108,4 @@ class GlamModel(nn.Module):
             return posterior[:, 1:].detach()
         difference = embedded[:, 1:] - embedded[:, :-1]
         logits = self.random_projection(difference).unflatten(-1, posterior.shape[-2:])
-        return unimix(logits, self.config.unimix)
+        return unimix(logits)

@@ -21,7 +21,6 @@ from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout
 from world_models.distributions import cross_entropy, entropy, kl, masked_mean, symlog_code, upcast
-from world_models.evaluation import WorldModelTrainer
 from world_models.glam.acting import GlamAgent, PolicyScore, build_glam, check_frames, evaluation_modes
 from world_models.glam.agent import ActorCritic, lambda_return
 from world_models.glam.config import ActorCriticConfig, Engine, GlamConfig, GlamLearnerConfig, GlamModelConfig
@@ -29,6 +28,7 @@ from world_models.glam.imagination import Noise, Rollouts, StartFrom, encode_con
 from world_models.glam.model import GlamModel, GlamPredictions
 from world_models.glam.replay import FrameBatch, FrameReplay
 from world_models.settings import training_signal
+from world_models.trainer import WorldModelTrainer
 
 Metrics = dict[str, Tensor]
 

@@ -13,8 +13,8 @@ from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.seeding import seeded
-from world_models.evaluation import EvalEnvironments, EvaluatedAgent
 from world_models.settings import place
+from world_models.trainer import EvalEnvironments, EvaluatedAgent
 from world_models.unizero.config import SearchConfig, UniZeroConfig
 from world_models.unizero.networks import History, UniZeroModel, build_unizero
 from world_models.unizero.search import (
@@ -35,10 +35,10 @@ class Planner:
     """
 
     def __init__(
-        self, model: UniZeroModel, num_envs: int, config: SearchConfig,
+        self, model: UniZeroModel, num_envs: int, config: SearchConfig, discount: float,
         reset_history: Literal["episode", "released"] = "episode", functions: Functions | None = None,
     ) -> None:  # fmt: skip
-        self.model, self.config, self.reset_history = model, config, reset_history
+        self.model, self.config, self.discount, self.reset_history = model, config, discount, reset_history
         self.functions = make_functions("eager", model) if functions is None else functions
         self.window = model.window(num_envs)
         self.ended = torch.zeros_like(self.window.count, dtype=torch.bool)  # (N,) in this round; `released` only
@@ -53,7 +53,7 @@ class Planner:
     def plan(self, observation: Tensor, numbers: SearchNumbers) -> tuple[SearchResult, Tensor]:
         """Search from observations (N, ...), with one row of numbers each; return also the latents (N, D)."""
         latent = self.encode(observation)
-        return tree_search(self.functions, self.window, latent, numbers, self.config), latent
+        return tree_search(self.functions, self.window, latent, numbers, self.config, self.discount), latent
 
     def remember(self, latent: Tensor, action: Tensor, done: Tensor) -> None:
         """Append latents (N, D) and actions (N,) to the histories; `done` (N,) empties them by `reset_history`."""
@@ -80,11 +80,11 @@ class SearchPolicy:
     """Take the most visited action of a search without noise, in N episodes."""
 
     def __init__(
-        self, model: UniZeroModel, num_envs: int, config: SearchConfig, random: torch.Generator,
+        self, model: UniZeroModel, num_envs: int, config: UniZeroConfig, random: torch.Generator,
         functions: Functions | None = None, forgets: bool = False,
     ) -> None:  # fmt: skip
-        self.planner, self.random = Planner(model, num_envs, config, functions=functions), random
-        self.forgets = forgets
+        self.planner = Planner(model, num_envs, config.search, config.learner.gamma, functions=functions)
+        self.random, self.forgets = random, forgets
         self.last: tuple[Tensor, Tensor] | None = None  # latents (N, D), actions (N,) of the last step
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,7 +120,7 @@ class UniZeroAgent(EvaluatedAgent[UniZeroConfig]):
 
     def policy(self, num_envs: int, random: torch.Generator, forgets: bool = False, mode: str = "") -> SearchPolicy:
         """Make the policy of N episodes."""
-        return SearchPolicy(self.model, num_envs, self.config.search, random, self.functions, forgets)
+        return SearchPolicy(self.model, num_envs, self.config, random, self.functions, forgets)
 
     def check(self, environments: EvalEnvironments) -> None:
         """Raise UserError if the environments have other observations or actions than the model."""

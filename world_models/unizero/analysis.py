@@ -9,20 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
 from dqn_memory.analysis.attention import Maps
 from dqn_memory.play import PlayedStep, one_episode, play_steps
-from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import Streams, generator
 from envs.spaces import Array
-from envs.vector import VectorEnvironment
 from world_models.distributions import group_kl
-from world_models.evaluation import EvalEnvironments
 from world_models.settings import training_signal
+from world_models.trainer import EvalEnvironments
 from world_models.unizero.acting import SearchPolicy, UniZeroAgent
 from world_models.unizero.config import GROUP, UniZeroCollectionConfig, UniZeroConfig, UniZeroModelConfig
 from world_models.unizero.dynamics import TokenDynamics
@@ -82,20 +79,14 @@ class Trajectory:
     searched: Array  # (T, A) probabilities after the search
     latent_error: Array  # (T,) group KL in nats of the predicted next latent from the observed one
     latent_change: Array  # (T,) group KL in nats of the current latent from the next observed one
-    frames: tuple[Array, ...]  # T RGB images of the observations before each action; () if not drawn
 
     def __len__(self) -> int:
         return len(self.action)
 
-    def __getitem__(self, part: slice) -> Trajectory:
-        """Return some of the steps."""
-        return Trajectory(**{name: value[part] for name, value in vars(self).items()})
-
 
 def play_trajectory(
-    model: UniZeroModel, setup: EvalEnvironments, config: UniZeroConfig, seed: int, max_steps: int,
-    pictures: bool = True,
-) -> Trajectory:  # fmt: skip
+    model: UniZeroModel, setup: EvalEnvironments, config: UniZeroConfig, seed: int, max_steps: int
+) -> Trajectory:
     """Play one episode without noise, or its first `max_steps` steps; set the model's evaluation mode.
 
     `config` has the settings of the search, and those of rewards and ends. The seed of an evaluation in one environment
@@ -103,24 +94,13 @@ def play_trajectory(
     """
     streams = Streams.spawn(seed)
     vector = setup.vector(1, streams.worlds)
-    policy = SearchPolicy(model, 1, config.search, generator(streams.exploration, setup.device))
-    observation = vector.reset()
-    frames, moments = [_frame(vector, setup)] if pictures else [], list[dict[str, Tensor]]()
-    for played in one_episode(play_steps(vector, policy, observation), max_steps):
-        moments.append(_moment(policy, played, config.collection))
-        frames += [_frame(vector, setup)] if pictures else []
+    policy = SearchPolicy(model, 1, config, generator(streams.exploration, setup.device))
+    steps = one_episode(play_steps(vector, policy, vector.reset()), max_steps)
+    moments = [_moment(policy, played, config.collection) for played in steps]
     joined = {name: torch.cat([moment[name] for moment in moments]).cpu() for name in moments[0]}
     latent = joined.pop("latent")
     arrays = {name: (x.double() if x.is_floating_point() else x).numpy() for name, x in joined.items()}
-    return Trajectory(latent=latent, frames=tuple(frames[: len(moments)]), **arrays)
-
-
-def _frame(vector: VectorEnvironment, setup: EvalEnvironments) -> Array:
-    try:
-        return vector.frame(0)
-    except (UserError, gymnasium.error.Error) as error:  # Gymnasium's error has the missing package
-        reason = str(error).rstrip(".")
-        raise UserError(f"{setup.env} cannot be drawn ({reason}); use --no-frames") from error
+    return Trajectory(latent=latent, **arrays)
 
 
 @torch.no_grad()
@@ -190,7 +170,7 @@ def report_maps(run: Path, seed: int) -> Maps | None:
     device = torch.device("cpu")
     agent = UniZeroAgent.load(run, device)
     model, config = agent.model, agent.config
-    seen = play_trajectory(model, EvalEnvironments.of(config, device), config, seed, MAX_STEPS, pictures=False)
+    seen = play_trajectory(model, EvalEnvironments.of(config, device), config, seed, MAX_STEPS)
     window = chosen_window(seen, config.model.horizon)
     maps = window_attention(model, seen.latent[window], torch.from_numpy(seen.action[window]))
     if not len(maps):

@@ -141,7 +141,7 @@ class UniZeroLearnerConfig:
     batch_size: Annotated[int, Bounds(1)] = 64
     """Sequences per update."""
     gamma: Annotated[float, Bounds(0, 1)] = 0.997
-    """Discount per environment step."""
+    """Discount per environment step, of value targets and of searches."""
     n_step: Annotated[int, Bounds(1)] = 5
     """Steps of reward before the bootstrap."""
     learning_rate: Annotated[float, Bounds(above=0)] = 1e-4
@@ -171,21 +171,12 @@ class UniZeroReplayConfig:
 
 
 @dataclass(frozen=True)
-class TreeConfig:
-    """The returns of a search."""
-
-    removed: ClassVar[dict[str, Any]] = {"c1": 1.25, "c2": 19652.0, "first_visit": "random"}
-
-    discount: Annotated[float, Bounds(above=0, most=1)] = 0.997
-    """Discount per environment step; it must equal --gamma."""
-
-
-@dataclass(frozen=True)
 class SearchConfig:
     """A search. The defaults are UniZero's for Atari."""
 
     removed: ClassVar[dict[str, Any]] = {
         "backend": ..., "query_per": ..., "dirichlet_fraction": 0.25, "dirichlet_alpha": 0.3,
+        "tree": {"c1": 1.25, "c2": 19652.0, "first_visit": "random"},  # and a discount, which always was --gamma
         "gumbel": {"max_considered_actions": 16, "visit_offset": 50.0, "value_scale": 1.0},
     }  # fmt: skip
 
@@ -193,7 +184,6 @@ class SearchConfig:
     """Expansions per root."""
     root: Literal["puct", "gumbel"] = "puct"
     """Choice of actions at the root: `puct`, or sequential halving (`gumbel`), which suits at most 16 simulations."""
-    tree: TreeConfig = field(default_factory=TreeConfig)
 
 
 @dataclass(frozen=True)
@@ -285,11 +275,6 @@ class UniZeroConfig:
         check_goal(self)
         check_environment(self.environment)
         self.model.check_used()
-        if self.search.tree.discount != self.learner.gamma:
-            raise UserError(
-                f"--discount {self.search.tree.discount} of the search and --gamma {self.learner.gamma} of the value "
-                "targets must be the same number"
-            )
         num_envs, window = self.environment.num_envs, self.model.horizon + self.learner.n_step
         collection, iterations = self.collection, -(-self.total_steps // num_envs)
         if not any(collection.updates_due(iteration, num_envs) for iteration in range(window, iterations + 1)):

@@ -6,7 +6,6 @@ Below the root the search uses pUCT, as in the paper's Gumbel MuZero. The paper'
 import torch
 from torch import Tensor
 
-from world_models.unizero.config import SearchConfig
 from world_models.unizero.tree import Tree, normalise, root_children
 
 # Constants of Danihelka et al., section 3.4: the maximum number m of actions that the root tries, and c_visit of
@@ -35,12 +34,12 @@ def schedule(considered: int, simulations: int) -> list[list[int]]:
 class Halving:
     """Sequential halving at B roots of a search, from logits (B, A) and Gumbel noise g (B, A) (None: no noise)."""
 
-    def __init__(self, tree: Tree, logits: Tensor, noise: Tensor | None, config: SearchConfig) -> None:
-        self.tree, self.discount = tree, config.tree.discount
+    def __init__(self, tree: Tree, logits: Tensor, noise: Tensor | None, discount: float) -> None:
+        self.tree, self.discount = tree, discount
         self.logits = logits.double()
         self.start = self.logits if noise is None else self.logits + noise.double()  # g + logits, (B, A)
         considered = min(MAX_CONSIDERED_ACTIONS, logits.shape[1])
-        self.phases = iter(schedule(considered, config.simulations))
+        self.phases = iter(schedule(considered, tree.parent.shape[1] - 1))
         self.standing = torch.arange(logits.shape[1], device=logits.device).expand_as(self.start)  # (B, m_i)
 
     def phase(self, simulation: int) -> Tensor:

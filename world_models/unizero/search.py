@@ -43,9 +43,7 @@ class SearchResult:
 
     visits: Tensor  # (B, A) int64
     policy: Tensor  # (B, A) float64: the training target, visits / sum, or the improved policy of a Gumbel root
-    value: Tensor  # (B,) float64: the root's total return over simulations + 1 visits, as in the reference
     action: Tensor  # (B,) int64: the most visited one; at a Gumbel root the winner of the halving
-    predicted: Tensor  # (B,): the network's value of the root
     tree: Tree
     latent: Tensor  # (B, W + S + 1, D): of the history, the root and the nodes
 
@@ -71,23 +69,24 @@ def draw_numbers(
 
 @torch.no_grad()
 def tree_search(
-    functions: Functions, history: History, latent: Tensor, numbers: SearchNumbers, config: SearchConfig
-) -> SearchResult:
+    functions: Functions, history: History, latent: Tensor, numbers: SearchNumbers, config: SearchConfig,
+    discount: float,
+) -> SearchResult:  # fmt: skip
     """Search from the latents (B, D) of B current observations, each with its own history.
 
     The model runs on its device, the trees on the CPU.
     """
     logits, predicted = functions.root(history, latent)
-    tree, halving = plant(logits, history, numbers, config)
+    tree, halving = plant(logits, history, numbers, config, discount)
     actions = logits.shape[1]
     many = logits.device.type == "cpu" and logits.numel() > MANY
     alternatives = actions if functions.shares and not many else 1
-    latents = grow(functions, tree, numbers.ties.cpu(), halving, history.latent, latent, config, alternatives)
-    return harvest(tree, latents, predicted, halving, config.tree.discount)
+    latents = grow(functions, tree, numbers.ties.cpu(), halving, history.latent, latent, discount, alternatives)
+    return harvest(tree, latents, predicted, halving, discount)
 
 
 def plant(
-    logits: Tensor, history: History, numbers: SearchNumbers, config: SearchConfig
+    logits: Tensor, history: History, numbers: SearchNumbers, config: SearchConfig, discount: float
 ) -> tuple[Tree, Halving | None]:
     """Make trees with only a root, on the CPU, and the halving of Gumbel roots."""
     prior = logits.double().softmax(-1)
@@ -97,7 +96,7 @@ def plant(
     if config.root == "puct":
         return tree, None
     noise = None if numbers.noise is None else numbers.noise.cpu()
-    return tree, Halving(tree, logits.cpu(), noise, config)
+    return tree, Halving(tree, logits.cpu(), noise, discount)
 
 
 def forced_actions(ties: Tensor, halving: Halving | None) -> Iterator[tuple[int, Tensor]]:
@@ -115,7 +114,7 @@ def forced_actions(ties: Tensor, halving: Halving | None) -> Iterator[tuple[int,
 
 def grow(
     functions: Functions, tree: Tree, ties: Tensor, halving: Halving | None, history: Tensor, latent: Tensor,
-    config: SearchConfig, alternatives: int,
+    discount: float, alternatives: int,
 ) -> Tensor:  # fmt: skip
     """Run all S simulations, which add S nodes to each of B trees.
 
@@ -129,7 +128,7 @@ def grow(
     from world_models.unizero.compiled_tree import Runner  # needs numba
 
     size, pairs = ties.shape[1], history.shape[1]
-    runner = Runner(tree, config.tree.discount, ties, alternatives)
+    runner = Runner(tree, discount, ties, alternatives)
     latents = allocate(history, latent, size * alternatives)
     free = pairs + 1  # index after the last latent so far
     every = torch.arange(alternatives, device=latents.device).repeat(len(latents), 1)
@@ -151,9 +150,8 @@ def harvest(tree: Tree, latents: Tensor, predicted: Tensor, halving: Halving | N
     else:
         policy, action = halving.improved(predicted.cpu().double()), halving.best()
     return SearchResult(
-        visits=visits.to(latents.device), policy=policy.to(latents.device),
-        value=tree.value[:, 0].to(latents.device), action=action.to(latents.device),
-        predicted=predicted, tree=tree, latent=latents,
+        visits=visits.to(latents.device), policy=policy.to(latents.device), action=action.to(latents.device),
+        tree=tree, latent=latents,
     )  # fmt: skip
 
 

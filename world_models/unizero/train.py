@@ -24,8 +24,8 @@ from dqn_memory.runs.cuda_graph import Captured, mapped
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.seeding import generator, seed_dropout, seeded
 from world_models.distributions import cross_entropy, entropy, group_kl, masked_mean
-from world_models.evaluation import WorldModelTrainer
 from world_models.settings import place, training_signal
+from world_models.trainer import WorldModelTrainer
 from world_models.unizero.acting import Planner, UniZeroAgent
 from world_models.unizero.analysis import report_maps
 from world_models.unizero.config import GROUP, SearchConfig, UniZeroConfig, UniZeroLearnerConfig
@@ -95,8 +95,9 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
         config, num_envs = self.config, self.vector.num_envs
         self.observation = self.vector.reset()  # (N, ...)
         self.time = torch.zeros(num_envs, dtype=torch.int64, device=self.device)  # step within the episode
-        reset_history = config.collection.reset_history
-        self.planner = Planner(self.model, num_envs, config.search, reset_history, self.functions)
+        self.planner = Planner(
+            self.model, num_envs, config.search, config.learner.gamma, config.collection.reset_history, self.functions
+        )
 
     def iterate(self) -> None:
         """Take one step in every environment, store it, then run the updates that are due."""
@@ -151,7 +152,7 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
         numbers = draw_numbers(search, contexts.count.numel(), self.num_actions, self.drawing)
         self.model.eval()
         numbers = mapped(lambda each: each.to(self.device), numbers)
-        policy = search_again(self.functions, contexts, numbers, search)  # (B, T, A)
+        policy = search_again(self.functions, contexts, numbers, search, self.config.learner.gamma)  # (B, T, A)
         return replace(sequences, policy=policy.to(sequences.policy.dtype))
 
     @property
@@ -195,10 +196,13 @@ def search_roots(contexts: Contexts, latent: Tensor) -> tuple[History, Tensor]:
 
 
 @torch.no_grad()
-def search_again(functions: Functions, contexts: Contexts, numbers: SearchNumbers, config: SearchConfig) -> Tensor:
+def search_again(
+    functions: Functions, contexts: Contexts, numbers: SearchNumbers, config: SearchConfig, discount: float
+) -> Tensor:
     """Search B x T roots at once for new policy targets (B, T, A); `numbers` has a row for each."""
     history, latent = search_roots(contexts, functions.encode(contexts.observation))
-    return tree_search(functions, history, latent, numbers, config).policy.unflatten(0, contexts.count.shape)
+    found = tree_search(functions, history, latent, numbers, config, discount)
+    return found.policy.unflatten(0, contexts.count.shape)
 
 
 # ---- value targets ---------------------------------------------------------------------------------------------------

@@ -47,16 +47,6 @@ class EvalEnvironments:
             self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers, MAX_STEPS
         )
 
-    def play(
-        self, start: Callable[[int, torch.Generator], Policy], num_envs: int, episodes_per_env: int, seed: int
-    ) -> Score:
-        """Play the first episodes of each of N environments; `start` makes a policy for them."""
-        streams = Streams.spawn(seed)
-        policy = start(num_envs, generator(streams.exploration, self.device))
-        with closing(self.vector(num_envs, streams.worlds)) as vector:
-            tally = play(vector, policy, episodes_per_env)
-        return tally.score(reported=vector.reports_success)
-
 
 class EvaluatedAgent(ABC, Generic[C]):
     """An agent of a world model, from a training run or from a checkpoint, that acts without learning."""
@@ -92,11 +82,14 @@ class EvaluatedAgent(ABC, Generic[C]):
         self, environments: EvalEnvironments, modes: tuple[str, ...], num_envs: int, episodes: int, seed: int
     ) -> dict[str, Score]:
         """Play the first episodes of each of N environments, the same in every mode."""
-        forgets = environments.reset_memory
-        return {
-            mode: environments.play(partial(self.policy, forgets=forgets, mode=mode), num_envs, episodes, seed)
-            for mode in modes
-        }
+        found: dict[str, Score] = {}
+        for mode in modes:
+            streams = Streams.spawn(seed)
+            random = generator(streams.exploration, environments.device)
+            policy = self.policy(num_envs, random, environments.reset_memory, mode)
+            with closing(environments.vector(num_envs, streams.worlds)) as vector:
+                found[mode] = play(vector, policy, episodes).score(reported=vector.reports_success)
+        return found
 
 
 class WorldModelTrainer(Trainer[C]):
