@@ -21,4 +21,5 @@ run -m dqn_memory.train --config demo --total-steps 2000 --learning-starts 500 -
   --final-episodes 20 --track csv --run run
 run -m dqn_memory.evaluate run --episodes 20
 run -m dqn_memory.parameters > /dev/null
+run -m world_models.parameters glam > /dev/null
 run -m dqn_memory.study.run smoke --dry-run | tail -n 3

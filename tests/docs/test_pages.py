@@ -28,6 +28,8 @@ UNNAMED = (  # scripts that no page calls, and a few calls that no page makes
     "envs.benchmark --quick --env POMDP/CarFlag-v0",
     "world_models.benchmark glam --quick --device cpu --only phases",
     "world_models.benchmark unizero --quick --device cpu --only acting",
+    "world_models.parameters glam",
+    "world_models.parameters unizero",
 )
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 EACH = pytest.mark.parametrize("page", PAGES, ids=NAMES.values())

@@ -8,11 +8,10 @@ import torch
 from glam_models import PRESETS, TOLERANCE, batch, close, config, golden, loss, model, steps
 from torch.nn import functional as F
 
-from dqn_memory.size import count
 from world_models.distributions import cross_entropy, kl, masked_mean, symlog_code, unimix
 from world_models.glam.config import FORMS, GlamLearnerConfig, GlamModelConfig, LossConfig
-from world_models.glam.model import GlamModel
 from world_models.glam.train import adam, floored_kl, reconstruction, trained_positions, update_model
+from world_models.parameters import unreached
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -190,42 +189,10 @@ def test_rewards_are_decoded_in_float32_under_autocast():
     torch.testing.assert_close(decoded, large, rtol=1e-3, atol=0)
 
 
-# counted on the released classes; `sequence_model` has 256 more for each action
-RELEASED = {
-    "encoder": 690_624, "posterior_head": 4_195_328, "prior_head": 263_168, "sequence_model": 1_336_320,
-    "reward_head": 197_631, "termination_head": 132_353, "decoder": 4_884_931, "variation_head": 263_168,
-    "random_projection": 4_195_328,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("preset", "size"), [("paper", 11_833_475), ("code", 16_158_851), ("fast", 11_833_475)])
-def test_published_sizes(preset, size):
-    with torch.device("meta"):
-        net, one = GlamModel(PRESETS[preset], 18), GlamModel(PRESETS[preset], 1)
-    assert count(net).parameters == size + 18 * 256 and count(one).parameters == size + 256
-    if preset == "code":
-        parts = {name: count(part).parameters for name, part in net.named_children()}
-        assert parts == RELEASED | {"sequence_model": RELEASED["sequence_model"] + 18 * 256}
-        assert count(net).frozen == RELEASED["random_projection"]
-
-
-def unreached(net):
-    """Names of the parameters without a gradient from random sequences in which episodes begin."""
-    net.config = replace(net.config, loss=replace(net.config.loss, free_bits=0.0, variation_free_bits=0.0))
-    data, noise = batch(rows=2)
-    loss(net.train(), data, noise)[0].backward()
-    return {name for name, p in net.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
-
-
-def test_only_the_last_unchained_layer_has_an_effect():
-    dead = unreached(model("code", global_layers=2))
-    assert dead and all(name.startswith("sequence_model.branches.0.stack.layers.0.") for name in dead)
-
-
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_trained_parameter_gets_a_gradient(preset, name):
-    assert unreached(model(preset, sequence=name, global_layers=2, local_layers=2, chained=True)) == set()
+    assert unreached(model(preset, sequence=name, global_layers=2, local_layers=2, chained=True).float()) == set()
 
 
 def test_presets_differ_in_the_named_options_alone():

@@ -10,8 +10,7 @@ import unizero_models
 from torch.nn import functional as F
 from unizero_models import ACTIONS, CLOSE, IMAGE, MUZERO, TOKENS, VECTOR, actions, config, model, simplex, windows
 
-from dqn_memory import size
-from dqn_memory.blocks import PRIORS, PriorConfig
+from dqn_memory.blocks import PriorConfig
 from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
@@ -172,16 +171,6 @@ def test_first_values():
     own = build_unizero(config(width=64, initialisation="torch"), VECTOR, ACTIONS)
     assert own.heads["value"][0].weight.std().item() == pytest.approx(64**-0.5 / 3**0.5, rel=0.1)
     assert not own.heads["value"][-1].weight.any()
-
-
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("games", [3, 18])
-def test_published_size(prior, games):
-    atari = ObservationSpec("image", (3, 64, 64), 0, torch.uint8)
-    with torch.device("meta"):
-        total = size.count(build_unizero(UniZeroModelConfig().with_prior(prior), atari, games)).parameters
-    learned = ("gaussian" in prior) * 32 + ("adaptive" in prior) * 16  # mu and sigma, span; of 2 layers, 8 heads
-    assert total == 20_762_090 + 1537 * games + learned
 
 
 # encoders: published counts, layouts, normalisation, tokens, this project's worlds
