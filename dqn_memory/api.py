@@ -8,7 +8,7 @@
     score = Agent.load(run).play(gymnasium.make("Gridverse/Memory-5x5-v0"), episodes=50)
 
 Wrong arguments and damaged runs raise a `UserError`, a ValueError of one sentence. The caller's global random states,
-number of threads, precisions, warning filters and environment variables stay as they are.
+number of threads and precisions stay as they are.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def evaluate(run: Path | str, *, plugins: Sequence[str] = (), **options: Any) ->
 
     Args:
         run: the run's folder.
-        plugins: modules named by the run that may be imported. A run that you started yourself needs none.
+        plugins: modules named by the run that may be imported.
         options: flags of that script by name, such as `episodes=200`, `reset_memory=True`, `seed=3`.
 
     Returns:

@@ -129,16 +129,6 @@ def check_form(saved: Any, own: Any, path: str = "") -> None:
         raise TypeError(f"{path[:-1]} is {type(saved).__name__} instead of {type(own).__name__}")
 
 
-def check_actions(state: Any, number: int) -> None:
-    """Raise a ValueError if a saved action is not from 0 to `number`; `number` itself stands for no action yet."""
-    for key, value in state.items() if isinstance(state, dict) else ():
-        if isinstance(value, Tensor) and "action" in key and value.dtype == torch.int64 and value.numel():
-            least, largest = value.aminmax()
-            if least < 0 or largest > number:
-                raise ValueError(f"{key} holds {int(least)} to {int(largest)}, but there are {number} actions")
-        check_actions(value, number)
-
-
 def _shaped(shape: list[int] | None) -> str:
     return "is missing" if shape is None else f"has the shape {shape}"
 

@@ -39,7 +39,7 @@ class ResumeConfig:
     checkpoint_every: int | None = None
     """Environment steps between checkpoints."""
     plugin: Repeatable = ()
-    """Import this module, which the run names (not needed for a run that you started)."""
+    """Import this module, which the run names."""
 
 
 def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
@@ -54,7 +54,7 @@ def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
     with foreign_state(run):
         text = checkpoint.header["config"]
     config = from_toml(config_class, text, f"the config in the checkpoint of {run}")
-    load_modules(config, f"the run {run}", opened.config_file)
+    load_modules(config, f"the run {run}")
     return checkpoint, config
 
 
@@ -76,7 +76,7 @@ def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
                 few = f"--total-steps {flags.total_steps} is below the {checkpoint.step} steps"
                 raise UserError(f"{few} that {run.path} has taken")
         load_plugins(flags.plugin)
-        load_modules(config, f"the run {run.path}", run.config_file)
+        load_modules(config, f"the run {run.path}")
         config = changed(config, flags)
         return config if flags.backend else with_backend(config, run), run
     except BaseException:
