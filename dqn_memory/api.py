@@ -139,12 +139,7 @@ def load_run(path: Path | str, *, plugins: Sequence[str] = ()) -> RunData:
     lines = run.metrics()
     names = dict.fromkeys(name for line in lines for name in line if name != "step")
     metrics = Metrics({name: _series(lines, name) for name in names})
-    text = run.config_toml
-    try:
-        config = parse_toml(text, "config.toml")
-    except UserError as error:
-        raise UserError(f"{run.path / 'config.toml'} is damaged: {error}") from None
-    return RunData(run.path, config, run.environment, metrics)
+    return RunData(run.path, parse_toml(run.config_toml, str(run.config_file)), run.environment, metrics)
 
 
 def _series(lines: Sequence[dict[str, Any]], name: str) -> Series:

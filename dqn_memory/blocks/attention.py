@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, wide, zeroed
+from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, wide
 from dqn_memory.blocks.chunks import head_width
 from dqn_memory.blocks.kernels.operator import NUMBA, without_autocast
 from dqn_memory.blocks.positions import rotate
@@ -213,9 +213,11 @@ class StreamedAttention(Memory):
             begun = torch.where(reset, index, 0)
             first = torch.maximum(first, begun if time == 1 else begun.cummax(1).values)  # ONNX has no cummax
         after = (before + time - first[:, -1]).clamp(max=before)
-        past = zeroed(past.to(x.dtype), (places[:before] < first[:, :1])[..., None])
+        past = past.to(x.dtype).masked_fill((places[:before] < first[:, :1])[..., None], 0)
         inputs = torch.cat((past, x), 1)  # (B, K - 1 + T, D)
-        last = inputs[:, 1:] if time == 1 else zeroed(inputs[:, time:], (places[time:] < first[:, -1:])[..., None])
+        last = inputs[:, time:]
+        if time > 1:
+            last = last.masked_fill((places[time:] < first[:, -1:])[..., None], 0)
         return self._in_chunks(inputs, first), (last, after)
 
     def _in_chunks(self, inputs: Tensor, first: Tensor) -> Tensor:

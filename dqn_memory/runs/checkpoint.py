@@ -34,7 +34,6 @@ from envs.files import (
     sha256,
     write_atomic,
 )
-from envs.machine import device_memory
 
 MANIFEST = "manifest.json"
 FORMAT = "dqn-memory checkpoint 1"
@@ -165,7 +164,9 @@ class CheckpointFolder:
             stem = f"step_{step:09d}"
             manifest: Record = {"step": step, "metrics_bytes": len(metrics), "metrics_sha256": sha256(metrics)}
             names = [_fresh(stem, suffix, taken) for suffix in (".safetensors", ".pt")]
-            kept, span = ([], None) if replay is None else self._next_span(replay, taken)
+            # the chunks that the valid manifest still names: a save without replay drops them
+            chunks = self._chunks if all(chunk["file"] in taken for chunk in self._chunks) else []
+            kept, span = ([], None) if replay is None else next_span(chunks, replay.oldest, replay.written)
             if span is not None:
                 names.append(_fresh("{}/chunk_{}_{}".format(REPLAY, *span), ".safetensors", taken))
             self._begin(names)
@@ -219,11 +220,6 @@ class CheckpointFolder:
             replay = None if saved == "none" else self._load_replay(saved)
         return Checkpoint(manifest["step"], weights, trainer, replay, header, source)
 
-    def _next_span(self, replay: Ring, taken: set[str]) -> tuple[list[Record], tuple[int, int] | None]:
-        """Call `next_span` with the chunks that the valid manifest still names: a save without replay drops them."""
-        chunks = self._chunks if all(chunk["file"] in taken for chunk in self._chunks) else []
-        return next_span(chunks, replay.oldest, replay.written)
-
     def _save_replay(self, replay: Ring, kept: list[Record], span: tuple[int, int] | None, name: str) -> Record:
         if span is not None:
             start, stop = span
@@ -254,9 +250,6 @@ class CheckpointFolder:
         path = self.folder / record["file"]
         try:
             size = path.lstat().st_size
-            room = device_memory()
-            if room is not None and size > room[0]:
-                raise UserError(f"{path} has {size:,} bytes, more than the {room[0]:,} bytes of memory that are free")
             data = read_bytes(path, record["size"]) if size == record["size"] else None
         except OSError as error:
             raise UserError(f"cannot read the checkpoint file {path}: {error.strerror}") from None

@@ -10,7 +10,6 @@ from dqn_memory.blocks import MEMORY, build, names
 
 WIDTH, BATCH, BEFORE, TIME = 8, 3, 5, 40
 OPTIONS = {  # none of them a default
-    "mlp": {"multiple": 3},
     "frame_stack": {"frames": 3},
     "attention": {"heads": 2, "context": 7},
     "linear_attention": {"heads": 2},

@@ -248,17 +248,6 @@ def test_a_save_that_was_cut_off_leaves_nothing_once_another_ends(run: Path, mon
     assert left == {"manifest.json", "step_000000778.pt", "step_000000778.safetensors"}
 
 
-def test_weights_that_fit_into_no_memory_are_not_read(run: Path) -> None:
-    manifest = run / "checkpoints" / checkpoint.MANIFEST
-    content = json.loads(manifest.read_bytes())["content"]
-    file = manifest.with_name(content["weights"]["file"])
-    os.truncate(file, 1 << 42)  # a file with holes: it takes no room on the disk
-    content["weights"]["size"] = 1 << 42
-    manifest.write_bytes(checkpoint._seal(content))
-    with within(LONG):
-        assert file.name in error_of(Agent.load, run)
-
-
 def test_a_buffer_that_is_infinite_in_every_network_is_no_damage() -> None:
     class Masked(torch.nn.Module):
         def __init__(self) -> None:
