@@ -138,10 +138,8 @@ def load_run(path: Path | str, *, plugins: Sequence[str] = ()) -> RunData:
     run = Run.open(path)
     lines = run.metrics()
     names = dict.fromkeys(name for line in lines for name in line if name != "step")
-    metrics = Metrics({name: _series(lines, name) for name in names})
+    metrics = Metrics()
+    for name in names:
+        step, value = zip(*((line["step"], line[name]) for line in lines if name in line), strict=True)
+        metrics[name] = Series(np.array(step, np.int64), np.array(value, np.float64))
     return RunData(run.path, parse_toml(run.config_toml, str(run.config_file)), run.environment, metrics)
-
-
-def _series(lines: Sequence[dict[str, Any]], name: str) -> Series:
-    step, value = zip(*((line["step"], line[name]) for line in lines if name in line), strict=True)
-    return Series(np.array(step, np.int64), np.array(value, np.float64))
