@@ -50,7 +50,6 @@ class Prior(nn.Module, ABC):
     Parameters are stored before the softplus: effective = softplus(raw), raw = log(expm1(initial value)).
     """
 
-    # Among mu, sigma and span; a class makes other parameters itself and gives their values in `learned`.
     learns: ClassVar[tuple[str, ...]] = ()
     # True: future keys get logit 0 instead of -inf. Such a prior gives a scale and no bias.
     future_logit_zero: ClassVar[bool] = False
@@ -64,6 +63,11 @@ class Prior(nn.Module, ABC):
         # Integers, because a module cast to bfloat16 must not round its distances.
         self.register_buffer("distance", torch.arange(max_length), persistent=False)
         starts = {"mu": config.mu, "sigma": config.sigma, "span": min(config.span, self.cap)}
+        if unknown := [name for name in self.learns if name not in starts]:
+            raise ValueError(
+                f"prior {config.kind!r} learns {', '.join(unknown)}, but `learns` names mu, sigma and span alone; make "
+                "other parameters in __init__ and give their values in learned()"
+            )
         self.raw = nn.ParameterDict(
             {name: nn.Parameter(torch.full((heads,), inverse_softplus(starts[name]))) for name in self.learns}
         )

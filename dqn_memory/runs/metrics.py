@@ -45,7 +45,7 @@ class Metrics:
 
     def track(self, names: Sequence[str]) -> None:
         """Pass each later line to these trackers."""
-        if "tensorboard" in names and not has_extra("tensorboard"):
+        if "tensorboard" in names and not has_extra("tensorboard"):  # beside other trackers it is an error
             names = [name for name in names if name != "tensorboard"]
             say(f"scalars go into {METRICS} alone: {missing('tensorboard', 'tensorboard')}", file=sys.stderr)
         with disk_errors(self.path.parent):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dqn_memory.runs.errors import UserError, check_known
+from envs.extras import has_extra, missing
 from envs.files import open_file
 
 NONE = "none"
@@ -46,6 +47,8 @@ def check_trackers(names: Sequence[str]) -> None:
         raise UserError(f"--track {' '.join(names)}: none excludes all others; leave it out")
     for name in names:
         check_known("tracker", name, [*TRACKERS, NONE], "--track: ")
+    if "tensorboard" in names and len(names) > 1 and not has_extra("tensorboard"):
+        raise UserError(f"--track {' '.join(names)}: {missing('tensorboard', 'tensorboard')}")
 
 
 class TensorBoard:

@@ -1,6 +1,7 @@
 """Memories and priors from outside: those that keep the contract are built, others are refused in one sentence."""
 
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -183,6 +184,13 @@ def prior(tables=None, **members):
 
 def zeros(*shape):
     return lambda self, length: (None, torch.zeros(*(length if n is None else n for n in shape)))
+
+
+def test_a_prior_learns_no_unknown_name(monkeypatch):
+    monkeypatch.setitem(PRIORS, "own", prior(learns=("slope",)))
+    config = NetworkConfig(width=16, heads=2, context=6, prior=PriorConfig(kind="own"))
+    words = r"prior 'own'.*learns slope, but `learns` names mu, sigma and span alone"
+    assert re.search(words, error_of(config.build, SPEC, 3))
 
 
 def test_a_prior_with_a_value_of_its_own_is_built_and_shown(monkeypatch):
