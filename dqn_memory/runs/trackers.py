@@ -1,6 +1,6 @@
-"""Pass the log lines to trackers: TensorBoard, or one of your own.
+"""Pass the log lines to trackers: TensorBoard, Weights & Biases, or one of your own.
 
-Resumes, reports and archives read metrics.jsonl; trackers are for people. `--track` chooses those of a run.
+Resumes, reports and archives read metrics.jsonl; trackers are for people. `--track wandb` chooses those of a run.
 A module of your own can add one, and `--plugin my_module` lets a script import it:
 
     class Printed:
@@ -13,16 +13,21 @@ A module of your own can add one, and `--plugin my_module` lets a script import 
 
 import os
 import platform
+import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from dqn_memory.runs.errors import UserError, check_known
 from envs.extras import has_extra, missing
-from envs.files import open_file
+from envs.files import check_inside, open_file, read_text, write_atomic
 
 NONE = "none"
+WANDB_ID = "wandb-run-id"  # file of a run folder with the id of its W&B run
 Scalars = Mapping[str, float]
 
 
@@ -49,6 +54,8 @@ def check_trackers(names: Sequence[str]) -> None:
         check_known("tracker", name, [*TRACKERS, NONE], "--track: ")
     if "tensorboard" in names and len(names) > 1 and not has_extra("tensorboard"):
         raise UserError(f"--track {' '.join(names)}: {missing('tensorboard', 'tensorboard')}")
+    if "wandb" in names and find_spec("wandb") is None:
+        raise UserError("--track wandb needs the package of Weights & Biases, which is missing: pip install wandb")
 
 
 class TensorBoard:
@@ -78,4 +85,45 @@ class TensorBoard:
         self._file.close()
 
 
-TRACKERS: dict[str, Builder] = {"tensorboard": TensorBoard}
+class WandB:
+    """A run of Weights & Biases over environment steps; its files are in the run folder.
+
+    The variables of W&B choose its place (WANDB_ENTITY, WANDB_PROJECT, WANDB_NAME, WANDB_MODE=offline ...). A resumed
+    run continues the same W&B run, which ignores repeated steps.
+    """
+
+    def __init__(self, folder: Path, resumed: int | None) -> None:
+        import wandb
+
+        check_inside(folder, "wandb")
+        saved, variables = folder / WANDB_ID, os.environ
+        there = os.path.lexists(saved)
+        id = read_text(saved, follow=False).strip() if there else variables.get("WANDB_RUN_ID") or secrets.token_hex(4)
+        write_atomic(saved, f"{id}\n".encode())
+        self._errors = (wandb.Error, OSError)
+        with self._one_sentence():
+            self._run: Any = wandb.init(
+                id=id, resume="allow", config=tomllib.loads(read_text(folder / "config.toml", follow=False)),
+                project=variables.get("WANDB_PROJECT", "dqn-memory"),
+                name=variables.get("WANDB_NAME", "/".join(folder.as_posix().strip("/").split("/")[-3:])),
+                dir=variables.get("WANDB_DIR", str(folder)),
+            )  # fmt: skip
+
+    def log(self, step: int, scalars: Scalars) -> None:
+        with self._one_sentence():
+            self._run.log(dict(scalars), step=step)
+
+    def close(self) -> None:
+        with self._one_sentence():
+            self._run.finish()
+
+    @contextmanager
+    def _one_sentence(self) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise UserError(f"--track wandb: {reason}; with WANDB_MODE=offline it needs no network") from error
+
+
+TRACKERS: dict[str, Builder] = {"tensorboard": TensorBoard, "wandb": WandB}
