@@ -8,6 +8,7 @@ Shapes: B windows, T positions of a window (T <= K, the context length), D model
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,6 +18,14 @@ from torch import Tensor, nn
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
 from dqn_memory.blocks.block import constrained, penalty, select
 from dqn_memory.blocks.embeddings import ActionHistoryEmbedding
+from dqn_memory.blocks.finite import (
+    contained_at,
+    contained_layers,
+    contained_rows,
+    contained_window,
+    run_checked,
+    unshared,
+)
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
 from dqn_memory.blocks.memory import BIDIRECTIONAL, build
@@ -249,6 +258,8 @@ class QNetwork(nn.Module):
         self.layers = nn.ModuleList(_layer(config, row) for _ in range(row.layers))
         self.norm = nn.LayerNorm(width) if row.final_norm else nn.Identity()
         self.head = _head(config, row, num_actions)
+        degrees: list[int] = [layer.degree for layer in self.layers]  # type: ignore[misc]
+        self.degree = max((1 + row.final_norm, *degrees))  # a LayerNorm squares its input
         if config.initialisation == "paper":
             initialise(self)
 
@@ -260,14 +271,18 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, prefixes: bool = False
     ) -> Tensor:
         """Compute the head's input at every position, (B, T, D); with `prefixes` as if it were the newest one."""
-        x = self._tokens(self.embed(observation, previous_action))  # (B, T, D)
-        for layer in self.layers:
-            x = (layer.at_every_prefix if prefixes else layer)(x, lengths)  # type: ignore[operator]
-        return self.norm(x)
+
+        def run(observation: Tensor, lengths: Tensor | None) -> Tensor:
+            x = self._tokens(self.embed(observation, previous_action))  # (B, T, D)
+            for layer in self.layers:
+                x = (layer.at_every_prefix if prefixes else layer)(x, lengths)  # type: ignore[operator]
+            return self.norm(x)
+
+        return contained_window(run, observation, lengths, self.causal, self.degree)
 
     def read(self, x: Tensor) -> Tensor:
         """Compute Q (..., A) of encodings (B, T, D) or (B, D)."""
-        return self.head(x)
+        return contained_rows(self.head, x)
 
     def embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         """Embed observations and previous actions, (B, T, D), without their positions."""
@@ -281,7 +296,10 @@ class QNetwork(nn.Module):
 
     def at(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Compute Q at position `index` (B,) of each window, (B, A); the last layer computes only that position."""
-        return self.at_embedded(self.embed(observation, previous_action), lengths, index)
+        return contained_at(
+            lambda seen, lengths, index: self.at_embedded(self.embed(seen, previous_action), lengths, index),
+            observation, lengths, index, self.causal, self.degree,
+        )  # fmt: skip
 
     def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Compute `at` from the result of `embed`, (B, T, D)."""
@@ -305,16 +323,29 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute Q (B, A) of one step of B episodes from carried states; rows with `reset` start afresh."""
-        x, after = self.encode_step(observation, previous_action, state, reset)
+        x, after = self._encode_step(observation, previous_action, state, reset)
         return self.read(x), after
 
     def encode_step(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute the head's input for one step, (B, D), and the state after it."""
+        x, after = self._encode_step(observation, previous_action, state, reset)
+        return unshared(observation, x, tuple(itertools.chain.from_iterable(after)))[0], after
+
+    def _encode_step(
+        self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
+    ) -> tuple[Tensor, list[Any]]:
+        """Compute `encode_step`; the encoding may share memory with the state."""
         previous_action = self._actions_before(previous_action, reset)
-        x = self.embed(observation.unsqueeze(1), previous_action.unsqueeze(1)).squeeze(1)  # (B, D)
-        return self._run_layers("step", x, state, reset)
+
+        def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
+            x = self.embed(observation.unsqueeze(1), previous_action.unsqueeze(1)).squeeze(1)  # (B, D)
+            return self._run_layers("step", x, state, reset)
+
+        if torch.is_grad_enabled():
+            return contained_layers(run, observation, state, reset, self.degree)
+        return run_checked(run, observation, state, reset)  # rows do not mix, and there is no gradient to spoil
 
     def sequence(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
@@ -330,8 +361,12 @@ class QNetwork(nn.Module):
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None
     ) -> tuple[Tensor, list[Any]]:
         """Compute the head's input for T steps, (B, T, D), and the state after them."""
-        embedded = self.embed(observation, self._actions_before(previous_action, reset))  # (B, T, D)
-        return self._run_layers("sequence", embedded, state, reset)
+        previous_action = self._actions_before(previous_action, reset)
+
+        def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
+            return self._run_layers("sequence", self.embed(observation, previous_action), state, reset)
+
+        return contained_layers(run, observation, state, reset, self.degree)
 
     def _actions_before(self, previous_action: Tensor, reset: Tensor | None) -> Tensor:
         """Replace the previous action by "none yet" where an episode begins."""

@@ -8,12 +8,14 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, wide
 from dqn_memory.blocks.chunks import head_width
+from dqn_memory.blocks.finite import add_flags, are_finite, bad_flags, contained_at, contained_window, finite
 from dqn_memory.blocks.kernels.operator import NUMBA, without_autocast
 from dqn_memory.blocks.positions import rotate
 from dqn_memory.blocks.priors import Prior, PriorConfig
 
 KeysValues = tuple[Tensor, Tensor]  # keys and values, each (B, H, T, hd)
 SMALLEST_CHUNK = 32  # min positions of a chunk of `StreamedAttention`; a longer context is its size
+DEGREE = 2  # linear maps of inputs that a score multiplies
 
 
 def toeplitz(table: Tensor, future: float) -> Tensor:
@@ -131,6 +133,9 @@ class Attention(Block):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Mix the positions of x (B, T, D)."""
+        return contained_window(self._mix, x, lengths, self.causal, DEGREE)
+
+    def _mix(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         packed = self.project_in(x)  # (B, T, 3D)
         tables = self.prior.tables(x.shape[1])
         zero, dropout = self.prior.future_logit_zero, self.dropout if self.training else 0.0
@@ -145,6 +150,9 @@ class Attention(Block):
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Attend with one query a row: keys and values of x (B, T, D), the query of position `index` (B,) -> (B, D)."""
+        return contained_at(self._mix_at, x, lengths, index, self.causal, DEGREE)
+
+    def _mix_at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         width, weight, bias = x.shape[-1], self.project_in.weight, self.project_in.bias
         packed = F.linear(x, weight[width:], bias[width:])
         key, value = packed.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, H, T, hd)
@@ -185,6 +193,9 @@ class StreamedAttention(Memory):
     keys and values of all K inputs, takes 2 (K + 1) D^2 + 2 K D. A state of O(K D); stable at any length.
     """
 
+    degree = DEGREE
+    contains = True
+
     def __init__(
         self, width: int, dropout: float = 0.0, projection: bool = False, *, heads: int = 4, context: int = 64,
         prior: PriorConfig | None = None, rotary: bool = True,
@@ -218,7 +229,19 @@ class StreamedAttention(Memory):
         last = inputs[:, time:]
         if time > 1:
             last = last.masked_fill((places[time:] < first[:, -1:])[..., None], 0)
-        return self._in_chunks(inputs, first), (last, after)
+        if time == 1 and not torch.is_grad_enabled():  # rows are independent: no input can spoil another episode
+            return self._in_chunks(inputs, first), (last, after)
+        return self._guarded(inputs, first, places), (last, after)
+
+    def _guarded(self, inputs: Tensor, first: Tensor, places: Tensor) -> Tensor:
+        """Attend; an input that is not finite spoils only the outputs that read it."""
+        before = self.context - 1
+        if torch.compiler.is_exporting() or are_finite(inputs, self.degree):
+            return self._in_chunks(inputs, first)
+        newest = torch.where(bad_flags(inputs, 2, self.degree) == 0, -1, places).cummax(1).values[:, before:]  # (B, T)
+        read = newest >= torch.maximum(first, places[before:] - before)
+        y = self._in_chunks(finite(inputs, self.degree), first)
+        return add_flags(y, inputs.new_zeros(()).masked_fill(read, math.nan))
 
     def _in_chunks(self, inputs: Tensor, first: Tensor) -> Tensor:
         before, time, size = self.context - 1, first.shape[1], max(self.context, SMALLEST_CHUNK)

@@ -1,6 +1,7 @@
 """The contract of every sequence block, and the one way to look a name up in a registry."""
 
 import difflib
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -8,13 +9,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.finite import cast
+from dqn_memory.blocks.finite import cast, check_positions, contained, unchecked, unshared
 from dqn_memory.blocks.finite import wide as wide
 from dqn_memory.blocks.finite import wide_dtype as wide_dtype
 
 State = tuple[Tensor, ...]
 Device = torch.device | str | None
 Entry = TypeVar("Entry")
+OURS = __name__.partition(".")[0]
+METHODS = {"forward", "at", "at_every_prefix", "sequence", "step", "run", "advance"}
 
 
 class Block(nn.Module, ABC):
@@ -31,8 +34,17 @@ class Block(nn.Module, ABC):
     causal: bool = True
     # True: the output at t depends on the input at t alone.
     pointwise: bool = False
+    # How many linear maps of the input are multiplied with one another: their product may overflow where x does not.
+    degree: int = 1
     # True: the block sets its own initial values, and a network does not draw them again.
     initialises_itself: bool = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__module__.partition(".")[0] != OURS:
+            for name, method in list(vars(cls).items()):
+                if name in METHODS and inspect.isfunction(method):
+                    setattr(cls, name, unchecked(method))
 
     @abstractmethod
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -61,8 +73,9 @@ class Block(nn.Module, ABC):
         """Encode x (B, T, D), all of it real, that follows `state` (None: the initial one).
 
         Returns the outputs (B, T, D) and the state after them. A position begins an episode where `reset` (B, T) is
-        true: earlier positions then reach no later output, state or gradient. Inputs must be finite. An output may
-        share memory with the state. This base form calls `step` at every position.
+        true. Earlier positions then reach no later output, state or gradient, even if they hold NaN or infinity. Within
+        an episode, outputs that depend on a number that is not finite are not finite either. No output shares memory
+        with the input or with a state. This base form calls `step` at every position.
         """
         if not self.stateful:
             raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
@@ -73,7 +86,7 @@ class Block(nn.Module, ABC):
     def step(self, x: Tensor, state: State | None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """Encode one position x (B, D) that follows `state` (None: the initial one).
 
-        Rows where `reset` (B,) is true start from the initial state, as in `sequence`, even after a state of NaN.
+        Rows where `reset` (B,) is true start from the initial state, as in `sequence`.
         """
         raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
 
@@ -92,10 +105,15 @@ class Memory(Block):
     """A causal block with a state. A subclass gives `initial_state`, and `run`, `advance` or both.
 
     All forms compute the same: forward = sequence from the initial state = steps = chunks of any lengths.
+
+    `run` and `advance` may assume finite numbers. `sequence` replaces other numbers by zeros and sets the later outputs
+    of their episode to NaN (see `contained`); `step` does the same if gradients are recorded.
     """
 
     stateful = True
     features: int | None = None  # D, set by `build`
+    # True: the state is the recent inputs, and `run` itself spoils only the outputs that read a bad number.
+    contains: bool = False
     _form: list[torch.Size] | None = None  # shapes of a state's parts, without the batch
 
     def __init_subclass__(cls) -> None:
@@ -125,21 +143,25 @@ class Memory(Block):
         """As `Block`; ValueError if the state or the resets have other shapes."""
         known = self.initial_state(x.shape[0], x.device, x.dtype) if state is None else state
         self._check(x, known, reset, 2)
-        return self.run(x, known, reset)
+        if self.contains:
+            return unshared(x, *self.run(x, known, reset))
+        return contained(self.run, x, known, reset, state is not None, self.degree)
 
     def step(self, x: Tensor, state: State | None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """As `Block`; ValueError if the state or the resets have other shapes."""
         known = self.initial_state(x.shape[0], x.device, x.dtype) if state is None else state
         self._check(x, known, reset, 1)
-        return self.advance(x, known, reset)
+        if self.contains or not torch.is_grad_enabled():  # rows are independent, and there is no gradient to spoil
+            return unshared(x, *self.advance(x, known, reset))
+        return contained(self.advance, x, known, reset, state is not None, self.degree)
 
     def _check(self, x: Tensor, state: State, reset: Tensor | None, axes: int) -> None:
         shape = x.shape
         if len(shape) != axes + 1 or self.features not in (None, shape[-1]):
             form = f"({'B, T' if axes == 2 else 'B'}, {self.features or 'D'})"
             raise ValueError(f"{type(self).__name__}: the input has shape {tuple(shape)}; it must be {form}")
-        if axes == 2 and not shape[1]:
-            raise ValueError(f"the input has shape {tuple(shape)}; a sequence has one position or more")
+        if axes == 2:
+            check_positions(x)
         if reset is not None and (reset.shape != shape[:axes] or reset.dtype != torch.bool):
             given = f"{reset.dtype} {tuple(reset.shape)}"
             raise ValueError(f"{type(self).__name__}: reset is {given}; it must be bool {tuple(shape[:axes])}")

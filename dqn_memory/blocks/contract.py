@@ -100,7 +100,13 @@ def _promises(what: str, block: Block, width: int, device: torch.device) -> Iter
         for t in range(TIME):
             now, state = block.step(x[:, t], state, torch.tensor([False, t == again, False], device=device))
             yield "step differs from forward, or a reset row does not begin anew", now, wanted[:, t]
-        begins = torch.ones(len(x), dtype=torch.bool, device=device)
-        lost = tuple(part.new_full(part.shape, torch.nan) if part.is_floating_point() else part for part in state)
-        sentence = "a reset does not clear NaN from the state of step; a product with 0 does not either"
-        yield sentence, block.step(x[:, 0], lost, begins)[0], block(x[:, :1])[:, 0]
+        yield from _clears(block, x, state)
+
+
+def _clears(block: Block, x: Tensor, state: State) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the same for a reset after a state of NaN."""
+    begins, first = torch.ones(len(x), dtype=torch.bool, device=x.device), block(x[:, :1])[:, 0]
+    lost = tuple(part.new_full(part.shape, torch.nan) if part.is_floating_point() else part for part in state)
+    sentence = "a reset does not clear NaN from the state of {}; a product with 0 does not either, masked_fill does"
+    yield sentence.format("step"), block.step(x[:, 0], lost, begins)[0], first
+    yield sentence.format("sequence"), block.sequence(x[:, :1], lost, begins[:, None])[0][:, 0], first

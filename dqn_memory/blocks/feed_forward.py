@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, select
+from dqn_memory.blocks.finite import add_flags, are_finite, bad_flags, check_positions, contained_rows, finite
 from dqn_memory.blocks.kernels.operator import NUMBA, call
 
 
@@ -12,6 +13,7 @@ class Pointwise(Memory):
     """The same layers at every position; the state is empty."""
 
     pointwise = True
+    contains = True
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -19,12 +21,13 @@ class Pointwise(Memory):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Transform every position of x (B, T, D) by itself."""
+        check_positions(x)
         # A Linear's output of three dimensions is a view, and autograd copies a view that is changed in place.
-        return self.layers(x.flatten(0, 1)).view_as(x)  # (B, T, D)
+        return self._each(x.flatten(0, 1)).view_as(x)  # (B, T, D)
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Transform position `index` (B,) of x (B, T, D) alone: (B, D)."""
-        return self.layers(select(x, index))
+        return self._each(select(x, index))
 
     def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         return ()
@@ -33,7 +36,11 @@ class Pointwise(Memory):
         return self(x), state
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        return self.layers(x), state
+        return self._each(x), state
+
+    def _each(self, x: Tensor) -> Tensor:
+        """Transform rows x (N, D); those that are not finite spoil no gradient of the others."""
+        return contained_rows(self.layers, x)
 
 
 class FeedForward(Pointwise):
@@ -63,6 +70,8 @@ class FrameStack(Memory):
     n D^2 + D parameters, n D^2 multiply-adds a token, a state of O(n D), which forgets after n positions.
     """
 
+    contains = True
+
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, frames: int = 4) -> None:
         super().__init__()
         if frames < 1:
@@ -77,18 +86,23 @@ class FrameStack(Memory):
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         inputs, frames = torch.cat((state[0].to(x.dtype), x), 1), self.frames  # (B, n - 1 + T, D)
-        stack = inputs.unfold(1, frames, 1).mT  # (B, T, n, D), oldest first
-        after = inputs[:, x.shape[1] :]
+        known = torch.compiler.is_exporting() or are_finite(inputs)
+        stack = (inputs if known else finite(inputs)).unfold(1, frames, 1).mT  # (B, T, n, D), oldest first
+        after, same = inputs[:, x.shape[1] :], None
         if reset is not None:
             episode = F.pad(reset.cumsum(1), (frames - 1, 0))  # (B, n - 1 + T): 0 before the first reset
             same = episode.unfold(1, frames, 1) == episode[:, frames - 1 :, None]  # (B, T, n)
             stack = stack * same[..., None]
             after = after.masked_fill((episode[:, x.shape[1] :] != episode[:, -1:])[..., None], 0)
-        return self.tail(self.linear(stack.flatten(2))), (after,)
+        y = self.tail(self.linear(stack.flatten(2)))
+        if not known:
+            spoilt = bad_flags(inputs, 2).unfold(1, frames, 1)  # (B, T, n)
+            y = add_flags(y, (spoilt if same is None else spoilt.masked_fill(~same, 0)).sum(-1))
+        return y, (after,)
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         inputs = torch.cat((fresh(state, reset)[0].to(x.dtype), x[:, None]), 1)  # (B, n, D)
-        return self.tail(self.linear(inputs.flatten(1))), (inputs[:, 1:],)
+        return contained_rows(lambda rows: self.tail(self.linear(rows)), inputs.flatten(1)), (inputs[:, 1:],)
 
 
 class Gelu(nn.Module):

@@ -27,6 +27,8 @@ class FFM(Linear):
     + c parameters; one multiply-add for each weight of a linear map and 4 m c more a token, a state of O(m c).
     """
 
+    degree = 2  # LayerNorm squares its input
+
     def __init__(
         self, width: int, dropout: float = 0.0, projection: bool = False, *, memory: int = 32, context: int = 4,
         span: int = 1024,

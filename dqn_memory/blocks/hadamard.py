@@ -26,6 +26,7 @@ class StableHadamard(Memory):
     """
 
     initialises_itself = True
+    degree = 3
 
     def __init__(
         self, width: int, dropout: float = 0.0, projection: bool = False, *, size: int = 24, rows: int = 128,

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.attention import Attention, StreamedAttention
 from dqn_memory.blocks.block import Block, Device, State, lookup, select
+from dqn_memory.blocks.finite import clear_padding, contained, contained_at, contained_window
 from dqn_memory.blocks.gates import GATES
 from dqn_memory.blocks.memory import build
 from dqn_memory.blocks.priors import PriorConfig
@@ -93,6 +94,7 @@ class EncoderLayer(Block):
         blocks = [part.block for part in sublayers]
         self.stateful = all(block.stateful for block in blocks)
         self.causal = all(block.causal for block in blocks)
+        self.degree = max(2, *(block.degree for block in blocks))  # LayerNorm squares its input
         self.parts = [len(block.initial_state(1, "meta")) if block.stateful else 0 for block in blocks]
         self.last_mixing = max((index for index, block in enumerate(blocks) if not block.pointwise), default=0)
 
@@ -105,12 +107,18 @@ class EncoderLayer(Block):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Encode x (B, T, D)."""
+        return contained_window(self._encode, x, lengths, self.causal, self.degree)
+
+    def _encode(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         for part in self._parts():
             x = part(x, lengths)
         return x
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Position `index` (B,) alone, (B, D): sublayers that mix no positions run on that one only."""
+        return contained_at(self._encode_at, x, lengths, index, self.causal, self.degree)
+
+    def _encode_at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         parts, last = self._parts(), self.last_mixing
         for part in parts[:last]:
             x = part(x, lengths)
@@ -131,6 +139,7 @@ class EncoderLayer(Block):
         """As `Block`; sublayers before the one that reads ahead give all prefixes the same values."""
         if not self.supports_prefixes:
             raise TypeError("positions are mixed after a sublayer that reads ahead; encode each sequence by itself")
+        x = clear_padding(x, lengths, self.degree)
         for part in self._parts():
             x = part.join(x, part.block.at_every_prefix(part.block_input(x), lengths))
         return x
@@ -142,11 +151,21 @@ class EncoderLayer(Block):
 
     def sequence(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """As `Block`."""
-        return self._go_on("sequence", x, state, reset)
+        return self._contained("sequence", x, state, reset)
 
     def step(self, x: Tensor, state: State | None, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """As `Block`."""
-        return self._go_on("step", x, state, reset)
+        if not torch.is_grad_enabled():
+            return self._go_on("step", x, state, reset)
+        return self._contained("step", x, state, reset)
+
+    def _contained(
+        self, form: Literal["sequence", "step"], x: Tensor, state: State | None, reset: Tensor | None
+    ) -> tuple[Tensor, State]:
+        def run(x: Tensor, before: State, reset: Tensor | None) -> tuple[Tensor, State]:
+            return self._go_on(form, x, None if state is None else before, reset)
+
+        return contained(run, x, () if state is None else tuple(state), reset, state is not None, self.degree)
 
     def _go_on(
         self, form: Literal["sequence", "step"], x: Tensor, state: State | None, reset: Tensor | None

@@ -25,6 +25,8 @@ class LinearAttention(Memory):
     after 1.7 x 10^7.
     """
 
+    degree = 3
+
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, heads: int = 4) -> None:
         super().__init__()
         self.heads, self.head = heads, chunks.head_width(width, heads)

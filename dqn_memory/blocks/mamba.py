@@ -31,6 +31,7 @@ class Mamba(Memory):
     """
 
     initialises_itself = True
+    degree = 4
 
     def __init__(
         self, width: int, dropout: float = 0.0, projection: bool = False, *, states: int = 16, taps: int = 4,

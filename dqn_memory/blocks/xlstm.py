@@ -90,6 +90,8 @@ class MLSTM(Memory):
     in float32 for i up to e^87.
     """
 
+    degree = 3
+
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, heads: int = 4) -> None:
         super().__init__()
         self.heads, self.head = heads, chunks.head_width(width, heads)

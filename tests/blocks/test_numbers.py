@@ -1,5 +1,6 @@
-"""Blocks with unusual inputs: resets, padding, of other dtypes, empty, or views of other memory."""
+"""Blocks with unusual inputs: not finite, of other dtypes, empty, or views of other memory."""
 
+import itertools
 import math
 
 import pytest
@@ -14,6 +15,7 @@ from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec
 
 BATCH, TIME, WIDTH = 2, 6, 8
 OPTIONS = {"attention": {"heads": 2, "context": 3}}
+BAD = [math.nan, math.inf, -math.inf, 1e30]
 STATEFUL = [name for name in MEMORY if build(name, WIDTH).stateful]
 EACH = pytest.mark.parametrize("name", STATEFUL)
 
@@ -73,12 +75,27 @@ def damaged(bad, at):
     return x.requires_grad_(), reset
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", BLOCKS)
-def test_a_reset_clears_values_and_gradients(name, form):
+def spoilt(state, bad):
+    parts = [part.contiguous().clone() for part in state]
+    for part in parts:
+        if part.is_floating_point() and part.numel():
+            part.flatten(1)[1, 0] = bad
+    return tuple(part.requires_grad_(part.is_floating_point()) for part in parts)
+
+
+RESETS = [  # every block with every number and every form
+    (name, FORMS[index % len(FORMS)], bad) for index, (name, bad) in enumerate(itertools.product(BLOCKS, BAD))
+]
+OTHER_RESETS = [row for row in itertools.product(BLOCKS, FORMS, BAD) if row not in RESETS]
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "bad"), [*RESETS, *(pytest.param(*row, marks=pytest.mark.long) for row in OTHER_RESETS)]
+)
+def test_a_reset_clears_every_number_from_values_and_gradients(name, form, bad):
     for at in (0, 2):
-        block, (x, reset) = made(name), damaged(3.0, at)
-        state = tuple(part.requires_grad_(part.is_floating_point()) for part in begun(block))
+        block, (x, reset) = made(name), damaged(bad, at)
+        state = spoilt(begun(block), bad)
         fresh = [block.sequence(x[row : row + 1, start:]) for row, start in ((0, 3), (1, at))]
         known = torch.autograd.grad(loss(fresh[0][0]) + loss(fresh[1][0]), [*block.parameters()], allow_unused=True)
         y, after = form(block, x, state, reset)
@@ -95,13 +112,16 @@ def test_a_reset_clears_values_and_gradients(name, form):
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_a_step_with_a_reset_clears_nan(name):
-    block, x, reset = made(name), drawn(BATCH, WIDTH), torch.tensor([True, False])
-    state = begun(block)
-    lost = tuple(part + math.nan if part.is_floating_point() else part for part in state)
-    fresh, after = block.step(x, None)
-    y, kept = block.step(x, lost, reset)
-    torch.testing.assert_close([y[0], *(part[0] for part in kept)], [fresh[0], *(part[0] for part in after)])
+def test_nan_shows_until_the_episode_ends(name):
+    block, (x, reset) = made(name), damaged(math.nan, 0)
+    for form in (whole, chunks, steps):
+        y, _ = form(block, x, begun(block), reset)
+        assert y[0, 1].isnan().all() and y[0, 0].isfinite().all() and y[1].isfinite().all()
+        with torch.no_grad():
+            assert form(block, x, begun(block), reset)[0].isnan().equal(y.isnan())
+
+
+# ---- windows and networks
 
 
 WINDOWS = [
@@ -110,8 +130,9 @@ WINDOWS = [
 ]
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize(("memory", "prior"), WINDOWS)
-def test_padding_reaches_no_real_position(memory, prior):
+def test_padding_of_any_number_reaches_no_real_position(memory, prior, bad):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         kind = PriorConfig(kind=prior, mu=1.6, sigma=0.9, span=2.3, ramp=1.5, local_window=2)
@@ -120,7 +141,7 @@ def test_padding_reaches_no_real_position(memory, prior):
     blocks = [layer, *(part.block for part in layer.sublayers)]
     for block in blocks:
         clean, dirty = drawn(BATCH, TIME, WIDTH), drawn(BATCH, TIME, WIDTH)
-        dirty[0, 4:] = 3.0
+        dirty[0, 4:] = bad
         calls = [lambda x, of=block: of(x, lengths), lambda x, of=block: of.at(x, lengths, index)[:, None]]
         if block.supports_prefixes:
             calls.append(lambda x, of=block: of.at_every_prefix(x, lengths))
@@ -134,6 +155,13 @@ def test_padding_reaches_no_real_position(memory, prior):
             torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)
 
 
+def test_nan_changes_no_earlier_output_of_causal_attention():
+    layer, x = LayerConfig(memory="none", heads=2).build(WIDTH, TIME), drawn(BATCH, TIME, WIDTH)
+    before = layer(x)[:, :3]
+    x[:, 3] = math.nan
+    assert torch.equal(layer(x)[:, :3], before) and layer(x)[:, 3:].isnan().all()
+
+
 def network(architecture):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -143,6 +171,44 @@ def network(architecture):
 
 
 CARRIED = [name for name in ARCHITECTURES if network(name).stateful]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+@pytest.mark.parametrize("name", CARRIED)
+def test_a_reset_clears_every_number_from_a_network(name, bad):
+    net, observation = network(name), drawn(1, TIME, 3)
+    observation[0, 1, 1] = bad
+    action, reset = torch.ones(1, TIME, dtype=torch.int64), torch.zeros(1, TIME, dtype=torch.bool)
+    reset[0, 3] = True
+    parameters = list(net.parameters())
+
+    def in_steps():
+        state, outputs = None, []
+        for t in range(TIME):
+            y, state = net.step(observation[:, t], action[:, t], state, reset[:, t])
+            outputs.append(y)
+        return torch.stack(outputs, 1)
+
+    fresh = net.sequence(observation[:, 3:], action[:, 3:], None, reset[:, 3:])[0]  # an episode has no action before it
+    known = torch.autograd.grad(loss(fresh), parameters, materialize_grads=True)
+    for y in (net.sequence(observation, action, None, reset)[0], in_steps()):
+        torch.testing.assert_close(y[:, 3:], fresh, atol=1e-5, rtol=1e-5)
+        found = torch.autograd.grad(loss(y[:, 3:]), parameters, materialize_grads=True)
+        torch.testing.assert_close(found, known, atol=1e-4, rtol=1e-4)
+    if math.isnan(bad):
+        assert y[:, 1].isnan().all()
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_padding_of_any_number_reaches_no_q_value(name):
+    net, action, lengths = network(name), torch.ones(1, TIME, dtype=torch.int64), torch.tensor([4])
+    found = []
+    for padding in (0.5, math.nan):
+        observation = drawn(1, TIME, 3)
+        observation[:, 4:] = padding
+        for y in (net(observation, action, lengths)[:, :4], net.at(observation, action, lengths, lengths - 1)):
+            found.append([y, *torch.autograd.grad(loss(y), [*net.parameters()], materialize_grads=True)])
+    torch.testing.assert_close(found[2:], found[:2], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", CARRIED)
@@ -155,6 +221,35 @@ def test_a_network_starts_from_its_initial_state_as_from_none(name):
 
 
 # ---- memory, dtypes, sizes
+
+
+@pytest.mark.parametrize("form", [whole, steps])
+@pytest.mark.parametrize("time", [1, TIME])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_an_output_changed_in_place_changes_neither_state_nor_input_nor_gradient(name, time, form):
+    block, reset = made(name), torch.zeros(BATCH, time, dtype=torch.bool)
+    for dropout in (0.0, 0.5):
+        for part in block.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = dropout
+        block.eval()
+        x, state = drawn(BATCH, time, WIDTH), begun(block)
+        for grad in (False, True):
+            with torch.set_grad_enabled(grad):
+                held = x.clone().requires_grad_(grad)
+                given = held * 1
+                y, after = (
+                    form(block, given, state, reset) if form is whole else block.step(given[:, 0], state, reset[:, 0])
+                )
+                wanted = [given.clone(), *(part.clone() for part in (*state, *after))]
+                y.add_(1)
+                assert all(map(torch.equal, [given, *state, *after], wanted))
+                if grad:
+                    y.sum().backward()
+                kept = y.detach().clone()
+                for part in after:
+                    part.detach().add_(1)
+                assert torch.equal(y, kept)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
@@ -204,10 +299,18 @@ def test_no_rows_give_no_rows(name):
         assert all((each == 0).all() for each in found)
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", [*MEMORY, "gru post", "streamed identity", "window", "network"])
 def test_no_positions_are_refused(name):
-    with pytest.raises(ValueError, match="one position"):
-        made(name).sequence(torch.zeros(2, 0, WIDTH))
+    block = LayerConfig(memory="bigru", heads=2).build(WIDTH, 4) if name == "window" else None
+    if name == "network":
+        net = network("dgfqn")
+        calls = [lambda: net(torch.zeros(2, 0, 3), torch.zeros(2, 0, dtype=torch.int64))]
+    else:
+        block, x = block or made(name), torch.zeros(2, 0, WIDTH)
+        calls = [lambda: block(x), *([lambda: block.sequence(x)] if block.stateful else [])]
+    for call in calls:
+        with pytest.raises(ValueError, match="one position"):
+            call()
 
 
 @pytest.mark.parametrize("name", BLOCKS)

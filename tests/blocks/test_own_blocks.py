@@ -8,7 +8,7 @@ import torch
 from run_folders import error_of
 from torch import nn
 
-from dqn_memory.blocks import MEMORY, PRIORS, Block, Memory, Prior, PriorConfig, fresh
+from dqn_memory.blocks import MEMORY, PRIORS, Block, Memory, Prior, PriorConfig, build, fresh
 from dqn_memory.blocks.contract import check_memory
 from dqn_memory.network import ARCHITECTURES, Architecture, NetworkConfig, ObservationSpec
 
@@ -218,3 +218,38 @@ def test_checks_do_not_depend_on_names(monkeypatch):
     monkeypatch.setitem(ARCHITECTURES, "x", Architecture(memory="bilinear"))
     config = NetworkConfig(architecture="x", width=15, heads=3, context=4, prior=PriorConfig("my_gaussian_adaptive"))
     config.build(SPEC, 3)
+
+
+class Around(Memory):
+    """A memory of ours behind a logarithm, whose outputs are changed in place."""
+
+    def __init__(self, width, dropout=0.0, projection=False):
+        super().__init__()
+        self.inner = build("gru", width)
+
+    def initial_state(self, batch, device=None, dtype=None):
+        return self.inner.initial_state(batch, device, dtype)
+
+    def run(self, x, state, reset):
+        y, after = self.inner.sequence(x.clamp(min=0).log(), state, reset)
+        return y.add_(1), after
+
+    def advance(self, x, state, reset):
+        y, after = self.inner.step(x.clamp(min=0).log(), state, reset)
+        return y.add_(1), after
+
+
+def test_a_memory_of_ours_keeps_its_promises_inside_one_of_others():
+    block, x, reset = Around(8), torch.rand(1, 6, 8) + 0.1, torch.zeros(1, 6, dtype=torch.bool)
+    state, outputs = None, []
+    for t in range(6):
+        y, state = block.step(x[:, t], state)
+        outputs.append(y)
+    torch.testing.assert_close(torch.stack(outputs, 1), block.sequence(x)[0])
+    fresh = block.sequence(x[:, 3:])[0]
+    x[0, 1, 2], reset[0, 3] = -1, True
+    y = block.sequence(x, None, reset)[0]
+    torch.testing.assert_close(y[:, 3:], fresh)
+    assert not y[:, 1].isfinite().any()
+    for change in torch.autograd.grad(y[:, 3:].sum(), [*block.parameters()]):
+        assert change.isfinite().all()

@@ -1,5 +1,6 @@
-"""Blocks that get random numbers of random dtypes, sizes, resets, chunks and lengths."""
+"""Blocks that get random numbers, finite or not, of random dtypes, sizes, resets, chunks and lengths."""
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from dqn_memory.blocks.block import Block, State
 from dqn_memory.runs.errors import UserError
 
 DTYPES = (torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16)
-SPECIAL = (100.0, -100.0, 0.0, -0.0, 1e-45)
+# 6e4, which a half can hold, overflows in linear maps of halves.
+SPECIAL = (math.nan, math.inf, -math.inf, 1e30, -1e30, 3e38, 1e3, 0.0, -0.0, 1e-45)
 WIDTH = 8
 
 
@@ -55,7 +57,9 @@ def inputs(given: Given, draw: random.Random) -> tuple[Tensor, Tensor]:
     x = torch.randn(given.rows, given.time, WIDTH).to(given.dtype)
     for _ in range(draw.choice((0, 1, 3)) if x.numel() else 0):
         at = tuple(draw.randrange(size) for size in x.shape)
-        x[at] = draw.choice(SPECIAL)
+        x[at] = draw.choice(
+            [number for number in SPECIAL if abs(number) <= torch.finfo(x.dtype).max or number != number]
+        )
     return x, torch.rand(given.rows, given.time) < 0.3
 
 
@@ -81,14 +85,17 @@ def carried(block: Block, x: Tensor, reset: Tensor, draw: random.Random) -> None
     """Compare what follows the last reset of each row with the same from a fresh state, by values and gradients."""
     rows, time = x.shape[:2]
     state: State = block.initial_state(rows, dtype=x.dtype)
+    if draw.random() < 0.5 and rows * time:
+        state = tuple(part + math.nan if part.is_floating_point() else part for part in state)
+        reset[:, 0] |= draw.random() < 0.5
     x = x.requires_grad_()
     form = draw.choice(("sequence", "chunks", "steps"))
     ends = sorted(draw.sample(range(1, time), min(2, time - 1))) if form == "chunks" and time > 1 else []
-    y = run(block, x, state, reset, range(1, time) if form == "steps" else ends, form == "steps")
+    y, after = run(block, x, state, reset, range(1, time) if form == "steps" else ends, form == "steps")
     assert y.shape == x.shape and y.dtype == x.dtype, (y.shape, y.dtype)
     for row in range(rows):
         starts = reset[row].nonzero()[:, 0].tolist()
-        if not starts:
+        if not starts or not x[row, starts[-1] :].isfinite().all() or x[row, starts[-1] :].abs().max() > 100:
             continue
         begin = starts[-1]
         fresh = block.sequence(x[row : row + 1, begin:])[0]
@@ -99,9 +106,13 @@ def carried(block: Block, x: Tensor, reset: Tensor, draw: random.Random) -> None
         assert (found[0][row, :begin] == 0).all(), "a gradient crosses a reset"
         for ours, theirs in zip(found, expected, strict=True):
             close(ours, theirs, f"gradient of {form}")
+    kept = [part.clone() for part in after]
+    with torch.no_grad():
+        y.add_(1)
+    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(after, kept, strict=True)), "shared memory"
 
 
-def run(block: Block, x: Tensor, state: State, reset: Tensor, ends: Any, single: bool) -> Tensor:
+def run(block: Block, x: Tensor, state: State, reset: Tensor, ends: Any, single: bool) -> tuple[Tensor, State]:
     """Run over chunks that end at `ends`, or over steps."""
     parts = []
     for begin, end in zip((0, *ends), (*ends, x.shape[1]), strict=True):
@@ -111,7 +122,7 @@ def run(block: Block, x: Tensor, state: State, reset: Tensor, ends: Any, single:
         else:
             y, state = block.sequence(x[:, begin:end], state, reset[:, begin:end])
             parts.append(y)
-    return torch.cat(parts, 1)
+    return torch.cat(parts, 1), state
 
 
 def padded(block: Block, x: Tensor, draw: random.Random) -> None:
@@ -119,9 +130,9 @@ def padded(block: Block, x: Tensor, draw: random.Random) -> None:
     rows, time = x.shape[:2]
     lengths = torch.tensor([draw.randint(1, max(1, time)) for _ in range(rows)], dtype=torch.int64)
     padding = (torch.arange(time) >= lengths[:, None])[..., None]
-    real = torch.where(padding, 0, x.detach().float().clamp(-10, 10)).to(x.dtype)
+    real = torch.where(padding, 0, x.detach().float().nan_to_num(0, 0, 0).clamp(-10, 10)).to(x.dtype)
     found = []
-    for numbers in (real, torch.where(padding, draw.choice((3.0, -50.0)), real).to(x.dtype)):
+    for numbers in (real, torch.where(padding, draw.choice((math.nan, math.inf)), real).to(x.dtype)):
         numbers = numbers.detach().requires_grad_()
         y = block(numbers, lengths).masked_fill(padding, 0)
         wanted = [numbers, *block.parameters()]
