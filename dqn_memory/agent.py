@@ -73,7 +73,7 @@ class Agent:
             device: device of its networks.
             seed: seed of the draws of PPO, UniZero and GLAM. Every call of `play` starts them again.
             policy: policy of PPO or GLAM (None: that of the config for PPO, sampled for GLAM).
-            plugins: modules named by the run that may be imported.
+            plugins: modules named by the run that may be imported. A run that you started yourself needs none.
 
         Raises:
             UserError: there is no run or checkpoint, it is damaged or foreign, it needs a module that is not among

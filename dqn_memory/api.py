@@ -64,7 +64,7 @@ def evaluate(run: Path | str, *, plugins: Sequence[str] = (), **options: Any) ->
 
     Args:
         run: the run's folder.
-        plugins: modules named by the run that may be imported.
+        plugins: modules named by the run that may be imported. A run that you started yourself needs none.
         options: flags of that script by name, such as `episodes=200`, `reset_memory=True`, `seed=3`.
 
     Returns:

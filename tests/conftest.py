@@ -1,6 +1,7 @@
 """What several files of tests share: a finished study; and what tests counted is said at the end, passed or not."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if report.when == "call" and report.user_properties:
             counted = ", ".join(f"{name} {value}" for name, value in report.user_properties)
             terminalreporter.write_line(f"{report.nodeid}: {counted}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What tests start is remembered in a folder of theirs, not in that of who runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("state")
+        patch.setenv("XDG_STATE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The check of memories that another package registers, on random sequences, when a network is built.
+"""The check of memories and priors that another package registers, on random sequences, when a network is built.
 
 A block that reads the future, or whose output only broadcasts to the right shape, would train without an error, but
 its Q-values in training would differ from those in acting. The project's own entries pass the same check in its tests.
@@ -7,6 +7,7 @@ its Q-values in training would differ from those in acting. The project's own en
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,6 +55,12 @@ def check_memory(name: str, builder: Callable[..., object], width: int = 8, proj
             raise RuntimeError(f"{what} fails on random sequences x {(len(LENGTHS), TIME, width)}") from error
 
 
+def check_prior(kind: str, build: Callable[[], object], base: type[Any], heads: int, max_length: int) -> None:
+    """Raise ValueError if an entry of PRIORS builds no `base` (Prior), or tables that attention cannot use."""
+    with _apart():
+        _check_tables(f"prior {kind!r}", build(), base, heads, max_length)
+
+
 @contextmanager
 def _apart() -> Iterator[torch.device]:
     """Disable gradients, restore the global generators afterwards, and use a device on which tensors have values.
@@ -64,6 +71,28 @@ def _apart() -> Iterator[torch.device]:
     with torch.random.fork_rng(), torch.no_grad(), device:
         torch.manual_seed(0)  # modules draw from the global generator; the verdict must not depend on its state
         yield device
+
+
+def _check_tables(what: str, prior: Any, base: type[Any], heads: int, max_length: int) -> None:
+    if not isinstance(prior, base):
+        raise ValueError(f"{what} builds a {type(prior).__name__}; it must build a dqn_memory.blocks.Prior")
+    for length in {max_length, max(1, max_length // 2)}:
+        tables = prior.tables(length)
+        if not (isinstance(tables, tuple) and len(tables) == 2):
+            raise ValueError(f"{what}: tables(length) must return (scale, bias), not {type(tables).__name__}")
+        for name, table in zip(("scale", "bias"), tables, strict=True):
+            if table is not None:
+                _check_table(f"{what}: the {name} of tables({length})", table, (heads, length))
+        if prior.future_logit_zero and (tables[0] is None or tables[1] is not None):
+            raise ValueError(f"{what} has future_logit_zero; it must give a scale and no bias")
+
+
+def _check_table(what: str, table: Any, shape: tuple[int, int]) -> None:
+    if not isinstance(table, Tensor) or tuple(table.shape) != shape or not table.is_floating_point():
+        found = f"{table.dtype} {tuple(table.shape)}" if isinstance(table, Tensor) else type(table).__name__
+        raise ValueError(f"{what} must be None or floating-point numbers (heads, length) = {shape}, not {found}")
+    if not table[:, 0].isfinite().all() or table.isnan().any() or (table == torch.inf).any():
+        raise ValueError(f"{what} must be finite at distance 0, where the first query has its only key, and never +inf")
 
 
 def _promises(what: str, block: Block, width: int, device: torch.device) -> Iterator[tuple[str, Tensor, Tensor]]:

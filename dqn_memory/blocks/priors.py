@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import lookup
+from dqn_memory.blocks.contract import check_prior
 
 Tables = tuple[Tensor | None, Tensor | None]  # (scale, bias), each (H, T) or None
 
@@ -195,7 +196,10 @@ class PriorConfig:
     def build(self, heads: int, max_length: int) -> Prior:
         """Build a prior of `heads` heads for windows of at most `max_length`; ValueError for a wrong value."""
         self._check()
-        return lookup(PRIORS, self.kind, "prior")(self, heads, max_length)
+        build = lookup(PRIORS, self.kind, "prior")
+        if SHIPPED.get(self.kind) is not build:
+            check_prior(self.kind, lambda: build(self, heads, max_length), Prior, heads, max_length)
+        return build(self, heads, max_length)
 
     def _check(self) -> None:
         for name in ("mu", "sigma", "span", "ramp", "max_span", "max_norm", "mu_max"):
@@ -276,4 +280,5 @@ PRIORS: dict[str, type[Prior]] = {
 }
 for _name, _class in PRIORS.items():
     _class.__name__ = _class.__qualname__ = _name  # as a network prints it
-globals().update(PRIORS)  # where pickle looks for the class of a prior
+SHIPPED = dict(PRIORS)  # before any plugin
+globals().update(SHIPPED)  # where pickle looks for the class of a prior

@@ -34,6 +34,7 @@ from envs.files import (
     sha256,
     write_atomic,
 )
+from envs.machine import device_memory
 
 MANIFEST = "manifest.json"
 FORMAT = "dqn-memory checkpoint 1"
@@ -126,6 +127,16 @@ def check_form(saved: Any, own: Any, path: str = "") -> None:
             raise TypeError(f"{path[:-1]} has another type or shape")
     elif own is not None and type(saved) is not type(own):
         raise TypeError(f"{path[:-1]} is {type(saved).__name__} instead of {type(own).__name__}")
+
+
+def check_actions(state: Any, number: int) -> None:
+    """Raise a ValueError if a saved action is not from 0 to `number`; `number` itself stands for no action yet."""
+    for key, value in state.items() if isinstance(state, dict) else ():
+        if isinstance(value, Tensor) and "action" in key and value.dtype == torch.int64 and value.numel():
+            least, largest = value.aminmax()
+            if least < 0 or largest > number:
+                raise ValueError(f"{key} holds {int(least)} to {int(largest)}, but there are {number} actions")
+        check_actions(value, number)
 
 
 def _shaped(shape: list[int] | None) -> str:
@@ -250,6 +261,9 @@ class CheckpointFolder:
         path = self.folder / record["file"]
         try:
             size = path.lstat().st_size
+            room = device_memory()
+            if room is not None and size > room[0]:
+                raise UserError(f"{path} has {size:,} bytes, more than the {room[0]:,} bytes of memory that are free")
             data = read_bytes(path, record["size"]) if size == record["size"] else None
         except OSError as error:
             raise UserError(f"cannot read the checkpoint file {path}: {error.strerror}") from None

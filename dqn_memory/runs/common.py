@@ -99,7 +99,7 @@ class OutputConfig:
     log_every: Annotated[int, Bounds(0)] = 2_000
     """Environment steps between log lines (0: none)."""
     track: tuple[str, ...] = ("tensorboard",)
-    """Trackers of the log lines: tensorboard, wandb, those of a --plugin; or none."""
+    """Trackers of the log lines: tensorboard, csv, wandb, those of a --plugin; or none."""
     checkpoint_every: Annotated[int, Bounds(0)] = 50_000
     """Environment steps between checkpoints (0: only at the end)."""
     checkpoint_replay: Literal["full", "none"] = "full"

@@ -272,7 +272,7 @@ class RunArgument:
     run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """The same, as a flag instead."""
     plugin: Repeatable = ()
-    """Import this module, which the run names."""
+    """Import this module, which the run names (not needed for a run that you started)."""
 
     def chosen_run(self) -> Path:
         """Import the plugins, and give the path of the run."""

@@ -1,6 +1,7 @@
 """Show the progress of a long run: a bar on a terminal, otherwise a plain line every few seconds."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Self
 
@@ -10,7 +11,37 @@ from rich.progress import Progress as Bar
 
 from envs.terminal import one_line
 
+WINDOW = 60.0  # min seconds over which the speed is measured
 FIRST = {"success": 0, "return": 0, "evaluated": 1, "loss": 2}  # order of the scalars; others follow
+
+
+class Pace:
+    """Steps per second over the last half of a phase, or over its last minute if that is longer.
+
+    `first` is the speed of the phase's first iteration. It is shown until the second one ends. It does not count
+    later, because the first iteration compiles.
+    """
+
+    def __init__(self, now: float, step: int, first: float = 0.0) -> None:
+        self.began, self.first = now, first
+        self.marks = deque([(now, step)])  # times and steps; the pace is counted from the first one
+
+    def mark(self, now: float, step: int) -> None:
+        """Record the time of a step."""
+        age = now - self.began
+        if now - self.marks[-1][0] >= max(1.0, age / 100):
+            self.marks.append((now, step))
+            while len(self.marks) > 2 and self.marks[1][0] <= now - max(WINDOW, age / 2):
+                self.marks.popleft()
+
+    def known(self, step: int) -> bool:
+        """Tell whether a second iteration has ended."""
+        return step > self.marks[0][1]
+
+    def rate(self, now: float, step: int) -> float:
+        """Give steps per second."""
+        then, before = self.marks[0]
+        return (step - before) / max(now - then, 1e-9) if self.known(step) else self.first
 
 
 class Progress:
@@ -19,9 +50,8 @@ class Progress:
     with Progress(total=config.steps, start=step) as progress:
         progress.update(step, "training", success=0.5, loss=0.01)
 
-    A scalar is shown until it gets a new value. `interval` is the seconds between plain lines. The speed of a phase is
-    that of its first iteration until the second one ends; later the first one, which compiles, does not count. The time
-    left is shown while training, from the second iteration on.
+    A scalar is shown until it gets a new value. `interval` is the seconds between plain lines. The time left is shown
+    while training, from the second iteration on.
     """
 
     def __init__(
@@ -40,7 +70,7 @@ class Progress:
         self._scalars: dict[str, float] = {}
         self._step = self._shown = start
         self._now = self._last = clock()
-        self._begin = (self._now, start, 0.0)  # of the phase: time, step, steps/s of the first iteration
+        self._pace = Pace(self._now, start)
         self._bar = self._make_bar() if self._console.is_terminal else None
         self._task = self._bar.add_task(self.title, total=total, completed=start, facts="") if self._bar else None
 
@@ -51,7 +81,9 @@ class Progress:
         """
         now = self._clock()
         if self._phase != phase and (self._phase or phase == "training"):  # each phase has its own speed
-            self._begin = (now, step, (step - self._step) / max(now - self._now, 1e-9))
+            self._pace = Pace(now, step, (step - self._step) / max(now - self._now, 1e-9))
+        else:
+            self._pace.mark(now, step)
         self._now, self._step, self._phase, self._end = now, step, phase, self.total if end is None else end
         self._scalars.update(scalars)
         if self._bar is not None and self._task is not None:
@@ -62,7 +94,7 @@ class Progress:
 
     def __enter__(self) -> Self:
         self._now = self._last = self._clock()
-        self._begin = (self._now, self._step, 0.0)
+        self._pace = Pace(self._now, self._step)
         if self._bar is not None:
             self._bar.start()
         return self
@@ -89,13 +121,12 @@ class Progress:
     def _facts(self) -> str:
         names = sorted(self._scalars, key=lambda name: FIRST.get(name, len(FIRST)))
         scalars = [f"{name} {self._scalars[name]:.3g}" for name in names]
-        since, before, first = self._begin
-        rate = (self._step - before) / max(self._now - since, 1e-9) if self._step > before else first
+        rate = self._pace.rate(self._now, self._step)
         return " ".join([f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s", *scalars, *self._left(rate)])
 
     def _left(self, rate: float) -> list[str]:
         left = max(0, self.total - self._step)
-        if self._phase != "training" or self._step <= self._begin[1] or (self._over and left):
+        if self._phase != "training" or not self._pace.known(self._step) or (self._over and left):
             return []
         seconds = round(left / rate)
         return [f"left {seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"]

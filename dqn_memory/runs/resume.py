@@ -39,7 +39,7 @@ class ResumeConfig:
     checkpoint_every: int | None = None
     """Environment steps between checkpoints."""
     plugin: Repeatable = ()
-    """Import this module, which the run names."""
+    """Import this module, which the run names (not needed for a run that you started)."""
 
 
 def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
@@ -54,7 +54,7 @@ def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
     with foreign_state(run):
         text = checkpoint.header["config"]
     config = from_toml(config_class, text, f"the config in the checkpoint of {run}")
-    load_modules(config, f"the run {run}")
+    load_modules(config, f"the run {run}", opened.config_file)
     return checkpoint, config
 
 
@@ -76,7 +76,7 @@ def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
                 few = f"--total-steps {flags.total_steps} is below the {checkpoint.step} steps"
                 raise UserError(f"{few} that {run.path} has taken")
         load_plugins(flags.plugin)
-        load_modules(config, f"the run {run.path}")
+        load_modules(config, f"the run {run.path}", run.config_file)
         config, began = changed(config, flags), run.environment.get(FACT)
         if began is not None and flags.backend is None:  # the backend of mamba at the run's start
             config = replace(config, compute=replace(config.compute, backend=began))

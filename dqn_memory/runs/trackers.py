@@ -1,6 +1,6 @@
-"""Pass the log lines to trackers: TensorBoard, Weights & Biases, or one of your own.
+"""Pass the log lines to trackers: TensorBoard, a CSV file, Weights & Biases, or one of your own.
 
-Resumes, reports and archives read metrics.jsonl; trackers are for people. `--track wandb` chooses those of a run.
+Resumes, reports and archives read metrics.jsonl; trackers are for people. `--track csv wandb` chooses those of a run.
 A module of your own can add one, and `--plugin my_module` lets a script import it:
 
     class Printed:
@@ -11,6 +11,8 @@ A module of your own can add one, and `--plugin my_module` lets a script import 
     TRACKERS["printed"] = Printed                      # --plugin my_module --track printed
 """
 
+import csv
+import math
 import os
 import platform
 import secrets
@@ -85,6 +87,33 @@ class TensorBoard:
         self._file.close()
 
 
+class CsvFile:
+    """metrics.csv with one row for each scalar: step, name, value (empty if it is not finite).
+
+    New names appear during a run, and columns for them would need a new file each time. A pivot table makes columns
+    from these rows. A resumed run writes the rows of earlier lines again from metrics.jsonl.
+    """
+
+    def __init__(self, folder: Path, resumed: int | None) -> None:
+        from dqn_memory.runs.metrics import METRICS, read_metrics  # which imports this module
+
+        path = folder / "metrics.csv"
+        write_atomic(path, b"step,name,value\r\n")
+        self._file = open_file(path, "a", encoding="utf-8", newline="")
+        self._rows = csv.writer(self._file)
+        for line in read_metrics(folder / METRICS):
+            self.log(line.pop("step"), line)
+
+    def log(self, step: int, scalars: Mapping[str, float | None]) -> None:
+        self._rows.writerows(
+            (step, name, value if value is not None and math.isfinite(value) else "") for name, value in scalars.items()
+        )
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
 class WandB:
     """A run of Weights & Biases over environment steps; its files are in the run folder.
 
@@ -126,4 +155,4 @@ class WandB:
             raise UserError(f"--track wandb: {reason}; with WANDB_MODE=offline it needs no network") from error
 
 
-TRACKERS: dict[str, Builder] = {"tensorboard": TensorBoard, "wandb": WandB}
+TRACKERS: dict[str, Builder] = {"tensorboard": TensorBoard, "csv": CsvFile, "wandb": WandB}

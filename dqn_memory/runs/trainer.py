@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from dqn_memory.evaluation import SUCCESS, SUCCESS_TOLD, Evaluation, EvaluationOptions, LoadedPolicy, Score
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
-from dqn_memory.runs.checkpoint import Checkpoint, check_form, foreign_state
+from dqn_memory.runs.checkpoint import Checkpoint, check_actions, check_form, foreign_state
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.interrupts import Interrupts
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
-from dqn_memory.runs.modules import load_modules, load_named
+from dqn_memory.runs.modules import load_modules, load_named, modules_of, remember
 from dqn_memory.runs.optimizers import restore_optimizer
 from dqn_memory.runs.progress import Progress, due
 from dqn_memory.runs.resume import check_unfinished, reopened, resumes
@@ -185,6 +185,7 @@ class Trainer(ABC, Generic[C]):
         state, self.clock.saved = checkpoint.trainer, checkpoint.header
         device_bound = ("optimizers", *dropout_state(self.device))  # their form differs between devices
         check_form(state, {name: own for name, own in self.state_dict().items() if name not in device_bound})
+        check_actions(state, self.vector.num_actions)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             restore_optimizer(optimizer, saved)
         self.vector.load_state_dict(state["fleet"])
@@ -233,6 +234,7 @@ class Trainer(ABC, Generic[C]):
         trainer.announce()
         facts = backend.facts(trainer.backend)
         run = Run.create(cls.folder(config), to_toml(config), trainer.device, facts=facts)
+        remember(run.config_file, modules_of(config))
         return trainer, run
 
     def announce(self) -> None:
@@ -284,6 +286,7 @@ class Trainer(ABC, Generic[C]):
                     lost = "without its replay: the continued run is not exact, episodes start anew"
                     say(f"resuming {run.path} {lost}")
             run.lengthen(config.total_steps)
+            remember(run.config_file, modules_of(config))
             backend.log_backend(trainer.backend, trainer.device, run.environment.get(backend.FACT))
         except BaseException:
             run.close()

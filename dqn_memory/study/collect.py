@@ -193,7 +193,7 @@ def read_entry(source: Source, run: RunState) -> FinishedRun:
     folder, rows = (run.folder, METRICS) if source.recorded is None else (source.folder, ROWS)
     config = from_toml(trainer_class(source.kind).config_class, record.config_toml, str(folder / CONFIG))
     if record.summary is None:  # the summaries of an archive make the runs' modules unnecessary
-        load_modules(config, f"the run {run.folder}")
+        load_modules(config, f"the run {run.folder}", run.folder / CONFIG, source.folder / DEFINITION)
     success = not source.shown.get("returns") and counts_success(record, config)
     curve = read_curve(record.metrics, success, str(folder / rows))
     if curve.final is None:

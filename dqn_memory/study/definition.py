@@ -322,7 +322,7 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
         often = replace(defaults(known).evaluation, evaluate_every=max(1, config.total_steps // EVALUATIONS))
         config = over(replace(defaults(known), evaluation=often))
     check_sizes(config, [path.rpartition(".")[2] for path in _settings(definition, chosen)])
-    load_modules(config, f"the study {definition.source}")
+    load_modules(config, f"the study {definition.source}", Path(definition.source))
     compute = replace(config.compute, device="cpu") if resources.gpus == 0 else type(config.compute)()
     replace(config, compute=compute).check()
     if has_extra("atari"):

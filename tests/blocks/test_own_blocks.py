@@ -9,7 +9,7 @@ from run_folders import error_of
 from torch import nn
 
 from dqn_memory.blocks import MEMORY, PRIORS, Block, Memory, Prior, PriorConfig, build, fresh
-from dqn_memory.blocks.contract import check_memory
+from dqn_memory.blocks.contract import check_memory, check_prior
 from dqn_memory.network import ARCHITECTURES, Architecture, NetworkConfig, ObservationSpec
 
 SPEC = ObservationSpec("discrete", (2,), 5, torch.uint8)
@@ -118,6 +118,12 @@ def test_memories_that_keep_the_contract_pass(name, projection):
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.parametrize("kind", PRIORS)
+def test_the_projects_own_priors_pass(kind):
+    for heads in (1, 2):
+        check_prior(kind, lambda count=heads: PriorConfig(kind=kind).build(count, 5), Prior, heads, 5)
+
+
 @pytest.mark.parametrize(("builder", "words"), [
     (lambda width: Mine(width), r"must be a builder\(width, dropout, projection\) -> Block; .* too many positional"),
     (lambda width, *_: nn.Linear(width, width), "builds a Linear; it must build a dqn_memory.blocks.Block"),
@@ -186,11 +192,21 @@ def zeros(*shape):
     return lambda self, length: (None, torch.zeros(*(length if n is None else n for n in shape)))
 
 
-def test_a_prior_learns_no_unknown_name(monkeypatch):
-    monkeypatch.setitem(PRIORS, "own", prior(learns=("slope",)))
+@pytest.mark.parametrize(("own", "words"), [
+    (prior(zeros(None)), r"the bias of tables\(\d\) must be None or .* = \(2, \d\), not torch.float32 \(\d,\)"),
+    (prior(zeros(2, 3)), r"not torch.float32 \(2, 3\)"),
+    (prior(lambda self, length: (None, torch.zeros(2, length).long())), "not torch.int64"),
+    (prior(lambda self, length: (None, torch.full((2, length), -torch.inf))), "finite at distance 0"),
+    (prior(lambda self, length: (torch.full((2, length), torch.nan), None)), "the scale .* finite at distance 0"),
+    (prior(lambda self, length: torch.zeros(2, length)), r"must return \(scale, bias\), not Tensor"),
+    (prior(future_logit_zero=True), "must give a scale and no bias"),
+    (prior(learns=("slope",)), r"learns slope, but `learns` names mu, sigma and span alone"),
+    (lambda config, heads, length: None, "builds a NoneType; it must build a dqn_memory.blocks.Prior"),
+])  # fmt: skip
+def test_a_prior_that_breaks_the_contract_is_one_sentence(monkeypatch, own, words):
+    monkeypatch.setitem(PRIORS, "own", own)
     config = NetworkConfig(width=16, heads=2, context=6, prior=PriorConfig(kind="own"))
-    words = r"prior 'own'.*learns slope, but `learns` names mu, sigma and span alone"
-    assert re.search(words, error_of(config.build, SPEC, 3))
+    assert re.search(f"prior 'own'.*{words}", error_of(config.build, SPEC, 3))
 
 
 def test_a_prior_with_a_value_of_its_own_is_built_and_shown(monkeypatch):

@@ -51,7 +51,7 @@ def resume(kind: str, run: Path) -> None:
     """Go on with a run for an iteration, and save it."""
     trainer, opened = trainer_class(kind).start(["--resume", str(run), "--total-steps", "100000"])
     with opened:
-        opened.track(["tensorboard"])
+        opened.track(["csv"])
         trainer.iterate()
         opened.save(trainer.steps, trainer.weights(), trainer.state_dict())
 

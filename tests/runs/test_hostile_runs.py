@@ -20,6 +20,7 @@ from dqn_memory.api import load_run
 from dqn_memory.runs import checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
+from dqn_memory.runs.optimizers import restore_optimizer
 from dqn_memory.study.run_record import final_metrics, read_run
 from envs.files import sha256
 
@@ -31,7 +32,9 @@ BIG = 10**400
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "mine"
-    train.main([*training_flags(run, "--env", CARDS, "--episodes", 2, "--final-episodes", 2, steps=80)])
+    train.main(
+        [*training_flags(run, "--track", "csv", "--env", CARDS, "--episodes", 2, "--final-episodes", 2, steps=80)]
+    )
     return run
 
 
@@ -43,7 +46,7 @@ def run(made: Path, tmp_path: Path) -> Path:
 def resume(run: Path) -> None:
     trainer, opened = train.QTrainer.start(["--resume", str(run), "--total-steps", "5000"])
     with opened:
-        opened.track(["tensorboard"])
+        opened.track(["csv"])
         trainer.iterate()
         opened.save(trainer.steps, trainer.weights(), trainer.state_dict())
 
@@ -248,6 +251,17 @@ def test_a_save_that_was_cut_off_leaves_nothing_once_another_ends(run: Path, mon
     assert left == {"manifest.json", "step_000000778.pt", "step_000000778.safetensors"}
 
 
+def test_weights_that_fit_into_no_memory_are_not_read(run: Path) -> None:
+    manifest = run / "checkpoints" / checkpoint.MANIFEST
+    content = json.loads(manifest.read_bytes())["content"]
+    file = manifest.with_name(content["weights"]["file"])
+    os.truncate(file, 1 << 42)  # a file with holes: it takes no room on the disk
+    content["weights"]["size"] = 1 << 42
+    manifest.write_bytes(checkpoint._seal(content))
+    with within(LONG):
+        assert file.name in error_of(Agent.load, run)
+
+
 def test_a_buffer_that_is_infinite_in_every_network_is_no_damage() -> None:
     class Masked(torch.nn.Module):
         def __init__(self) -> None:
@@ -260,3 +274,33 @@ def test_a_buffer_that_is_infinite_in_every_network_is_no_damage() -> None:
     checkpoint.Checkpoint(0, weights, {}, None, {}).fill(network, "network")
     weights["network.mask"][1, 0] = torch.inf
     assert "network.mask" in error_of(checkpoint.Checkpoint(0, weights, {}, None, {}).fill, network, "network")
+
+
+@pytest.mark.parametrize("value", [None, "x", [1], BIG, float("nan")])
+@pytest.mark.parametrize("name", ["eps", "betas", "weight_decay", "amsgrad", "lr"])
+def test_a_setting_of_the_optimiser_of_another_type_is_refused(name: str, value: Any) -> None:
+    def optimizer() -> torch.optim.Optimizer:
+        return torch.optim.Adam([torch.nn.Parameter(torch.ones(3))], lr=1e-3)
+
+    state = optimizer().state_dict()
+    restore_optimizer(optimizer(), state)
+    del (lacking := {**state["param_groups"][0]})["eps"]
+    restore_optimizer(optimizer(), {"state": {}, "param_groups": [lacking]})  # as another version of torch wrote it
+    state["param_groups"][0][name] = value
+    if name != "lr" or value == value:  # a rate that is NaN stops the run at its first update
+        with pytest.raises((TypeError, OverflowError)):
+            restore_optimizer(optimizer(), state)
+
+
+@pytest.mark.parametrize("value", [-1, 1_000])
+def test_a_saved_action_that_the_environment_does_not_have_is_refused(run: Path, value: int) -> None:
+    manifest = run / "checkpoints" / checkpoint.MANIFEST
+    content = json.loads(manifest.read_bytes())["content"]
+    file = manifest.with_name(content["trainer"]["file"])
+    state = torch.load(file, weights_only=True)
+    state["previous_action"].fill_(value)
+    data = checkpoint.pack_trainer(state)
+    file.write_bytes(data)
+    content["trainer"] |= {"size": len(data), "sha256": sha256(data)}
+    manifest.write_bytes(checkpoint._seal(content))
+    assert "previous_action" in error_of(resume, run)

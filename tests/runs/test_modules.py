@@ -209,7 +209,7 @@ def test_reports_import_none(old, new, marker, capsys):
     assert "--plugin " in said and "Traceback" not in said, module
 
 
-def test_a_study_imports_what_its_command_names(marker, capsys):
+def test_a_study_imports_what_its_command_names_and_remembers_it(marker, capsys):
     text = 'title = "T"\nkind = "q_network"\n[base]\nplugin = ["{module}"]\n[axes]\nworld = ["{world}"]\n'
     text += 'architecture = ["gru"]\nseed = [1]\n'
     for module, world, wanted in (("evil", MEMORY, "evil"), ("envs", "space.evil:X-v0", "space.evil")):
@@ -286,6 +286,7 @@ def own(tmp_path, monkeypatch):
     (tmp_path / "mine" / "own.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *filter(None, sys.path)])
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     yield tmp_path
     forget()
 
@@ -296,20 +297,69 @@ def started(flags=("--env", "Own/Hall-v0", "--plugin", "mine.own"), steps=80):
     return Path("mine/run")
 
 
-@pytest.mark.parametrize(("env", "id"), [("Own/Hall-v0", False), ("mine.own:MyPole-v0", True)])
-def test_a_run_with_a_module_of_ones_own_needs_its_name_each_time(own, capsys, env, id):
-    flags = ("--plugin", "mine.own")
-    run = started(("--env", env, *(() if id else flags)))
+def test_runs_of_ones_own_need_no_flag_and_a_copy_does(own, capsys):
+    run = started()
+    evaluate.main([str(run), "--episodes", "2"])
+    forget()
+    train.main(["--resume", str(run), "--total-steps", "120"])
+    forget()
+    link = Path("link")
+    link.symlink_to(run)
+    assert Agent.load(link).step == 120
+    forget()
+    copied = Path(shutil.copytree(run, "copied"))
+    assert "--plugin mine.own" in refused(capsys, [str(copied)], evaluate.main)
+    assert "--plugin mine.own" in refused(capsys, ["--resume", str(copied)], train.main)
+    assert api.evaluate(copied, plugins=["mine.own"], episodes=2).step == 120
+
+
+@pytest.mark.parametrize("change", ["config", "module", "forgotten"])
+def test_what_was_changed_since_is_asked_for(change, own, capsys):
+    run = started()
+    if change == "config":
+        with (run / "config.toml").open("a") as file:
+            file.write("\n# another\n")
+    elif change == "module":  # in another working directory is another one of that name
+        (own / "other" / "mine").mkdir(parents=True)
+        (own / "other" / "mine" / "__init__.py").write_text("raise RuntimeError('it ran')")
+        (own / "other" / "mine" / "own.py").write_text("raise RuntimeError('it ran')")
+        os.chdir(own / "other")
+        run = own / run
+    else:
+        shutil.rmtree(own / "state")
     assert "--plugin mine.own" in refused(capsys, [str(run)], evaluate.main)
-    evaluate.main([str(run), "--episodes", "2", *flags])
+
+
+def test_an_environment_of_a_module_is_remembered_too(own, capsys):
+    run = started(("--env", "mine.own:MyPole-v0"))
+    evaluate.main([str(run), "--episodes", "2"])
     forget()
-    assert "--plugin mine.own" in refused(capsys, ["--resume", str(run), "--total-steps", "120"], train.main)
-    train.main(["--resume", str(run), "--total-steps", "120", *flags])
-    forget()
-    assert "--plugin mine.own" in error_of(Agent.load, run)
-    assert Agent.load(run, plugins=["mine.own"]).step == 120
-    forget()
-    assert api.evaluate(run, plugins=["mine.own"], episodes=2).step == 120
+    copied = Path(shutil.copytree(run, "copied"))
+    assert "--plugin mine.own" in refused(capsys, [str(copied)], evaluate.main)
+    evaluate.main([str(copied), "--plugin", "mine.own", "--episodes", "2"])
+
+
+@pytest.mark.parametrize("kind", ["a file", "protected", "relative", "damaged"])
+def test_a_state_home_that_cannot_be_used_breaks_no_training(kind, own, capsys, monkeypatch):
+    state = own / "state"
+    if kind == "a file":
+        state.write_text("")
+    elif kind == "protected":
+        state.symlink_to("/proc")
+    elif kind == "relative":
+        monkeypatch.setenv("XDG_STATE_HOME", "state")
+        monkeypatch.setenv("HOME", str(own / "home"))
+    run = started()
+    said = capsys.readouterr().err
+    assert ("remember" in said) == (kind in ("a file", "protected")) and "Traceback" not in said
+    if kind == "damaged":
+        for file in state.rglob("*.json"):
+            file.write_text("[1")
+    if kind == "relative":
+        assert not state.exists() and (own / "home" / ".local" / "state" / "dqn-memory").is_dir()
+        evaluate.main([str(run), "--episodes", "2"])
+    else:
+        assert "--plugin mine.own" in refused(capsys, [str(run)], evaluate.main)
 
 
 def test_a_preset_and_a_flag_that_name_one_module_make_it_one(own):
@@ -331,14 +381,17 @@ def test_the_runs_of_a_study_are_told_its_modules(own, capsys):
     run = next(Path("study/runs").iterdir())
     assert api.load_run(run).config["plugin"] == ["mine.own"]
     forget()
-    assert "--plugin mine.own" in refused(capsys, flags, study_run.main)
-    study_run.main([*flags, "--plugin", "mine.own"])
+    study_run.main(flags)  # this user has begun it
     forget()
+    report.main(["study", "--no-attention"])
+    forget()
+    shutil.copytree("study", "copied")
+    assert "--plugin mine.own" in refused(capsys, ["copied/study.toml", "--folder", "copied"], study_run.main)
     capsys.readouterr()
     with pytest.raises(SystemExit):
-        report.main(["study", "--no-attention"])
+        report.main(["copied", "--no-attention"])
     assert "--plugin mine.own" in capsys.readouterr().err
-    report.main(["study", "--no-attention", "--plugin", "mine.own"])
+    report.main(["copied", "--no-attention", "--plugin", "mine.own"])
 
 
 def test_a_process_of_its_own_imports_none(marker):

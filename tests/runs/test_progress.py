@@ -87,7 +87,10 @@ def test_the_first_step_of_training_is_timed_with_its_updates_and_left_out_after
     ]
 
 
-def test_time_left_holds_evaluations():
+def test_time_left_follows_the_recent_pace_and_holds_evaluations():
+    slow = [(10.0, step) for step in range(10, 110, 10)]  # 1 step/s
+    fast = [(10.0, step) for step in range(200, 2200, 100)]  # 10 steps/s
+    assert lines(slow + fast, 10_000)[-1] == "training 2,100/10,000 (21%) 10 steps/s left 0:13:10"
     evaluated = [(100.0 if step % 500 == 0 else 1.0, step) for step in range(10, 4010, 10)]
     hours, minutes, seconds = map(int, lines(evaluated, 10_000)[-2].rpartition("left ")[2].split(":"))
     assert 1500 < hours * 3600 + minutes * 60 + seconds < 2100  # in truth 1,800

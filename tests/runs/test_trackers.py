@@ -1,5 +1,7 @@
 """Trackers see each log line once, also where a run is killed and goes on."""
 
+import csv
+import json
 import math
 import os
 import re
@@ -58,6 +60,16 @@ def write(folder: Path, names: tuple[str, ...], killed_after: int) -> Run:
     return run
 
 
+@pytest.mark.parametrize("killed_after", [1, 2, 3])
+def test_csv_has_a_row_for_each_scalar_and_none_twice(tmp_path, killed_after):
+    run = write(tmp_path / "run", ("csv",), killed_after)
+    with (run.path / "metrics.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[:3] == [["step", "name", "value"], ["1", "a", repr(1 / 3)], ["2", "a", ""]]
+    assert rows[3:] == [["2", "late", "7"], ["2", "final/a, b", "0.5"]]
+    assert not list(run.path.glob("events*"))  # who is not named is not told
+
+
 def wandb_records(path: Path) -> list:
     """What W&B keeps of a run: records in blocks of 32 KiB, each part of one after its checksum, length and kind."""
     from wandb.proto.wandb_internal_pb2 import Record
@@ -103,21 +115,21 @@ def test_a_tracker_of_ones_own_is_kept_over_a_resume(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(trackers.TRACKERS, "told", None)  # the plugin's own, which goes afterwards
     run = tmp_path / "run"
-    main(training_flags(run, "--env", CARDS, "--plugin", "told_plugin", "--track", "told", steps=200))
+    main(training_flags(run, "--env", CARDS, "--plugin", "told_plugin", "--track", "told", "csv", steps=200))
     main(["--resume", str(run), "--total-steps", "300"])
     told = (run / "told.txt").read_text().split("\n")
     assert told[:5] == ["opened None", "100 False", "200 False", "200 True", "closed"]
     assert told[5:] == ["opened 200", "300 False", "300 True", "closed", ""]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    with (run / "metrics.csv").open(newline="") as file:
+        assert len(list(csv.reader(file))) == 1 + sum(len(line) - 1 for line in lines)
 
 
 @pytest.mark.parametrize(
     ("track", "words"),
     [
-        (
-            ("tensorbord",),
-            r"--track: unknown tracker 'tensorbord'; did you mean 'tensorboard'\? known: none, tensorboard, wandb",
-        ),
-        (("none", "tensorboard"), "--track none tensorboard: none excludes all others"),
+        (("tensorbord",), r"--track: unknown tracker 'tensorbord'; did you mean 'tensorboard'\? known: .*csv, none"),
+        (("none", "csv"), "--track none csv: none excludes all others"),
         (("wandb",), "--track wandb needs the package .*missing: pip install wandb"),
     ],
 )

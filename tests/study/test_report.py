@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from trained import CARDS, contents, trained
 
 from dqn_memory.evaluation import SUCCESS_TOLD
 from dqn_memory.network import observation_spec
+from dqn_memory.runs.modules import remember
 from dqn_memory.size import count
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import FinishedRun, meaning, scale_of
@@ -25,6 +27,7 @@ from dqn_memory.study.sections import learned, runs, scores
 from dqn_memory.study.statistics import Scale
 from dqn_memory.study.store import Study
 from envs import baselines
+from envs.cli import load_plugins
 from world_models.glam.config import CatchConfig
 
 GYM = "Acrobot-v1"  # no world of ours: it has no lines, and its runs a return of 0
@@ -229,6 +232,19 @@ def test_a_reading_is_of_success_or_of_returns(tmp_path: Path, finished: Path) -
     assert [meaning(each, "final").split()[0] for each in (read(finished), data)] == ["success", "return"]
     told = make_study(tmp_path / "told", ["CartPole-v1"], '["dtqn4"]', [1], more=lambda run, step: {SUCCESS_TOLD: 1.0})
     assert [entry.success for entry in read(told.folder).entries] == [True]
+
+
+def test_what_a_runs_own_module_registers_is_known_where_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "registering.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = '[{ name = "own", architecture = "dtqn4", plugin = ["registering"] }]'
+    load_plugins(["registering"])
+    study = make_study(tmp_path / "study", [MEMORY], own, [1], more=lambda run, step: {SUCCESS_TOLD: 1.0})
+    remember(study.folder / "study.toml", ["registering"])  # as study.run does
+    del sys.modules["registering"]  # another process has not read the study's definition
+    assert read(study.folder).entries and "registering" in sys.modules
 
 
 def test_agents_that_see_the_state_have_no_scale_of_those_that_do_not(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from dqn_memory.blocks.kernels.select import Choice
 from dqn_memory.evaluation import EvaluationOptions, Score
 from dqn_memory.runs import backend as backends
+from dqn_memory.runs.checkpoint import check_actions
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
@@ -80,6 +81,7 @@ class Player:
         return {"h": self.h, "new": self.new, "memory": vars(self.state).copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        check_actions(state["memory"], self.model.actions - 1)
         saved = mapped(lambda x: x.to(self.h.device), dict(state))
         self.h, self.new, self.state = saved["h"], saved["new"], type(self.state)(**saved["memory"])
 
