@@ -42,6 +42,10 @@ class LayerConfig:
 
     def build(self, width: int, max_length: int) -> EncoderLayer:
         """Build a layer of `width` for windows of at most `max_length`; ValueError if the parts do not fit."""
+        if self.order not in ("post", "identity"):
+            raise ValueError(f"layer order is {self.order!r}; it must be post or identity")
+        if self.activation not in ("relu", "none"):
+            raise ValueError(f"layer activation is {self.activation!r}; it must be relu or none")
         if not self.attention and self.memory == "none":
             raise ValueError("a layer without attention and with memory 'none' is empty; give it one of them")
         blocks: list[Block] = []
