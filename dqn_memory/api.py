@@ -8,7 +8,7 @@
     score = Agent.load(run).play(gymnasium.make("Gridverse/Memory-5x5-v0"), episodes=50)
 
 Wrong arguments and damaged runs raise a `UserError`, a ValueError of one sentence. The caller's global random states,
-number of threads, precisions, warning filters and environment variables stay as they are.
+number of threads and precisions stay as they are.
 """
 
 from collections.abc import Sequence
@@ -138,15 +138,8 @@ def load_run(path: Path | str, *, plugins: Sequence[str] = ()) -> RunData:
     run = Run.open(path)
     lines = run.metrics()
     names = dict.fromkeys(name for line in lines for name in line if name != "step")
-    metrics = Metrics({name: _series(lines, name) for name in names})
-    text = run.config_toml
-    try:
-        config = parse_toml(text, "config.toml")
-    except UserError as error:
-        raise UserError(f"{run.path / 'config.toml'} is damaged: {error}") from None
-    return RunData(run.path, config, run.environment, metrics)
-
-
-def _series(lines: Sequence[dict[str, Any]], name: str) -> Series:
-    step, value = zip(*((line["step"], line[name]) for line in lines if name in line), strict=True)
-    return Series(np.array(step, np.int64), np.array(value, np.float64))
+    metrics = Metrics()
+    for name in names:
+        step, value = zip(*((line["step"], line[name]) for line in lines if name in line), strict=True)
+        metrics[name] = Series(np.array(step, np.int64), np.array(value, np.float64))
+    return RunData(run.path, parse_toml(run.config_toml, str(run.config_file)), run.environment, metrics)

@@ -86,11 +86,8 @@ class Interface:
             raise UserError(f"the observation is of type {given.dtype}; it must hold numbers")
         if given.dtype.kind != "f":
             return
-        if given.dtype.itemsize > 4:  # the network would read numbers beyond float32 as infinite
-            with np.errstate(over="ignore"):
-                finite = np.isfinite(given.astype(np.float32)).all()
-        else:
-            finite = np.isfinite(given).all()
+        with np.errstate(over="ignore"):  # the network would read numbers beyond float32 as infinite
+            finite = np.isfinite(given.astype(np.float32)).all()
         if not finite:
             raise UserError("the observation holds NaN, infinity or numbers beyond 1e38; it must hold finite numbers")
         if self.sizes is not None and (given != np.trunc(given)).any():

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, wide, zeroed
+from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, wide
 from dqn_memory.blocks.chunks import head_width
 from dqn_memory.blocks.finite import add_flags, are_finite, bad_flags, contained_at, contained_window, finite
 from dqn_memory.blocks.kernels.operator import NUMBA, without_autocast
@@ -14,6 +14,7 @@ from dqn_memory.blocks.positions import rotate
 from dqn_memory.blocks.priors import Prior, PriorConfig
 
 KeysValues = tuple[Tensor, Tensor]  # keys and values, each (B, H, T, hd)
+SMALLEST_CHUNK = 32  # min positions of a chunk of `StreamedAttention`; a longer context is its size
 DEGREE = 2  # linear maps of inputs that a score multiplies
 
 
@@ -89,22 +90,18 @@ def attend(
     *,
     future_logit_zero: bool = False,
     dropout: float = 0.0,
-    window: int | None = None,
 ) -> Tensor:
     """Mix values by softmax(scale * S + bias): q, k, v (B, H, T, hd), tables (H, T) -> (B, H, T, hd).
 
     A prior's tables are used in float32, or in the inputs' precision if wider, also under autocast: a bias of
-    some hundreds has no correct digit after the point in bfloat16. `window` = w says that the bias is 0 for
-    the keys 0 .. w back and -inf for all others; long sequences then skip those.
+    some hundreds has no correct digit after the point in bfloat16.
     """
     if scale is None and bias is None and not future_logit_zero:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout)
     with without_autocast(query):
         dtype = value.dtype
         query, key, value = wide(query, key, value)
-        if window is not None and is_local_faster(query.shape[-2], window):
-            mixed = local_attention(query, key, value, window, dropout)
-        elif scale is None and bias is not None and not future_logit_zero:
+        if scale is None and bias is not None and not future_logit_zero:
             mask = toeplitz(bias.to(query.dtype), -math.inf)
             mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
         else:
@@ -148,8 +145,7 @@ class Attention(Block):
 
             if cpu_attention.attention_is_faster(packed, self.heads):
                 return self.project_out(cpu_attention.cpu_attention(packed, self.heads))
-        heads, window = self._heads(packed), self.prior.fixed_window
-        mixed = attend(*heads, *tables, lengths, future_logit_zero=zero, dropout=dropout, window=window)
+        mixed = attend(*self._heads(packed), *tables, lengths, future_logit_zero=zero, dropout=dropout)
         return self.project_out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
@@ -228,12 +224,14 @@ class StreamedAttention(Memory):
             begun = torch.where(reset, index, 0)
             first = torch.maximum(first, begun if time == 1 else begun.cummax(1).values)  # ONNX has no cummax
         after = (before + time - first[:, -1]).clamp(max=before)
+        past = past.to(x.dtype).masked_fill((places[:before] < first[:, :1])[..., None], 0)
+        inputs = torch.cat((past, x), 1)  # (B, K - 1 + T, D)
+        last = inputs[:, time:]
+        if time > 1:
+            last = last.masked_fill((places[time:] < first[:, -1:])[..., None], 0)
         if time == 1 and not torch.is_grad_enabled():  # rows are independent: no input can spoil another episode
-            inputs = torch.cat((zeroed(past.to(x.dtype), (places[:before] < first)[..., None]), x), 1)
-            return self._in_chunks(inputs, first), (inputs[:, 1:], after)
-        inputs = torch.cat((past.to(x.dtype), x), 1)  # (B, K - 1 + T, D)
-        y = self._guarded(inputs, first, places)
-        return y, (zeroed(inputs[:, time:], (places[time:] < first[:, -1:])[..., None]), after)
+            return self._in_chunks(inputs, first), (last, after)
+        return self._guarded(inputs, first, places), (last, after)
 
     def _guarded(self, inputs: Tensor, first: Tensor, places: Tensor) -> Tensor:
         """Attend; an input that is not finite spoils only the outputs that read it."""
@@ -279,52 +277,3 @@ class StreamedAttention(Memory):
                 scores = scores * scale.to(query.dtype)[:, distance.clamp(0, before)]
                 mixed = F.dropout((scores + mask).softmax(-1), dropout) @ value
         return attention.project_out(mixed.to(inputs.dtype).transpose(1, 2).flatten(2))
-
-
-SMALLEST_CHUNK = 32  # min positions of a chunk; a longer context is its size
-
-
-# The local window form.
-MULTIPLE = 8  # block sizes are a multiple of it: sums over other lengths cost as much as over the next multiple
-FEWEST_BLOCKS = 8  # with fewer blocks the copies cost more than the scores that are skipped
-
-
-def block_size(window: int) -> int:
-    """Choose the number of positions of a block: at least w, so that no query sees past the block before its own."""
-    return max(-window // MULTIPLE * -MULTIPLE, MULTIPLE)
-
-
-def is_local_faster(length: int, window: int) -> bool:
-    """Tell whether a sequence is long enough for blocks to be faster than masked scores."""
-    return length >= FEWEST_BLOCKS * block_size(window)
-
-
-def local_attention(query: Tensor, key: Tensor, value: Tensor, window: int, dropout: float = 0.0) -> Tensor:
-    """Mix values by softmax(q k^T / sqrt(hd)) over the keys 0 .. w positions back; all (B, H, T, hd).
-
-    Equal to the form that masks T x T scores. `dropout` acts on the weights; give 0 outside training.
-    """
-    batch, _, time, width = query.shape
-    size = block_size(window)
-    rest = -time % size
-    blocks = F.pad(query, (0, 0, 0, rest)).flatten(0, 1).unflatten(1, (-1, size))  # (B H, n, c, hd)
-    scores = (blocks / math.sqrt(width)) @ _pairs(key, size, rest).mT  # (B H, n, c, 2c)
-    scores = scores + _band(blocks.shape[1], size, window, scores)
-    weights = F.dropout(scores.softmax(-1), dropout)
-    mixed = weights @ _pairs(value, size, rest)  # (B H, n, c, hd)
-    return mixed.flatten(1, 2)[:, :time].unflatten(0, (batch, -1))
-
-
-def _pairs(x: Tensor, size: int, rest: int) -> Tensor:
-    """Join every block of x (B, H, T, hd) to the block before it, the first to zeros: (B H, n, 2c, hd)."""
-    blocks = F.pad(x, (0, 0, size, rest)).flatten(0, 1).unflatten(1, (-1, size))  # (B H, n+1, c, hd)
-    return torch.cat((blocks[:, :-1], blocks[:, 1:]), 2)
-
-
-def _band(blocks: int, size: int, window: int, like: Tensor) -> Tensor:
-    """Make the mask: 0 for keys 0 .. w back, -inf for others and for zeros before the first position: (n, c, 2c)."""
-    index = torch.arange(2 * size, device=like.device)
-    distance = index[size:, None] - index  # (c, 2c)
-    seen = (distance >= 0) & (distance <= window)
-    real = (torch.arange(blocks, device=like.device) > 0)[:, None] | (index >= size)  # (n, 2c)
-    return like.new_zeros(()).masked_fill(~(seen & real[:, None]), -math.inf)

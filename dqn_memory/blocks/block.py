@@ -16,7 +16,6 @@ from dqn_memory.blocks.finite import wide_dtype as wide_dtype
 State = tuple[Tensor, ...]
 Device = torch.device | str | None
 Entry = TypeVar("Entry")
-MANY = 2**13  # numbers above which three operators are faster than one
 OURS = __name__.partition(".")[0]
 METHODS = {"forward", "at", "at_every_prefix", "sequence", "step", "run", "advance"}
 
@@ -191,24 +190,13 @@ def fresh(state: State, reset: Tensor | None) -> State:
     """Set the rows of a state to zero where `reset` (B,) is true."""
     if reset is None:
         return state
-    return tuple(zeroed(part, reset.view(-1, *[1] * (part.dim() - 1))) for part in state)
+    return tuple(part.masked_fill(reset.view(-1, *[1] * (part.dim() - 1)), 0) for part in state)
 
 
 def carried(state: State, x: Tensor) -> State:
     """Convert a state to the dtype in which sums over inputs x are computed."""
     dtype = wide_dtype(x.dtype)
     return tuple(cast(part, dtype) for part in state)
-
-
-def zeroed(x: Tensor, where: Tensor) -> Tensor:
-    """Set x to 0 where a broadcastable mask is true, even if x is NaN there."""
-    large = x.dim() > 2 and x.dtype == torch.float32 and x.device.type == "cpu"
-    if not large or torch.is_grad_enabled() or torch.compiler.is_exporting():
-        return x.masked_fill(where, 0)
-    if not torch.compiler.is_compiling() and x.numel() <= MANY:
-        return x.masked_fill(where, 0)
-    bits = torch.where(where, 0, -1).int()  # four times as fast
-    return (x.view(torch.int32) & bits).view(torch.float32)
 
 
 class Tail(nn.Module):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from dqn_memory.blocks.block import State, fresh
+from dqn_memory.blocks.block import State
 
 Part = Callable[..., tuple[Tensor, State]]
 
@@ -117,8 +117,3 @@ def read_one(query: Tensor, memory: Tensor) -> Tensor:
 def write_one(key: Tensor, value: Tensor, memory: Tensor) -> Tensor:
     """Add k v^T to the memory: (B, H, d), (B, H, d'), (B, H, d, d')."""
     return torch.addcmul(memory, key[..., None], value[..., None, :])
-
-
-def restart(memory: Tensor, reset: Tensor | None) -> Tensor:
-    """Set the rows of the memory (B, H, d, d') to zero where `reset` (B,) is true."""
-    return fresh((memory,), reset)[0]

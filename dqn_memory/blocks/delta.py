@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import chunks
-from dqn_memory.blocks.block import Device, Memory, State, Tail, carried, wide, wide_dtype
+from dqn_memory.blocks.block import Device, Memory, State, Tail, carried, fresh, wide, wide_dtype
 from dqn_memory.blocks.chunks import join_heads, split_heads
 from dqn_memory.blocks.kernels.operator import without_autocast
 
@@ -57,7 +57,7 @@ class DeltaNet(Memory):
         with without_autocast(x):
             query, key, value = self._maps(packed.unflatten(-1, (3 * self.heads, -1)))  # (B, H, d)
             rate, *decay = self._numbers(numbers)  # (B, H)
-            memory = chunks.restart(carried(state, x)[0], reset)
+            (memory,) = fresh(carried(state, x), reset)
             if decay:
                 memory = memory * decay[0].exp()[..., None, None]
             change = rate[..., None] * (value - chunks.read_one(key, memory))

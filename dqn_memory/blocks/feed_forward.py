@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, select, zeroed
+from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, select
 from dqn_memory.blocks.finite import add_flags, are_finite, bad_flags, check_positions, contained_rows, finite
 from dqn_memory.blocks.kernels.operator import NUMBA, call
 
@@ -93,7 +93,7 @@ class FrameStack(Memory):
             episode = F.pad(reset.cumsum(1), (frames - 1, 0))  # (B, n - 1 + T): 0 before the first reset
             same = episode.unfold(1, frames, 1) == episode[:, frames - 1 :, None]  # (B, T, n)
             stack = stack * same[..., None]
-            after = zeroed(after, (episode[:, x.shape[1] :] != episode[:, -1:])[..., None])
+            after = after.masked_fill((episode[:, x.shape[1] :] != episode[:, -1:])[..., None], 0)
         y = self.tail(self.linear(stack.flatten(2)))
         if not known:
             spoilt = bad_flags(inputs, 2).unfold(1, frames, 1)  # (B, T, n)

@@ -48,9 +48,6 @@ class LayerConfig:
             raise ValueError(f"layer activation is {self.activation!r}; it must be relu or none")
         if not self.attention and self.memory == "none":
             raise ValueError("a layer without attention and with memory 'none' is empty; give it one of them")
-        return EncoderLayer(self._sublayers(width, max_length))
-
-    def _sublayers(self, width: int, max_length: int) -> list[Sublayer]:
         blocks: list[Block] = []
         if self.attention and self.streamed:
             attention = StreamedAttention(width, self.dropout, heads=self.heads, context=max_length, prior=self.prior)
@@ -61,7 +58,7 @@ class LayerConfig:
         if self.memory != "none":
             blocks.append(build(self.memory, width, self.dropout, self.projection))
         gate = lookup(GATES, self.gate, "gate")
-        return [Sublayer(block, gate(width), width, self) for block in blocks]
+        return EncoderLayer([Sublayer(block, gate(width), width, self) for block in blocks])
 
 
 class Sublayer(nn.Module):

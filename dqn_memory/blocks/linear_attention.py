@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import chunks
-from dqn_memory.blocks.block import Device, Memory, State, Tail, carried, wide, wide_dtype
+from dqn_memory.blocks.block import Device, Memory, State, Tail, carried, fresh, wide, wide_dtype
 from dqn_memory.blocks.chunks import join_heads, split_heads
 from dqn_memory.blocks.kernels.operator import without_autocast
 
@@ -49,7 +49,7 @@ class LinearAttention(Memory):
         packed = self.project_in(x)
         with without_autocast(x):
             query, key, value = self._maps(packed.unflatten(-1, (3 * self.heads, -1)))
-            memory = chunks.write_one(key, value, chunks.restart(carried(state, x)[0], reset))
+            memory = chunks.write_one(key, value, *fresh(carried(state, x), reset))
             y = _normalised(chunks.read_one(query, memory)).flatten(1)
         return self.tail(self.project_out(y.to(x.dtype))), (memory,)
 

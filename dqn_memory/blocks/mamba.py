@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Device, Memory, State, fresh, wide, wide_dtype, zeroed
+from dqn_memory.blocks.block import Device, Memory, State, fresh, wide, wide_dtype
 from dqn_memory.blocks.kernels.operator import without_autocast
 from dqn_memory.blocks.kernels.scan import Scan, scan_torch, selective_scan
 
@@ -77,7 +77,8 @@ class Mamba(Memory):
         else:
             keep = (~reset).to(wide_dtype(u.dtype))
             episode = F.pad(reset.cumsum(1), (self.taps, 0))  # (B, W + T): 0 before the first reset
-            after = zeroed(inputs[..., -self.taps :], episode[:, None, -self.taps :] != episode[:, None, -1:])
+            ended = episode[:, None, -self.taps :] != episode[:, None, -1:]
+            after = inputs[..., -self.taps :].masked_fill(ended, 0)
             u = F.silu(self._convolve(inputs[..., 1:], episode[:, 1:])).mT
         y, last = self._scan(u.contiguous(), gate, state[1], keep)  # the scan reads channels side by side
         return self.dropout(self.out_proj(y)), (after, last)

@@ -31,12 +31,6 @@ def _feed_forward(multiple: int, width: int, dropout: float = 0.0, projection: b
     return FeedForward(width, multiple, dropout)
 
 
-def _mlp(width: int, dropout: float = 0.0, projection: bool = False, *, multiple: int = 4) -> Block:
-    if multiple < 1:
-        raise ValueError(f"multiple is {multiple}; mlp needs at least 1")
-    return FeedForward(width, multiple, dropout)
-
-
 BIDIRECTIONAL = ("birnn", "bilstm", "bigru")  # half of the width for each direction
 
 MEMORY: dict[str, Builder] = {
@@ -69,7 +63,7 @@ MEMORY: dict[str, Builder] = {
     "mlstm": MLSTM,
     # controls
     "frame_stack": FrameStack,
-    "mlp": _mlp,
+    "mlp": partial(_feed_forward, 4),
 }
 
 

@@ -78,11 +78,6 @@ class Prior(nn.Module, ABC):
         """False when future keys receive weight."""
         return not self.future_logit_zero
 
-    @property
-    def fixed_window(self) -> int | None:
-        """The window w of the prior "0 <= d <= w", which is not learned; None for all others."""
-        return self.config.local_window if type(self).tables is SHIPPED["local"].tables else None
-
     @abstractmethod
     def tables(self, length: int) -> Tables:
         """Compute scale and bias by distance 0 .. length-1, (H, length) each; None is all ones, or all zeros."""

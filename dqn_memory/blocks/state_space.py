@@ -52,30 +52,22 @@ class LRU(StateSpace):
 
         a = exp(-exp(nu) + i exp(theta))    h_t = a h_{t-1} + gamma B x_t    y_t = Re(C h_t) + D x_t
 
-    with complex B (N, D) and C (D, N), real D (D,), and gamma = exp(g). Initial values: |a|^2 uniform on a ring from
-    r_min^2 to r_max^2, the phase in [0, max_phase], gamma = sqrt(1 - |a|^2) (normalisation), B of variance 1/D, C of
-    2/N, D of 1. The nonlinear layer that follows it in the paper is not part of it. 4 N D + 3 N + D parameters with N =
-    `states`, by default D; 4 N D + 4 N + D multiply-adds a token, a state of O(N). Stable at any length: |a| < 1.
+    with complex B (N, D) and C (D, N), real D (D,), and gamma = exp(g). Initial values: |a|^2 uniform from 0 to 1, the
+    phase uniform, gamma = sqrt(1 - |a|^2) (normalisation), B of variance 1/D, C of 2/N, D of 1. The nonlinear layer
+    that follows it in the paper is not part of it. 4 N D + 3 N + D parameters with N = `states`, by default D; 4 N D +
+    4 N + D multiply-adds a token, a state of O(N). Stable at any length: |a| < 1.
     """
 
     def __init__(
-        self, width: int, dropout: float = 0.0, projection: bool = False, *, states: int | None = None,
-        r_min: float = 0.0, r_max: float = 1.0, max_phase: float = 2 * math.pi,
-    ) -> None:  # fmt: skip
+        self, width: int, dropout: float = 0.0, projection: bool = False, *, states: int | None = None
+    ) -> None:
         number = width if states is None else states
         if number < 1:
             raise ValueError(f"states is {number}; an lru needs at least 1")
-        if not 0 <= r_min < r_max <= 1:
-            raise ValueError(
-                f"r_min is {r_min} and r_max {r_max}; a ring inside the unit circle has 0 <= min < max <= 1"
-            )
-        if not max_phase > 0:
-            raise ValueError(f"max_phase is {max_phase}; it must be above 0")
         super().__init__(width, number, dropout, projection)
-        squared = torch.rand(number) * (r_max**2 - r_min**2) + r_min**2
-        squared = squared.clamp(1e-12, 1 - 1e-6)
+        squared = torch.rand(number).clamp(1e-12, 1 - 1e-6)
         self.nu = nn.Parameter(torch.log(-0.5 * torch.log(squared)))
-        self.theta = nn.Parameter(torch.log(max_phase * torch.rand(number).clamp(min=1e-6)))
+        self.theta = nn.Parameter(torch.log(2 * math.pi * torch.rand(number).clamp(min=1e-6)))
         self.gamma = nn.Parameter(0.5 * torch.log1p(-squared))
 
     def diagonal(self) -> tuple[Tensor, Tensor]:
@@ -104,7 +96,7 @@ class S5(StateSpace):
 
     One state space serves all inputs. Its diagonal L is discretised by zero-order hold, with a step size dt for each
     number. Initial values: L the eigenvalues of HiPPO-N, B = V* B' and C = C' V in its eigenvectors, B' normal of
-    variance 1/D and C' complex normal of 1/N, dt log-uniform from dt_min to dt_max. N = `states` counts both numbers of
+    variance 1/D and C' complex normal of 1/N, dt log-uniform from 0.001 to 0.1. N = `states` counts both numbers of
     a conjugate pair; one of them is computed. Choices: Re(L) = -exp(.) stays negative, one block, no activation after.
     2 N D + 3 N / 2 + D parameters; 2 N D + 2 N + D multiply-adds a token, a state of O(N). Stable at any length:
     |a| < 1.
@@ -113,19 +105,16 @@ class S5(StateSpace):
     times = 2.0
 
     def __init__(
-        self, width: int, dropout: float = 0.0, projection: bool = False, *, states: int | None = None,
-        dt_min: float = 1e-3, dt_max: float = 1e-1,
-    ) -> None:  # fmt: skip
+        self, width: int, dropout: float = 0.0, projection: bool = False, *, states: int | None = None
+    ) -> None:
         number = width + width % 2 if states is None else states
         if number < 2 or number % 2:
             raise ValueError(f"states is {number}; s5 keeps conjugate pairs, so it must be even and at least 2")
-        if not 0 < dt_min <= dt_max:
-            raise ValueError(f"dt_min is {dt_min} and dt_max {dt_max}; step sizes have 0 < dt_min <= dt_max")
         pairs = number // 2
         super().__init__(width, pairs, dropout, projection)
         self.decay = nn.Parameter(torch.full((pairs,), math.log(0.5)))
         self.frequency = nn.Parameter(torch.zeros(pairs))
-        low, high = math.log(dt_min), math.log(dt_max)
+        low, high = math.log(1e-3), math.log(1e-1)
         self.step_size = nn.Parameter(torch.rand(pairs) * (high - low) + low)
         self._start(number)
 

@@ -10,7 +10,7 @@ from dqn_memory.blocks.kernels.select import Choice, Unavailable, choose, mixers
 from dqn_memory.runs.errors import UserError
 from envs.terminal import say
 
-__all__ = ["FACT", "Backend", "Choice", "facts", "log_backend", "refused", "resolve_backend"]
+__all__ = ["FACT", "Backend", "Choice", "facts", "log_backend", "resolve_backend"]
 
 Backend = Literal["auto", "torch", "simd", "triton", "mamba_ssm"]
 FACT = "mamba_backend"  # its key in environment.json; null: the networks have no Mamba
@@ -32,15 +32,6 @@ def resolve_backend(networks: Iterable[nn.Module], name: str, device: torch.devi
     for network in with_mamba:
         set_scan(network, choice.scan)
     return choice
-
-
-def refused(name: str, device: torch.device) -> str | None:
-    """Give the reason why a backend cannot run on a device; None: it can."""
-    try:
-        choose(name, device)
-    except Unavailable as error:
-        return str(error)
-    return None
 
 
 def log_backend(

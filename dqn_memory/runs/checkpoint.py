@@ -175,7 +175,9 @@ class CheckpointFolder:
             stem = f"step_{step:09d}"
             manifest: Record = {"step": step, "metrics_bytes": len(metrics), "metrics_sha256": sha256(metrics)}
             names = [_fresh(stem, suffix, taken) for suffix in (".safetensors", ".pt")]
-            kept, span = ([], None) if replay is None else self._next_span(replay, taken)
+            # the chunks that the valid manifest still names: a save without replay drops them
+            chunks = self._chunks if all(chunk["file"] in taken for chunk in self._chunks) else []
+            kept, span = ([], None) if replay is None else next_span(chunks, replay.oldest, replay.written)
             if span is not None:
                 names.append(_fresh("{}/chunk_{}_{}".format(REPLAY, *span), ".safetensors", taken))
             self._begin(names)
@@ -228,11 +230,6 @@ class CheckpointFolder:
         with foreign_state(self.folder.parent):
             replay = None if saved == "none" else self._load_replay(saved)
         return Checkpoint(manifest["step"], weights, trainer, replay, header, source)
-
-    def _next_span(self, replay: Ring, taken: set[str]) -> tuple[list[Record], tuple[int, int] | None]:
-        """Call `next_span` with the chunks that the valid manifest still names: a save without replay drops them."""
-        chunks = self._chunks if all(chunk["file"] in taken for chunk in self._chunks) else []
-        return next_span(chunks, replay.oldest, replay.written)
 
     def _save_replay(self, replay: Ring, kept: list[Record], span: tuple[int, int] | None, name: str) -> Record:
         if span is not None:

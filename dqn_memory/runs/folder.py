@@ -188,7 +188,11 @@ class Run:
         says that the run is finished and without its checkpoint: starting over would delete its metrics.
         """
         if not self.has_checkpoint:
-            self._check_unfinished()
+            if any(name.startswith(FINAL) for line in self.metrics() for name in line):
+                raise UserError(
+                    f"{self.path} is a finished run without its checkpoint, so it cannot be continued; "
+                    f"{train_anew(self.path)}"
+                )
             self._metrics.truncate(0, -1)
             self._checkpoints.tidy(None)
             return None
@@ -197,13 +201,6 @@ class Run:
         self._metrics.truncate(manifest["metrics_bytes"], checkpoint.step, manifest.get("metrics_sha256"))
         self._checkpoints.tidy(manifest)
         return checkpoint
-
-    def _check_unfinished(self) -> None:
-        if any(name.startswith(FINAL) for line in self.metrics() for name in line):
-            raise UserError(
-                f"{self.path} is a finished run without its checkpoint, so it cannot be continued; "
-                f"{train_anew(self.path)}"
-            )
 
     def close(self) -> None:
         """Close the files and release the lock."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from dqn_memory.runs.backend import FACT, Backend, refused
+from dqn_memory.runs.backend import FACT, Backend
 from dqn_memory.runs.checkpoint import Checkpoint, foreign_state
 from dqn_memory.runs.common import Engine
 from dqn_memory.runs.errors import UserError, train_anew
@@ -77,8 +77,10 @@ def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
                 raise UserError(f"{few} that {run.path} has taken")
         load_plugins(flags.plugin)
         load_modules(config, f"the run {run.path}", run.config_file)
-        config = changed(config, flags)
-        return config if flags.backend else with_backend(config, run), run
+        config, began = changed(config, flags), run.environment.get(FACT)
+        if began is not None and flags.backend is None:  # the backend of mamba at the run's start
+            config = replace(config, compute=replace(config.compute, backend=began))
+        return config, run
     except BaseException:
         run.close()
         raise
@@ -129,24 +131,6 @@ def changed(config: C, flags: ResumeConfig) -> C:
 def _given(flags: ResumeConfig, *names: str) -> dict[str, Any]:
     values = {name: getattr(flags, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def with_backend(config: C, run: Run) -> C:
-    """Set the config's backend of mamba to the one of the run's start.
-
-    Raises:
-        UserError: that backend cannot run on the config's device.
-    """
-    began = run.environment.get(FACT)
-    if began is None:
-        return config
-    refusal = refused(began, config.compute.torch_device())
-    if refusal is not None:
-        raise UserError(
-            f"{run.path} was trained on the {began} backend of mamba, which cannot be used here: {refusal}; "
-            "--backend torch continues without it, not exactly"
-        )
-    return replace(config, compute=replace(config.compute, backend=began))
 
 
 def check_unfinished(run: Run, config: Any, steps: int, solved: bool) -> None:

@@ -1,14 +1,12 @@
 """Store a replay in a ring buffer: one column for each step of N parallel environments."""
 
 import math
-import sys
 
 import torch
 from torch import Tensor
 
 from dqn_memory.runs.errors import SHORT_OF_MEMORY, UserError
 from envs.machine import device_memory
-from envs.terminal import say
 
 
 class Ring:
@@ -29,19 +27,24 @@ class Ring:
     def allocate(self, **forms: tuple[torch.dtype, tuple[int, ...]]) -> None:
         """Allocate cells, each of a dtype and a shape; they are zero because padding may be read.
 
+        On a CPU the memory is taken only as the replay fills, so that a short run needs less.
+
         Raises:
             UserError: the memory does not suffice.
         """
         cells = self.num_columns * self.num_envs
         size = sum(cells * dtype.itemsize * math.prod(shape) for dtype, shape in forms.values())
-        check_room(size, cells, self.device)
+        memory = device_memory(self.device)  # free, total
         try:
+            if memory is not None and size > memory[self.device.type == "cpu"]:
+                raise MemoryError
             for name, (dtype, shape) in forms.items():
                 self.cells[name] = torch.zeros(self.num_columns, self.num_envs, *shape, dtype=dtype, device=self.device)
         except (RuntimeError, MemoryError) as error:
             if not (isinstance(error, MemoryError) or SHORT_OF_MEMORY.search(str(error))):
                 raise
-            raise UserError(too_large(size, cells, "than is free")) from None
+            what = f"the replay's {cells:,} environment steps take {size / 1e9:,.1f} GB"
+            raise UserError(f"{what}, more than the memory of {self.device.type} holds; lower --capacity") from None
 
     def add(self, **cells: Tensor) -> None:
         """Add one column, with values (N, ...) for each name."""
@@ -82,28 +85,3 @@ class Ring:
 
     def _at(self, name: str, column: Tensor, row: Tensor) -> Tensor:
         return self.cells[name][column % self.num_columns, row]
-
-
-def check_room(size: int, cells: int, device: torch.device) -> None:
-    """Raise a UserError if a replay of `size` bytes cannot fit; print a warning if it does not fit at the moment.
-
-    On a CPU the memory is taken only as the replay fills, so that a short run needs less.
-    """
-    memory = device_memory(device)
-    if memory is None:
-        return
-    free, total = memory
-    if size > (total if device.type == "cpu" else free):
-        raise UserError(too_large(size, cells, f"than the {gigabytes(total)} of this machine's {device.type}"))
-    if size > free:
-        say(too_large(size, cells, f"once it is full than the {gigabytes(free)} that are free"), file=sys.stderr)
-
-
-def too_large(size: int, cells: int, than: str) -> str:
-    """Write the error of a replay that needs too much memory."""
-    return f"the replay's {cells:,} environment steps take {gigabytes(size)}, more {than}; lower --capacity"
-
-
-def gigabytes(size: int) -> str:
-    """Write a number of bytes."""
-    return f"{size / 1e9:,.1f} GB"

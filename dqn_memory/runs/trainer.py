@@ -8,7 +8,6 @@ import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -21,7 +20,7 @@ from dqn_memory.play import SUCCESS, SUCCESS_TOLD, Score
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.checkpoint import Checkpoint, check_actions, check_form, foreign_state
-from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.interrupts import Interrupts
 from dqn_memory.runs.kinds import script_of
@@ -240,7 +239,7 @@ class Trainer(ABC, Generic[C]):
         return trainer, run
 
     def announce(self) -> None:
-        """Print the backend of a fresh run, and warnings and hints about its settings."""
+        """Print the backend of a fresh run, and warnings about its settings."""
         backend.log_backend(self.backend, self.device)
         if isinstance(self.vector, GymnasiumVector) and self.vector.ignores_seed():
             say(
@@ -248,11 +247,6 @@ class Trainer(ABC, Generic[C]):
                 "runs with the same --seed, and a resume is not exact; let it draw from self.np_random",
                 file=sys.stderr,
             )
-        compute = self.config.compute
-        if compute.engine == "eager":
-            with suppress(UserError):  # no GPU, or a graph cannot capture this run
-                replace(self.config, compute=replace(compute, engine="cudagraph")).check()
-                say("--engine cudagraph is usually faster on a GPU")
 
     @classmethod
     def configure(cls, argv: Settings) -> C:

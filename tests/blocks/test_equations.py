@@ -10,7 +10,6 @@ from dqn_memory.blocks import MEMORY, build, names
 
 WIDTH, BATCH, BEFORE, TIME = 8, 3, 5, 40
 OPTIONS = {  # none of them a default
-    "mlp": {"multiple": 3},
     "frame_stack": {"frames": 3},
     "attention": {"heads": 2, "context": 7},
     "linear_attention": {"heads": 2},
@@ -295,7 +294,7 @@ def mamba(d, states=16, taps=4, expand=2, rank=None):
 
 COUNTS = {
     **{f"feedforward_x{multiple}": wide(multiple) for multiple in (1, 2, 3, 4)},
-    "mlp": lambda d, multiple=4: wide(multiple)(d),
+    "mlp": wide(4),
     "linear": lambda d: d * d + d,
     "frame_stack": lambda d, frames=4: frames * d * d + d,
     "rnn": cell(1), "lstm": cell(4), "gru": cell(3),

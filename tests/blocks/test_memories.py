@@ -159,7 +159,6 @@ def test_wrong_memories_are_one_sentence():
         "context is 0; attention needs at least the newest input, 1": lambda: build("attention", 8, context=0),
         "dropout is 1.5; it must be 0 or more and below 1": lambda: build("attention", 8, dropout=1.5),
         "frames is 0; frame_stack needs at least 1": lambda: build("frame_stack", 8, frames=0),
-        "multiple is 0; mlp needs at least 1": lambda: build("mlp", 8, multiple=0),
         "states=0, taps=4, expand=2, rank=1; mamba needs at least 1": lambda: build("mamba", 8, states=0),
     }
     for sentence, call in cases.items():

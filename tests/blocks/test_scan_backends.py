@@ -213,6 +213,6 @@ def test_a_run_reports_its_backend_and_a_resumed_one_keeps_it_or_reports_the_cha
     (run / "environment.json").write_text(json.dumps(facts | {"mamba_backend": "triton"}))
     before = contents(run)
     said = refused(capsys, [*longer, "120"], main)
-    assert "was trained on the triton backend" in said and "--backend torch" in said and contents(run) == before
+    assert "--backend triton of mamba cannot be used" in said and "--backend torch" in said and contents(run) == before
     main([*longer, "120", "--backend", "torch"])
     assert "began on the triton backend of mamba: the continued run is not exact" in capsys.readouterr().out

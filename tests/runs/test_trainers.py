@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import glam_models
 import gymnasium
@@ -34,7 +33,6 @@ from dqn_memory.runs.kinds import check_kind, trainer_class
 from dqn_memory.runs.metrics import METRICS, TIMES, Clock, read_metrics
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.toml import defaults, from_toml, to_toml
-from dqn_memory.runs.trainer import Trainer
 
 SHORT = f"--env {MEMORY} --time-limit 12 --max-episode-steps 12 --evaluate-every 0"
 
@@ -259,22 +257,6 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
     assert Run.open(run).load().replay is None
     main(kind)(["--resume", str(run), "--total-steps", str(2 * KINDS[kind].steps[1])])
     assert "not exact" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("kind", "flags", "can"), [
-    *((kind, "", True) for kind in KINDS), ("ppo", "--env CartPole-v1", False), ("pqn", "--engine cudagraph", False),
-])  # fmt: skip
-def test_an_eager_run_on_a_gpu_names_the_faster_engine_where_it_can_run(
-    tmp_path, capsys, monkeypatch, kind, flags, can
-):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    config = trainer_class(kind).configure([*KINDS[kind].flags(tmp_path), "--device", "auto", *flags.split()])
-    told = SimpleNamespace(config=config, backend=None, device=torch.device("cuda"), vector=None)
-    Trainer.announce(told)
-    assert ("--engine cudagraph is" in capsys.readouterr().out) == can
-    monkeypatch.undo()
-    Trainer.announce(told)
-    assert not capsys.readouterr().out
 
 
 @TWO_KINDS_SOON
