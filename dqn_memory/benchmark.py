@@ -320,7 +320,7 @@ def iteration_rows(args: CoreArgs, device: str) -> Iterator[Row]:
 def rows_beside_peers(args: CoreArgs) -> Iterator[Row]:
     """Measure pqn and ppo beside the same learners of other libraries, on one core."""
     torch.set_num_threads(1)
-    yield from peer_rows(args.peer_python, args.timer, args.quick)
+    yield from peer_rows(args.peer_python, replace(args.timer, clock="cpu"), args.quick)
     torch.set_num_threads(args.threads)
 
 

@@ -1,15 +1,14 @@
-"""Run learners of other libraries, for `python -m dqn_memory.benchmark --peer-python PYTHON`.
+"""Train other libraries' learners, for `python -m dqn_memory.benchmark --only peers`.
 
-The benchmark starts this file as a script in the environment of the other library; nothing else imports it, and it
-imports nothing of ours. Without arguments it prints the versions of the libraries that it finds, by learner. With a
-learner and its settings as JSON it trains in CartPole, on one core: it prints the seconds of its first two iterations,
-in which it compiles, and then for each line of standard input the milliseconds of one more. All times are of the
-processor.
+The benchmark starts this file as a script in the environment of the other library; it imports nothing of ours. Without
+arguments it prints the versions of the libraries there, by learner. With a learner and its settings as JSON it trains
+in Cart Pole on one core. Each line of standard input asks for one iteration, and is answered by its milliseconds of
+processor time.
 """
 
-import contextlib
 import functools
 import importlib.metadata
+import importlib.util
 import json
 import operator
 import os
@@ -32,14 +31,14 @@ def memorax_pqn(settings: dict[str, Any]) -> Callable[[], object]:
     from memorax.utils.wrappers import GymnaxWrapper
 
     class Done(GymnaxWrapper):
-        """Joins the two kinds of endings of newer gymnax: memorax 1.0.1 takes one."""
+        """Joins both kinds of endings of newer versions of gymnax: memorax 1.0.1 takes one."""
 
         def step(self, *arguments: Any) -> tuple[Any, ...]:
             observation, state, reward, *endings, info = self._env.step(*arguments)
             return observation, state, reward, functools.reduce(operator.or_, endings), info
 
     class Head(nn.Module):
-        @nn.compact
+        @nn.compact  # type: ignore[untyped-decorator]
         def __call__(self, x: Any, **unused: Any) -> Any:
             return heads.DiscreteQNetwork(2)(MLP((width,))(x))
 
@@ -56,9 +55,7 @@ def memorax_pqn(settings: dict[str, Any]) -> Callable[[], object]:
 
     def iterate() -> None:
         nonlocal carried
-        key, state, transitions = learner.train(*carried, num_steps=num_envs * steps)
-        carried = key, jax.block_until_ready(state)
-        jax.block_until_ready(transitions)
+        *carried, _ = jax.block_until_ready(learner.train(*carried, num_steps=num_envs * steps))
 
     return iterate
 
@@ -91,42 +88,26 @@ def recurrent_ppo(settings: dict[str, Any]) -> Callable[[], object]:
     return lambda: learner.learn(num_envs * steps, reset_num_timesteps=False)
 
 
-LEARNERS = {"pqn": memorax_pqn, "ppo": recurrent_ppo}
+def versions() -> dict[str, str]:
+    """List the libraries that are installed, by learner."""
+    names = {learner: name for learner, name in LIBRARIES.items() if importlib.util.find_spec(name.replace("-", "_"))}
+    return {learner: f"{name} {importlib.metadata.version(name)}" for learner, name in names.items()}
 
 
-def seconds(work: Callable[[], object], times: int = 1) -> float:
-    """Measure the processor time of a piece of work."""
-    begin = time.process_time()
-    for _ in range(times):
-        work()
-    return time.process_time() - begin
-
-
-def found() -> dict[str, str]:
-    """List the installed libraries with their versions, by learner."""
-    versions = {}
-    for learner, library in LIBRARIES.items():
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[learner] = f"{library} {importlib.metadata.version(library)}"
-    return versions
-
-
-def main() -> None:
+def main(learner: str, settings: str) -> None:
     """Answer on standard output; what libraries print goes to standard error."""
-    answers = sys.stdout
-    sys.stdout = sys.stderr
-    if len(sys.argv) < 2:
-        answers.write(json.dumps(found()))
-        return
+    answers, sys.stdout = sys.stdout, sys.stderr
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    work = LEARNERS[sys.argv[1]](json.loads(sys.argv[2]))
-    answers.write(f"{seconds(work, 2)}\n")
-    answers.flush()
+    iterate = {"pqn": memorax_pqn, "ppo": recurrent_ppo}[learner](json.loads(settings))
     for _ in sys.stdin:
-        answers.write(f"{1000 * seconds(work)}\n")
-        answers.flush()
+        begin = time.process_time()
+        iterate()
+        print(1000 * (time.process_time() - begin), file=answers, flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:]:
+        main(*sys.argv[1:])
+    else:
+        print(json.dumps(versions()))  # noqa: T201
