@@ -40,6 +40,11 @@ RUNS: dict[str, tuple[Any, Sequence[dict[str, Any]]]] = {
 }
 
 
+def settings_of(config: Any) -> dict[str, Any]:
+    """List what a peer must know of the config of our run."""
+    return {"width": config.network.width, "num_envs": config.environment.num_envs, **asdict(config.learner)}
+
+
 # ---- the process of a peer -------------------------------------------------------------------------------------------
 def peers_of(python: str) -> dict[str, str]:
     """Ask a Python for the peers in its environment: names and versions, by learner."""
@@ -97,8 +102,6 @@ def peer_rows(pythons: Sequence[str], timer: Timer, quick: bool) -> Iterator[dic
     for learner, (kind, runs) in RUNS.items():
         flags = {"env": "Control/CartPole-v0", "device": "cpu", **(QUICK if quick else {})}
         trainers = [kind(parse(kind.config_class, {**flags, **run})) for run in runs]
-        config = trainers[0].config
-        settings = {"width": config.network.width, "num_envs": config.environment.num_envs, **asdict(config.learner)}
         python = next((each for each in pythons if learner in peers_of(each)), None)
         if python is None:
             say(f"{learner} stands alone: {' and '.join(pythons)} have no {LIBRARIES[learner]}", file=sys.stderr)
@@ -106,7 +109,7 @@ def peer_rows(pythons: Sequence[str], timer: Timer, quick: bool) -> Iterator[dic
         for number, trainer in enumerate(trainers):
             works[number] = partial(timer.milliseconds, trainer.iterate)
             works[number, "products"] = partial(timer.milliseconds, products(trainer))
-        with nullcontext() if python is None else started(python, learner, settings) as iterate:
+        with nullcontext() if python is None else started(python, learner, settings_of(trainers[0].config)) as iterate:
             first_s = None if iterate is None else (iterate() + iterate()) / 1000
             times = timer.turns(works if iterate is None else {**works, "peer": iterate})
         for number, trainer in enumerate(trainers):
