@@ -3,7 +3,7 @@
 Updates and acting stand beside a baseline: the published update (dqn_memory/analysis/published_update.py), measured in
 the same process by turns. Memories stand beside torch's recurrences, learners from rollouts beside those of other
 libraries if --peer-python names an environment that has them. Prints the tables; --write FOLDER writes them to core.*,
-memories.* and rollouts.*, and replaces these files.
+memories.*, rollouts.* and peers.*, and replaces these files.
 """
 
 from __future__ import annotations
@@ -330,14 +330,19 @@ def one_table(text: str, rows: Callable[[CoreArgs], Iterable[Row]]) -> Callable[
     return lambda args: [Table.from_records(rows(args), *TEXTS[text])]
 
 
-PAGES = {"core": "Speed of the core", "memories": "Speed of memories", "rollouts": "Speed of learners from rollouts"}
+PAGES = {
+    "core": "Speed of the core",
+    "memories": "Speed of memories",
+    "rollouts": "Speed of learners from rollouts",
+    "peers": "Speed beside other libraries",
+}
 TABLES: dict[str, tuple[str, Callable[[CoreArgs], Iterable[Table]]]] = {  # by name of --only: page, tables
     "update": ("core", one_table("update", update_rows)),
     "acting": ("core", one_table("acting", acting_rows)),
     "graphs": ("core", one_table("graphs", graph_rows)),
     "memories": ("memories", memory_tables),
     "rollouts": ("rollouts", one_table("iterations", partial(iteration_rows, device="cpu"))),
-    "peers": ("rollouts", one_table("peers", rows_beside_peers)),
+    "peers": ("peers", one_table("peers", rows_beside_peers)),
     "rollouts_cuda": ("rollouts", one_table("iterations", partial(iteration_rows, device="cuda"))),
 }
 ON_CUDA = ("graphs", "rollouts_cuda")

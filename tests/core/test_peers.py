@@ -1,4 +1,4 @@
-"""The benchmark beside other libraries: our side at a tiny size, the talk with a peer, and real peers where they are."""
+"""The benchmark beside other libraries: our side at a tiny size, the talk with a peer, and real peers if installed."""
 
 import json
 import os
@@ -63,8 +63,8 @@ def test_without_a_peer_ours_stand_alone(tmp_path, capsys):
     benchmark.main(flags)
     said = capsys.readouterr()
     assert all(f"{sys.executable} have no {library}" in said.err for library in LIBRARIES.values())
-    (table,) = json.loads((tmp_path / "rollouts.json").read_text())["tables"]
-    assert table["title"] == "Beside other libraries" and len(table["rows"]) == 4
+    (table,) = json.loads((tmp_path / "peers.json").read_text())["tables"]
+    assert table["title"] == "Iterations" and len(table["rows"]) == 4
     assert all(row["steps_s"] > 0 and "ratio" not in row for row in table["rows"])
 
 
