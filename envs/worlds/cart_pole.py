@@ -16,7 +16,7 @@ FORCE, GRAVITY, TICK = 10.0, 9.8, 0.02
 POLE, TOTAL, HALF_LENGTH = 0.1, 1.1, 0.5  # masses of the pole and of pole and cart; half the pole's length
 MAX_POSITION, MAX_ANGLE = 2.4, 12 * 2 * math.pi / 360  # beyond them an episode ends
 START = 0.05  # position, speed, angle and spin begin inside +-START
-TERMS = 6  # of the series of sine and cosine; the rest is below half a unit of float64's last place
+TERMS = 5  # of the series of sine and cosine after the first; the others are below half a unit of float64's last place
 
 
 @dataclass
@@ -45,14 +45,13 @@ class CartPole(World[PoleState]):
         high = np.array([2 * MAX_POSITION, np.inf, 2 * MAX_ANGLE, np.inf])  # an episode's last state is beyond a limit
         self.observation_space = gymnasium.spaces.Box(-high.astype(np.float32), high.astype(np.float32))
         self.state_space = gymnasium.spaces.Box(-high, high, dtype=np.float64)
-        numbers = [POLE, TOTAL, POLE * HALF_LENGTH, HALF_LENGTH, GRAVITY, 4 / 3, TICK, START, 2 * START, 1.0]
-        constants = torch.tensor(numbers, dtype=torch.float64, device=self.device)
-        self.pole, self.total, self.moment, self.half_length, self.gravity, *others = constants.unbind()
-        self.inertia, self.tick, self.start, self.width, self.unit = others
-        limits = torch.tensor([[MAX_POSITION, MAX_ANGLE], [-FORCE, FORCE]], dtype=torch.float64, device=self.device)
-        self.limits, self.push = limits.unbind()
-        signed = [(-1) ** n / math.factorial(2 * n + odd) for n in range(TERMS, 0, -1) for odd in (1, 0)]
-        self.series = torch.tensor(signed, dtype=torch.float64, device=self.device).view(TERMS, 2)
+        numbers = [GRAVITY, POLE * HALF_LENGTH / TOTAL, HALF_LENGTH * 4 / 3, HALF_LENGTH * POLE / TOTAL, TICK]
+        constants = torch.tensor([*numbers, START, 2 * START, 1.0], dtype=torch.float64, device=self.device)
+        self.gravity, self.moment, self.inertia, self.lost, self.tick, self.start, self.width, self.unit = constants
+        limits = torch.tensor([[MAX_POSITION, MAX_ANGLE], [-FORCE / TOTAL, FORCE / TOTAL]], dtype=torch.float64)
+        self.limits, self.push = limits.to(self.device).unbind()
+        series = [[(-1) ** n / math.factorial(2 * n + odd) for n in range(TERMS, 0, -1)] for odd in (1, 0)]
+        self.sines, self.cosines = map(torch.unbind, torch.tensor(series, dtype=torch.float64, device=self.device))
 
     def reset(self, u: Tensor) -> PoleState:
         """Draw position, speed, angle and spin from u (N, 4)."""
@@ -64,13 +63,10 @@ class CartPole(World[PoleState]):
         """Push once: 0 left, 1 right."""
         body = state.body  # (N, 4)
         speed, angle, spin = body[:, 1], body[:, 2], body[:, 3]
-        turned = self.sine_and_cosine(angle)
-        sine, cosine = turned[:, 0], turned[:, 1]
-        # Operations in the order of Gymnasium's, so that they round alike.
-        pushed = (take(self.push, action) + self.moment * (spin * spin) * sine) / self.total  # (N,)
-        inertia = self.half_length * (self.inertia - self.pole * (cosine * cosine) / self.total)
-        turn = (self.gravity * sine - cosine * pushed) / inertia
-        body = body + self.tick * stack([speed, pushed - self.moment * turn * cosine / self.total, spin, turn])
+        sine, cosine = self.sine_and_cosine(angle)  # (N,) each
+        pushed = take(self.push, action) + self.moment * (spin * spin) * sine
+        turn = (self.gravity * sine - cosine * pushed) / (self.inertia - self.lost * (cosine * cosine))
+        body = body + self.tick * stack([speed, pushed - self.moment * turn * cosine, spin, turn])
         reward = zeros(self.nothing, len(body)) + self.unit
         steps, returns = state.steps + self.one, state.returns + reward
         after = PoleState(self.observe(body), steps, returns, body)
@@ -78,17 +74,14 @@ class CartPole(World[PoleState]):
         terminated = out[:, 0] | out[:, 1]
         return after, after.observation, reward, terminated, terminated != terminated
 
-    def sine_and_cosine(self, angle: Tensor) -> Tensor:
-        """Return sine and cosine (N, 2) of small angles.
+    def sine_and_cosine(self, angle: Tensor) -> tuple[Tensor, Tensor]:
+        """Return sine and cosine (N,) of angles up to MAX_ANGLE, as the sums of their series.
 
-        They are sums of series, because libraries and devices round their sines differently, but sums and products
-        alike.
+        Libraries and devices round their sines differently, but sums and products alike.
         """
-        first = stack([angle, angle * self.nothing + self.unit])  # (N, 2)
-        square, series = (angle * angle)[:, None], self.series[0]
-        for coefficients in self.series[1:]:
-            series = series * square + coefficients
-        return first + first * square * series
+        square = angle * angle
+        sine = angle + angle * square * _polynomial(self.sines, square)
+        return sine, self.unit + square * _polynomial(self.cosines, square)
 
     def observe(self, body: Tensor) -> Tensor:
         """Return the observation (N, 4) float32."""
@@ -116,6 +109,14 @@ class CartPole(World[PoleState]):
         line = ["."] * 41
         line[min(max(round(20 + 20 * position / MAX_POSITION), 0), 40)] = "/" if angle > 0 else "\\"
         return f"{''.join(line)}\nposition {position:+.3f} {speed:+.3f}, angle {angle:+.4f} {spin:+.4f}"
+
+
+def _polynomial(coefficients: tuple[Tensor, ...], x: Tensor) -> Tensor:
+    """Return the sum (N,) of powers of x (N,), the highest first."""
+    value = coefficients[0] * x + coefficients[1]
+    for coefficient in coefficients[2:]:
+        value = value * x + coefficient
+    return value
 
 
 def _column(position: float) -> int:
