@@ -1,8 +1,9 @@
 """Measure how fast the core is: `python -m dqn_memory.benchmark`.
 
 Updates and acting stand beside a baseline: the published update (dqn_memory/analysis/published_update.py), measured in
-the same process by turns. Memories stand beside torch's recurrences. Prints the tables; --write FOLDER writes them to
-core.*, memories.* and rollouts.*, and replaces these files.
+the same process by turns. Memories stand beside torch's recurrences, learners from rollouts beside those of other
+libraries if --peer-python names an environment that has them. Prints the tables; --write FOLDER writes them to core.*,
+memories.*, rollouts.* and peers.*, and replaces these files.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dqn_memory.analysis.published_update import BaselineNetwork, make_baseline_
 from dqn_memory.blocks import Block, build, names
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
+from dqn_memory.peers import peer_rows, peers_of
 from dqn_memory.ppo import PPOTrainer
 from dqn_memory.pqn import PQNTrainer
 from dqn_memory.replay import Replay, WindowBatch
@@ -30,6 +32,7 @@ from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import Engine, set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.settings import Repeatable
 from dqn_memory.size import count, environment_sizes, gigaflop
 from dqn_memory.train import Batch, make_optimizer, make_update, sample
 from envs.tables import Table, Value
@@ -69,8 +72,12 @@ class CoreArgs(BenchmarkArgs):
     """Measure updates and acting against the published computation, memories, and whole iterations.
 
     --only takes update, acting, memories (beside torch.nn.GRU and torch.nn.LSTM) and rollouts (environment steps/s of
-    pqn and ppo). With a CUDA device it also takes graphs (eager against captured updates) and rollouts_cuda.
+    pqn and ppo). With a CUDA device it also takes graphs (eager against captured updates) and rollouts_cuda. With
+    --peer-python it also takes peers (pqn beside memorax's, ppo beside sb3-contrib's), which rollouts includes.
     """
+
+    peer_python: Repeatable = ()
+    """A Python whose environment has memorax or sb3-contrib, such as peers/bin/python; repeatable."""
 
     @property
     def known_tables(self) -> Sequence[str]:
@@ -80,7 +87,9 @@ class CoreArgs(BenchmarkArgs):
     @property
     def wanted(self) -> Sequence[str]:
         """Tables to measure."""
-        return self.only or [name for name in TABLES if torch.cuda.is_available() or name not in ON_CUDA]
+        here = [name for name in TABLES if name != "peers" and (torch.cuda.is_available() or name not in ON_CUDA)]
+        names = self.only or here
+        return [*names, *(["peers"] if self.peer_python and "rollouts" in names else [])]
 
     def check(self) -> None:
         """Raise a UserError for tables that cannot be measured here."""
@@ -88,6 +97,11 @@ class CoreArgs(BenchmarkArgs):
         if set(self.wanted) & set(ON_CUDA) and (self.clock == "cpu" or not torch.cuda.is_available()):
             needing = " and ".join(ON_CUDA)
             raise UserError(f"{needing} need a CUDA device that torch sees, and --clock wall; choose others by --only")
+
+        if "peers" in self.wanted and not self.peer_python:
+            raise UserError("--only peers needs --peer-python, the Python of an environment that has memorax")
+        for python in self.peer_python:
+            peers_of(python)
 
     def cases(self, names: Sequence[tuple[str, str]]) -> list[BenchmarkCase]:
         """Make the cases of these environments and architectures."""
@@ -303,19 +317,32 @@ def iteration_rows(args: CoreArgs, device: str) -> Iterator[Row]:
     torch.set_num_threads(args.threads)
 
 
+def rows_beside_peers(args: CoreArgs) -> Iterator[Row]:
+    """Measure pqn and ppo beside the same learners of other libraries, on one core."""
+    torch.set_num_threads(1)
+    yield from peer_rows(args.peer_python, replace(args.timer, clock="cpu"), args.quick)
+    torch.set_num_threads(args.threads)
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 def one_table(text: str, rows: Callable[[CoreArgs], Iterable[Row]]) -> Callable[[CoreArgs], Iterable[Table]]:
     """Make a single table of rows, under its title and note in benchmark.toml."""
     return lambda args: [Table.from_records(rows(args), *TEXTS[text])]
 
 
-PAGES = {"core": "Speed of the core", "memories": "Speed of memories", "rollouts": "Speed of learners from rollouts"}
+PAGES = {
+    "core": "Speed of the core",
+    "memories": "Speed of memories",
+    "rollouts": "Speed of learners from rollouts",
+    "peers": "Speed beside other libraries",
+}
 TABLES: dict[str, tuple[str, Callable[[CoreArgs], Iterable[Table]]]] = {  # by name of --only: page, tables
     "update": ("core", one_table("update", update_rows)),
     "acting": ("core", one_table("acting", acting_rows)),
     "graphs": ("core", one_table("graphs", graph_rows)),
     "memories": ("memories", memory_tables),
     "rollouts": ("rollouts", one_table("iterations", partial(iteration_rows, device="cpu"))),
+    "peers": ("peers", one_table("peers", rows_beside_peers)),
     "rollouts_cuda": ("rollouts", one_table("iterations", partial(iteration_rows, device="cuda"))),
 }
 ON_CUDA = ("graphs", "rollouts_cuda")

@@ -85,6 +85,11 @@ def integers(values: Values) -> Values:
     return values.long() if isinstance(values, torch.Tensor) else values.astype(np.int64)
 
 
+def single(values: Values) -> Values:
+    """Round to float32."""
+    return values.float() if isinstance(values, torch.Tensor) else values.astype(np.float32)
+
+
 def truncate(values: Values) -> Values:
     """Round towards zero."""
     return values.trunc() if isinstance(values, torch.Tensor) else np.trunc(values)

@@ -68,6 +68,7 @@ WORLDS: dict[str, Entry] = {
     "POMDP/Hallway-v0": Entry("envs.worlds.hallway:Hallway"),
     "POMDP/HeavenHell-v0": Entry("envs.worlds.heaven_hell:HeavenHell"),
     "POMDP/File-v0": Entry("envs.worlds.pomdp:File"),
+    "Control/CartPole-v0": Entry("envs.worlds.cart_pole:CartPole"),
     "Pixel/BlinkingCatch-v0": Entry("envs.worlds.catch:BlinkingCatch"),
 }
 FROM_FILES = ("Gridverse/Yaml-v0", "POMDP/File-v0")  # defined by the file of their keyword `path`

@@ -12,6 +12,7 @@ import timeit
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, TypeVar
 
 import torch
@@ -23,6 +24,7 @@ from envs.machine import CLOCKS, Clock, benchmark_facts
 from envs.tables import Table, Value, origin, publish
 
 Work = Callable[[], object]
+K = TypeVar("K")
 
 
 # ---- timing ----------------------------------------------------------------------------------------------------------
@@ -67,11 +69,19 @@ class Timer:
 
     def __call__(self, alternatives: Mapping[str, Work]) -> dict[str, Timing]:
         """Measure every alternative."""
-        taken: dict[str, list[float]] = {name: [] for name in alternatives}
+        return self.turns({name: partial(self.milliseconds, work) for name, work in alternatives.items()})
+
+    def turns(self, measured: Mapping[K, Callable[[], float]]) -> dict[K, Timing]:
+        """Take turns of functions that measure themselves and return milliseconds."""
+        taken: dict[K, list[float]] = {name: [] for name in measured}
         for _ in range(self.warm_up + self.repetitions):
-            for name, work in alternatives.items():
-                taken[name].append(1000 * timeit.timeit(work, timer=self.now, number=1))
+            for name, measure in measured.items():
+                taken[name].append(measure())
         return {name: Timing(tuple(values[self.warm_up :])) for name, values in taken.items()}
+
+    def milliseconds(self, work: Work) -> float:
+        """Do the work once; return the time that it took."""
+        return 1000 * timeit.timeit(work, timer=self.now, number=1)
 
     def now(self) -> float:
         """Return the time in seconds. On an accelerator, wait first until all queued work is done."""

@@ -33,6 +33,8 @@ def test_check_env_is_clean(id):
     """It also draws in every render mode."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        if id.startswith("Control/"):  # speeds have no bound, as in Gymnasium's own environment
+            warnings.filterwarnings("ignore", ".*Box observation space m(in|ax)imum value is -?infinity")
         check_env(gymnasium.make(id, **keywords(id)).unwrapped)
 
 
