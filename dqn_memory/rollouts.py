@@ -206,7 +206,7 @@ class Collector(Stateful):
             self.observation, self.reset, self.state = step.observation, step.done, state
             self.previous_action = torch.where(step.done, self.vector.num_actions, action)
         rollout = tree_map(lambda *parts: torch.stack(parts, 1), *transitions)
-        bootstrap = self._bootstrap(read, ends, rollout.bootstrap)
+        bootstrap = self._bootstrap(read, ends, rollout.bootstrap, torch.zeros_like(rollout.outputs.value))
         return rollout._replace(bootstrap=bootstrap, state=before), ended_episodes(steps)
 
     def _rows(self, where: Tensor, parts: list[Any]) -> list[Any]:
@@ -216,21 +216,20 @@ class Collector(Stateful):
         rows = where.nonzero().squeeze(1)
         return tree_map(lambda part: part[rows], parts) if len(rows) else []
 
-    def _bootstrap(self, read: Callable[[Tensor], Out], ends: list[list[Any]], cut: Tensor) -> Tensor:
-        """Compute V (N, T) of the next observations where `cut` (N, T), and 0 elsewhere.
+    def _bootstrap(self, read: Callable[[Tensor], Out], ends: list[list[Any]], cut: Tensor, nothing: Tensor) -> Tensor:
+        """Compute V (N, T) of the next observations where `cut` (N, T), and `nothing` (N, T) elsewhere.
 
         One call serves all steps: `ends` has for each step the rows of observations, actions and states after it.
         """
         inputs = [each for each in ends if each]
-        bootstrap = torch.zeros(cut.shape, device=self.device)
         if not inputs:
-            return bootstrap
+            return nothing
         observation, action, state = tree_map(lambda *parts: torch.cat(parts), *inputs)
         x, _ = self.network.encode_step(observation, action, state, torch.zeros_like(action, dtype=torch.bool))
         value = read(x).value
         if self.device.type == "cpu":
-            return bootstrap.T.masked_scatter(cut.T, value).T
-        return bootstrap.where(~cut, value.view(cut.T.shape).T)
+            return nothing.T.masked_scatter(cut.T, value).T
+        return nothing.where(~cut, value.view(cut.T.shape).T)
 
     def scaled_reward(self, step: Step) -> Tensor:
         """Multiply rewards by the scale; without one, divide by the standard deviation of all returns so far.
