@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
-from dqn_memory.blocks.block import constrained, penalty, select
+from dqn_memory.blocks.block import by_position, constrained, penalty, select
 from dqn_memory.blocks.embeddings import ActionHistoryEmbedding
 from dqn_memory.blocks.finite import (
     contained_at,
@@ -260,6 +260,7 @@ class QNetwork(nn.Module):
         self.head = _head(config, row, num_actions)
         degrees: list[int] = [layer.degree for layer in self.layers]  # type: ignore[misc]
         self.degree = max((1 + row.final_norm, *degrees))  # a LayerNorm squares its input
+        self.time_first = any(getattr(part, "time_first", False) for part in self.modules())
         if config.initialisation == "paper":
             initialise(self)
 
@@ -282,10 +283,13 @@ class QNetwork(nn.Module):
 
     def read(self, x: Tensor) -> Tensor:
         """Compute Q (..., A) of encodings (B, T, D) or (B, D)."""
-        return contained_rows(self.head, x)
+        return contained_rows(lambda x: by_position(self.head, x), x)
 
     def embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         """Embed observations and previous actions, (B, T, D), without their positions."""
+        return by_position(self._embed, observation, previous_action)
+
+    def _embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         x = self.observation_embedding(observation)  # (B, T, D - a)
         if self.action_embedding is not None:
             x = torch.cat([self.action_embedding(previous_action), x], -1)  # (B, T, D)
@@ -364,6 +368,8 @@ class QNetwork(nn.Module):
         previous_action = self._actions_before(previous_action, reset)
 
         def run(observation: Tensor, state: list[Any] | None, reset: Tensor | None) -> tuple[Tensor, list[Any]]:
+            if self.time_first:
+                observation = observation.transpose(0, 1).contiguous().transpose(0, 1)
             return self._run_layers("sequence", self.embed(observation, previous_action), state, reset)
 
         return contained_layers(run, observation, state, reset, self.degree)
@@ -385,7 +391,7 @@ class QNetwork(nn.Module):
         for layer, before in zip(self.layers, state or [None] * len(self.layers), strict=True):
             x, after = getattr(layer, form)(x, before, reset)
             states.append(after)
-        return self.norm(x), states
+        return by_position(self.norm, x), states
 
     def initial_state(self, batch: int, device: torch.device) -> list[Any]:
         """Make the carried states of all layers for B fresh episodes (stateful networks only)."""

@@ -174,9 +174,11 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
         """Compute Q(lambda) targets (N, T) with the averaged network, so that Q does not chase its own errors.
 
         The averaged network starts a rollout from the state of the acting network, not from a state of its own. The
-        difference is small and fades within the rollout.
+        difference is small and fades within the rollout. Without an average, Q is that of acting.
         """
-        q, _ = self.evaluated.sequence(*rollout.inputs)  # (N, T, A)
+        q = rollout.outputs.q  # (N, T, A)
+        if self.evaluated is not self.network:
+            q, _ = self.evaluated.sequence(*rollout.inputs)
         return q_lambda(rollout, q, self.config.learner.gamma, self.config.learner.trace_decay)
 
     # ---- methods of the base class -------------------------------------------------------------------------------

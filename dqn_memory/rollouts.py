@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from dqn_memory.actors import ActingState
+from dqn_memory.blocks.block import by_position
 from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.evaluate import EvalSetup
 from dqn_memory.exploration import ExplorationConfig, Explorer
@@ -187,29 +188,48 @@ class Collector(Stateful):
             choose: chooses actions (N,) by outputs.
             epsilon: share of random actions at each step, (T,).
         """
-        before, transitions, steps = self.state, list[Rollout[Out]](), list[Step]()
+        before, transitions, steps, ends = self.state, list[Rollout[Out]](), list[Step](), list[list[Any]]()
         for t in range(self.length):
             x, state = self.network.encode_step(self.observation, self.previous_action, self.state, self.reset)
             outputs = read(x)
             action, random = self.explorer.choose(choose(outputs), epsilon[t], self.reset)  # (N,)
             step = self.vector.step(action)
             cut = ~step.terminated if t + 1 == self.length else step.truncated
-            bootstrap = torch.zeros_like(outputs.value)
-            if self.device.type != "cpu" or bool(cut.any()):
-                goes_on = torch.zeros_like(self.reset)
-                x, _ = self.network.encode_step(step.final_observation, action, state, goes_on)
-                bootstrap = torch.where(cut, read(x).value, bootstrap)
+            ends.append(self._rows(cut, [step.final_observation, action, state]))
             transitions.append(
                 Rollout(
                     self.observation, self.previous_action, self.reset, action, random, self.scaled_reward(step),
-                    step.terminated, step.done, outputs, bootstrap, state=[],
+                    step.terminated, step.done, outputs, cut, state=[],
                 )
             )  # fmt: skip
             steps.append(step)
             self.observation, self.reset, self.state = step.observation, step.done, state
             self.previous_action = torch.where(step.done, self.vector.num_actions, action)
         rollout = tree_map(lambda *parts: torch.stack(parts, 1), *transitions)
-        return rollout._replace(state=before), ended_episodes(steps)
+        bootstrap = self._bootstrap(read, ends, rollout.bootstrap, torch.zeros_like(rollout.outputs.value))
+        return rollout._replace(bootstrap=bootstrap, state=before), ended_episodes(steps)
+
+    def _rows(self, where: Tensor, parts: list[Any]) -> list[Any]:
+        """Select the rows (N,) that are true; an accelerator takes all rows, because it would wait for their number."""
+        if self.device.type != "cpu":
+            return parts
+        rows = where.nonzero().squeeze(1)
+        return tree_map(lambda part: part[rows], parts) if len(rows) else []
+
+    def _bootstrap(self, read: Callable[[Tensor], Out], ends: list[list[Any]], cut: Tensor, nothing: Tensor) -> Tensor:
+        """Compute V (N, T) of the next observations where `cut` (N, T), and `nothing` (N, T) elsewhere.
+
+        One call serves all steps: `ends` has for each step the rows of observations, actions and states after it.
+        """
+        inputs = [each for each in ends if each]
+        if not inputs:
+            return nothing
+        observation, action, state = tree_map(lambda *parts: torch.cat(parts), *inputs)
+        x, _ = self.network.encode_step(observation, action, state, torch.zeros_like(action, dtype=torch.bool))
+        value = read(x).value
+        if self.device.type == "cpu":
+            return nothing.T.masked_scatter(cut.T, value).T
+        return nothing.where(~cut, value.view(cut.T.shape).T)
 
     def scaled_reward(self, step: Step) -> Tensor:
         """Multiply rewards by the scale; without one, divide by the standard deviation of all returns so far.
@@ -318,13 +338,17 @@ class Predictor(nn.Module):
         outputs = self.components * max(spec.vocabulary, 1)
         self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs + 1))
 
+    def _predict(self, x: Tensor, action: Tensor) -> Tensor:
+        predicted: Tensor = self.head(x + self.action(action))
+        return predicted
+
     def loss(self, x: Tensor, rollout: Rollout[Any]) -> Tensor:
         """Compute the weighted error from encodings x (B, T, D), a scalar: cross-entropy for tokens, else squares.
 
         Rewards at the ends of episodes are rare and informative: they teach a memory to compare an earlier observation
         with the current one. They get half of the weight of all rewards (as Jaderberg et al. 2017 sample them).
         """
-        predicted = self.head(x + self.action(rollout.action))  # (B, T, outputs + 1)
+        predicted = by_position(self._predict, x, rollout.action)  # (B, T, outputs + 1)
         squares = (predicted[..., -1] - rollout.reward).square()  # (B, T)
         reward = 0.5 * (masked_mean(squares, rollout.terminated) + masked_mean(squares, ~rollout.terminated))
         if not self.components:

@@ -114,6 +114,7 @@ class Memory(Block):
     features: int | None = None  # D, set by `build`
     # True: the state is the recent inputs, and `run` itself spoils only the outputs that read a bad number.
     contains: bool = False
+    time_first = False  # whether `run` is fastest if x (B, T, D) lies in memory as (T, B, D)
     _form: list[torch.Size] | None = None  # shapes of a state's parts, without the batch
 
     def __init_subclass__(cls) -> None:
@@ -173,6 +174,18 @@ class Memory(Block):
             raise ValueError(
                 f"{type(self).__name__}: the state has shapes {shapes}; for {rows} rows they must be {expected}"
             )
+
+
+def by_position(run: Callable[..., Tensor], *parts: Tensor) -> Tensor:
+    """Apply a function of single positions to parts (B, T, ...) in the order in which memory holds their positions.
+
+    A linear map copies an input whose positions do not follow one another. Recurrences give outputs (B, T, D) that lie
+    in memory as (T, B, D).
+    """
+    first = parts[0]
+    if first.dim() < 3 or first.is_contiguous() or not first.transpose(0, 1).is_contiguous():
+        return run(*parts)
+    return run(*(part.transpose(0, 1) for part in parts)).transpose(0, 1)
 
 
 def step_by_step(

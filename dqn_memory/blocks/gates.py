@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from dqn_memory.blocks.kernels.operator import NUMBA, transformed
+
 
 class Residual(nn.Module):
     """The plain sum x + y."""
@@ -33,8 +35,18 @@ class GruGate(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """Join the stream x and the sublayer output y, both (..., D)."""
+        if _fused(x, y, self.bias):
+            return self._joined(x, y)
         update, candidate = self.parts(x, y)
         return torch.lerp(x, candidate.to(x.dtype), update.to(x.dtype))
+
+    def _joined(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute `forward` with few passes over all numbers."""
+        from dqn_memory.blocks.kernels.cpu_gate import cpu_gate  # loads numba
+
+        weights = (each.weight for each in (self.from_output, self.from_stream, self.from_reset))
+        joined, *_ = cpu_gate(x.flatten(0, -2), y.flatten(0, -2), *weights, self.bias)
+        return joined.view(x.shape)
 
     def parts(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the update gate z and the candidate h, both (..., D)."""
@@ -44,6 +56,16 @@ class GruGate(nn.Module):
         update = torch.sigmoid(output_z + stream_z - self.bias)
         candidate = torch.tanh(output_g + self.from_reset(reset * x))
         return update, candidate
+
+
+def _fused(x: Tensor, y: Tensor, bias: Tensor) -> bool:
+    """Tell whether the gate's own kernel can join x and y, and is faster."""
+    seen = torch.compiler.is_compiling() or transformed() or torch._C._is_any_autocast_enabled()
+    if seen or not NUMBA or x.device.type != "cpu":
+        return False
+    from dqn_memory.blocks.kernels.cpu_gate import gate_is_faster  # loads numba
+
+    return gate_is_faster(x, y, bias)
 
 
 GATES: dict[str, Callable[[int], nn.Module]] = {"residual": Residual, "gru": GruGate}

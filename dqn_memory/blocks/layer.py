@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.attention import Attention, StreamedAttention
-from dqn_memory.blocks.block import Block, Device, State, lookup, select
+from dqn_memory.blocks.block import Block, Device, State, by_position, lookup, select
 from dqn_memory.blocks.finite import clear_padding, contained, contained_at, contained_window
 from dqn_memory.blocks.gates import GATES
 from dqn_memory.blocks.memory import build
@@ -78,10 +78,13 @@ class Sublayer(nn.Module):
 
     def block_input(self, x: Tensor) -> Tensor:
         """Compute the block's input from the stream x (..., D)."""
-        return x if self.post else self.norm(x)
+        return x if self.post else by_position(self.norm, x)
 
     def join(self, x: Tensor, y: Tensor) -> Tensor:
         """Join the stream x and the block's output y, both (..., D)."""
+        return by_position(self._join, x, y)
+
+    def _join(self, x: Tensor, y: Tensor) -> Tensor:
         joined = self.gate(x, F.relu(y) if self.rectify else y)
         return self.norm(joined) if self.post else joined
 

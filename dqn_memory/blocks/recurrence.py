@@ -32,6 +32,8 @@ class Recurrence(Memory):
     for rnn, gru, lstm; a state of O(D). Stable at any length: |h| <= 1, and c grows by at most 1 a position.
     """
 
+    time_first = True
+
     def __init__(self, kind: str, width: int, dropout: float = 0.0, projection: bool = False) -> None:
         super().__init__()
         self.width, self.parts = width, 2 if kind == "lstm" else 1

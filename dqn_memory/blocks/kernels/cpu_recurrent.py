@@ -46,10 +46,13 @@ def gru_loop(
 def gru_loop_backward(
     grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, weight: Tensor, initial: Tensor,
     keep: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute the gradients of W h_{t-1} + b (T, B, 3 H), of the candidates' input and of the initial state."""
-    change, candidates = torch.empty_like(gates), torch.empty_like(hidden)
-    outputs = (change, candidates, torch.zeros_like(initial, memory_format=DENSE))
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Compute the gradients of W h_{t-1} + b (T, B, 3 H), of the candidates' input and of the initial state.
+
+    Also return the states that each position reads (T, B, H), which are 0 where an episode begins.
+    """
+    change, candidates, before = torch.empty_like(gates), torch.empty_like(hidden), torch.empty_like(hidden)
+    outputs = (change, candidates, torch.zeros_like(initial, memory_format=DENSE), before)
     _run(_gru_backward, hidden, _packed(weight.mT), initial, keep, grad, gates, recurrent, *outputs)
     return outputs
 
@@ -195,7 +198,21 @@ def _gru_forward(first, last, scratch, sizes, hidden, weight, inside, initial, k
 
 @v.compiled
 def _gru_backward(
-    first, last, scratch, sizes, hidden, weight, initial, keep, grad, gates, recurrent, change, candidates, total
+    first,
+    last,
+    scratch,
+    sizes,
+    hidden,
+    weight,
+    initial,
+    keep,
+    grad,
+    gates,
+    recurrent,
+    change,
+    candidates,
+    total,
+    before,
 ):
     time, batch, width = sizes
     plane = batch * width
@@ -212,7 +229,9 @@ def _gru_backward(
                     gained = v.load(total, at + unit) + v.load(grad, here)
                     through = (gained - gained * update) * _slope(candidate)
                     by_reset = through * v.load(recurrent, here)
-                    by_update = gained * (_kept(begins, v.load(source, past + at + unit)) - candidate)
+                    earlier = _kept(begins, v.load(source, past + at + unit))
+                    by_update = gained * (earlier - candidate)
+                    v.store(before, here, earlier)
                     v.store(candidates, here, through)
                     v.store(change, gate + unit, by_reset * (reset - reset * reset))
                     v.store(change, gate + width + unit, by_update * (update - update * update))

@@ -197,10 +197,13 @@ def gru_backward(
     bias: Tensor, inner: Tensor, initial: Tensor, keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of x, weight_in, weight, bias, inner and initial from that of hidden (T, B, H)."""
-    width, before = initial.shape[1], previous(hidden, initial, keep)
+    width = initial.shape[1]
     if fast := _fast(weight):
-        change, candidates, total = fast.gru_loop_backward(grad, hidden, gates, recurrent, weight, initial, keep)
+        change, candidates, total, before = fast.gru_loop_backward(
+            grad, hidden, gates, recurrent, weight, initial, keep
+        )
     else:
+        before = previous(hidden, initial, keep)
         change, candidates, total = _gru_steps_back(grad, before, gates, recurrent, weight, keep)
     to_weight, to_inner = _inside(change, before), change[:, :, 2 * width :].sum((0, 1))
     change[:, :, 2 * width :] = candidates  # the input enters outside the reset
