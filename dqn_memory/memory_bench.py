@@ -32,18 +32,17 @@ from dqn_memory.runs.errors import UserError, check_known, one_line_errors
 from dqn_memory.runs.progress import Progress
 from dqn_memory.runs.seeding import Streams, generator, seeded
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
-from dqn_memory.size import count, match, on_meta
+from dqn_memory.size import match, on_meta
 from envs.cli import Plugins, WriteArgs, load_plugins
 from envs.files import make_folder
 from envs.machine import benchmark_facts, revision
 from envs.tables import Table, Value, origin, read_page, read_tables, write_page
 from envs.terminal import say
-from envs.timing import Timer, Work
+from envs.timing import Timer
 
 NAME, TITLE = "memory_bench", "What memories learn to remember"
 TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 CPU = torch.device("cpu")
-STEP_ROWS, STEPS = 64, 16  # rows of a timed step, and number of steps in a timing
 REMEMBERED = 0.9  # accuracy that counts as remembered
 Row = dict[str, Value]
 
@@ -138,7 +137,7 @@ class BenchSizes:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryBenchArgs(WriteArgs):
-    """Train every memory on supervised memory tasks, and report its accuracy by delay and its cost."""
+    """Train every memory on supervised memory tasks, and report its accuracy by delay."""
 
     write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
     """Folder of the results; trainings that have a row there are not repeated (None: print only)."""
@@ -266,62 +265,16 @@ def train_network(task: str, name: str, seed: int, updates: int, args: MemoryBen
     return {"task": task, "memory": name, "seed": seed, **facts, "revision": revision(), **accuracy}
 
 
-# ---- cost ------------------------------------------------------------------------------------------------------------
-def measure_cost(name: str, args: MemoryBenchArgs) -> Row:
-    """Measure the size, the time and the space of one memory's network: a row of the results."""
-    sizes, config, network = args.sizes, args.config(name), build_network(args.config(name), 0)
-    batch = training_batch("copy", sizes.max_delay, sizes.rows, sizes.length, generator(0))
-    tokens, saved, (step, state) = batch.tokens.numel(), saved_bytes(network, batch), step_work(network, batch)
-    update = updater(network, args.learning_rate, 1_000)
-    times = Timer(*((2, 1) if args.quick else (7, 2)), "cpu")({"update": lambda: update(batch), "step": step})
-    update_ms, step_ms = (min(times[name].milliseconds) for name in ("update", "step"))
-    return {
-        "memory": name, "parameters": count(network).trainable, "width": config.width, "update_ms": update_ms,
-        "train_us": 1000 * update_ms / tokens, "train_bytes": saved / tokens,
-        "step_us": 1000 * step_ms / STEPS / STEP_ROWS, "state_bytes": state, "revision": revision(),
-    }  # fmt: skip
-
-
-def saved_bytes(network: QNetwork, batch: TaskBatch) -> int:
-    """Count the bytes that a forward pass saves for the backward pass, parameters not included."""
-    saved: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = compute_loss(network, batch)  # holds all of them, so that no address is used twice
-    own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
-    del loss
-    return sum(size for address, size in saved.items() if address not in own)
-
-
-def step_work(network: QNetwork, batch: TaskBatch) -> tuple[Work, int]:
-    """Make `STEPS` steps of `STEP_ROWS` rows as work to be timed, and count the bytes of the state of one row."""
-    token, reset = batch.tokens.flatten()[:STEP_ROWS, None], torch.zeros(STEP_ROWS, dtype=torch.bool)
-    first = network.initial_state(STEP_ROWS, CPU)
-
-    @torch.no_grad()
-    def work() -> None:
-        state = first
-        for _ in range(STEPS):
-            _, state = network.step(token, token[:, 0], state, reset)
-
-    parts = [part for state in network.initial_state(1, CPU) for part in state]
-    return work, sum(part.numel() * part.element_size() for part in parts)
-
-
 # ---- results ---------------------------------------------------------------------------------------------------------
 FORMATS = {str(delay): ".3f" for delay in (*BenchSizes.delays, 32)} | {"loss": ".4f"}
 
 
 class Results:
-    """Rows of the tables of cost and of trainings. Each row is written as soon as it is added."""
+    """Rows of trainings. Each row is written as soon as it is added."""
 
     def __init__(self, folder: Path | None, facts: Mapping[str, Value], settings: Mapping[str, Value]) -> None:
         self.folder, self.facts = folder, {**facts, **settings}
-        self.rows: dict[str, list[Row]] = {"cost": [], "trainings": []}
+        self.rows: list[Row] = []
         if folder is not None:
             make_folder(folder)
             self._read(folder / f"{NAME}.json", settings)
@@ -333,37 +286,34 @@ class Results:
             if (other := theirs.get(key)) != value:
                 flag = f"--{key.replace('_', '-')}"
                 raise UserError(f"{path} holds rows of {flag} {other}, not {value}; choose another folder for --write")
-        self.rows = {name: tables[TEXTS[name][0]].records() if TEXTS[name][0] in tables else [] for name in self.rows}
+        title, _ = TEXTS["trainings"]
+        self.rows = tables[title].records() if title in tables else []
 
-    def find(self, table: str, **key: Value) -> Row | None:
-        """Find the row of a key; None if there is none."""
-        return next((row for row in self.rows[table] if key.items() <= row.items()), None)
-
-    def add(self, table: str, row: Row) -> Row:
+    def add(self, row: Row) -> None:
         """Add a row; write all tables and the figure."""
-        self.rows[table].append(row)
+        self.rows.append(row)
         if self.folder is not None:
-            write_page(self.folder, NAME, TITLE, self.facts, [*self.summaries(), self._table("trainings")])
-            if means := self.means():
-                save(plot_delay_curves(means, BenchSizes.max_delay, 1 / SYMBOLS, TITLE), self.folder / f"{NAME}.png")
-        return row
+            trainings = Table.from_records(self.rows, *TEXTS["trainings"], FORMATS)
+            write_page(self.folder, NAME, TITLE, self.facts, [*self.summaries(), trainings])
+            figure = plot_delay_curves(self.means(), BenchSizes.max_delay, 1 / SYMBOLS, TITLE)
+            save(figure, self.folder / f"{NAME}.png")
 
     def means(self) -> dict[str, dict[str, dict[int, float]]]:
         """Average the accuracy over seeds, by task, memory and delay; the best memory comes first."""
         means: dict[str, dict[str, dict[int, float]]] = {}
-        for row in self.rows["trainings"]:
+        for row in self.rows:
             task, memory = str(row["task"]), str(row["memory"])
-            alike = [each for each in self.rows["trainings"] if (each["task"], each["memory"]) == (task, memory)]
+            alike = [each for each in self.rows if (each["task"], each["memory"]) == (task, memory)]
             delays = filter(str.isdigit, row)
             mean = {int(delay): statistics.mean(float(each[delay] or 0) for each in alike) for delay in delays}
             means.setdefault(task, {})[memory] = mean
         return {task: dict(sorted(means[task].items(), key=lambda each: -sum(each[1].values()))) for task in means}
 
     def summaries(self) -> Iterator[Table]:
-        """Make a table of each task, and the table of cost."""
+        """Make a table of each task."""
         title, note = TEXTS["accuracy"]
         for task, means in self.means().items():
-            trained = [row["memory"] for row in self.rows["trainings"] if row["task"] == task]
+            trained = [row["memory"] for row in self.rows if row["task"] == task]
             rows: list[Row] = [
                 {
                     "memory": name, "seeds": trained.count(name), "reach": max_remembered_delay(mean),
@@ -372,11 +322,6 @@ class Results:
                 for name, mean in means.items()
             ]  # fmt: skip
             yield Table.from_records(rows, f"{title}: {task}", f"{TEXTS['tasks'][task]} {note}", FORMATS)
-        yield self._table("cost")
-
-    def _table(self, name: str) -> Table:
-        title, note = TEXTS[name]
-        return Table.from_records(self.rows[name], title, note, FORMATS)
 
 
 def max_remembered_delay(mean: Mapping[int, float]) -> int:
@@ -410,16 +355,27 @@ def main(argv: Sequence[str] | None = None) -> None:
 def add_missing_rows(args: MemoryBenchArgs, results: Results) -> None:
     """Run the trainings that have no row yet, and print each row as it comes."""
     wanted = list(itertools.product(range(args.seeds), args.task or TASKS, args.memory or compared_memories()))
+    done = {(row["seed"], row["task"], row["memory"]) for row in results.rows}
+    budgets: dict[str, int] = {}
     for number, (seed, task, name) in enumerate(wanted, 1):
-        if results.find("trainings", task=task, memory=name, seed=seed):
+        if (seed, task, name) in done:
             continue
-        if not (cost := results.find("cost", memory=name)):
-            cost = results.add("cost", measure_cost(name, args))
-        budget = max(1, round(1000 * args.seconds / float(cost["update_ms"] or math.inf)))
-        row = train_network(task, name, seed, args.updates or (min(budget, 2) if args.quick else budget), args)
-        results.add("trainings", row)
+        if name not in budgets:
+            budgets[name] = args.updates or affordable_updates(name, args)
+        row = train_network(task, name, seed, budgets[name], args)
+        results.add(row)
         shown = ", ".join(f"{delay}: {row[str(delay)]:.3f}" for delay in args.sizes.delays)
         say(f"{number}/{len(wanted)} {task} {name} seed {seed}, accuracy by delay {shown}")
+
+
+def affordable_updates(name: str, args: MemoryBenchArgs) -> int:
+    """Time some updates of a memory's network; give the number of updates that --seconds allow."""
+    sizes = args.sizes
+    update = updater(build_network(args.config(name), 0), args.learning_rate, 1_000)
+    batch = training_batch("copy", sizes.max_delay, sizes.rows, sizes.length, generator(0))
+    times = Timer(*((2, 1) if args.quick else (7, 2)), "cpu")({"update": lambda: update(batch)})
+    budget = max(1, round(1000 * args.seconds / min(times["update"].milliseconds)))
+    return min(budget, 2) if args.quick else budget
 
 
 if __name__ == "__main__":

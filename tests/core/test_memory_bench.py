@@ -29,7 +29,7 @@ from dqn_memory.memory_bench import (
 )
 from dqn_memory.network import ARCHITECTURES
 from dqn_memory.runs.seeding import generator
-from dqn_memory.size import match
+from dqn_memory.size import count, match
 
 ALL = pytest.mark.parametrize("task", TASKS)
 DUPLICATES = {"feedforward_x1", "feedforward_x2", "feedforward_x3", "feedforward_x4", "linear"}  # of the control mlp
@@ -109,15 +109,13 @@ def test_every_memory_that_goes_on_from_a_state_is_there():
 
 @pytest.mark.parametrize("name", memory_bench.compared_memories())
 def test_networks_have_as_many_parameters(name):
-    cost = memory_bench.measure_cost(name, MemoryBenchArgs(quick=True))
-    assert 98_000 <= cost["parameters"] <= 100_000
-    assert min(cost["train_us"], cost["step_us"], cost["train_bytes"]) > 0
+    assert 98_000 <= count(build_network(MemoryBenchArgs(quick=True).config(name), 0)).trainable <= 100_000
 
 
-def test_cost_counts_the_state_of_a_row():
-    assert memory_bench.measure_cost("mlp", MemoryBenchArgs(quick=True))["state_bytes"] == 0
-    gru = memory_bench.measure_cost("gru", MemoryBenchArgs(quick=True))
-    assert gru["state_bytes"] == 4 * gru["width"]
+def test_more_seconds_allow_more_updates(monkeypatch):
+    monkeypatch.setattr(memory_bench, "BenchSizes", lambda: BenchSizes(2, 48, 16, (2, 32), 2))
+    few, many = (memory_bench.affordable_updates("mlp", MemoryBenchArgs(seconds=seconds)) for seconds in (1e-9, 100))
+    assert few == 1 < 1_000 < many
 
 
 def test_evaluation_is_the_same_in_chunks():
@@ -175,7 +173,7 @@ def test_a_stopped_bench_goes_on(tmp_path, monkeypatch, capsys):
     assert [row["memory"] for row in before] == ["gru"]
     main(command)
     assert made == ["gru", "mlp", "mlp"]
-    assert rows(tmp_path, "Trainings")[:1] == before and len(rows(tmp_path, "Cost")) == 2
+    assert rows(tmp_path, "Trainings")[:1] == before
     main(command)
     assert len(made) == 3
 
