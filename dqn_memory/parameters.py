@@ -1,18 +1,14 @@
 """Report how large every architecture is in every environment: `python -m dqn_memory.parameters`.
 
-Prints one row a network. --write FOLDER writes the rows to parameters.csv, and the rows with the DBGFQN paper's Table 3
-to parameters.md.
+Prints one row a network. `--format csv` and `--format json` are for files and programs.
 """
 
-import csv
 import itertools
 import json
 import sys
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 from torch import nn
@@ -35,18 +31,12 @@ from dqn_memory.size import (
     part_counts,
     published_count,
 )
-from envs.cli import WriteArgs
-from envs.files import write_text
-from envs.machine import revision
-from envs.tables import Table, Value, origin, tables_page
+from envs.tables import Table
 from envs.terminal import say
-
-MISSING_COLUMNS = ("dbgfqn", "dtqn4")  # the proposed model and its baseline, which the paper's Table 3 leaves out
-TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
-class ParametersArgs(WriteArgs):
+class ParametersArgs:
     """Count the parameters of every architecture in every environment."""
 
     env: Repeatable = ()
@@ -108,65 +98,10 @@ def _counted(config: NetworkConfig, sizes: EnvironmentSizes, budget: int | None)
     )  # fmt: skip
 
 
-# ---- the page --------------------------------------------------------------------------------------------------------
-@cache
-def read_table3() -> dict[tuple[str, str], int]:
-    """Read the counts that the DBGFQN paper's Table 3 prints, by environment and architecture."""
-    with (Path(__file__).parent / "table3.csv").open(encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
-    return {(line["env"], name): int(line[name]) for line in lines for name in line if name != "env"}
-
-
-def markdown_page(rows: Sequence[Row], facts: Mapping[str, Value], notes: Sequence[str] = ()) -> str:
-    """Write the whole report: definitions, Table 3 and its reconciliation, then all rows."""
-    tables = "\n\n".join(f"## {table.title}\n\n{table.note}\n\n{table.markdown()}" for table in all_tables(rows))
-    left_out = "".join(["\n\n## Left out\n\n", *(f"- {note}\n" for note in notes)]).rstrip() if notes else ""
-    return (
-        f"{tables_page('Parameters', facts, [])}\n## What is counted\n\n{TEXTS['definitions']}\n\n{tables}{left_out}\n"
-    )
-
-
-def all_tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Make Table 3 with the paper's count beside ours, the division of the published counts, and all rows."""
-    printed = read_table3()
-    envs = list(dict.fromkeys([*(env for env, _ in printed), "Gridverse/Keydoor-5x5-v0"]))  # not in the paper's table
-    names = list(dict.fromkeys([*(name for _, name in printed), *MISSING_COLUMNS]))
-    ours = {(env, name): make_row(env, NetworkConfig(architecture=name)) for env in envs for name in names}
-    matching = sum(ours[cell].published == value for cell, value in printed.items())
-
-    def compared(cell: tuple[str, str]) -> str:
-        theirs, count = printed.get(cell), ours[cell].published
-        return f"– / {count:,}" if theirs is None else f"{theirs:,} / {count:,} {'✓' if theirs == count else '✗'}"
-
-    def divided(cell: tuple[str, str]) -> str:
-        return f"{ours[cell].trainable:,} + {(ours[cell].published or 0) - ours[cell].trainable:,}"
-
-    sections = (
-        ("The DBGFQN paper's Table 3", compared, TEXTS["table3"].format(matching, len(printed))),
-        ("Trainable parameters and causal masks", divided, TEXTS["masks"]),
-    )
-    for title, cell, note in sections:
-        lines = [[env, *(cell((env, name)) for name in names)] for env in envs]
-        yield Table(["world", *map(str.upper, names)], lines, title, note)
-    yield from _size_tables(rows)
-
-
-def _size_tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Make one table for each group of environments with equal rows."""
-    alike: dict[tuple[Row, ...], list[str]] = {}
-    for env in dict.fromkeys(row.world for row in rows):
-        alike.setdefault(tuple(row._replace(world="") for row in rows if row.world == env), []).append(env)
-    for several, envs in alike.items():
-        sizes = environment_sizes(envs[0])
-        spec, vocabulary = sizes.spec, f", V = {sizes.spec.vocabulary}" if sizes.spec.vocabulary else ""
-        title = f"{spec.kind.capitalize()}, d = {spec.shape[0]}{vocabulary}, A = {sizes.num_actions}"
-        yield Table(Row._fields[1:], [row[1:] for row in several], title, ", ".join(envs))
-
-
-# ---- count, print, write ---------------------------------------------------------------------------------------------
+# ---- count and print -------------------------------------------------------------------------------------------------
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Count and print; write with --write. A network that cannot meet the budget is left out, with a message."""
+    """Count and print. A network that cannot meet the budget is left out, with a message."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(ParametersArgs, argv, prog="python -m dqn_memory.parameters")
     load_named(argv)
@@ -181,11 +116,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not rows:
         raise UserError(misses[0])
     table = Table(Row._fields, rows)
-    if args.write is not None:
-        facts = origin("dqn_memory.parameters", argv, revision=revision())
-        write_text(args.write / "parameters.md", markdown_page(rows, facts, misses))
-        write_text(args.write / "parameters.csv", table.csv([f"{name}: {value}" for name, value in facts.items()]))
-        say(f"wrote {args.write}/parameters.md and {args.write}/parameters.csv", file=sys.stderr)
     for miss in misses:
         say(f"left out, {miss}", file=sys.stderr)
     forms = {
