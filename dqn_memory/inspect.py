@@ -8,7 +8,7 @@ is drawn, all are measured:
                            how far the gates around the memory are open
     priors.png             learned attention priors by distance
     q_values.png           Q-values, or a policy's logits
-    recall.png             dependence of Q-values on past observations, by gradient and by occlusion
+    recall.png             dependence of Q-values on past observations, each replaced by others
     discrepancy.png        Q from the whole window against Q from the prefix, if the two can differ
     episode.gif            the episode with the attention of each decision; a long episode leaves out steps
     inspect.json           all numbers
@@ -162,9 +162,8 @@ def recall_figure(measured: Inspection, agent: str) -> Figure:
     """Draw the recall profile."""
     count = len(measured.episodes)
     panels = {
-        "gradient": ("by gradient", f"norm of d{measured.outputs} / d embedding"),
-        "occlusion": ("by occlusion", f"mean |change of {measured.outputs}|"),
-        "flips": ("occlusion: other greedy action", "share of changed actions"),
+        "occlusion": ("replaced observation", f"mean |change of {measured.outputs}|"),
+        "flips": ("other greedy action", "share of changed actions"),
     }
     return plots.plot_recall(
         {title: measured.recall.curve(name) for name, (title, _) in panels.items()},

@@ -1,7 +1,6 @@
 """Measure attention maps, learned priors, and the sensitivity of a decision to each step before it."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -122,13 +121,6 @@ def _maps(network: QNetwork, observation: Tensor, previous_action: Tensor, lengt
     return maps
 
 
-@contextmanager
-def with_gradients() -> Iterator[None]:
-    """Enable gradients in evaluation mode, without cuDNN, which has no gradients of recurrent layers there."""
-    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-        yield
-
-
 def sensitivity(network: QNetwork, observation: Tensor, previous_action: Tensor) -> Tensor:
     """Compute the share of each step of a window (T, ...) in its last decision, (T,), summing to 1.
 
@@ -136,7 +128,7 @@ def sensitivity(network: QNetwork, observation: Tensor, previous_action: Tensor)
     embedding. Unlike attention it includes the paths through recurrence.
     """
     last = torch.tensor([len(observation) - 1], device=observation.device)
-    with with_gradients():
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN's recurrences lack them in evaluation
         inputs = network.embed(observation[None], previous_action[None]).detach().requires_grad_()
         q = network.at_embedded(inputs, None, last)[0]  # (A,)
         best = q.topk(min(2, network.num_actions)).values  # (2,)

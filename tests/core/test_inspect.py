@@ -146,7 +146,7 @@ def test_the_script_on_a_bidirectional_network_with_priors(tmp_path, capsys):
     assert facts["hindsight"]["gap"] > 1e-6 and facts["hindsight"]["positions"] >= length * 7 // 8
     assert len(facts["discrepancy"]["gap"]) == len(facts["discrepancy"]["q_window"]) == length
     assert facts["recall"]["distance"] == list(range(8)) and facts["recall"]["decisions"][0] == 12
-    assert facts["recall"]["occlusion"][0] > 0 and facts["recall"]["gradient"][0] > 0
+    assert facts["recall"]["occlusion"][0] > 0
     pictures = ["attention_layer_0.png", "attention_layer_1.png", "priors.png", "q_values.png", "recall.png"]
     assert facts["pictures"] == [*pictures, "discrepancy.png", "episode.gif"]
     assert len(facts["learned"]) == 2 * 2 * 3
