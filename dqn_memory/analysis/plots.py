@@ -1,7 +1,6 @@
 """Draw plain arrays: attention, priors, curves, recall, hindsight. `plot_...` gives a figure; `save` writes it."""
 
 import io
-import itertools
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ Curve = tuple[Sequence[float] | Array, Sequence[float] | Array]
 Estimate = tuple[float, float | None, float | None]  # mean, low, high
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#444444", "#8c6d31")
-MARKERS = "osD^vPX*"
 MARK, INK, FAINT, GREY = "#d55e00", "#222222", "#666666", "#888888"
 MAP = "Blues"
 MAP_TOKENS = "cividis"  # dark blue to yellow as in the thesis, even steps for every kind of colour vision
@@ -375,37 +373,6 @@ def plot_discrepancy(inside: Array, alone: Array, flips: Array, future: Array, t
     finish_panel(below, "step of the episode", "mean |difference|", legend=True)
     below.set_ylim(bottom=0)
     integer_axis(below)
-    return figure
-
-
-@styled
-def plot_delay_curves(
-    tasks: Mapping[str, Mapping[str, Mapping[int, float]]], trained: int, chance: float, title: str
-) -> Figure:
-    """Draw accuracy over delay, a panel a task and a line a memory; delays beyond `trained` are shaded."""
-    names = list(dict.fromkeys(name for memories in tasks.values() for name in memories))
-    every = itertools.cycle(itertools.product(("-", "--", ":", "-."), zip(COLOURS, MARKERS, strict=True)))
-    looks = dict(zip(names, every, strict=False))
-    figure = new_figure(4.6 * len(tasks) + 1.8, max(3.8, 0.19 * len(names) + 1), title)
-    panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
-    for panel, (task, memories) in zip(panels, tasks.items(), strict=True):
-        delays = sorted({delay for mean in memories.values() for delay in mean})
-        for name in filter(memories.__contains__, names):
-            line, (colour, marker) = looks[name]
-            accuracy = [memories[name].get(delay, np.nan) for delay in delays]
-            panel.plot(delays, accuracy, linestyle=line, color=colour, marker=marker, markersize=4, label=name)
-        if delays[-1] > trained:
-            panel.axvspan(trained, delays[-1], color=HIDDEN, alpha=0.6, linewidth=0)
-        panel.axhline(chance, color=FAINT, linestyle="--", linewidth=1)
-        panel.set_xscale("log", base=2)
-        panel.set_xticks(delays, [f"{delay:,}" for delay in delays], rotation=45)
-        panel.set_ylim(-0.02, 1.02)
-        panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-        panel.set_title(task.replace("_", " "))
-        finish_panel(panel, "delay in tokens (shaded: longer than in training)", grid="both")
-    panels[0].set_ylabel("right answers")
-    lines = {line.get_label(): line for panel in panels for line in panel.get_lines() if line.get_label() in looks}
-    figure.legend([lines[name] for name in names], names, loc="outside right center")
     return figure
 
 
