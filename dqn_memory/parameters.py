@@ -24,7 +24,6 @@ from dqn_memory.size import (
     Unmatched,
     count,
     environment_sizes,
-    forward_operations,
     match,
     on_meta,
     parse_budget,
@@ -69,7 +68,6 @@ class Row(NamedTuple):
     trainable: int
     frozen: int
     buffers: int
-    flops: int  # of one forward pass over a full window, batch 1
     width: int  # D
     head_width: int | None  # hidden units of the Q head; None where it is one linear map
     embedding: int  # trainable parameters of each part, from here on
@@ -92,8 +90,7 @@ def _counted(config: NetworkConfig, sizes: EnvironmentSizes, budget: int | None)
     network = on_meta(config, sizes.spec, sizes.num_actions)
     first = network.head[0] if isinstance(network.head, nn.Sequential) else None
     return Row(
-        "", config.architecture, published_count(network), **vars(count(network)),
-        flops=forward_operations(network), width=config.width,
+        "", config.architecture, published_count(network), **vars(count(network)), width=config.width,
         head_width=first.out_features if isinstance(first, nn.Linear) else None, **part_counts(network),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""How large a network is: its parameters by kind and by part, the count as published, and its operations.
+"""How large a network is: its parameters by kind and by part, the count as published; and operations.
 
 `match` resizes a network to a number of parameters. `python -m dqn_memory.parameters` prints the report.
 """
@@ -7,7 +7,7 @@ import math
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from inspect import signature
@@ -18,20 +18,15 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from dqn_memory.blocks import MEMORY, Attention
-from dqn_memory.blocks.embeddings import ImageEmbedding
+from dqn_memory.blocks import MEMORY
 from dqn_memory.blocks.kernels import linear_scan, recurrent, scan  # noqa: F401 - for their operators
 from dqn_memory.blocks.kernels.operator import NUMBA
 from dqn_memory.blocks.memory import BIDIRECTIONAL
-from dqn_memory.blocks.positions import Positions
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.errors import UserError, require
 from envs.packages import make_env
 from envs.registry import FROM_FILES, WORLDS, make_world
 from envs.spaces import discrete_actions
-
-# modules whose weights are looked up, added, or counted at every output cell, not multiplied as matrices
-NO_MATRICES = (nn.Embedding, Positions, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @dataclass(frozen=True)
@@ -91,29 +86,6 @@ def published_count(network: QNetwork) -> int | None:
     )
     masks = row.layers * config.context**2 if row.attention else 0
     return count(network).trainable + masks if as_published else None
-
-
-def forward_operations(network: QNetwork) -> int:
-    """Count the floating-point operations of one forward pass over a full window of K observations, batch 1.
-
-    Two for each multiply-add of the matrix products: every weight matrix meets each of the K positions once
-    (linear maps, recurrences, gates), and attention forms K x K scores and mixes K values by them, 4 K^2 D in
-    all, future keys included. Convolutions of images count at every output cell. Not counted: table look-ups, biases,
-    activations, softmax, LayerNorm, priors, convolutions in time, and the state updates of state spaces and linear
-    memories.
-    """
-    context, operations = network.config.context, 0
-    for module in network.modules():
-        if isinstance(module, Attention):
-            operations += 4 * context**2 * module.project_out.in_features
-        if not isinstance(module, NO_MATRICES):
-            own = module.named_parameters(recurse=False)
-            operations += 2 * context * _elements(p for label, p in own if p.dim() >= 2 and label != "A_log")
-    embedding = network.observation_embedding
-    if isinstance(embedding, ImageEmbedding):
-        image = torch.empty(1, 1, *network.spec.shape, device=embedding.linear.weight.device)
-        operations += context * (_counted(lambda: embedding(image)) - 2 * embedding.linear.weight.numel())
-    return operations
 
 
 # ---- another size ----------------------------------------------------------------------------------------------------
@@ -232,60 +204,42 @@ def _each(shape: tuple[int, ...], operations: int) -> int:
     return operations * math.prod(shape) * (2 if len(shape) == 4 else 1)
 
 
-def _recurrence(operations: int, x: tuple[int, ...], weights: Sequence[tuple[int, ...]]) -> int:
-    """Count `operations` for each number of both matrices, weight_in and weight, at every position."""
-    return operations * x[0] * x[1] * (math.prod(weights[0]) + math.prod(weights[1]))
+def _recurrence(x: tuple[int, ...], weight_in: tuple[int, ...], weight: tuple[int, ...], *_: Any, **__: Any) -> int:
+    """Count a multiply-add for each number of both matrices at every position."""
+    return 2 * x[0] * x[1] * (math.prod(weight_in) + math.prod(weight))
 
 
-# Operations of our own operators from the shapes of their inputs; a multiply-add is two.
+# Operations of the forward pass of our own operators from the shapes of their inputs; a multiply-add is two.
 _OPERATORS: dict[Any, Callable[..., int]] = {
-    # x (T, B, D) meets (G H, D), the states meet (G H, H); on the way back both matrices and both inputs
-    _kernels.rnn_scan: lambda x, *weights, **__: _recurrence(2, x, weights),
-    _kernels.gru_scan: lambda x, *weights, **__: _recurrence(2, x, weights),
-    _kernels.lstm_scan: lambda x, *weights, **__: _recurrence(2, x, weights),
-    _kernels.rnn_scan_backward: lambda *shapes, **__: _recurrence(4, shapes[2], shapes[3:]),
-    _kernels.gru_scan_backward: lambda *shapes, **__: _recurrence(4, shapes[4], shapes[5:]),
-    _kernels.lstm_scan_backward: lambda *shapes, **__: _recurrence(4, shapes[5], shapes[6:]),
+    # x (T, B, D) meets (G H, D), the states meet (G H, H)
+    **dict.fromkeys((_kernels.rnn_scan, _kernels.gru_scan, _kernels.lstm_scan), _recurrence),
     # three multiply-adds for every state (B, T, E, N): decay, enter, leave
     _kernels.selective_scan: lambda u, _, decay, *__, **___: 6 * math.prod(u) * decay[1],
-    # eight: two each for decay, enter and leave, two for the gradient
-    _kernels.selective_scan_backward: lambda grad, last, *_, **__: 16 * math.prod(grad) * last[2],
     # one multiply-add for every state (B, T, F), four where each (B, T, F, 2) is complex
     _kernels.linear_scan: lambda _, drive, *__, **___: _each(drive, 2),
-    # two: the gradients of the state before and of the decay
-    _kernels.linear_scan_backward: lambda grad, *_, **__: _each(grad, 4),
 }
 if NUMBA:
-    from dqn_memory.blocks.kernels import cpu_attention  # noqa: F401 - for its operators
+    from dqn_memory.blocks.kernels import cpu_attention  # noqa: F401 - for its operator
 
-    _OPERATORS |= {
-        # packed (B, T, 3D): every query meets every key, every weight every value
-        _kernels.cpu_attention: lambda x, *_, **__: 4 * x[0] * x[1] ** 2 * (x[2] // 3),
-        # gradient (B, T, D): those of weights, values, queries and keys, but not scores that are computed anew
-        _kernels.cpu_attention_backward: lambda x, *_, **__: 8 * x[0] * x[1] ** 2 * x[2],
-    }
+    # packed (B, T, 3D): every query meets every key, every weight every value
+    _OPERATORS[_kernels.cpu_attention] = lambda x, *_, **__: 4 * x[0] * x[1] ** 2 * (x[2] // 3)
 
 
 def gigaflop(work: Callable[[], object]) -> float:
-    """Count the billions of operations of matrix products in one call of `work`, two for each multiply-add.
+    """Count the billions of operations of matrix products in one forward pass `work`, two for each multiply-add.
 
     Attention is counted as its two products over all K x K scores, future keys included. Not counted: look-ups,
-    biases, activations, softmax, LayerNorm, the optimiser.
+    biases, activations, softmax, LayerNorm.
     """
-    return _counted(work) / 1e9
-
-
-def _operators() -> dict[Any, Callable[..., int]]:
-    """Add the other backends of Mamba's scan to `_OPERATORS`; each exists after its first use."""
-    return _OPERATORS | {
-        getattr(_kernels, form + end): _OPERATORS[getattr(_kernels, "selective_scan" + end)]
-        for form in ("cpu_scan", "selective_scan_triton") for end in ("", "_backward") if hasattr(_kernels, form)
+    others = {
+        getattr(_kernels, name): _OPERATORS[_kernels.selective_scan]  # each exists after its first use
+        for name in ("cpu_scan", "selective_scan_triton") if hasattr(_kernels, name)
     }  # fmt: skip
-
-
-def _counted(work: Callable[[], object]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the counter warns of modules that it does not know
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=_operators()) as counter:
+        with (
+            sdpa_kernel(SDPBackend.MATH),
+            FlopCounterMode(display=False, custom_mapping=_OPERATORS | others) as counter,
+        ):
             work()
-    return counter.get_total_flops()
+    return counter.get_total_flops() / 1e9

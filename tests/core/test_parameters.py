@@ -5,10 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from run_folders import error_of, refused
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from dqn_memory import size
 from dqn_memory.blocks import MEMORY, PRIORS, PriorConfig
@@ -93,32 +90,6 @@ def test_learned_priors_are_trainable_and_not_published(kind):
     learned = ("gaussian" in kind) * 2 + ("adaptive" in kind)  # mu, sigma and span, one a head
     assert row.trainable == 107907 + 2 * 8 * learned
     assert (row.published is None) == (kind != "causal")
-
-
-@pytest.mark.parametrize(("architecture", "prior"), [
-    *((name, PriorConfig()) for name in ("dtqn4", "gtrxl", "attn", "dqn", "darqn")),
-    ("dtqn4", PriorConfig(kind="gaussian_gate", mu=2.0)),
-])  # fmt: skip
-@pytest.mark.parametrize("world", [CAR, GRID, "an image"])
-def test_operations_equal_those_that_torch_counts(world, architecture, prior):
-    image = ObservationSpec("image", (9, 7, 3), 0, torch.uint8)
-    spec = image if world == "an image" else environment_sizes(world).spec
-    network = NetworkConfig(architecture=architecture, width=16, heads=2, context=6, prior=prior).build(spec, 4)
-    observation = torch.zeros(1, 6, *spec.shape, dtype=spec.dtype)
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        network(observation, torch.zeros(1, 6, dtype=torch.int64))
-    assert size.forward_operations(network) == counter.get_total_flops()
-
-
-@pytest.mark.parametrize(("architecture", "gates"), [("drqn", 4), ("dgfqn", 3), ("dbgfqn", 1.5)])
-def test_operations_of_a_recurrence(architecture, gates):
-    """torch's counter does not see inside fused recurrences: 2 (D_in + D_h) g D_h a step and direction."""
-    row = make_row(CAR, NetworkConfig(architecture=architecture))
-    linear = make_row(CAR, NetworkConfig(architecture="dqn")).flops
-    layers, attention = (1, 0) if architecture == "drqn" else (2, 2 * 50 * 4 * 64**2 + 4 * 50**2 * 64)
-    halves = 0.75 if architecture == "dbgfqn" else 1  # input of D, state of D/2
-    recurrence = 2 * 50 * gates * (2 * halves) * 64**2 * (2 if architecture == "dbgfqn" else 1)
-    assert row.flops == linear + layers * (attention + recurrence)
 
 
 def test_budgets():
