@@ -1,6 +1,6 @@
 """Measure how fast the core is: `python -m dqn_memory.benchmark`.
 
-Updates and acting stand beside a baseline: the published update (dqn_memory/analysis/published_update.py), measured in
+Updates stand beside a baseline: the published update (dqn_memory/analysis/published_update.py), measured in
 the same process by turns. Memories stand beside torch's recurrences. Prints the tables; --write FOLDER writes them to
 core.*, memories.* and rollouts.*, and replaces these files.
 """
@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.actors import WindowActor
-from dqn_memory.analysis.published_update import BaselineNetwork, make_baseline_update
+from dqn_memory.analysis.published_update import make_baseline_update
 from dqn_memory.blocks import Block, build, names
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
@@ -66,9 +65,9 @@ REPLAY_ENVS = 4  # parallel environments of a full replay
 
 @dataclass(frozen=True, kw_only=True)
 class CoreArgs(BenchmarkArgs):
-    """Measure updates and acting against the published computation, memories, and whole iterations.
+    """Measure updates against the published computation, memories, and whole iterations.
 
-    --only takes update, acting, memories (beside torch.nn.GRU and torch.nn.LSTM) and rollouts (environment steps/s of
+    --only takes update, memories (beside torch.nn.GRU and torch.nn.LSTM) and rollouts (environment steps/s of
     pqn and ppo). With a CUDA device it also takes graphs (eager against captured updates) and rollouts_cuda.
     """
 
@@ -161,16 +160,6 @@ def baseline_work(case: BenchmarkCase) -> Work:
     return make_baseline_update(case.network(), batch)
 
 
-def acting_works(case: BenchmarkCase, rows: int) -> dict[str, Work]:
-    """Value the actions of `rows` episodes whose context is full: ours, and all positions by the baseline."""
-    network, batch = case.network(), replace(case, batch_size=rows).batch("published")
-    baseline, window = BaselineNetwork(network), batch.observation[:, : case.context]
-    actor, no_action = WindowActor(network, rows, CPU), torch.full((rows,), network.num_actions)
-    for t in range(case.context):
-        actor.observe(window[:, t], no_action, torch.full((rows,), t == 0))
-    return {"ours": actor.q_values, "baseline": torch.no_grad()(lambda: baseline(window)[:, -1])}
-
-
 # ---- the core --------------------------------------------------------------------------------------------------------
 def update_rows(args: CoreArgs) -> Iterator[Row]:
     """Measure the milliseconds of one update on full windows, against the baseline."""
@@ -184,14 +173,6 @@ def update_rows(args: CoreArgs) -> Iterator[Row]:
                 **case.columns, "form": form, "backend": None if choice is None else choice.name,
                 **times[form].against(times.get("baseline")), "bar": BARS.get(name) if form in BARRED else None,
             }  # fmt: skip
-
-
-def acting_rows(args: CoreArgs) -> Iterator[Row]:
-    """Measure the milliseconds to value the actions of one step."""
-    timer = replace(args.timer, repetitions=4 * args.timer.repetitions)
-    for case, episodes in itertools.product(args.cases(CASES), (1, 16)):
-        times = timer(acting_works(case, episodes))
-        yield {**case.columns, "episodes": episodes, **times["ours"].against(times["baseline"])}
 
 
 def graph_rows(args: CoreArgs) -> Iterator[Row]:
@@ -297,7 +278,6 @@ def one_table(text: str, rows: Callable[[CoreArgs], Iterable[Row]]) -> Callable[
 PAGES = {"core": "Speed of the core", "memories": "Speed of memories", "rollouts": "Speed of learners from rollouts"}
 TABLES: dict[str, tuple[str, Callable[[CoreArgs], Iterable[Table]]]] = {  # by name of --only: page, tables
     "update": ("core", one_table("update", update_rows)),
-    "acting": ("core", one_table("acting", acting_rows)),
     "graphs": ("core", one_table("graphs", graph_rows)),
     "memories": ("memories", memory_tables),
     "rollouts": ("rollouts", one_table("iterations", partial(iteration_rows, device="cpu"))),

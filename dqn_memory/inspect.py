@@ -9,7 +9,6 @@ is drawn, all are measured:
     priors.png             learned attention priors by distance
     q_values.png           Q-values, or a policy's logits
     recall.png             dependence of Q-values on past observations, each replaced by others
-    discrepancy.png        Q from the whole window against Q from the prefix, if the two can differ
     episode.gif            the episode with the attention of each decision; a long episode leaves out steps
     inspect.json           all numbers
 
@@ -131,7 +130,7 @@ def draw_pictures(
     folder: Path, network: QNetwork, config: TrainConfig, measured: Inspection, names: Sequence[str]
 ) -> list[Path]:
     """Draw all pictures and list what was written."""
-    episode, context, first = measured.episodes[0], network.config.context, measured.discrepancies[0]
+    episode, context = measured.episodes[0], network.config.context
     agent = f"{config.network.architecture} in {config.environment.env}"
     figures = {
         f"attention_layer_{layer}.png": plots.plot_attention_maps(
@@ -148,9 +147,6 @@ def draw_pictures(
     title = f"{episode.values} in one episode, return {episode.episode_return:.2f}"
     figures["q_values.png"] = plots.plot_q_values(episode.q, episode.action, title, names, episode.values)
     figures["recall.png"] = recall_figure(measured, agent)
-    if not network.causal:
-        title = f"Effect of the window's future on {measured.outputs}: {agent}"
-        figures["discrepancy.png"] = plots.plot_discrepancy(first.inside, first.alone, first.flips, first.future, title)
     written = [plots.save(figure, folder / name) for name, figure in figures.items()]
     if episode.frames:
         save_video(folder / "episode.gif", [episode], names, [Looks.of(measured.attention)])

@@ -349,33 +349,6 @@ def plot_recall(
     return figure
 
 
-@styled
-def plot_discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title: str) -> Figure:
-    """Draw Q of the greedy action by window and by prefix, and their mean |difference|, over an episode's first steps.
-
-    The other arrays are those of a `Discrepancy`. A dotted line marks the end of a window.
-    """
-    title = first_steps(title, len(alone))
-    inside, alone, flips, future = (each[:MAX_STEPS] for each in (inside, alone, flips, future))
-    steps, greedy = np.arange(len(alone)), alone.argmax(1)
-    figure = new_figure(min(12.0, max(6.4, 0.1 * len(steps) + 5)), 4.6, title)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    for q, name, colour, dash in ((alone, "prefix (acting)", COLOURS[0], "-"), (inside, "whole window", MARK, "--")):
-        above.plot(steps, q[steps, greedy], dash, color=colour, label=name, marker=".", markersize=5)
-    below.bar(steps, np.abs(inside - alone).mean(1), color="#bbbbbb", width=0.8, label="mean |difference| of Q")
-    marks: Any = {"color": INK, "markersize": 6 if len(steps) <= 60 else 3, "clip_on": False}
-    if flips.any():
-        below.plot(steps[flips], np.zeros(flips.sum()), "v", label="other greedy action", **marks)
-    for panel in (above, below):
-        for end in steps[:-1][future[:-1] == 0]:
-            panel.axvline(end + 0.5, color=FAINT, linestyle=":", linewidth=1)
-    finish_panel(above, y="Q of the greedy action", legend=True)
-    finish_panel(below, "step of the episode", "mean |difference|", legend=True)
-    below.set_ylim(bottom=0)
-    integer_axis(below)
-    return figure
-
-
 # ---- pictures of sequence models, whose windows of T steps have the 2T tokens z_0 a_0 z_1 a_1 ..., latents and actions
 @styled
 def plot_learned_values(

@@ -168,10 +168,8 @@ def test_a_video_shows_where_each_decision_looks(tmp_path):
 
 def test_pictures_of_a_long_episode_show_its_first_steps_and_say_so():
     length, q = 500, RNG.normal(size=(500, 3))
-    nobody = np.zeros(length, bool)
     figures = (
         plots.plot_attention_maps(maps(2, length, 50), "A", frames(length), context=50),
-        plots.plot_discrepancy(q, q, nobody, np.ones(length), "A"),
         plots.plot_q_values(q, q.argmax(1), "A"),
     )
     for figure in figures:
@@ -206,18 +204,6 @@ def test_recall_shows_each_curve_and_how_much_stands_behind_it():
     assert [bar.get_height() for bar in counts.patches] == [4, 3]
     assert size.get_ylim()[1] > 1.2 and share.get_ylim() == (0, 1)  # shares end at one
     assert max(path.vertices[:, 1].max() for path in share.collections[0].get_paths()) == 1
-
-
-def test_hindsight_shows_both_values_and_marks_flips_and_windows():
-    inside = np.array([[1.0, 0.0], [0.0, 2.0], [9.0, 8.0]])
-    alone = np.array([[0.0, 1.0], [0.0, 1.0], [9.0, 8.0]])
-    figure = plots.plot_discrepancy(inside, alone, np.array([True, False, False]), np.array([1, 0, 0]), "Both")
-    above, below = figure.axes
-    prefix, window = above.lines[:2]
-    assert prefix.get_ydata().tolist() == [1.0, 1.0, 9.0] and window.get_ydata().tolist() == [0.0, 2.0, 9.0]
-    assert [bar.get_height() for bar in below.patches] == [1.0, 0.5, 0.0]
-    assert below.lines[0].get_xdata().tolist() == [0]  # the flip
-    assert [line.get_xdata()[0] for line in above.lines[2:]] == [1.5]  # where the first window ends
 
 
 def apart(found):

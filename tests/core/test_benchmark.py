@@ -63,12 +63,6 @@ def test_one_update_moves_both_alike():
         assert float(metrics["losses/td_loss"]) == pytest.approx(float(loss), rel=1e-4)
 
 
-@pytest.mark.parametrize("case", SMALL, ids=names)
-def test_acting_alternatives_agree(case):
-    works = benchmark.acting_works(case, 5)
-    torch.testing.assert_close(works["ours"](), works["baseline"](), atol=1e-4, rtol=1e-4)
-
-
 def test_alternatives_take_turns_and_a_speed_up_is_the_median_over_neighbours():
     order = []
     times = Timer(2, warm_up=1)({name: lambda name=name: order.append(name) for name in "ab"})
@@ -82,12 +76,12 @@ def test_alternatives_take_turns_and_a_speed_up_is_the_median_over_neighbours():
 
 @pytest.mark.long
 def test_the_script_writes_its_pages(tmp_path, capsys):
-    asked = [word for name in ("update", "acting", "memories", "rollouts") for word in ("--only", name)]
+    asked = [word for name in ("update", "memories", "rollouts") for word in ("--only", name)]
     benchmark.main(["--quick", *asked, "--write", str(tmp_path)])
     page, memories, rollouts = (
         json.loads((tmp_path / f"{name}.json").read_text()) for name in ("core", "memories", "rollouts")
     )
-    assert [table["title"] for table in page["tables"]] == ["Update", "Acting"]
+    assert [table["title"] for table in page["tables"]] == ["Update"]
     update = page["tables"][0]["rows"]
     assert [(row["world"], row["architecture"]) for row in update[:: len(FORMS)]] == [*CASES, *NO_BASELINE]
     for form in ("published", "shared"):
