@@ -39,13 +39,9 @@ from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
-from envs.extras import extra
 from envs.files import check_inside, make_inside, write_atomic
 from envs.spaces import Array
 from envs.terminal import say
-
-with extra("plots"):
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -146,28 +142,15 @@ def draw_pictures(
         figures["priors.png"] = plots.plot_prior_tables(tables, "Attention priors", meaning)
     title = f"{episode.values} in one episode, return {episode.episode_return:.2f}"
     figures["q_values.png"] = plots.plot_q_values(episode.q, episode.action, title, names, episode.values)
-    figures["recall.png"] = recall_figure(measured, agent)
+    count, found = len(measured.episodes), measured.recall
+    title = f"Influence of past observations on {measured.outputs}: {agent}, {count} episode{'s' if count > 1 else ''}"
+    change, flips = found.curve("occlusion"), found.curve("flips")
+    figures["recall.png"] = plots.plot_recall(change, flips, found.decisions, title, measured.outputs)
     written = [plots.save(figure, folder / name) for name, figure in figures.items()]
     if episode.frames:
         save_video(folder / "episode.gif", [episode], names, [Looks.of(measured.attention)])
         written.append(folder / "episode.gif")
     return written
-
-
-def recall_figure(measured: Inspection, agent: str) -> Figure:
-    """Draw the recall profile."""
-    count = len(measured.episodes)
-    panels = {
-        "occlusion": ("replaced observation", f"mean |change of {measured.outputs}|"),
-        "flips": ("other greedy action", "share of changed actions"),
-    }
-    return plots.plot_recall(
-        {title: measured.recall.curve(name) for name, (title, _) in panels.items()},
-        dict(panels.values()),
-        measured.recall.decisions,
-        f"Influence of past observations on {measured.outputs}: {agent}, {count} episode{'s' if count > 1 else ''}",
-        shares=(panels["flips"][0],),
-    )
 
 
 def describe(

@@ -27,7 +27,6 @@ from dqn_memory.size import (
     match,
     on_meta,
     parse_budget,
-    part_counts,
     published_count,
 )
 from envs.tables import Table
@@ -70,11 +69,6 @@ class Row(NamedTuple):
     buffers: int
     width: int  # D
     head_width: int | None  # hidden units of the Q head; None where it is one linear map
-    embedding: int  # trainable parameters of each part, from here on
-    positions: int
-    encoder: int
-    norm: int
-    head: int
 
 
 def make_row(env: str, config: NetworkConfig, budget: int | None = None) -> Row:
@@ -91,7 +85,7 @@ def _counted(config: NetworkConfig, sizes: EnvironmentSizes, budget: int | None)
     first = network.head[0] if isinstance(network.head, nn.Sequential) else None
     return Row(
         "", config.architecture, published_count(network), **vars(count(network)), width=config.width,
-        head_width=first.out_features if isinstance(first, nn.Linear) else None, **part_counts(network),
+        head_width=first.out_features if isinstance(first, nn.Linear) else None,
     )  # fmt: skip
 
 

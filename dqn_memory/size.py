@@ -1,4 +1,4 @@
-"""How large a network is: its parameters by kind and by part, the count as published; and operations.
+"""How large a network is: its parameters by kind, the count as published; and operations.
 
 `match` resizes a network to a number of parameters. `python -m dqn_memory.parameters` prints the report.
 """
@@ -55,18 +55,6 @@ def count(module: nn.Module) -> Counts:
 
 def _elements(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
-
-
-def part_counts(network: QNetwork) -> dict[str, int]:
-    """Count the trainable parameters of each part, in the order of the forward pass. The parts add up to the whole."""
-    parts: dict[str, list[nn.Module | None]] = {
-        "embedding": [network.observation_embedding, network.action_embedding],
-        "positions": [network.positions],
-        "encoder": [network.layers],
-        "norm": [network.norm],
-        "head": [network.head],
-    }
-    return {name: sum(count(part).trainable for part in several if part is not None) for name, several in parts.items()}
 
 
 def published_count(network: QNetwork) -> int | None:

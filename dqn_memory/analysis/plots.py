@@ -1,7 +1,7 @@
 """Draw plain arrays: attention, priors, curves, recall, hindsight. `plot_...` gives a figure; `save` writes it."""
 
 import io
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -318,34 +318,26 @@ def _film(slot: SubplotSpec, frames: Sequence[Array], steps: Array) -> None:
 
 @styled
 def plot_recall(
-    curves: Mapping[str, Sequence[Estimate]],
-    labels: Mapping[str, str],
-    decisions: Array,
-    title: str,
-    shares: Collection[str] = (),
+    change: Sequence[Estimate], flips: Sequence[Estimate], decisions: Array, title: str, outputs: str = "Q"
 ) -> Figure:
-    """Draw measurements by distance in steps, a panel each: the mean over episodes with its 95 % interval as a band.
+    """Draw by age of a replaced observation the change of Q, the share of changed actions, and the decisions (D,).
 
-    `labels` has the label of each panel's axis. A last panel shows the number of decisions (D,) at each distance.
-    Intervals and axes of the panels in `shares` end at 1.
+    The first two are means over episodes with their 95 % intervals as a band.
     """
-    figure = new_figure(3.1 * (len(curves) + 1), 3.1, title)
-    *panels, last = figure.subplots(1, len(curves) + 1, squeeze=False)[0]
-    ages = np.arange(len(decisions))
-    for panel, (name, measures), colour in zip(panels, curves.items(), COLOURS, strict=False):
+    figure, ages = new_figure(9.3, 3.1, title), np.arange(len(decisions))
+    size, share, number = figure.subplots(1, 3)
+    for panel, measures, colour, most in ((size, change, COLOURS[0], None), (share, flips, COLOURS[1], 1)):
         mean, low, high = (np.array(each, float) for each in zip(*measures, strict=True))
-        low, high = (np.clip(end, 0, 1 if name in shares else None) for end in (low, high))
-        panel.fill_between(ages, low, high, color=colour, alpha=0.2, linewidth=0)
+        panel.fill_between(ages, low.clip(0), high.clip(0, most), color=colour, alpha=0.2, linewidth=0)
         panel.plot(ages, mean, color=colour, marker="o", markersize=3 if len(ages) <= 60 else 0)
-        panel.set_title(name)
-    last.bar(ages, decisions, color="#bbbbbb", width=0.9)
-    last.set_title("decisions measured")
-    for panel in (*panels, last):
-        name = panel.get_title()
-        panel.set_ylim(0, min(panel.get_ylim()[1], 1.0 if name in shares else np.inf))
-        finish_panel(panel, y="" if panel is last else labels[name])
+        panel.set_ylim(0, min(panel.get_ylim()[1], most or np.inf))
+    number.bar(ages, decisions, color="#bbbbbb", width=0.9)
+    finish_panel(size, y=f"mean |change of {outputs}|")
+    finish_panel(share, y="share of changed actions")
+    finish_panel(number, y="decisions measured")
+    for panel in (size, share, number):
         integer_axis(panel, min_n_ticks=1)
-    figure.supxlabel("age of the observation (steps before the decision; 0 is the newest)", fontsize=9)
+    figure.supxlabel("age of the replaced observation (steps before the decision; 0 is the newest)", fontsize=9)
     return figure
 
 
