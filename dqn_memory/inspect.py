@@ -7,9 +7,8 @@ is drawn, all are measured:
     states_layer_*.png     the state of a memory over the episode (over its first window if acting reads windows), and
                            how far the gates around the memory are open
     priors.png             learned attention priors by distance
-    q_values.png           Q-values, or a policy's logits
     recall.png             dependence of Q-values on past observations, each replaced by others
-    episode.gif            the episode with the attention of each decision; a long episode leaves out steps
+    episode.gif            the episode with Q-values and attention of each decision; a long episode leaves out steps
     inspect.json           all numbers
 
 Pictures of an episode show its first 100 steps.
@@ -140,8 +139,6 @@ def draw_pictures(
     tables, meaning = prior_tables(attention_priors(network), context)
     if tables:
         figures["priors.png"] = plots.plot_prior_tables(tables, "Attention priors", meaning)
-    title = f"{episode.values} in one episode, return {episode.episode_return:.2f}"
-    figures["q_values.png"] = plots.plot_q_values(episode.q, episode.action, title, names, episode.values)
     count, found = len(measured.episodes), measured.recall
     title = f"Influence of past observations on {measured.outputs}: {agent}, {count} episode{'s' if count > 1 else ''}"
     change, flips = found.curve("occlusion"), found.curve("flips")

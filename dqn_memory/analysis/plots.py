@@ -213,25 +213,6 @@ def plot_learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
 
 
 @styled
-def plot_q_values(q: Array, action: Array, title: str, names: Sequence[str] = (), values: str = "Q-values") -> Figure:
-    """Draw Q-values or logits (T, A) over an episode's first steps; a ring marks the action taken, (T,)."""
-    title, q, action = first_steps(title, len(q)), q[:MAX_STEPS], action[:MAX_STEPS]
-    steps = np.arange(len(q))
-    figure = new_figure(min(12.0, max(5.6, 0.12 * len(q) + 4.5)), 3.4)
-    panel = figure.subplots()
-    for number in range(q.shape[1]):
-        name = names[number] if number < len(names) else f"action {number}"
-        dash = "-" if number < len(COLOURS) else "--"
-        panel.plot(steps, q[:, number], label=name, linewidth=1.4, linestyle=dash, marker=".", markersize=4)
-    ring: Any = {"facecolors": "none", "edgecolors": "#222222", "linewidths": 1.2, "zorder": 5}
-    panel.scatter(steps, q[steps, action], s=46, label="action taken", **ring)
-    integer_axis(panel)
-    finish_panel(panel, "step of the episode", values, legend=True)
-    panel.set_title(title, fontsize=11)
-    return figure
-
-
-@styled
 def plot_states(states: Array, opened: Array | None, title: str) -> Figure:
     """Draw the numbers (T, n) of a state that vary most, each over its largest value, and open gates (T, gates)."""
     title, states = first_steps(title, len(states)), states[:MAX_STEPS]

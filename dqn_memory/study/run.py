@@ -36,7 +36,7 @@ from dqn_memory.study.runner import (
     unfinished_runs,
 )
 from dqn_memory.study.store import RunState, State, Study
-from dqn_memory.study.take_from import NOTHING_TAKEN, candidates, take_finished_runs
+from dqn_memory.study.take_from import NOTHING_TAKEN, matching_runs, take_finished_runs
 from envs.cli import load_plugins
 from envs.tables import Table
 from envs.terminal import say
@@ -178,8 +178,9 @@ def matching(runs: Sequence[Planned], patterns: Sequence[str]) -> list[Planned]:
 def show_plan(args: Args, definition: Definition, folder: Path, wanted: Sequence[Planned], total: int) -> None:
     """List the runs, and mark those that --take-from would copy; nothing is written."""
     known = {run.name: run for run in Study.open(folder).runs()} if (folder / store.STATE).exists() else {}
-    found = list(candidates(folder, definition.kind, wanted, list(map(Path, args.take_from))))
-    taken = {each.name: each.run for each in reversed(found) if each.run is not None and not each.problem}
+    left, taken = [run for run in wanted if not (folder / "runs" / run.name).exists()], dict[str, RunState]()
+    for source in reversed(args.take_from):
+        taken |= matching_runs(open_source(find_study(Path(source))), definition.kind, left, say)
     runs = []
     for each in wanted:
         place, steps = folder / "runs" / each.name, each.config.total_steps

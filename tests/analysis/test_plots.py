@@ -85,14 +85,6 @@ def test_learning_curves_name_their_runs():
         plots.plot_learning_curves({}, "Curves")
 
 
-def test_q_values_ring_the_action_taken():
-    q, action = RNG.normal(size=(9, 3)), RNG.integers(3, size=9)
-    (panel,) = panels(plots.plot_q_values(q, action, "Q", ("left", "stay")))
-    np.testing.assert_array_equal([line.get_ydata() for line in panel.lines], q.T)
-    np.testing.assert_array_equal(panel.collections[0].get_offsets()[:, 1], q[np.arange(9), action])
-    assert words(panel.get_legend().get_texts()) == ["left", "stay", "action 2", "action taken"]
-
-
 def test_the_same_arrays_give_the_same_file_and_a_full_disk_spares_the_old_one(tmp_path, monkeypatch):
     def bytes_of(figure):
         return plots.save(figure, tmp_path / "a.png").read_bytes()
@@ -170,12 +162,12 @@ def test_pictures_of_a_long_episode_show_its_first_steps_and_say_so():
     length, q = 500, RNG.normal(size=(500, 3))
     figures = (
         plots.plot_attention_maps(maps(2, length, 50), "A", frames(length), context=50),
-        plots.plot_q_values(q, q.argmax(1), "A"),
+        plots.plot_states(q, None, "A"),
     )
     for figure in figures:
         words = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
         assert "A\n(steps 0 to 99 of 500)" in words
-    assert len(figures[1].axes[0].lines[0].get_xdata()) == 100
+    assert figures[1].axes[0].images[0].get_array().shape == (3, 100)
 
 
 def test_a_picture_is_shown_no_longer_than_a_gif_can(tmp_path):

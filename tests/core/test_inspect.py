@@ -144,7 +144,7 @@ def test_the_script_on_a_bidirectional_network_with_priors(tmp_path, capsys):
     assert len(facts["discrepancy"]["gap"]) == len(facts["discrepancy"]["q_window"]) == length
     assert facts["recall"]["distance"] == list(range(8)) and facts["recall"]["decisions"][0] == 12
     assert facts["recall"]["occlusion"][0] > 0
-    pictures = ["attention_layer_0.png", "attention_layer_1.png", "priors.png", "q_values.png", "recall.png"]
+    pictures = ["attention_layer_0.png", "attention_layer_1.png", "priors.png", "recall.png"]
     assert facts["pictures"] == [*pictures, "episode.gif"]
     assert len(facts["learned"]) == 2 * 2 * 3
     for name in facts["pictures"]:
@@ -162,12 +162,12 @@ def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
     assert "hindsight (causal)" in text and facts["hindsight"]["largest"] == 0
     assert set(facts["discrepancy"]["gap"]) == {0.0}
     assert facts["initial"] == 1 and facts["recall"]["config"] == {"moments": 4, "resamples": 2}
-    assert facts["pictures"] == ["attention_layer_0.png", "q_values.png", "recall.png"]
+    assert facts["pictures"] == ["attention_layer_0.png", "recall.png"]
     for wrong in ("2", "-1"):
         assert "0 .. 1" in refused(capsys, [str(run), "--initial", wrong], main)
     run = trained(tmp_path / "gru", "--architecture", "gru", "--time-limit", "20", env="POMDP/HeavenHell-v0")
     _, facts = inspected(capsys, run, "--no-frames", episodes=1)
-    assert facts["pictures"] == ["states_layer_0.png", "q_values.png", "recall.png"]
+    assert facts["pictures"] == ["states_layer_0.png", "recall.png"]
     network, config, _ = load_network(run, torch.device("cpu"))
     for state, shown in ("window", 8), ("episode", facts["episode"]["length"]):  # windows of 8 begin anew at each step
         changed = replace(config, acting_state=state)
@@ -182,7 +182,7 @@ def test_an_environment_without_pictures_is_inspected_without_them(tmp_path, cap
     run = trained(tmp_path / "run", env="Blank-v0")
     main([str(run), "--episodes", "1", "--moments", "2"])
     said = capsys.readouterr()
-    assert "'Blank-v0' draws nothing" in said.err and "episode.gif" not in said.out and "q_values.png" in said.out
+    assert "'Blank-v0' draws nothing" in said.err and "episode.gif" not in said.out and "recall.png" in said.out
     (line,) = (line for line in said.out.splitlines() if line.startswith(f"{run} at step"))
     assert line.count("return ") == 1  # the environment tells no success
 
@@ -199,4 +199,4 @@ def test_wrong_input_is_one_line_and_writes_nothing(tmp_path, capsys):
         refused(capsys, argv, main)
     assert contents(tmp_path) == before
     pictures = inspected(capsys, run)[1]["pictures"]
-    assert pictures == ["states_layer_0.png", "q_values.png", "recall.png", "episode.gif"]  # no attention
+    assert pictures == ["states_layer_0.png", "recall.png", "episode.gif"]  # no attention
