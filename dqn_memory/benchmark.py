@@ -53,7 +53,6 @@ BARS = {  # times faster than the baseline, one thread, float32
 }
 BARRED = ("published", "shared")  # the forms that the bars judge
 CASES = tuple(BARS)
-NO_BASELINE = (("POMDP/CarFlag-v0", "dtqn_mamba"), ("Gridverse/Memory-7x7-v0", "dtqn_mamba"))
 # minimum speed of a memory with resets, as a multiple of torch.nn.GRU's or torch.nn.LSTM's, one thread
 MEMORY_BARS = {"gru": 1.0, "lstm": 1.0, "mingru": 1.5, "minlstm": 1.5}
 STEP_BAR = 1.5  # maximum time of a step for each parameter, as a multiple of torch.nn.GRUCell's
@@ -163,15 +162,12 @@ def baseline_work(case: BenchmarkCase) -> Work:
 # ---- the core --------------------------------------------------------------------------------------------------------
 def update_rows(args: CoreArgs) -> Iterator[Row]:
     """Measure the milliseconds of one update on full windows, against the baseline."""
-    for case in args.cases((*CASES, *NO_BASELINE)):
-        name, choice = (case.env, case.architecture), resolve_backend([case.network()], "auto", CPU)
-        works = {form: update_work(case, form) for form in FORMS}
-        baseline = {} if name in NO_BASELINE else {"baseline": baseline_work(case)}
-        times = args.timer({**baseline, **works})
-        for form in works:
+    for case in args.cases(CASES):
+        times = args.timer({"baseline": baseline_work(case), **{form: update_work(case, form) for form in FORMS}})
+        for form in FORMS:
             yield {
-                **case.columns, "form": form, "backend": None if choice is None else choice.name,
-                **times[form].against(times.get("baseline")), "bar": BARS.get(name) if form in BARRED else None,
+                **case.columns, "form": form, **times[form].against(times["baseline"]),
+                "bar": BARS[case.env, case.architecture] if form in BARRED else None,
             }  # fmt: skip
 
 

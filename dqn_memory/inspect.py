@@ -4,8 +4,7 @@ It plays episodes and writes files into RUN/inspect (for an agent of the package
 is drawn, all are measured:
 
     attention_layer_*.png  attention of each decision, head by head, beside the environment
-    states_layer_*.png     the state of a memory over the episode (over its first window if acting reads windows), and
-                           how far the gates around the memory are open
+    states_layer_*.png     the state of a memory over the episode (over its first window if acting reads windows)
     priors.png             learned attention priors by distance
     recall.png             dependence of Q-values on past observations, each replaced by others
     episode.gif            the episode with Q-values and attention of each decision; a long episode leaves out steps
@@ -71,7 +70,6 @@ class Inspection:
     episodes: list[Episode]
     attention: dict[int, Array]  # by layer, (H, T, T), of the first episode
     states: dict[int, Array]  # by layer, (T, numbers), of the first episode; empty without a state
-    gates: dict[int, Array]  # by layer, how far they are open, (T, gates)
     discrepancies: list[Discrepancy]
     recall: Recall
 
@@ -97,11 +95,10 @@ def inspect_network(args: InspectArgs, config: TrainConfig, network: QNetwork, s
     episodes = play_episodes(args, setup, network)
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
     attention = episode_attention(network, *drawn, config.acting_state)
-    carries = network.stateful and config.network.row().positions == "none"  # a step form has no positions
+    carries = network.stateful and len(network.layers) > 0
+    carries &= config.network.row().positions == "none"  # a step form has no positions
     length = len(drawn[0]) if config.acting_state == "episode" else network.config.context  # of acting's window
-    states, gates = (
-        carried_states(network, *(each[:length] for each in drawn)) if carries and len(network.layers) else ({}, {})
-    )
+    states = carried_states(network, *(each[:length] for each in drawn)) if carries else {}
     last = time.monotonic()
 
     def report_progress(done: int) -> None:
@@ -115,7 +112,6 @@ def inspect_network(args: InspectArgs, config: TrainConfig, network: QNetwork, s
         episodes=episodes,
         attention={layer: maps.double().cpu().numpy() for layer, maps in attention.items()},
         states={layer: state for layer, state in states.items() if state.size},
-        gates=gates,
         discrepancies=[discrepancy(network, *each) for each in seen],
         recall=profile,
     )
@@ -135,7 +131,7 @@ def draw_pictures(
     }
     for layer, state in measured.states.items():
         title = f"State of layer {layer} over one episode:\n{agent}"
-        figures[f"states_layer_{layer}.png"] = plots.plot_states(state, measured.gates.get(layer), title)
+        figures[f"states_layer_{layer}.png"] = plots.plot_states(state, title)
     tables, meaning = prior_tables(attention_priors(network), context)
     if tables:
         figures["priors.png"] = plots.plot_prior_tables(tables, "Attention priors", meaning)

@@ -187,11 +187,6 @@ def environment_sizes(env: str) -> EnvironmentSizes:
 _kernels = torch.ops.dqn_memory
 
 
-def _each(shape: tuple[int, ...], operations: int) -> int:
-    """Count `operations` for each real number, four times as many for each complex number (a last axis of 2)."""
-    return operations * math.prod(shape) * (2 if len(shape) == 4 else 1)
-
-
 def _recurrence(x: tuple[int, ...], weight_in: tuple[int, ...], weight: tuple[int, ...], *_: Any, **__: Any) -> int:
     """Count a multiply-add for each number of both matrices at every position."""
     return 2 * x[0] * x[1] * (math.prod(weight_in) + math.prod(weight))
@@ -204,7 +199,7 @@ _OPERATORS: dict[Any, Callable[..., int]] = {
     # three multiply-adds for every state (B, T, E, N): decay, enter, leave
     _kernels.selective_scan: lambda u, _, decay, *__, **___: 6 * math.prod(u) * decay[1],
     # one multiply-add for every state (B, T, F), four where each (B, T, F, 2) is complex
-    _kernels.linear_scan: lambda _, drive, *__, **___: _each(drive, 2),
+    _kernels.linear_scan: lambda _, drive, *__, **___: 2 * math.prod(drive) * (2 if len(drive) == 4 else 1),
 }
 if NUMBA:
     from dqn_memory.blocks.kernels import cpu_attention  # noqa: F401 - for its operator

@@ -213,22 +213,18 @@ def plot_learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
 
 
 @styled
-def plot_states(states: Array, opened: Array | None, title: str) -> Figure:
-    """Draw the numbers (T, n) of a state that vary most, each over its largest value, and open gates (T, gates)."""
+def plot_states(states: Array, title: str) -> Figure:
+    """Draw the numbers (T, n) of a state that vary most, each over its largest value."""
     title, states = first_steps(title, len(states)), states[:MAX_STEPS]
     shown = states[:, np.argsort(-states.std(0), kind="stable")[:NUMBERS]]
-    figure = new_figure(min(12.0, max(5.6, 0.12 * len(states) + 4.5)), 4.6 if opened is not None else 3.4, title)
-    heights = (1,) if opened is None else (3, 1)
-    panels = np.atleast_1d(figure.subplots(len(heights), sharex=True, height_ratios=heights))
+    figure = new_figure(min(12.0, max(5.6, 0.12 * len(states) + 4.5)), 3.4, title)
+    panel = figure.subplots()
     largest = np.abs(shown).max(0, initial=1e-12)
-    image = panels[0].imshow((shown / largest).T, "RdBu", vmin=-1, vmax=1, interpolation="nearest", aspect="auto")
-    figure.colorbar(image, ax=panels[0], label="of its largest value")
-    panels[0].set_ylabel(f"{shown.shape[1]} of {states.shape[1]:,} numbers")
-    if opened is not None:
-        panels[1].plot(opened[:MAX_STEPS], marker=".")
-        panels[1].set_ylabel("gates open")
-    integer_axis(panels[-1])
-    panels[-1].set_xlabel("step of the episode")
+    image = panel.imshow((shown / largest).T, "RdBu", vmin=-1, vmax=1, interpolation="nearest", aspect="auto")
+    figure.colorbar(image, ax=panel, label="of its largest value")
+    panel.set_ylabel(f"{shown.shape[1]} of {states.shape[1]:,} numbers")
+    integer_axis(panel)
+    panel.set_xlabel("step of the episode")
     return figure
 
 

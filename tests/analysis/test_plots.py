@@ -162,7 +162,7 @@ def test_pictures_of_a_long_episode_show_its_first_steps_and_say_so():
     length, q = 500, RNG.normal(size=(500, 3))
     figures = (
         plots.plot_attention_maps(maps(2, length, 50), "A", frames(length), context=50),
-        plots.plot_states(q, None, "A"),
+        plots.plot_states(q, "A"),
     )
     for figure in figures:
         words = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]

@@ -100,15 +100,12 @@ def test_a_decision_that_goes_on_from_a_state_attended_to_what_that_holds(archit
 @pytest.mark.parametrize("architecture", ["gru", "attention", "gtrxl_memory", "lstm_bare"])
 def test_what_is_carried_is_the_state_of_each_step(architecture):
     net, (observation, previous) = make(architecture), window(9)
-    states, opened = carried_states(net, observation, previous)
+    states = carried_states(net, observation, previous)
     for length in (1, 5, 9):
         _, state = net.sequence(observation[None, :length], previous[None, :length])
         for layer, parts in enumerate(state):
             numbers = [part.flatten() for part in parts if part.is_floating_point()]
             np.testing.assert_allclose(states[layer][length - 1], torch.cat(numbers).detach(), atol=1e-12)
-    gates = {"gru": [1], "attention": [1], "gtrxl_memory": [2, 2], "lstm_bare": []}[architecture]
-    assert [each.shape for each in opened.values()] == [(9, count) for count in gates]
-    assert all(((each > 0) & (each < 0.5)).all() for each in opened.values())  # they begin almost closed
 
 
 def test_prior_tables_tell_weights_from_factors():
