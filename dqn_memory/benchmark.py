@@ -87,9 +87,10 @@ class CoreArgs(BenchmarkArgs):
             needing = " and ".join(ON_CUDA)
             raise UserError(f"{needing} need a CUDA device that torch sees, and --clock wall; choose others by --only")
 
-    def cases(self, names: Sequence[tuple[str, str]]) -> list[BenchmarkCase]:
-        """Make the cases of these environments and architectures."""
-        return [BenchmarkCase(*name, batch_size=4 if self.quick else 32) for name in names]
+    @property
+    def cases(self) -> list[BenchmarkCase]:
+        """Cases of all tables."""
+        return [BenchmarkCase(*name, batch_size=4 if self.quick else 32) for name in CASES]
 
 
 # ---- one network and its batches, for our update and for the baseline's ----------------------------------------------
@@ -162,7 +163,7 @@ def baseline_work(case: BenchmarkCase) -> Work:
 # ---- the core --------------------------------------------------------------------------------------------------------
 def update_rows(args: CoreArgs) -> Iterator[Row]:
     """Measure the milliseconds of one update on full windows, against the baseline."""
-    for case in args.cases(CASES):
+    for case in args.cases:
         times = args.timer({"baseline": baseline_work(case), **{form: update_work(case, form) for form in FORMS}})
         for form in FORMS:
             yield {
@@ -173,7 +174,7 @@ def update_rows(args: CoreArgs) -> Iterator[Row]:
 
 def graph_rows(args: CoreArgs) -> Iterator[Row]:
     """Measure one update eager and as a captured CUDA graph, in both forms."""
-    for case, form in itertools.product(args.cases(CASES), ("published", "corrected")):
+    for case, form in itertools.product(args.cases, ("published", "corrected")):
         times = args.timer({engine: update_work(case, form, engine, "cuda") for engine in ENGINES["cuda"]})
         row = {"world": case.env, "architecture": case.architecture, "form": form}
         yield {**row, **times["cudagraph"].against(times["eager"], "eager"), "bar": GRAPH_BAR}
@@ -187,6 +188,7 @@ def memory_tables(args: CoreArgs) -> Iterator[Table]:
     x = torch.randn(batch, time, width, generator=draws).requires_grad_()
     reset = torch.rand(batch, time, generator=draws) < 1 / 32
     gru, lstm = (kind(width, width, batch_first=True) for kind in (nn.GRU, nn.LSTM))
+    torchs = {"gru": lambda: gru(x)[0].sum().backward(), "lstm": lambda: lstm(x)[0].sum().backward()}
     cell = nn.GRUCell(width, width)
     step_timer = replace(args.timer, repetitions=4 * args.timer.repetitions)
     sequences, steps = list[Row](), list[Row]()
@@ -196,12 +198,7 @@ def memory_tables(args: CoreArgs) -> Iterator[Table]:
             continue
         resolve_backend([block], "auto", CPU)
         whole, step = memory_works(block, x, reset)
-        works: dict[str, Work] = {
-            "ours": whole,
-            "gru": lambda: gru(x)[0].sum().backward(),
-            "lstm": lambda: lstm(x)[0].sum().backward(),
-        }
-        sequences.append(sequence_row(name, block, args.timer(works)))
+        sequences.append(sequence_row(name, block, args.timer({"ours": whole, **torchs})))
         single = step_timer({"ours": step, "cell": torch.no_grad()(lambda: cell(x[:, 0]))})
         share = count(cell).trainable / count(block).trainable / single["ours"].speed_up(single["cell"])
         steps.append({

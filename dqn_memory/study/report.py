@@ -67,11 +67,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif args.study is not None:
         source = open_source(find_study(args.study))
         returns = args.returns or source.shown.get("returns", False)
-        shown = {
-            "attention": args.attention,
-            "published": False,
-            "returns": returns,
-        }  # "published" is fixed by the format
+        # "published" belongs to the format
+        shown = {"attention": args.attention, "published": False, "returns": returns}
         data = collect(replace(source, shown=shown))
         if args.archive is not None:
             archive_runs(data, args.archive)
