@@ -67,8 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif args.study is not None:
         source = open_source(find_study(args.study))
         returns = args.returns or source.shown.get("returns", False)
-        # "published" belongs to the format
-        shown = {"attention": args.attention, "published": False, "returns": returns}
+        shown = {"attention": args.attention, "published": False, "returns": returns}  # the format has "published"
         data = collect(replace(source, shown=shown))
         if args.archive is not None:
             archive_runs(data, args.archive)
@@ -98,13 +97,10 @@ def remake_all(folder: Path) -> list[str]:
     bad = [name for archive in archives for name in write_pages(collect(open_source(archive)), archive, FEW)]
     made = {path.with_suffix(".md"): remake_page(path) for path in sorted(folder.rglob("*.json"))}
     pages = {path: text for path, text in made.items() if text is not None}
-    known = folder / "baselines.json"
-    if known.is_file():
+    if (known := folder / "baselines.json").is_file():
         rows = baselines.read_references(known)
-        pages |= {
-            known.with_suffix(".md"): baselines.references_page(rows),
-            known.with_suffix(".csv"): baselines.references_csv(rows),
-        }
+        pages[known.with_suffix(".md")] = baselines.references_page(rows)
+        pages[known.with_suffix(".csv")] = baselines.references_csv(rows)
     for path, content in ({path: text.encode() for path, text in pages.items()} | filled_pages(folder)).items():
         write_atomic(path, content)
         say(f"wrote {path}")
