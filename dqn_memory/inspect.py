@@ -15,6 +15,7 @@ Pictures of an episode show its first 100 steps.
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -98,12 +99,21 @@ def inspect_network(args: InspectArgs, config: TrainConfig, network: QNetwork, s
     carries &= config.network.row().positions == "none"  # a step form has no positions
     length = len(drawn[0]) if config.acting_state == "episode" else network.config.context  # of acting's window
     states = carried_states(network, *(each[:length] for each in drawn)) if carries else {}
+    last = time.monotonic()
+
+    def report_progress(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= 5:
+            last = time.monotonic()
+            say(f"recall measured in {done} of {len(episodes)} episodes", file=sys.stderr)
+
+    profile = recall(network, episodes, args.recall, args.seed, config.acting_state, report_progress)
     return Inspection(
         episodes=episodes,
         attention={layer: maps.double().cpu().numpy() for layer, maps in attention.items()},
         states={layer: state for layer, state in states.items() if state.size},
         discrepancies=[discrepancy(network, *each) for each in seen],
-        recall=recall(network, episodes, args.recall, args.seed, config.acting_state),
+        recall=profile,
     )
 
 

@@ -75,7 +75,12 @@ class Recall:
 
 
 def recall(
-    network: QNetwork, episodes: Sequence[Episode], config: RecallConfig, seed: int, state: ActingState = "window"
+    network: QNetwork,
+    episodes: Sequence[Episode],
+    config: RecallConfig,
+    seed: int,
+    state: ActingState = "window",
+    progress: Callable[[int], None] = lambda done: None,
 ) -> Recall:
     """Measure a network's recall on episodes it has played; the replacements are drawn from `seed`."""
     device = next(network.parameters()).device
@@ -83,7 +88,8 @@ def recall(
     draws = torch.Generator().manual_seed(seed)
     tables: list[tuple[Array, ...]] = []
     values, lengths = [], []
-    for episode in episodes:
+    for number, episode in enumerate(episodes):
+        progress(number)
         count, size = min(config.moments, len(episode)), remembered_steps(network, len(episode), state)
         steps = torch.linspace(0, len(episode) - 1, count, dtype=torch.float64).round().long().to(device)
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
