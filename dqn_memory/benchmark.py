@@ -29,10 +29,10 @@ from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import Engine, set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.size import count, environment_sizes
+from dqn_memory.size import count, environment_sizes, gigaflop
 from dqn_memory.train import Batch, make_optimizer, make_update, sample
 from envs.tables import Table, Value
-from envs.timing import BenchmarkArgs, Page, Timing, Work, run_benchmark
+from envs.timing import BenchmarkArgs, Page, Timing, Work, floor_columns, matrix_product, run_benchmark
 
 TEXTS: dict[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 Row = dict[str, Value]
@@ -162,13 +162,18 @@ def baseline_work(case: BenchmarkCase) -> Work:
 
 # ---- the core --------------------------------------------------------------------------------------------------------
 def update_rows(args: CoreArgs) -> Iterator[Row]:
-    """Measure the milliseconds of one update on full windows, against the baseline."""
+    """Measure the milliseconds of one update on full windows, against the baseline and the floor."""
+    product, of_product = matrix_product(128 if args.quick else 1024, torch.float32)
     for case in args.cases:
-        times = args.timer({"baseline": baseline_work(case), **{form: update_work(case, form) for form in FORMS}})
+        works = {"baseline": baseline_work(case), **{form: update_work(case, form) for form in FORMS}}
+        operations = {form: gigaflop(works["baseline" if form == "published" else form]) for form in FORMS}
+        times = args.timer({**works, "product": product})
+        rate = of_product / times["product"].median
         for form in FORMS:
             yield {
                 **case.columns, "form": form, **times[form].against(times["baseline"]),
                 "bar": BARS[case.env, case.architecture] if form in BARRED else None,
+                "gflop_s": 1000 * rate, **floor_columns(times[form], operations[form], rate),
             }  # fmt: skip
 
 
@@ -187,6 +192,7 @@ def memory_tables(args: CoreArgs) -> Iterator[Table]:
     draws = torch.Generator().manual_seed(0)
     x = torch.randn(batch, time, width, generator=draws).requires_grad_()
     reset = torch.rand(batch, time, generator=draws) < 1 / 32
+    product, of_product = matrix_product(128 if args.quick else 1024, torch.float32)
     gru, lstm = (kind(width, width, batch_first=True) for kind in (nn.GRU, nn.LSTM))
     torchs = {"gru": lambda: gru(x)[0].sum().backward(), "lstm": lambda: lstm(x)[0].sum().backward()}
     cell = nn.GRUCell(width, width)
@@ -198,7 +204,8 @@ def memory_tables(args: CoreArgs) -> Iterator[Table]:
             continue
         resolve_backend([block], "auto", CPU)
         whole, step = memory_works(block, x, reset)
-        sequences.append(sequence_row(name, block, args.timer({"ours": whole, **torchs})))
+        times = args.timer({"ours": whole, **torchs, "product": product})
+        sequences.append(sequence_row(name, block, times, gigaflop(whole), of_product / times["product"].median))
         single = step_timer({"ours": step, "cell": torch.no_grad()(lambda: cell(x[:, 0]))})
         share = count(cell).trainable / count(block).trainable / single["ours"].speed_up(single["cell"])
         steps.append({
@@ -220,13 +227,13 @@ def memory_works(block: Block, x: Tensor, reset: Tensor) -> tuple[Work, Work]:
     return lambda: block.sequence(x, None, reset)[0].sum().backward(), step
 
 
-def sequence_row(name: str, block: Block, times: dict[str, Timing]) -> Row:
+def sequence_row(name: str, block: Block, times: dict[str, Timing], operations: float, rate: float) -> Row:
     """Put a memory's pass over sequences beside those of torch's GRU and LSTM."""
     ours = times["ours"]
     row: Row = {"memory": name, "parameters": count(block).trainable, "ms": ours.median, "spread": ours.spread}
     for other in ("gru", "lstm"):
         row |= {f"{other}_ms": times[other].median, f"{other}_speed_up": ours.speed_up(times[other])}
-    return {**row, "bar": MEMORY_BARS.get(name)}
+    return {**row, "bar": MEMORY_BARS.get(name), **floor_columns(ours, operations, rate)}
 
 
 # ---- learners from rollouts ------------------------------------------------------------------------------------------
@@ -244,20 +251,26 @@ def learner_from_rollouts(
 
 def iteration_rows(args: CoreArgs, device: str) -> Iterator[Row]:
     """Measure the environment steps per second of whole iterations: acting, environments, returns, updates."""
+    large = 128 if args.quick else 1024 if device == "cpu" else 8192
+    product, of_product = matrix_product(large, torch.float32, device)
     learners: tuple[type[PQNTrainer] | type[PPOTrainer], ...] = (PQNTrainer, PPOTrainer)
     threads_tried = (1, 2) if device == "cpu" and not args.quick else (1,)
     sizes = (8,) if args.quick else (256,) if device == "cpu" else (256, 2048)
     weights = (1.0,) if args.quick else (0.0, 1.0)
     for kind, threads, num_envs, prediction in itertools.product(learners, threads_tried, sizes, weights):
         torch.set_num_threads(threads)
+        counted = learner_from_rollouts(kind, num_envs, device, prediction=prediction)
+        operations = gigaflop(counted.iterate)
         for engine in ENGINES[device]:
             trainer = learner_from_rollouts(kind, num_envs, device, engine=engine, prediction=prediction)
-            mine = args.timer({"iteration": trainer.iterate})["iteration"]
+            times = args.timer({"iteration": trainer.iterate, "product": product})
+            mine = times["iteration"]
             yield {
                 "learner": kind.kind, "engine": engine, "prediction": prediction, "threads": threads,
                 "envs": num_envs, "rollout_steps": trainer.collector.length, "epochs": trainer.config.learner.epochs,
                 "ms": mine.median, "spread": mine.spread, "steps_s": 1000 * trainer.steps_per_iteration / mine.median,
                 "bar": ROLLOUTS_BAR if (kind, threads) == (PQNTrainer, 2) else None,
+                **floor_columns(mine, operations, of_product / times["product"].median),
             }  # fmt: skip
     torch.set_num_threads(args.threads)
 

@@ -19,6 +19,7 @@ import tyro
 from torch import Tensor
 
 from dqn_memory.analysis import plots
+from dqn_memory.analysis.attention import sensitivity, window_attention
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
 from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
@@ -116,13 +117,20 @@ def window_at(network: QNetwork, episode: Episode, step: int) -> tuple[Tensor, T
     return episode.observation[begin : step + 1], episode.previous_action[begin : step + 1]
 
 
-def attention_figure(look: Looks, episode: Episode, decision: Decision, context: int) -> Figure:
-    """Draw the attention of each head in one decision over the steps before it."""
-    step, first = decision.step, max(0, decision.step + 1 - context)
+def attention_figure(network: QNetwork, episode: Episode, decision: Decision) -> Figure:
+    """Draw the attention of each head in one decision, and its gradient, over the steps before it."""
+    step, (observation, previous) = decision.step, window_at(network, episode, decision.step)
+    first = step + 1 - len(observation)
+    shares = {
+        f"attention, layer {layer} head {head}": rows[-1]  # (T,)
+        for layer, maps in window_attention(network, observation, previous).items()
+        for head, rows in enumerate(maps)
+    }
+    shares["sensitivity (all paths)"] = sensitivity(network, observation, previous)
     title = f"The memory at work: steps that the action of step {step} depends on"
+    weights = torch.stack(list(shares.values())).double().numpy()
     marks = {seen: "beacon" for seen in decision.beacons if seen >= first} | {step: "decision"}
-    weights, frames = look.weights[:, step, first : step + 1], episode.frames[first : step + 1]
-    return plots.plot_decision(weights, [f"attention, {name}" for name in look.names], title, marks, frames, first)
+    return plots.plot_decision(weights, list(shares), title, marks, episode.frames[first : step + 1], first)
 
 
 def show_run(run: Run, seed: int) -> list[str]:
@@ -140,17 +148,14 @@ def show_run(run: Run, seed: int) -> list[str]:
     curve, attention, video = (run.path / name for name in ("learning_curve.png", "attention.png", "episode.gif"))
     title = f"{config.network.architecture} in {config.environment.env}"
     plots.save(learning_curve(run, title), curve)
-    look = Looks.of_episode(network, episode, config.acting_state)
-    drawn = []
-    if look is not None:
-        plots.save(attention_figure(look, episode, decision, network.config.context), attention)
-        drawn.append(f"  {attention}   {explain(decision)}")
-    save_video(video, [episode], action_names(setup), [look])
+    plots.save(attention_figure(network, episode, decision), attention)
+    looks = Looks.of_episode(network, episode, config.acting_state)
+    save_video(video, [episode], action_names(setup), [looks])
     return [
         count_wins(config, score, step),
         f"  without its memory, from the newest observation alone, it wins {int(memoryless.success.sum())}",
         f"  {curve}   how it learned",
-        *drawn,
+        f"  {attention}   {explain(decision)}",
         f"  {video}   one episode of {len(episode)} steps, {'won' if episode.success else 'not won'}",
         f"More: python -m dqn_memory.evaluate {run.path}, python -m dqn_memory.inspect {run.path}",
     ]

@@ -79,6 +79,18 @@ class Timer:
         return CLOCKS[self.clock]()
 
 
+def matrix_product(size: int, dtype: torch.dtype, device: str = "cpu") -> tuple[Work, float]:
+    """Make a product of two square matrices, to measure the machine's peak rate; also return its GFLOP."""
+    left, right = torch.rand(2, size, size, device=device).to(dtype)
+    result = torch.empty(size, size, dtype=dtype, device=device)
+    return lambda: torch.mm(left, right, out=result), 2 * size**3 / 1e9
+
+
+def floor_columns(time: Timing, gigaflop: float, rate: float) -> dict[str, Value]:
+    """Return a row's columns of the minimum time of its operations, at a `rate` in GFLOP per millisecond."""
+    return {"gflop": gigaflop, "floor_ms": gigaflop / rate, "reached": gigaflop / rate / time.median}
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkArgs(WriteArgs, ABC):

@@ -1,4 +1,4 @@
-"""Measure attention maps, learned priors, and carried states."""
+"""Measure attention maps, learned priors, carried states, and the sensitivity of a decision to each step before it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +16,11 @@ from dqn_memory.network import QNetwork
 from envs.spaces import Array
 
 UNIT = 1_000  # attention is stored in thousandths
+
+
+def window_attention(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Tensor]:
+    """Compute the attention of one window (T, ...) by layer, each (H, T, T)."""
+    return {index: maps[0] for index, maps in _maps(network, observation[None], previous_action[None], None).items()}
 
 
 def episode_attention(
@@ -95,6 +100,22 @@ def _maps(network: QNetwork, observation: Tensor, previous_action: Tensor, lengt
             maps[index] = layer.attention.weights(first.block_input(x), lengths)  # in identity order it reads LN(x)
         x = layer(x, lengths)
     return maps
+
+
+def sensitivity(network: QNetwork, observation: Tensor, previous_action: Tensor) -> Tensor:
+    """Compute the share of each step of a window (T, ...) in its last decision, (T,), summing to 1.
+
+    The share is the norm of the gradient of Q(best) - Q(second best) at the last step with respect to each step's
+    embedding. Unlike attention it includes the paths through recurrence.
+    """
+    last = torch.tensor([len(observation) - 1], device=observation.device)
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN's recurrences lack them in evaluation
+        inputs = network.embed(observation[None], previous_action[None]).detach().requires_grad_()
+        q = network.at_embedded(inputs, None, last)[0]  # (A,)
+        best = q.topk(min(2, network.num_actions)).values  # (2,)
+        (gradient,) = torch.autograd.grad(best[0] - best[1:].sum(), inputs)
+    norm = gradient[0].norm(dim=-1)  # (T,)
+    return norm / norm.sum().clamp(min=1e-12)
 
 
 @torch.no_grad()

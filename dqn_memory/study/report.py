@@ -145,6 +145,7 @@ def all_sections(data: Data) -> list[Section]:
     """Make all sections; an empty one gives the reason."""
     makers = (
         runs.left_out_section,
+        runs.uneven_section,
         scores.aggregate_section,
         scores.table_section,
         scores.solved_section,

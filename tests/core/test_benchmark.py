@@ -86,7 +86,7 @@ def test_the_script_writes_its_pages(tmp_path, capsys):
     assert [(row["world"], row["architecture"]) for row in update[:: len(FORMS)]] == [*CASES]
     for form in ("published", "shared"):
         assert [row["bar"] for row in update if row["form"] == form] == [2.5, 1.3, 1.6, 1.6]
-    assert all(row["ms"] > 0 for row in update)
+    assert all(row["ms"] > 0 and row["floor_ms"] > 0 for row in update)
     assert all(row["speed_up"] > 0 for row in update)
     assert page["machine"]["threads"] == 1 and "--quick" in page["machine"]["command"]
     markdown = (tmp_path / "core.md").read_text()
@@ -94,10 +94,10 @@ def test_the_script_writes_its_pages(tmp_path, capsys):
     sequences, steps = (table["rows"] for table in memories["tables"])
     assert [row["memory"] for row in sequences] == [row["memory"] for row in steps]
     assert {row["memory"]: row["bar"] for row in sequences if row["bar"]} == benchmark.MEMORY_BARS
-    assert all(row["ms"] > 0 for row in sequences) and all(row["us"] > 0 for row in steps)
+    assert all(row["ms"] > 0 and row["floor_ms"] > 0 for row in sequences) and all(row["us"] > 0 for row in steps)
     (iterations,) = (table["rows"] for table in rollouts["tables"])
     assert [row["learner"] for row in iterations] == ["pqn", "ppo"]
-    assert all(row["steps_s"] > 0 for row in iterations)
+    assert all(row["steps_s"] > 0 and row["gflop"] > 0 for row in iterations)
     assert (tmp_path / "rollouts.md").read_text().startswith("# Speed of learners from rollouts\n")
     assert "Sequences" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""Attention maps are what they say; the script writes all it measures and changes nothing else."""
+"""Attention maps and sensitivity are what they say; the script writes all it measures and changes nothing else."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,7 @@ from test_agent import Three
 from trained import contents, trained
 
 from dqn_memory.analysis import attention
-from dqn_memory.analysis.attention import carried_states, episode_attention
+from dqn_memory.analysis.attention import carried_states, episode_attention, sensitivity, window_attention
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.blocks.attention import StreamedAttention
 from dqn_memory.evaluation import load_network
@@ -34,17 +34,11 @@ def window(length=6):
     return played.observation, played.previous_action
 
 
-def window_maps(net, observation, previous):
-    """The attention of one window by layer, each (H, T, T)."""
-    maps = attention._maps(net, observation[None], previous[None], None)
-    return {index: layer[0] for index, layer in maps.items()}
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_maps_are_those_of_the_forward_pass(architecture):
     net = make(architecture)
     blocks, inputs = attended(net, *(each[None] for each in window()))
-    maps = window_maps(net, *window())
+    maps = window_attention(net, *window())
     assert len(maps) == len(blocks) == len(inputs)
     for block, x, drawn in zip(blocks, inputs, maps.values(), strict=True):
         torch.testing.assert_close(drawn, block.weights(x)[0], rtol=0, atol=1e-14)
@@ -62,7 +56,7 @@ def test_an_episode_is_what_each_decision_attended_to(architecture, kind):
     assert [maps.shape for maps in found.values()] == [(2, 9, 9)] * 2
     for t in range(9):
         first = max(0, t - 5)
-        for layer, maps in window_maps(net, observation[first : t + 1], previous[first : t + 1]).items():
+        for layer, maps in window_attention(net, observation[first : t + 1], previous[first : t + 1]).items():
             expected = torch.zeros(2, 9, dtype=torch.float64)
             expected[:, first : t + 1] = maps[:, t - first, : t + 1 - first]
             torch.testing.assert_close(found[layer][:, t], expected, rtol=0, atol=1e-12)
@@ -106,6 +100,15 @@ def test_what_is_carried_is_the_state_of_each_step(architecture):
         for layer, parts in enumerate(state):
             numbers = [part.flatten() for part in parts if part.is_floating_point()]
             np.testing.assert_allclose(states[layer][length - 1], torch.cat(numbers).detach(), atol=1e-12)
+
+
+def test_sensitivity_lies_where_a_network_can_look():
+    memoryless = sensitivity(network("dqn"), *window())
+    torch.testing.assert_close(memoryless, torch.tensor([0, 0, 0, 0, 0, 1.0], dtype=torch.float64))
+    recurrent = sensitivity(network("drqn"), *window())
+    assert recurrent.sum() == pytest.approx(1) and (recurrent > 0).all()
+    local = network("dtqn_attention", prior=PriorConfig(kind="local", local_window=1), layers=1)
+    assert (sensitivity(local, *window())[:4] == 0).all() and sensitivity(local, *window())[4] > 0
 
 
 def test_prior_tables_tell_weights_from_factors():

@@ -194,6 +194,18 @@ def test_solved_is_from_when_on_the_mean_of_the_seeds_stays_high(tmp_path: Path)
         assert (row["steps"], row["processor seconds"]) == (f"{4 * EVERY}", f"{4 * EVERY / 100:.0f}")
 
 
+def test_settings_that_the_seeds_of_a_series_do_not_share_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    make_study(folder, ["POMDP/CarFlag-v0"], '["drqn", "dgfqn"]', [1, 2, 3])
+    assert runs.uneven_section(read(folder)) is None
+    for path in folder.glob("runs/*seed-2/config.toml"):
+        text = path.read_text()
+        path.write_text(text.replace("gamma = 0.99\n", "gamma = 0.9\n").replace("log_every = 2000", "log_every = 7"))
+    found = [tuple(row.values()) for row in table(runs.uneven_section(read(folder)))]
+    assert found == [("learner.gamma", "0.99", "1, 3", "2"), ("learner.gamma", "0.9", "2", "2")]
+    assert "## Runs that differ in more than their seed\n" in text_of(read(folder))
+
+
 def test_losses_fluctuate_around_a_whole_moving_average_or_not_at_all() -> None:
     found = [runs.fluctuation(np.arange(count, dtype=float) ** 2) for count in range(1, 14)]
     assert np.isnan(found[:-2]).all() and found[-2:] == pytest.approx([0, 0], abs=1e-9)  # a parabola has but a trend

@@ -1,11 +1,14 @@
-"""Show the single runs: runs left out, scores, losses, time and cost."""
+"""Show the single runs: runs left out, settings that differ, scores, losses, time and cost."""
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any
 
 import numpy as np
 
 from dqn_memory.runs.backend import FACT as BACKEND
+from dqn_memory.runs.settings import flag_names
 from dqn_memory.study.collect import ACTING, Data, FinishedRun
 from dqn_memory.study.page import Section, section
 from dqn_memory.study.run_record import LOSSES
@@ -14,6 +17,7 @@ from dqn_memory.study.statistics import Floats
 
 WINDOW = 11  # log lines of a moving average
 FEW = 40  # max runs in the table of single runs
+IGNORED = ("seed", "output.", "compute.")  # settings that differ between seeds, or that change no number
 
 
 def losses_section(data: Data) -> Section | None:
@@ -52,6 +56,26 @@ def left_out_rows(left_out: Sequence[tuple[str, str]]) -> tuple[tuple[str, str],
         series, dash, seed = name.rpartition("seed-")
         seeds.setdefault((f"{series}{dash}" or seed, why), []).append(seed if dash else "")
     return tuple((f"{series}{', '.join(found)}", why) for (series, why), found in seeds.items())
+
+
+def uneven_section(data: Data) -> Section | None:
+    """List settings that differ between runs of one series and environment; None if none does.
+
+    Presets and defaults may change between the runs of a long study.
+    """
+    found: dict[tuple[str, str], list[tuple[int, Any]]] = {}  # setting and value: seeds and groups of runs
+    for *group, runs in data.groups():
+        for setting in flag_names(runs[0].config):
+            values = [str(reduce(getattr, setting.split("."), run.config)) for run in runs]
+            if len(set(values)) > 1 and not setting.startswith(IGNORED):
+                for run, value in zip(runs, values, strict=True):
+                    found.setdefault((setting, value), []).append((run.run.seed, tuple(group)))
+    rows = []
+    for (setting, value), places in found.items():
+        seeds, groups = (set(each) for each in zip(*places, strict=True))
+        row = {"setting": setting, "value": value, "seeds": ", ".join(map(str, sorted(seeds)))}
+        rows.append(row | {"series": str(len(groups))})
+    return section("uneven", rows)
 
 
 def cost_section(data: Data) -> Section | None:
