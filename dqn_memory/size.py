@@ -187,42 +187,60 @@ def environment_sizes(env: str) -> EnvironmentSizes:
 _kernels = torch.ops.dqn_memory
 
 
-def _recurrence(x: tuple[int, ...], weight_in: tuple[int, ...], weight: tuple[int, ...], *_: Any, **__: Any) -> int:
-    """Count a multiply-add for each number of both matrices at every position."""
-    return 2 * x[0] * x[1] * (math.prod(weight_in) + math.prod(weight))
+def _recurrence(operations: int, first: int) -> Callable[..., int]:
+    """Count `operations` for each number of two matrices at every position; x and they are inputs from the `first` on."""
+
+    def counted(*shapes: tuple[int, ...], **_: Any) -> int:
+        x, weight_in, weight = shapes[first : first + 3]
+        return operations * x[0] * x[1] * (math.prod(weight_in) + math.prod(weight))
+
+    return counted
 
 
-# Operations of the forward pass of our own operators from the shapes of their inputs; a multiply-add is two.
+def _each(shape: tuple[int, ...], operations: int) -> int:
+    """Count `operations` for each real number, four times as many for each complex number (a last axis of 2)."""
+    return operations * math.prod(shape) * (2 if len(shape) == 4 else 1)
+
+
+# Operations of our own operators from the shapes of their inputs; a multiply-add is two.
 _OPERATORS: dict[Any, Callable[..., int]] = {
-    # x (T, B, D) meets (G H, D), the states meet (G H, H)
-    **dict.fromkeys((_kernels.rnn_scan, _kernels.gru_scan, _kernels.lstm_scan), _recurrence),
+    # x (T, B, D) meets (G H, D), the states meet (G H, H); on the way back both matrices and both inputs
+    **dict.fromkeys((_kernels.rnn_scan, _kernels.gru_scan, _kernels.lstm_scan), _recurrence(2, 0)),
+    _kernels.rnn_scan_backward: _recurrence(4, 2),
+    _kernels.gru_scan_backward: _recurrence(4, 4),
+    _kernels.lstm_scan_backward: _recurrence(4, 5),
     # three multiply-adds for every state (B, T, E, N): decay, enter, leave
     _kernels.selective_scan: lambda u, _, decay, *__, **___: 6 * math.prod(u) * decay[1],
+    # eight: two each for decay, enter and leave, two for the gradient
+    _kernels.selective_scan_backward: lambda grad, last, *_, **__: 16 * math.prod(grad) * last[2],
     # one multiply-add for every state (B, T, F), four where each (B, T, F, 2) is complex
-    _kernels.linear_scan: lambda _, drive, *__, **___: 2 * math.prod(drive) * (2 if len(drive) == 4 else 1),
+    _kernels.linear_scan: lambda _, drive, *__, **___: _each(drive, 2),
+    # two: the gradients of the state before and of the decay
+    _kernels.linear_scan_backward: lambda grad, *_, **__: _each(grad, 4),
 }
 if NUMBA:
-    from dqn_memory.blocks.kernels import cpu_attention  # noqa: F401 - for its operator
+    from dqn_memory.blocks.kernels import cpu_attention  # noqa: F401 - for its operators
 
-    # packed (B, T, 3D): every query meets every key, every weight every value
-    _OPERATORS[_kernels.cpu_attention] = lambda x, *_, **__: 4 * x[0] * x[1] ** 2 * (x[2] // 3)
+    _OPERATORS |= {
+        # packed (B, T, 3D): every query meets every key, every weight every value
+        _kernels.cpu_attention: lambda x, *_, **__: 4 * x[0] * x[1] ** 2 * (x[2] // 3),
+        # gradient (B, T, D): those of weights, values, queries and keys, but not scores that are computed anew
+        _kernels.cpu_attention_backward: lambda x, *_, **__: 8 * x[0] * x[1] ** 2 * x[2],
+    }
 
 
 def gigaflop(work: Callable[[], object]) -> float:
-    """Count the billions of operations of matrix products in one forward pass `work`, two for each multiply-add.
+    """Count the billions of operations of matrix products in one call of `work`, two for each multiply-add.
 
     Attention is counted as its two products over all K x K scores, future keys included. Not counted: look-ups,
-    biases, activations, softmax, LayerNorm.
+    biases, activations, softmax, LayerNorm, the optimiser.
     """
-    others = {
-        getattr(_kernels, name): _OPERATORS[_kernels.selective_scan]  # each exists after its first use
-        for name in ("cpu_scan", "selective_scan_triton") if hasattr(_kernels, name)
+    operators = _OPERATORS | {  # with the other backends of Mamba's scan; each exists after its first use
+        getattr(_kernels, form + end): _OPERATORS[getattr(_kernels, "selective_scan" + end)]
+        for form in ("cpu_scan", "selective_scan_triton") for end in ("", "_backward") if hasattr(_kernels, form)
     }  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the counter warns of modules that it does not know
-        with (
-            sdpa_kernel(SDPBackend.MATH),
-            FlopCounterMode(display=False, custom_mapping=_OPERATORS | others) as counter,
-        ):
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=operators) as counter:
             work()
     return counter.get_total_flops() / 1e9

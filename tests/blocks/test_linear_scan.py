@@ -99,10 +99,11 @@ def test_the_operator_keeps_the_rules_of_torch(dtype):
     torch.library.opcheck(torch.ops.dqn_memory.linear_scan.default, drawn((2, 3, 5), True, False, True, dtype))
 
 
-@pytest.mark.parametrize(("pairs", "forward"), [(False, 2), (True, 8)])
-def test_its_operations_are_counted(pairs, forward):
+@pytest.mark.parametrize(("pairs", "forward", "both"), [(False, 2, 6), (True, 8, 24)])
+def test_its_operations_are_counted(pairs, forward, both):
     inputs = drawn((2, 3, 5), pairs, True, True, torch.float32)
     assert gigaflop(lambda: linear_scan.linear_scan(*inputs)) == forward * 30 / 1e9
+    assert gigaflop(lambda: linear_scan.linear_scan(*inputs).sum().backward()) == pytest.approx(both * 30 / 1e9)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed (make test-triton)")

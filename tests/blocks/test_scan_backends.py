@@ -147,6 +147,7 @@ def test_its_operations_are_counted_and_a_network_with_it_can_be_pickled(name):
     assert pickle.loads(pickle.dumps(block)).core is block.core
     size = 3 * 7 * 11 * 4 / 1e9
     assert gigaflop(lambda: block.core(*inputs)) == pytest.approx(6 * size)
+    assert gigaflop(lambda: block.core(*inputs)[0].sum().backward()) == pytest.approx(22 * size)
 
 
 # --- mamba_ssm

@@ -1,4 +1,4 @@
-"""The baseline computes what ours computes; the script writes its page."""
+"""The baseline computes what ours computes; counted operations are the formula's; the script writes its page."""
 
 import copy
 import json
@@ -6,10 +6,14 @@ import json
 import pytest
 import torch
 from run_folders import refused
+from torch import nn
 
 from dqn_memory import benchmark
 from dqn_memory.analysis import published_update
 from dqn_memory.benchmark import CASES, FORMS, BenchmarkCase, baseline_work, full_replay, update_work
+from dqn_memory.blocks import Attention
+from dqn_memory.blocks.positions import Positions
+from dqn_memory.size import gigaflop
 from dqn_memory.train import sample, td_loss
 from envs.timing import Timer, Timing
 
@@ -61,6 +65,25 @@ def test_one_update_moves_both_alike():
     for _ in range(3):
         metrics, loss = ours(), theirs()
         assert float(metrics["losses/td_loss"]) == pytest.approx(float(loss), rel=1e-4)
+
+
+def forward_operations(network):
+    """Every weight matrix meets each of the K positions; attention forms K x K scores and mixes K values by them."""
+    context, modules = network.config.context, list(network.modules())
+    tables = [
+        each for module in modules if isinstance(module, (nn.Embedding, Positions)) for each in module.parameters()
+    ]
+    matrices = sum(each.numel() for each in network.parameters() if each.dim() >= 2) - sum(t.numel() for t in tables)
+    attentions = sum(isinstance(module, Attention) for module in modules)
+    return 2 * context * matrices + 4 * context**2 * network.config.width * attentions
+
+
+@pytest.mark.parametrize("case", SMALL, ids=names)
+def test_counted_operations_are_those_of_the_formula(case):
+    """Three forwards and a backward of two: five forwards, but for gradients of the observations, which nobody asks."""
+    formula = 5 * case.batch_size * forward_operations(case.network()) / 1e9
+    assert gigaflop(baseline_work(case)) == pytest.approx(formula, rel=0.03)
+    assert gigaflop(update_work(case, "published")) == pytest.approx(formula, rel=0.03)
 
 
 def test_alternatives_take_turns_and_a_speed_up_is_the_median_over_neighbours():

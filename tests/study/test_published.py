@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from run_folders import error_of
 
+from dqn_memory.parameters import read_table3
 from dqn_memory.study.statistics import HUMAN, game
 from envs.baselines import reference as shipped
 
@@ -40,10 +41,13 @@ def test_every_table_is_in_the_index_and_a_plain_rectangle_of_text() -> None:
             assert all(cell is not None and cell == cell.strip() for cell in row.values())
 
 
-def test_the_published_tables_agree_with_the_copy_that_the_suite_ships() -> None:
+def test_the_published_tables_agree_with_the_copies_that_the_suite_ships() -> None:
     for row in rows_of("dbgfqn_table1"):
         theirs = shipped.published()[row["id"]]
         assert {model: float(row[model]) if row[model] else None for model in theirs} == dict(theirs)
+    rows = rows_of("dbgfqn_table3")
+    found = {(row["id"], name): int(row[name.upper()].replace(",", "")) for row in rows for _, name in read_table3()}
+    assert found == read_table3()
 
 
 def test_both_atari_tables_have_the_benchmarks_games_and_the_usual_scales() -> None:
