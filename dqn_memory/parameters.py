@@ -1,14 +1,18 @@
 """Report how large every architecture is in every environment: `python -m dqn_memory.parameters`.
 
-Prints one row a network. `--format csv` and `--format json` are for files and programs.
+Prints one row a network. --write FOLDER writes the rows to parameters.csv, and the rows with the DBGFQN paper's Table 3
+to parameters.md.
 """
 
+import csv
 import itertools
 import json
 import sys
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from torch import nn
@@ -29,12 +33,18 @@ from dqn_memory.size import (
     parse_budget,
     published_count,
 )
-from envs.tables import Table
+from envs.cli import WriteArgs
+from envs.files import write_text
+from envs.machine import revision
+from envs.tables import Table, origin, tables_page
 from envs.terminal import say
+
+MISSING_COLUMNS = ("dbgfqn", "dtqn4")  # the proposed model and its baseline, which the paper's Table 3 leaves out
+TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
-class ParametersArgs:
+class ParametersArgs(WriteArgs):
     """Count the parameters of every architecture in every environment."""
 
     env: Repeatable = ()
@@ -89,10 +99,55 @@ def _counted(config: NetworkConfig, sizes: EnvironmentSizes, budget: int | None)
     )  # fmt: skip
 
 
-# ---- count and print -------------------------------------------------------------------------------------------------
+# ---- the page --------------------------------------------------------------------------------------------------------
+@cache
+def read_table3() -> dict[tuple[str, str], int]:
+    """Read the counts that the DBGFQN paper's Table 3 prints, by environment and architecture."""
+    with (Path(__file__).parent / "table3.csv").open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    return {(line["env"], name): int(line[name]) for line in lines for name in line if name != "env"}
+
+
+def page_tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Make Table 3 with the paper's count beside ours, the division of the published counts, and all rows."""
+    printed = read_table3()
+    envs = dict.fromkeys([*(env for env, _ in printed), "Gridverse/Keydoor-5x5-v0"])  # the last is not in the paper's
+    names = list(dict.fromkeys([*(name for _, name in printed), *MISSING_COLUMNS]))
+    ours = {(env, name): make_row(env, NetworkConfig(architecture=name)) for env in envs for name in names}
+
+    def compared(cell: tuple[str, str]) -> str:
+        theirs, count = printed.get(cell), ours[cell].published
+        return f"– / {count:,}" if theirs is None else f"{theirs:,} / {count:,} {'✓' if theirs == count else '✗'}"
+
+    def divided(cell: tuple[str, str]) -> str:
+        return f"{ours[cell].trainable:,} + {(ours[cell].published or 0) - ours[cell].trainable:,}"
+
+    def table(write: Callable[[tuple[str, str]], str], title: str, note: str) -> Table:
+        lines = [[env, *(write((env, name)) for name in names)] for env in envs]
+        return Table(["world", *map(str.upper, names)], lines, title, note)
+
+    matching = sum(ours[cell].published == value for cell, value in printed.items())
+    yield table(compared, "The DBGFQN paper's Table 3", TEXTS["table3"].format(matching, len(printed)))
+    yield table(divided, "Trainable parameters and causal masks", TEXTS["masks"])
+    yield from _size_tables(rows)
+
+
+def _size_tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Make one table for each group of environments with equal rows."""
+    alike: dict[tuple[Row, ...], list[str]] = {}
+    for env in dict.fromkeys(row.world for row in rows):
+        alike.setdefault(tuple(row._replace(world="") for row in rows if row.world == env), []).append(env)
+    for several, envs in alike.items():
+        sizes = environment_sizes(envs[0])
+        spec, vocabulary = sizes.spec, f", V = {sizes.spec.vocabulary}" if sizes.spec.vocabulary else ""
+        title = f"{spec.kind.capitalize()}, d = {spec.shape[0]}{vocabulary}, A = {sizes.num_actions}"
+        yield Table(Row._fields[1:], [row[1:] for row in several], title, ", ".join(envs))
+
+
+# ---- count, print, write ---------------------------------------------------------------------------------------------
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Count and print. A network that cannot meet the budget is left out, with a message."""
+    """Count and print; write with --write. A network that cannot meet the budget is left out, with a message."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(ParametersArgs, argv, prog="python -m dqn_memory.parameters")
     load_named(argv)
@@ -107,6 +162,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not rows:
         raise UserError(misses[0])
     table = Table(Row._fields, rows)
+    if args.write is not None:
+        facts = origin("dqn_memory.parameters", argv, revision=revision())
+        lines = [f"{name}: {value}" for name, value in facts.items()]
+        write_text(args.write / "parameters.csv", table.csv(lines))
+        shown = facts | {"left out": "; ".join(misses) or None}
+        write_text(args.write / "parameters.md", tables_page("Parameters", shown, page_tables(rows)))
+        say(f"wrote {args.write}/parameters.md and {args.write}/parameters.csv", file=sys.stderr)
     for miss in misses:
         say(f"left out, {miss}", file=sys.stderr)
     forms = {

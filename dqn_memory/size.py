@@ -188,7 +188,7 @@ _kernels = torch.ops.dqn_memory
 
 
 def _recurrence(operations: int, first: int) -> Callable[..., int]:
-    """Count `operations` for each number of two matrices at every position; x and they are inputs from the `first` on."""
+    """Count `operations` for each number of both matrices at every position; x and they are inputs `first` and on."""
 
     def counted(*shapes: tuple[int, ...], **_: Any) -> int:
         x, weight_in, weight = shapes[first : first + 3]

@@ -2,7 +2,6 @@
 
 import csv
 import json
-from pathlib import Path
 
 import pytest
 from run_folders import error_of, refused
@@ -10,7 +9,7 @@ from run_folders import error_of, refused
 from dqn_memory import size
 from dqn_memory.blocks import MEMORY, PRIORS, PriorConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec
-from dqn_memory.parameters import main, make_row
+from dqn_memory.parameters import main, make_row, page_tables, read_table3
 from dqn_memory.size import WIDTHS, Unmatched, count, environment_sizes, on_meta
 from envs.registry import FROM_FILES, WORLDS
 
@@ -24,10 +23,7 @@ def published(world: str, architecture: str, **changes) -> int | None:
 
 
 def test_table3_has_64_cells_and_ours_are_the_same():
-    with (Path(__file__).parents[2] / "results" / "published" / "dbgfqn_table3.csv").open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    names = [name for name in rows[0] if name.lower() in ARCHITECTURES]
-    printed = {(row["id"], name.lower()): int(row[name].replace(",", "")) for row in rows for name in names}
+    printed = read_table3()
     assert len(printed) == 64
     assert {cell: published(*cell) for cell in printed} == printed
 
@@ -155,6 +151,11 @@ def test_every_environment_has_sizes_and_most_a_width_of_the_paper():
     assert environment_sizes("CartPole-v1") == size.EnvironmentSizes(ObservationSpec("continuous", (4,)), 2, 64)
 
 
+def test_a_wrong_cell_is_marked(monkeypatch):
+    monkeypatch.setattr("dqn_memory.parameters.read_table3", lambda: {(CAR, "dbgfqn"): 1})
+    assert "1 / 84,363 ✗" in next(page_tables([])).markdown()
+
+
 @pytest.fixture
 def printed(here, capsys):
     """The command line in an empty folder: gives what it prints."""
@@ -166,14 +167,21 @@ def printed(here, capsys):
     return run
 
 
-def test_the_script_prints_rows_in_each_form(printed):
+def test_the_script_prints_and_writes_both_files(printed, tmp_path):
     asked = ("--env", CAR, "--env", GRID, "--architecture", "dbgfqn", "--architecture", "gtrxl")
-    rows = json.loads(printed("--format", "json", *asked).out)
+    rows = json.loads(printed("--format", "json", *asked, "--write", "results").out)
     assert list(rows[0])[:6] == ["world", "architecture", "published", "trainable", "frozen", "buffers"]
     assert list(rows[0].values())[:5] == [CAR, "dbgfqn", 84363, 79363, 0]
     assert [row["published"] for row in rows] == [84363, None, 317510, None]
-    lines = list(csv.DictReader(printed("--format", "csv", *asked).out.splitlines()))
+    page, text = ((tmp_path / "results" / f"parameters.{kind}").read_text() for kind in ("md", "csv"))
+    for content in (text, page):
+        assert f"command: python -m dqn_memory.parameters --format json --env {CAR}" in content
+        assert "revision: " in content and "cpu: " not in content and "left out" not in content
+    assert text.endswith(printed("--format", "csv", *asked).out)
+    lines = list(csv.DictReader(line for line in text.splitlines() if line[0] != "#"))
     assert [int(line["trainable"]) for line in lines] == [row["trainable"] for row in rows]
+    assert "64 of 64 printed cells match" in page and "✗" not in page
+    assert "– / 84,363" in page and "79,363 + 5,000" in page and "- **published**: " in page
     table = printed(*asked).out
     assert "84,363" in table
 
@@ -186,13 +194,13 @@ def test_default_report_has_every_world_and_architecture(printed, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_matched_rows_leave_out_what_cannot_match(printed):
-    matched = ("--architecture", "dtqn4", "--architecture", "dqn", "--match", "1000")
+def test_matched_rows_leave_out_what_cannot_match(printed, tmp_path):
+    matched = ("--architecture", "dtqn4", "--architecture", "dqn", "--match", "1000", "--write", "results")
     done = printed("--format", "csv", "--env", CAR, *matched)
     (row,) = csv.DictReader(done.out.splitlines())
     assert row["architecture"] == "dqn" and row["published"] == "" and 980 <= int(row["trainable"]) <= 1000
     assert "left out, POMDP/CarFlag-v0: --match 1000" in done.err
-    assert "smallest dtqn4" in done.err
+    assert "smallest dtqn4" in (tmp_path / "results/parameters.md").read_text()
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -205,7 +213,9 @@ def test_matched_rows_leave_out_what_cannot_match(printed):
     (["--heads", "0", "--match", "100k"], "--heads 0 must be at least 1"),
     (["--match", "many"], "100k"),
     (["--architecture", "attn", "--env", CAR, "--match", "100k", *EQUATIONS], "linear Q head"),
+    (["--env", CAR, "--architecture", "dqn", "--write", "file/below"], "cannot write to file/below"),
 ])  # fmt: skip
 def test_user_errors_are_one_line_and_exit_2(arguments, message, here, capsys):
+    (here / "file").touch()
     assert message in refused(capsys, arguments, main)
-    assert not list(here.iterdir())
+    assert [path.name for path in here.iterdir()] == ["file"]
