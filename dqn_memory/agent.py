@@ -24,9 +24,10 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from dqn_memory.actors import NetworkPolicy, make_actor
-from dqn_memory.evaluation import LoadedPolicy, Policy, Score, Tally, usable_device
+from dqn_memory.evaluate import LoadedPolicy, usable_device
 from dqn_memory.export import export_actor
 from dqn_memory.interface import Interface, as_array
+from dqn_memory.play import Policy, Score, Tally
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import kind_of, trainer_class

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dqn_memory.agent import Agent
-from dqn_memory.evaluate import Args, evaluate_folder
-from dqn_memory.evaluation import Evaluation, Score
+from dqn_memory.evaluate import Args, Evaluation, evaluate_folder
+from dqn_memory.play import Score
 from dqn_memory.runs.errors import UserError, check_known, near_names
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class

@@ -12,7 +12,7 @@ import torch
 
 from dqn_memory.actors import ActingState
 from dqn_memory.blocks.memory import BIDIRECTIONAL
-from dqn_memory.evaluation import EvalSetup
+from dqn_memory.evaluate import EvalSetup
 from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.runs import common

@@ -23,8 +23,9 @@ from dqn_memory.analysis.attention import sensitivity, window_attention
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
 from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
-from dqn_memory.evaluation import Score, evaluate, load_network
+from dqn_memory.evaluate import evaluate, load_network
 from dqn_memory.network import QNetwork
+from dqn_memory.play import Score
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import Bounds, check_numbers

@@ -1,7 +1,6 @@
 """Evaluate a checkpoint of any kind: `python -m dqn_memory.evaluate runs/demo-1`.
 
-This is the command; `evaluation.py` plays the episodes, `intervals.py` computes the intervals. It prints success,
-return and length. A Q-network takes its best actions; UniZero takes the most
+The command prints success, return and length. A Q-network takes its best actions; UniZero takes the most
 visited ones of a search without noise. Agents of PPO and GLAM play twice: with drawn actions, as in training, and with
 the most probable ones.
 
@@ -9,32 +8,296 @@ If an environment has finitely many initial states, an agent that draws no actio
 there are no intervals. Otherwise initial states are drawn, and intervals are 95 %: Wilson's for success, normal ones
 for means. The environment defines success. If it defines none, the return comes first and no success is printed; the
 JSON output then says success_told: false, and its success is the share of episodes with a return above 0.
+
+From top to bottom: how a network is evaluated; how a run's latest checkpoint is evaluated; the command. `play.py` plays
+the episodes, `intervals.py` computes the intervals.
 """
 
-import json
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Literal
+from __future__ import annotations
 
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
 import tyro
 
-from dqn_memory.analysis.episodes import action_names, play_in
-from dqn_memory.evaluation import Evaluation, EvaluationOptions, evaluation_setups, lines, load_network
-from dqn_memory.evaluation import fields as measures
-from dqn_memory.runs.backend import log_backend
+from dqn_memory.actors import ActingState, NetworkPolicy, make_actor
+from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
+from dqn_memory.play import Policy, Score, lines, play
+from dqn_memory.play import fields as measures
+from dqn_memory.runs.backend import Choice, log_backend
 from dqn_memory.runs.common import ComputeConfig
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run, RunArgument
 from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.modules import module_of
-from dqn_memory.runs.settings import check_numbers
+from dqn_memory.runs.resume import read_run
+from dqn_memory.runs.seeding import Streams, generator, seeded
+from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.baselines import reference_summary
+from envs.checked import MAX_STEPS
 from envs.cli import load_plugins
+from envs.registry import WORLDS, make_world
 from envs.terminal import say
+from envs.vector import TensorVector, VectorEnvironment, make_vector
+
+MAX_EVAL_ENVS = 250  # maximum environments of an evaluation, stepped at once
+TIMED_STEPS = 20  # last steps of acting, the fastest of which is its cost
+KINDS_OF_NETWORKS = ("q_network", "pqn", "ppo")  # runs whose agent is one network
 
 
+# ---- how a network is evaluated --------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class EvalSetup:
+    """The environment of an evaluation, and how a network acts in it."""
+
+    env: str
+    env_kwargs: dict[str, Any]
+    observation_key: str | None
+    device: torch.device
+    acting_state: ActingState = "window"
+    reset_memory: bool = False  # before each step
+    sampled: bool = False  # outputs are logits by which actions are drawn; else the largest output is taken
+    workers: int | None = None  # processes that step the environments
+    values: str = "Q-values"  # name of the network's outputs
+
+    @classmethod
+    def of(cls, config: Any, device: torch.device) -> EvalSetup:
+        """Make the setup of a run's config."""
+        environment = config.environment
+        return cls(
+            environment.env, config.env_kwargs(training=False), environment.observation_key, device,
+            config.acting_state, sampled=config.stochastic and config.evaluation.policy == "sampled",
+            workers=environment.env_workers, values="Logits of the policy" if config.stochastic else "Q-values",
+        )  # fmt: skip
+
+    def interface(self) -> tuple[ObservationSpec, int]:
+        """Give the form of the environment's observations, and the number of its actions."""
+        cpu = torch.device("cpu")
+        with closing(make_vector(self.env, 1, 0, cpu, self.observation_key, self.env_kwargs)) as vector:
+            return observation_spec(vector.observation_space), vector.num_actions
+
+    def vector(self, episodes: int, seed: int) -> tuple[VectorEnvironment, int, bool]:
+        """Make environments for at least `episodes` episodes.
+
+        Returns:
+            The environments, the episodes to play in each of them, and whether these start from every initial state
+            exactly once.
+        """
+        name = self.env.removeprefix("envs:")
+        if name in WORLDS:
+            world = make_world(name, device=self.device, **self.env_kwargs)
+            draws = world.initial_draws()
+            if draws is not None and not self.sampled:  # drawn actions need more than one episode a state
+                return TensorVector(world, len(draws), seed, initial=draws), 1, True
+        num_envs = min(episodes, MAX_EVAL_ENVS)
+        vector = make_vector(
+            self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers, MAX_STEPS
+        )
+        return vector, math.ceil(episodes / num_envs), False
+
+    def policy(self, network: QNetwork, num_envs: int, seed: int) -> NetworkPolicy:
+        """Let a network act in N episodes at once; `seed` seeds the actions that it draws."""
+        actor = make_actor(network, num_envs, self.device, self.acting_state)
+        stream = Streams.spawn(seed).exploration  # environments draw from `seed` itself
+        draws = generator(stream, self.device) if self.sampled else None
+        return NetworkPolicy(actor, num_envs, draws, self.reset_memory)
+
+
+@torch.no_grad()
+def evaluate(network: QNetwork, setup: EvalSetup, episodes: int, seed: int) -> Score:
+    """Play episodes without dropout, the same number in every environment."""
+    training = network.training
+    network.eval()
+    vector, quota, exhaustive = setup.vector(episodes, seed)
+    with closing(vector):
+        tally = play(vector, setup.policy(network, vector.num_envs, seed), quota)
+    network.train(training)
+    return tally.score(None if exhaustive else episodes, exhaustive, vector.reports_success)
+
+
+@torch.no_grad()
+def acting_cost(network: QNetwork, setup: EvalSetup) -> dict[str, float]:
+    """Measure acting in one environment: microseconds of the fastest timed step, and bytes of the state."""
+    actor = make_actor(network, 1, setup.device, setup.acting_state)
+    observation = torch.zeros(1, *network.spec.shape, dtype=network.spec.dtype, device=setup.device)
+    action, reset = (torch.zeros(1, dtype=dtype, device=setup.device) for dtype in (torch.int64, torch.bool))
+    times = []
+    for _ in range(network.config.context + TIMED_STEPS):  # the window is full in the timed steps
+        began = time.perf_counter()
+        actor.observe(observation, action, reset)
+        int(actor.q_values().argmax())  # waits for the device
+        times.append(time.perf_counter() - began)
+    state = sum(tensor.nbytes for tensor in actor.state_tensors)
+    return {"time/acting_us": 1e6 * min(times[-TIMED_STEPS:]), "final/remembered_bytes": float(state)}
+
+
+# ---- how a run of any kind is evaluated ------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """Options of an evaluation, for runs of any kind."""
+
+    seed: Annotated[int, Bounds(0, below=2**63)] = 0
+    """Seed of the environments and of the agent's draws (on a CPU our environments use its low 32 bits)."""
+    env: str | None = None
+    """Another environment with the same observations and actions (None: that of training)."""
+    reset_memory: bool = False
+    """Reset the memory before each step, to measure the agent without it."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ... (auto: cuda if there is one)."""
+    threads: Annotated[int, Bounds(1, 1_024)] | None = None
+    """CPU threads of torch (None: torch's own choice)."""
+    episodes: Annotated[int, Bounds(1, 10**9)] | None = None
+    """Q-networks, PPO: episodes, unless every initial state is played once (None: 1,000)."""
+    num_eval_envs: Annotated[int, Bounds(1)] | None = None
+    """World models: environments stepped at once (None: 20)."""
+    episodes_per_env: Annotated[int, Bounds(1, 10**9)] | None = None
+    """World models: episodes of each environment (None: 5)."""
+    simulations: Annotated[int, Bounds(1)] | None = None
+    """UniZero: expansions of each search (None: as in training)."""
+    policy: Literal["both", "sampled", "greedy"] | None = None
+    """PPO, GLAM: sampled (draw actions as in training) or greedy (take the most probable ones); None: both."""
+    video: str | None = None
+    """Q-networks, PPO: also write a video of episodes: a path that ends in .gif, or in .png for an animated PNG."""
+    video_episodes: Annotated[int, Bounds(1, 10**9)] = 1
+    """Episodes in the video."""
+    overwrite: bool = False
+    """Let the video replace an existing file."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of the agent of a run's checkpoint."""
+
+    step: int
+    agent: str
+    """The agent in words."""
+    env: str
+    env_kwargs: dict[str, Any]
+    scores: dict[str, Score]
+    """Scores by policy, "sampled" and "greedy", or "" if there is only one; that of training comes first."""
+    facts: dict[str, Any]
+    """Further entries of the JSON output, by the kind of agent."""
+    backend: Choice | None = None
+
+    @property
+    def score(self) -> Score:
+        """Give the score of actions chosen as in training."""
+        return next(iter(self.scores.values()))
+
+
+@dataclass(frozen=True)
+class LoadedPolicy:
+    """The agent of a checkpoint, in the environment it was trained in."""
+
+    config: Any
+    env_kwargs: dict[str, Any]
+    step: int
+    """Environment steps of its training."""
+    device: torch.device
+    start: Callable[[int], Policy]
+    """Makes a policy for N episodes, with an empty memory."""
+    policies: Mapping[str, Callable[[int], Policy]] = field(default_factory=dict)
+    """The same by policy, "sampled" and "greedy"; empty if there is only one."""
+
+
+# ---- runs whose agent is one network ---------------------------------------------------------------------------------
+def usable_device(device: torch.device | str) -> torch.device:
+    """Give the device; raise a UserError if it does not exist here."""
+    try:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, TypeError):  # torch would name all its kinds of device, or fail much later
+        raise UserError(f"there is no device {str(device)!r} here; use 'cpu', or 'cuda' where torch sees one") from None
+    return torch.device(device)
+
+
+def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[QNetwork, Any, int]:
+    """Read the network of a run folder's latest checkpoint, averaged if the run averages, in evaluation mode.
+
+    Returns the network, the run's config and the environment step of the checkpoint; nothing is written.
+
+    Raises:
+        UserError: there is no run or no checkpoint, it is damaged or foreign, its weights do not fit the config, or
+            there is no such device.
+    """
+    device = usable_device(device)
+    kind = kind_of(Run.open(run).load(with_replay=False))
+    kind = kind if kind in KINDS_OF_NETWORKS else KINDS_OF_NETWORKS[0]  # whose reader refuses other kinds
+    checkpoint, config = read_run(Path(run), trainer_class(kind).config_class)
+    spec, num_actions = EvalSetup.of(config, torch.device("cpu")).interface()
+    with seeded(0):  # the first weights are overwritten at once
+        network: QNetwork = config.network.build(spec, num_actions)
+    part = "average" if checkpoint.part("average") else "network"
+    checkpoint.fill(network, part, f"the weights of {run} do not fit its config and environment")
+    return network.to(device).eval(), config, checkpoint.step
+
+
+def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:
+    """Read the policy of a run's latest checkpoint; `seed` seeds the actions it draws."""
+    network, config, step = load_network(run, device)
+    setup = EvalSetup.of(config, device)
+    policies = {
+        name: partial(replace(setup, sampled=name == "sampled").policy, network, seed=seed)
+        for name in ("sampled", "greedy")
+    }
+    trained = policies["sampled" if setup.sampled else "greedy"]
+    return LoadedPolicy(config, setup.env_kwargs, step, device, trained, policies if config.stochastic else {})
+
+
+def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
+    """Play episodes with the network of a run's latest checkpoint.
+
+    Raises:
+        UserError: the checkpoint cannot be loaded, or its network cannot act in another environment.
+    """
+    device = ComputeConfig(options.device, options.threads).start()
+    network, config, step = load_network(run, device)
+    setups = evaluation_setups(options, config, network, device)
+    episodes, setup = options.episodes or 1_000, next(iter(setups.values()))
+    scores = {policy: evaluate(network, each, episodes, options.seed) for policy, each in setups.items()}
+    architecture = config.network.architecture
+    return Evaluation(step, architecture, setup.env, setup.env_kwargs, scores, {"architecture": architecture})
+
+
+def evaluation_setups(
+    options: EvaluationOptions, config: Any, network: QNetwork, device: torch.device
+) -> dict[str, EvalSetup]:
+    """Make the evaluation setup of each policy: "sampled" and "greedy", or "" for Q-networks.
+
+    Raises:
+        UserError: the network cannot act in the environment that the options name.
+    """
+    setup = replace(EvalSetup.of(config, device), reset_memory=options.reset_memory)
+    if options.env is not None:
+        environment = replace(config.environment, env=options.env, path=None, env_workers=None)
+        setup = replace(setup, env=options.env, env_kwargs=environment.kwargs(training=False), workers=None)
+        spec, num_actions = setup.interface()
+        if (spec, num_actions) != (network.spec, network.num_actions):
+            raise UserError(
+                f"--env {options.env} has {_form(spec, num_actions)}, but the network was trained in "
+                f"{config.environment.env} with {_form(network.spec, network.num_actions)}"
+            )
+    every = ("sampled", "greedy") if config.stochastic else ("",)
+    policies = every if options.policy in (None, "both") else (options.policy,)
+    return {policy: replace(setup, sampled=policy == "sampled") for policy in policies}
+
+
+def _form(spec: ObservationSpec, num_actions: int) -> str:
+    words = f", {spec.vocabulary} tokens" if spec.vocabulary else ""
+    if spec.bounds is not None:
+        words += f", values from {min(spec.bounds[0])} to {max(spec.bounds[1])}"
+    return f"{spec.kind} observations of shape {spec.shape}{words}, and {num_actions} actions"
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Args(EvaluationOptions, RunArgument):
     """Play a run's latest checkpoint without learning, and print its scores with 95 % intervals."""
@@ -76,6 +339,7 @@ def record_video(folder: Path, args: Args, file: str) -> None:
 
     With --reset-memory the video shows no attention.
     """
+    from dqn_memory.analysis.episodes import action_names, play_in
     from dqn_memory.analysis.video import Looks, check_target, save_video  # needs the extra `plots`
 
     device = ComputeConfig(args.device, args.threads).start()

@@ -30,7 +30,7 @@ from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
-from dqn_memory.evaluation import EvalSetup, load_network
+from dqn_memory.evaluate import EvalSetup, load_network
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.common import ComputeConfig, set_tf32
 from dqn_memory.runs.errors import one_line_errors

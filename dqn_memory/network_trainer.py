@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from dqn_memory.analysis.episodes import beginning
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
-from dqn_memory.evaluation import EvalSetup, Score, acting_cost, evaluate, evaluate_run, load_policy, summary
+from dqn_memory.evaluate import EvalSetup, acting_cost, evaluate, evaluate_run, load_policy
 from dqn_memory.exploration import Explorer
 from dqn_memory.network import QNetwork, observation_spec
+from dqn_memory.play import Score, summary
 from dqn_memory.runs.seeding import seeded
 from dqn_memory.runs.trainer import Trainer
 from dqn_memory.size import match

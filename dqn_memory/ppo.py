@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dqn_memory import rollouts
 from dqn_memory.config import EvaluationConfig
-from dqn_memory.evaluation import evaluate
+from dqn_memory.evaluate import evaluate
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network_trainer import NetworkTrainer, average_parameters
 from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, lambda_returns, masked_mean

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 
 from dqn_memory.actors import ActingState
 from dqn_memory.config import ComputeConfig, EvaluationConfig
-from dqn_memory.evaluation import EvalSetup
+from dqn_memory.evaluate import EvalSetup
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.network_trainer import averaging

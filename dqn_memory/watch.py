@@ -23,7 +23,7 @@ from rich.live import Live
 from dqn_memory.analysis.episodes import Episode, action_names, play_each
 from dqn_memory.analysis.terminal import plain_screen, screen
 from dqn_memory.analysis.video import LAST_MS, Looks, check_target, save_video, video_page
-from dqn_memory.evaluation import load_network
+from dqn_memory.evaluate import load_network
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 
 from dqn_memory.blocks.kernels.select import Choice
-from dqn_memory.evaluation import Evaluation, EvaluationOptions, LoadedPolicy, Policy, Score, play
+from dqn_memory.evaluate import Evaluation, EvaluationOptions, LoadedPolicy
+from dqn_memory.play import Policy, Score, play
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.trainer import Trainer
 from envs.checked import MAX_STEPS

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from dqn_memory.actors import ActingState
-from dqn_memory.evaluation import EvalSetup, PlayedStep, one_episode, play_steps
+from dqn_memory.evaluate import EvalSetup
 from dqn_memory.network import QNetwork
+from dqn_memory.play import PlayedStep, one_episode, play_steps
 from dqn_memory.runs.errors import UserError
 from envs.checked import MAX_STEPS
 from envs.registry import WORLDS, make_world

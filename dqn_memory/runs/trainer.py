@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.evaluation import SUCCESS, SUCCESS_TOLD, Evaluation, EvaluationOptions, LoadedPolicy, Score
+from dqn_memory.evaluate import Evaluation, EvaluationOptions, LoadedPolicy
+from dqn_memory.play import SUCCESS, SUCCESS_TOLD, Score
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.checkpoint import Checkpoint, check_actions, check_form, foreign_state

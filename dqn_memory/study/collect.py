@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory.evaluation import KINDS_OF_NETWORKS, SUCCESS_TOLD
+from dqn_memory.evaluate import KINDS_OF_NETWORKS
 from dqn_memory.interface import Interface
 from dqn_memory.network import observation_spec
+from dqn_memory.play import SUCCESS_TOLD
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class

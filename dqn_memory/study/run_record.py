@@ -25,7 +25,8 @@ HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
 EVALUATIONS = ("eval/", "final/", "sampled/", "memory_ablation/")  # prefixes of metrics of evaluations
 LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
 WORLD_MODEL = f"losses/{LOSSES[0]}"  # a metric of GLAM; `compact` keeps LOSSES of every line that has it
-TRAINING_LINES = 10  # max other lines that `compact` keeps
+LEARNED = ("memory/", "moved/")  # prefixes of metrics of learned priors, and of recurrent weights
+TRAINING_LINES = 10  # max lines with LEARNED numbers that `compact` keeps of a run
 DIGITS = 7  # significant digits of metrics
 FEWER_DIGITS = 4  # significant digits of losses, gradients, charts and times of training
 Tree = dict[str, Any]
@@ -188,13 +189,13 @@ def portable(record: RunRecord, folder: Path, place: str) -> RunRecord:
 def compact(record: RunRecord) -> RunRecord:
     """Keep the log lines that a report reads, with rounded numbers.
 
-    These are the lines of evaluations, the lines with losses of GLAM's world model, and at most TRAINING_LINES others
-    at even distances, including the last one.
+    These are the lines of evaluations, the lines with losses of GLAM's world model, and of the lines with LEARNED
+    numbers at most TRAINING_LINES at even distances, including the last one.
     """
-    others = [number for number, row in enumerate(record.metrics) if not (evaluates(row) or WORLD_MODEL in row)]
-    count = min(TRAINING_LINES, len(others))
-    chosen = {others[len(others) * number // count - 1] for number in range(1, count + 1)}
-    kept = chosen | (set(range(len(record.metrics))) - set(others))
+    kept = {number for number, row in enumerate(record.metrics) if evaluates(row) or WORLD_MODEL in row}
+    learned = [n for n, row in enumerate(record.metrics) if n not in kept and any(x.startswith(LEARNED) for x in row)]
+    count = min(TRAINING_LINES, len(learned))
+    kept |= {learned[len(learned) * number // count - 1] for number in range(1, count + 1)}
     return replace(record, metrics=[rounded(shortened(record.metrics[number])) for number in sorted(kept)])
 
 
@@ -204,11 +205,12 @@ def evaluates(row: Tree) -> bool:
 
 
 def shortened(row: Tree) -> Tree:
-    """Drop metrics that no report reads: intervals before the end, and those of GLAM's world model besides LOSSES."""
+    """Drop metrics that no report reads, such as intervals and wall-clock time before the end."""
     if WORLD_MODEL in row and not evaluates(row):
         return {name: row[name] for name in ("step", *(f"losses/{part}" for part in LOSSES)) if name in row}
-    interval = re.compile("eval/.*_(low|high)")
-    return {name: x for name, x in row.items() if not interval.fullmatch(name)}
+    final = any(name.startswith(FINAL) for name in row)
+    unread = re.compile("(losses|grad|charts)/.*|eval/.*_(low|high)" + ("" if final else "|time/elapsed"))
+    return {name: x for name, x in row.items() if not unread.fullmatch(name)}
 
 
 def rounded(row: Tree) -> Tree:

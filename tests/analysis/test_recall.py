@@ -11,7 +11,7 @@ from dqn_memory.analysis.episodes import beginning, play_in, q_values, remembere
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import Recall, RecallConfig, occlusions, recall, substitutes
 from dqn_memory.blocks import PriorConfig
-from dqn_memory.evaluation import EvalSetup, acting_cost, load_network
+from dqn_memory.evaluate import EvalSetup, acting_cost, load_network
 from dqn_memory.network import ARCHITECTURES
 
 EPISODES = [episode(length, seed) for seed, length in enumerate((9, 4, 12))]

@@ -17,7 +17,7 @@ import dqn_memory
 from dqn_memory.agent import Agent
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.config import TrainConfig
-from dqn_memory.evaluation import load_network
+from dqn_memory.evaluate import load_network
 from dqn_memory.runs.folder import Run
 
 RUNS = {

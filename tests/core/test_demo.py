@@ -17,7 +17,7 @@ from trained import MEMORY, contents
 from dqn_memory import demo
 from dqn_memory.config import TrainConfig
 from dqn_memory.demo import Decision, count_wins, fresh_folder, learning_curve, main, typical, window_at
-from dqn_memory.evaluation import Score
+from dqn_memory.play import Score
 from dqn_memory.runs.settings import read_config
 
 TINY = f"""

@@ -14,7 +14,7 @@ from run_folders import error_of
 from dqn_memory.actors import NetworkPolicy, make_actor
 from dqn_memory.agent import Agent
 from dqn_memory.config import TrainConfig
-from dqn_memory.evaluation import LoadedPolicy
+from dqn_memory.evaluate import LoadedPolicy
 from dqn_memory.interface import Interface
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, observation_spec
 from envs.spaces import encoder

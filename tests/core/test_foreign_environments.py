@@ -10,7 +10,8 @@ from gymnasium.wrappers import TimeLimit
 from gymnasium.wrappers.vector import DictInfoToList
 from run_folders import error_of
 
-from dqn_memory import agent, evaluation
+from dqn_memory import agent
+from dqn_memory import evaluate as evaluation
 from dqn_memory.analysis import episodes
 from dqn_memory.api import Agent, evaluate, load_run, train
 from dqn_memory.network import ObservationSpec

@@ -18,7 +18,7 @@ from dqn_memory.analysis import attention
 from dqn_memory.analysis.attention import carried_states, episode_attention, sensitivity, window_attention
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.blocks.attention import StreamedAttention
-from dqn_memory.evaluation import load_network
+from dqn_memory.evaluate import load_network
 from dqn_memory.inspect import InspectArgs, inspect_network, main
 
 ARCHITECTURES = ("dtqn4", "dgfqn", "dbgfqn", "gtrxl", "drqn", "adrqn", "dqn", "dtqn_attention")

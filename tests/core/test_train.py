@@ -14,7 +14,7 @@ from trained import training_flags as flags
 from dqn_memory.agent import Agent
 from dqn_memory.analysis.episodes import beginning
 from dqn_memory.config import LearnerConfig, ReplayConfig, TrainConfig
-from dqn_memory.evaluation import load_network
+from dqn_memory.evaluate import load_network
 from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.network import NetworkConfig
 from dqn_memory.network_trainer import RECALL_EPISODES

@@ -11,8 +11,8 @@ from run_folders import printed
 from trained import CAR, CARDS, trained
 
 from dqn_memory.analysis.episodes import play_in
-from dqn_memory.evaluate import main
-from dqn_memory.evaluation import Score, lines, load_network
+from dqn_memory.evaluate import load_network, main
+from dqn_memory.play import Score, lines
 from envs.baselines.__main__ import main as baselines
 from envs.baselines.reference import read_references
 from envs.checker import check_registered

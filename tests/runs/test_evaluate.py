@@ -17,10 +17,10 @@ from dqn_memory.actors import NetworkPolicy
 from dqn_memory.analysis.episodes import _last_drawn, _state_before, play_in, single_vector
 from dqn_memory.analysis.video import MARGIN
 from dqn_memory.config import TrainConfig
-from dqn_memory.evaluate import main
-from dqn_memory.evaluation import EvalSetup, evaluate, load_network, play
+from dqn_memory.evaluate import EvalSetup, evaluate, load_network, main
 from dqn_memory.intervals import mean_interval, wilson
 from dqn_memory.network import NetworkConfig, observation_spec
+from dqn_memory.play import play
 from dqn_memory.runs.settings import parse
 from envs import gymnasium as adapter
 from envs.core import Step
@@ -124,7 +124,7 @@ def test_the_interval_of_a_mean():
 
 
 def test_a_long_evaluation_says_how_far_it_is_and_closes_its_environments(monkeypatch, capsys):
-    monkeypatch.setattr("dqn_memory.evaluation.SILENCE", 0.0)
+    monkeypatch.setattr("dqn_memory.play.SILENCE", 0.0)
     opened, closed, make = [], [], adapter.make_env
 
     def counted(*args, **kwargs):
@@ -219,7 +219,7 @@ def test_a_policy_is_told_where_episodes_begin_also_after_a_time_limit():
 
 
 def test_as_many_episodes_are_scored_as_were_asked_for(monkeypatch):
-    monkeypatch.setattr("dqn_memory.evaluation.MAX_EVAL_ENVS", 4)
+    monkeypatch.setattr("dqn_memory.evaluate.MAX_EVAL_ENVS", 4)
     setup = EvalSetup(CAR, {"time_limit": 5}, None, torch.device("cpu"))
     vector = setup.vector(6, 0)[0]
     network = NetworkConfig(width=16, heads=2, context=4).build(

@@ -25,8 +25,8 @@ from trained import CAR, CARDS, MEMORY, rollout_flags, training_flags
 
 from dqn_memory.agent import Agent
 from dqn_memory.analysis.episodes import play_in
+from dqn_memory.evaluate import load_network
 from dqn_memory.evaluate import main as evaluate
-from dqn_memory.evaluation import load_network
 from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run

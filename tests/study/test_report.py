@@ -14,8 +14,8 @@ from reported import EVERY, HALLWAY, HEADINGS, MEMORY, STEPS, TWO, make_study, r
 from run_folders import error_of
 from trained import CARDS, contents, trained
 
-from dqn_memory.evaluation import SUCCESS_TOLD
 from dqn_memory.network import observation_spec
+from dqn_memory.play import SUCCESS_TOLD
 from dqn_memory.runs.modules import remember
 from dqn_memory.size import count
 from dqn_memory.study import statistics

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from dqn_memory.blocks.kernels.select import Choice
-from dqn_memory.evaluation import EvaluationOptions, Score
+from dqn_memory.evaluate import EvaluationOptions
+from dqn_memory.play import Score
 from dqn_memory.runs import backend as backends
 from dqn_memory.runs.checkpoint import check_actions
 from dqn_memory.runs.cuda_graph import mapped

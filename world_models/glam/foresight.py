@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.evaluation import one_episode, play_steps
+from dqn_memory.play import one_episode, play_steps
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.seeding import Streams, generator
 from envs.spaces import Array

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from dqn_memory.evaluation import EvaluationOptions
+from dqn_memory.evaluate import EvaluationOptions
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.analysis.attention import Maps
-from dqn_memory.evaluation import PlayedStep, one_episode, play_steps
+from dqn_memory.play import PlayedStep, one_episode, play_steps
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import Streams, generator
 from envs.spaces import Array

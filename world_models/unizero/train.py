@@ -17,8 +17,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.evaluation import Score
 from dqn_memory.network import observation_spec
+from dqn_memory.play import Score
 from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured, mapped
 from dqn_memory.runs.metrics import RunStats

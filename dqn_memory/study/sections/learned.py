@@ -12,7 +12,7 @@ import numpy as np
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import Maps, episode_attention
 from dqn_memory.analysis.episodes import play_in
-from dqn_memory.evaluation import KINDS_OF_NETWORKS, load_network
+from dqn_memory.evaluate import KINDS_OF_NETWORKS, load_network
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import script_of, trainer_class
 from dqn_memory.study.collect import Data, FinishedRun

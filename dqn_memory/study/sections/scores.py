@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dqn_memory.evaluation import KINDS_OF_NETWORKS
+from dqn_memory.evaluate import KINDS_OF_NETWORKS
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import Data, FinishedRun, meaning, sizes_of
 from dqn_memory.study.page import WORDS, Picture, Section, counted, picture_name, section
