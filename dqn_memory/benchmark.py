@@ -1,9 +1,9 @@
 """Measure how fast the core is: `python -m dqn_memory.benchmark`.
 
-Updates and acting stand beside a baseline: the published update (dqn_memory/analysis/published_update.py), measured in
-the same process by turns. Memories stand beside torch's recurrences, learners from rollouts beside those of other
-libraries if --peer-python names an environment that has them. Prints the tables; --write FOLDER writes them to core.*,
-memories.*, rollouts.* and peers.*, and replaces these files.
+Updates stand beside a baseline: the published update (dqn_memory/analysis/published_update.py), measured in the same
+process by turns. Memories stand beside torch's recurrences, learners from rollouts beside those of other libraries if
+--peer-python names an environment that has them. Prints the tables; --write FOLDER writes them to core.*, memories.*,
+rollouts.* and peers.*, and replaces these files.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.actors import WindowActor
-from dqn_memory.analysis.published_update import BaselineNetwork, make_baseline_update
+from dqn_memory.analysis.published_update import make_baseline_update
 from dqn_memory.blocks import Block, build, names
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
@@ -57,7 +56,6 @@ BARS = {  # times faster than the baseline, one thread, float32
 }
 BARRED = ("published", "shared")  # the forms that the bars judge
 CASES = tuple(BARS)
-NO_BASELINE = (("POMDP/CarFlag-v0", "dtqn_mamba"), ("Gridverse/Memory-7x7-v0", "dtqn_mamba"))
 # minimum speed of a memory with resets, as a multiple of torch.nn.GRU's or torch.nn.LSTM's, one thread
 MEMORY_BARS = {"gru": 1.0, "lstm": 1.0, "mingru": 1.5, "minlstm": 1.5}
 STEP_BAR = 1.5  # maximum time of a step for each parameter, as a multiple of torch.nn.GRUCell's
@@ -69,11 +67,11 @@ REPLAY_ENVS = 4  # parallel environments of a full replay
 
 @dataclass(frozen=True, kw_only=True)
 class CoreArgs(BenchmarkArgs):
-    """Measure updates and acting against the published computation, memories, and whole iterations.
+    """Measure updates against the published computation, memories, and whole iterations.
 
-    --only takes update, acting, memories (beside torch.nn.GRU and torch.nn.LSTM) and rollouts (environment steps/s of
-    pqn and ppo). With a CUDA device it also takes graphs (eager against captured updates) and rollouts_cuda. With
-    --peer-python it also takes peers (pqn beside memorax's, ppo beside sb3-contrib's), which rollouts includes.
+    --only takes update, memories (beside torch.nn.GRU and torch.nn.LSTM) and rollouts (environment steps/s of pqn and
+    ppo). With a CUDA device it also takes graphs (eager against captured updates) and rollouts_cuda. With --peer-python
+    it also takes peers (pqn beside memorax's, ppo beside sb3-contrib's), which rollouts includes.
     """
 
     peer_python: Repeatable = ()
@@ -103,9 +101,10 @@ class CoreArgs(BenchmarkArgs):
         for python in self.peer_python:
             peers_of(python)
 
-    def cases(self, names: Sequence[tuple[str, str]]) -> list[BenchmarkCase]:
-        """Make the cases of these environments and architectures."""
-        return [BenchmarkCase(*name, batch_size=4 if self.quick else 32) for name in names]
+    @property
+    def cases(self) -> list[BenchmarkCase]:
+        """Cases of all tables."""
+        return [BenchmarkCase(*name, batch_size=4 if self.quick else 32) for name in CASES]
 
 
 # ---- one network and its batches, for our update and for the baseline's ----------------------------------------------
@@ -175,48 +174,26 @@ def baseline_work(case: BenchmarkCase) -> Work:
     return make_baseline_update(case.network(), batch)
 
 
-def acting_works(case: BenchmarkCase, rows: int) -> dict[str, Work]:
-    """Value the actions of `rows` episodes whose context is full: ours, and all positions by the baseline."""
-    network, batch = case.network(), replace(case, batch_size=rows).batch("published")
-    baseline, window = BaselineNetwork(network), batch.observation[:, : case.context]
-    actor, no_action = WindowActor(network, rows, CPU), torch.full((rows,), network.num_actions)
-    for t in range(case.context):
-        actor.observe(window[:, t], no_action, torch.full((rows,), t == 0))
-    return {"ours": actor.q_values, "baseline": torch.no_grad()(lambda: baseline(window)[:, -1])}
-
-
 # ---- the core --------------------------------------------------------------------------------------------------------
 def update_rows(args: CoreArgs) -> Iterator[Row]:
     """Measure the milliseconds of one update on full windows, against the baseline and the floor."""
-    size = 128 if args.quick else 1024
-    for case in args.cases((*CASES, *NO_BASELINE)):
-        name, choice = (case.env, case.architecture), resolve_backend([case.network()], "auto", CPU)
-        works = {form: update_work(case, form) for form in FORMS}
-        baseline = {} if name in NO_BASELINE else {"baseline": baseline_work(case)}
-        operations = {form: gigaflop(work) for form, work in works.items()}
-        operations["published"] = gigaflop(baseline.get("baseline", works["published"]))
-        product, of_product = matrix_product(size, torch.float32)
-        times = args.timer({**baseline, **works, "product": product})
+    product, of_product = matrix_product(128 if args.quick else 1024, torch.float32)
+    for case in args.cases:
+        works = {"baseline": baseline_work(case), **{form: update_work(case, form) for form in FORMS}}
+        operations = {form: gigaflop(works["baseline" if form == "published" else form]) for form in FORMS}
+        times = args.timer({**works, "product": product})
         rate = of_product / times["product"].median
-        for form in works:
+        for form in FORMS:
             yield {
-                **case.columns, "form": form, "backend": None if choice is None else choice.name,
-                **times[form].against(times.get("baseline")), "bar": BARS.get(name) if form in BARRED else None,
+                **case.columns, "form": form, **times[form].against(times["baseline"]),
+                "bar": BARS[case.env, case.architecture] if form in BARRED else None,
                 "gflop_s": 1000 * rate, **floor_columns(times[form], operations[form], rate),
             }  # fmt: skip
 
 
-def acting_rows(args: CoreArgs) -> Iterator[Row]:
-    """Measure the milliseconds to value the actions of one step."""
-    timer = replace(args.timer, repetitions=4 * args.timer.repetitions)
-    for case, episodes in itertools.product(args.cases(CASES), (1, 16)):
-        times = timer(acting_works(case, episodes))
-        yield {**case.columns, "episodes": episodes, **times["ours"].against(times["baseline"])}
-
-
 def graph_rows(args: CoreArgs) -> Iterator[Row]:
     """Measure one update eager and as a captured CUDA graph, in both forms."""
-    for case, form in itertools.product(args.cases(CASES), ("published", "corrected")):
+    for case, form in itertools.product(args.cases, ("published", "corrected")):
         times = args.timer({engine: update_work(case, form, engine, "cuda") for engine in ENGINES["cuda"]})
         row = {"world": case.env, "architecture": case.architecture, "form": form}
         yield {**row, **times["cudagraph"].against(times["eager"], "eager"), "bar": GRAPH_BAR}
@@ -231,6 +208,7 @@ def memory_tables(args: CoreArgs) -> Iterator[Table]:
     reset = torch.rand(batch, time, generator=draws) < 1 / 32
     product, of_product = matrix_product(128 if args.quick else 1024, torch.float32)
     gru, lstm = (kind(width, width, batch_first=True) for kind in (nn.GRU, nn.LSTM))
+    torchs = {"gru": lambda: gru(x)[0].sum().backward(), "lstm": lambda: lstm(x)[0].sum().backward()}
     cell = nn.GRUCell(width, width)
     step_timer = replace(args.timer, repetitions=4 * args.timer.repetitions)
     sequences, steps = list[Row](), list[Row]()
@@ -240,13 +218,7 @@ def memory_tables(args: CoreArgs) -> Iterator[Table]:
             continue
         resolve_backend([block], "auto", CPU)
         whole, step = memory_works(block, x, reset)
-        works: dict[str, Work] = {
-            "ours": whole,
-            "gru": lambda: gru(x)[0].sum().backward(),
-            "lstm": lambda: lstm(x)[0].sum().backward(),
-            "product": product,
-        }
-        times = args.timer(works)
+        times = args.timer({"ours": whole, **torchs, "product": product})
         sequences.append(sequence_row(name, block, times, gigaflop(whole), of_product / times["product"].median))
         single = step_timer({"ours": step, "cell": torch.no_grad()(lambda: cell(x[:, 0]))})
         share = count(cell).trainable / count(block).trainable / single["ours"].speed_up(single["cell"])
@@ -338,7 +310,6 @@ PAGES = {
 }
 TABLES: dict[str, tuple[str, Callable[[CoreArgs], Iterable[Table]]]] = {  # by name of --only: page, tables
     "update": ("core", one_table("update", update_rows)),
-    "acting": ("core", one_table("acting", acting_rows)),
     "graphs": ("core", one_table("graphs", graph_rows)),
     "memories": ("memories", memory_tables),
     "rollouts": ("rollouts", one_table("iterations", partial(iteration_rows, device="cpu"))),

@@ -4,13 +4,10 @@ It plays episodes and writes files into RUN/inspect (for an agent of the package
 is drawn, all are measured:
 
     attention_layer_*.png  attention of each decision, head by head, beside the environment
-    states_layer_*.png     the state of a memory over the episode (over its first window if acting reads windows), and
-                           how far the gates around the memory are open
+    states_layer_*.png     the state of a memory over the episode (over its first window if acting reads windows)
     priors.png             learned attention priors by distance
-    q_values.png           Q-values, or a policy's logits
-    recall.png             dependence of Q-values on past observations, by gradient and by occlusion
-    discrepancy.png        Q from the whole window against Q from the prefix, if the two can differ
-    episode.gif            the episode with the attention of each decision; a long episode leaves out steps
+    recall.png             dependence of Q-values on past observations, each replaced by others
+    episode.gif            the episode with Q-values and attention of each decision; a long episode leaves out steps
     inspect.json           all numbers
 
 Pictures of an episode show its first 100 steps.
@@ -40,13 +37,9 @@ from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.errors import DrawsNothing
-from envs.extras import extra
 from envs.files import check_inside, make_inside, write_atomic
 from envs.spaces import Array
 from envs.terminal import say
-
-with extra("plots"):
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -77,7 +70,6 @@ class Inspection:
     episodes: list[Episode]
     attention: dict[int, Array]  # by layer, (H, T, T), of the first episode
     states: dict[int, Array]  # by layer, (T, numbers), of the first episode; empty without a state
-    gates: dict[int, Array]  # by layer, how far they are open, (T, gates)
     discrepancies: list[Discrepancy]
     recall: Recall
 
@@ -103,11 +95,10 @@ def inspect_network(args: InspectArgs, config: TrainConfig, network: QNetwork, s
     episodes = play_episodes(args, setup, network)
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
     attention = episode_attention(network, *drawn, config.acting_state)
-    carries = network.stateful and config.network.row().positions == "none"  # a step form has no positions
+    carries = network.stateful and len(network.layers) > 0
+    carries &= config.network.row().positions == "none"  # a step form has no positions
     length = len(drawn[0]) if config.acting_state == "episode" else network.config.context  # of acting's window
-    states, gates = (
-        carried_states(network, *(each[:length] for each in drawn)) if carries and len(network.layers) else ({}, {})
-    )
+    states = carried_states(network, *(each[:length] for each in drawn)) if carries else {}
     last = time.monotonic()
 
     def report_progress(done: int) -> None:
@@ -121,7 +112,6 @@ def inspect_network(args: InspectArgs, config: TrainConfig, network: QNetwork, s
         episodes=episodes,
         attention={layer: maps.double().cpu().numpy() for layer, maps in attention.items()},
         states={layer: state for layer, state in states.items() if state.size},
-        gates=gates,
         discrepancies=[discrepancy(network, *each) for each in seen],
         recall=profile,
     )
@@ -131,7 +121,7 @@ def draw_pictures(
     folder: Path, network: QNetwork, config: TrainConfig, measured: Inspection, names: Sequence[str]
 ) -> list[Path]:
     """Draw all pictures and list what was written."""
-    episode, context, first = measured.episodes[0], network.config.context, measured.discrepancies[0]
+    episode, context = measured.episodes[0], network.config.context
     agent = f"{config.network.architecture} in {config.environment.env}"
     figures = {
         f"attention_layer_{layer}.png": plots.plot_attention_maps(
@@ -141,38 +131,19 @@ def draw_pictures(
     }
     for layer, state in measured.states.items():
         title = f"State of layer {layer} over one episode:\n{agent}"
-        figures[f"states_layer_{layer}.png"] = plots.plot_states(state, measured.gates.get(layer), title)
+        figures[f"states_layer_{layer}.png"] = plots.plot_states(state, title)
     tables, meaning = prior_tables(attention_priors(network), context)
     if tables:
         figures["priors.png"] = plots.plot_prior_tables(tables, "Attention priors", meaning)
-    title = f"{episode.values} in one episode, return {episode.episode_return:.2f}"
-    figures["q_values.png"] = plots.plot_q_values(episode.q, episode.action, title, names, episode.values)
-    figures["recall.png"] = recall_figure(measured, agent)
-    if not network.causal:
-        title = f"Effect of the window's future on {measured.outputs}: {agent}"
-        figures["discrepancy.png"] = plots.plot_discrepancy(first.inside, first.alone, first.flips, first.future, title)
+    count, found = len(measured.episodes), measured.recall
+    title = f"Influence of past observations on {measured.outputs}: {agent}, {count} episode{'s' if count > 1 else ''}"
+    change, flips = found.curve("occlusion"), found.curve("flips")
+    figures["recall.png"] = plots.plot_recall(change, flips, found.decisions, title, measured.outputs)
     written = [plots.save(figure, folder / name) for name, figure in figures.items()]
     if episode.frames:
         save_video(folder / "episode.gif", [episode], names, [Looks.of(measured.attention)])
         written.append(folder / "episode.gif")
     return written
-
-
-def recall_figure(measured: Inspection, agent: str) -> Figure:
-    """Draw the recall profile."""
-    count = len(measured.episodes)
-    panels = {
-        "gradient": ("by gradient", f"norm of d{measured.outputs} / d embedding"),
-        "occlusion": ("by occlusion", f"mean |change of {measured.outputs}|"),
-        "flips": ("occlusion: other greedy action", "share of changed actions"),
-    }
-    return plots.plot_recall(
-        {title: measured.recall.curve(name) for name, (title, _) in panels.items()},
-        dict(panels.values()),
-        measured.recall.decisions,
-        f"Influence of past observations on {measured.outputs}: {agent}, {count} episode{'s' if count > 1 else ''}",
-        shares=(panels["flips"][0],),
-    )
 
 
 def describe(

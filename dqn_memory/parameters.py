@@ -9,7 +9,7 @@ import itertools
 import json
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -28,17 +28,15 @@ from dqn_memory.size import (
     Unmatched,
     count,
     environment_sizes,
-    forward_operations,
     match,
     on_meta,
     parse_budget,
-    part_counts,
     published_count,
 )
 from envs.cli import WriteArgs
 from envs.files import write_text
 from envs.machine import revision
-from envs.tables import Table, Value, origin, tables_page
+from envs.tables import Table, origin, tables_page
 from envs.terminal import say
 
 MISSING_COLUMNS = ("dbgfqn", "dtqn4")  # the proposed model and its baseline, which the paper's Table 3 leaves out
@@ -79,14 +77,8 @@ class Row(NamedTuple):
     trainable: int
     frozen: int
     buffers: int
-    flops: int  # of one forward pass over a full window, batch 1
     width: int  # D
     head_width: int | None  # hidden units of the Q head; None where it is one linear map
-    embedding: int  # trainable parameters of each part, from here on
-    positions: int
-    encoder: int
-    norm: int
-    head: int
 
 
 def make_row(env: str, config: NetworkConfig, budget: int | None = None) -> Row:
@@ -102,9 +94,8 @@ def _counted(config: NetworkConfig, sizes: EnvironmentSizes, budget: int | None)
     network = on_meta(config, sizes.spec, sizes.num_actions)
     first = network.head[0] if isinstance(network.head, nn.Sequential) else None
     return Row(
-        "", config.architecture, published_count(network), **vars(count(network)),
-        flops=forward_operations(network), width=config.width,
-        head_width=first.out_features if isinstance(first, nn.Linear) else None, **part_counts(network),
+        "", config.architecture, published_count(network), **vars(count(network)), width=config.width,
+        head_width=first.out_features if isinstance(first, nn.Linear) else None,
     )  # fmt: skip
 
 
@@ -117,22 +108,12 @@ def read_table3() -> dict[tuple[str, str], int]:
     return {(line["env"], name): int(line[name]) for line in lines for name in line if name != "env"}
 
 
-def markdown_page(rows: Sequence[Row], facts: Mapping[str, Value], notes: Sequence[str] = ()) -> str:
-    """Write the whole report: definitions, Table 3 and its reconciliation, then all rows."""
-    tables = "\n\n".join(f"## {table.title}\n\n{table.note}\n\n{table.markdown()}" for table in all_tables(rows))
-    left_out = "".join(["\n\n## Left out\n\n", *(f"- {note}\n" for note in notes)]).rstrip() if notes else ""
-    return (
-        f"{tables_page('Parameters', facts, [])}\n## What is counted\n\n{TEXTS['definitions']}\n\n{tables}{left_out}\n"
-    )
-
-
-def all_tables(rows: Sequence[Row]) -> Iterator[Table]:
+def page_tables(rows: Sequence[Row]) -> Iterator[Table]:
     """Make Table 3 with the paper's count beside ours, the division of the published counts, and all rows."""
     printed = read_table3()
-    envs = list(dict.fromkeys([*(env for env, _ in printed), "Gridverse/Keydoor-5x5-v0"]))  # not in the paper's table
+    envs = dict.fromkeys([*(env for env, _ in printed), "Gridverse/Keydoor-5x5-v0"])  # the last is not in the paper's
     names = list(dict.fromkeys([*(name for _, name in printed), *MISSING_COLUMNS]))
     ours = {(env, name): make_row(env, NetworkConfig(architecture=name)) for env in envs for name in names}
-    matching = sum(ours[cell].published == value for cell, value in printed.items())
 
     def compared(cell: tuple[str, str]) -> str:
         theirs, count = printed.get(cell), ours[cell].published
@@ -141,13 +122,13 @@ def all_tables(rows: Sequence[Row]) -> Iterator[Table]:
     def divided(cell: tuple[str, str]) -> str:
         return f"{ours[cell].trainable:,} + {(ours[cell].published or 0) - ours[cell].trainable:,}"
 
-    sections = (
-        ("The DBGFQN paper's Table 3", compared, TEXTS["table3"].format(matching, len(printed))),
-        ("Trainable parameters and causal masks", divided, TEXTS["masks"]),
-    )
-    for title, cell, note in sections:
-        lines = [[env, *(cell((env, name)) for name in names)] for env in envs]
-        yield Table(["world", *map(str.upper, names)], lines, title, note)
+    def table(write: Callable[[tuple[str, str]], str], title: str, note: str) -> Table:
+        lines = [[env, *(write((env, name)) for name in names)] for env in envs]
+        return Table(["world", *map(str.upper, names)], lines, title, note)
+
+    matching = sum(ours[cell].published == value for cell, value in printed.items())
+    yield table(compared, "The DBGFQN paper's Table 3", TEXTS["table3"].format(matching, len(printed)))
+    yield table(divided, "Trainable parameters and causal masks", TEXTS["masks"])
     yield from _size_tables(rows)
 
 
@@ -183,8 +164,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     table = Table(Row._fields, rows)
     if args.write is not None:
         facts = origin("dqn_memory.parameters", argv, revision=revision())
-        write_text(args.write / "parameters.md", markdown_page(rows, facts, misses))
-        write_text(args.write / "parameters.csv", table.csv([f"{name}: {value}" for name, value in facts.items()]))
+        lines = [f"{name}: {value}" for name, value in facts.items()]
+        write_text(args.write / "parameters.csv", table.csv(lines))
+        shown = facts | {"left out": "; ".join(misses) or None}
+        write_text(args.write / "parameters.md", tables_page("Parameters", shown, page_tables(rows)))
         say(f"wrote {args.write}/parameters.md and {args.write}/parameters.csv", file=sys.stderr)
     for miss in misses:
         say(f"left out, {miss}", file=sys.stderr)

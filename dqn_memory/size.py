@@ -1,4 +1,4 @@
-"""How large a network is: its parameters by kind and by part, the count as published, and its operations.
+"""How large a network is: its parameters by kind, the count as published; and operations.
 
 `match` resizes a network to a number of parameters. `python -m dqn_memory.parameters` prints the report.
 """
@@ -7,7 +7,7 @@ import math
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from inspect import signature
@@ -18,20 +18,15 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from dqn_memory.blocks import MEMORY, Attention
-from dqn_memory.blocks.embeddings import ImageEmbedding
+from dqn_memory.blocks import MEMORY
 from dqn_memory.blocks.kernels import linear_scan, recurrent, scan  # noqa: F401 - for their operators
 from dqn_memory.blocks.kernels.operator import NUMBA
 from dqn_memory.blocks.memory import BIDIRECTIONAL
-from dqn_memory.blocks.positions import Positions
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.errors import UserError, require
 from envs.packages import make_env
 from envs.registry import FROM_FILES, WORLDS, make_world
 from envs.spaces import discrete_actions
-
-# modules whose weights are looked up, added, or counted at every output cell, not multiplied as matrices
-NO_MATRICES = (nn.Embedding, Positions, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @dataclass(frozen=True)
@@ -62,18 +57,6 @@ def _elements(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() for tensor in tensors)
 
 
-def part_counts(network: QNetwork) -> dict[str, int]:
-    """Count the trainable parameters of each part, in the order of the forward pass. The parts add up to the whole."""
-    parts: dict[str, list[nn.Module | None]] = {
-        "embedding": [network.observation_embedding, network.action_embedding],
-        "positions": [network.positions],
-        "encoder": [network.layers],
-        "norm": [network.norm],
-        "head": [network.head],
-    }
-    return {name: sum(count(part).trainable for part in several if part is not None) for name, several in parts.items()}
-
-
 def published_count(network: QNetwork) -> int | None:
     """Count as the DBGFQN paper's reference implementation does; None if the paper has no such network.
 
@@ -91,29 +74,6 @@ def published_count(network: QNetwork) -> int | None:
     )
     masks = row.layers * config.context**2 if row.attention else 0
     return count(network).trainable + masks if as_published else None
-
-
-def forward_operations(network: QNetwork) -> int:
-    """Count the floating-point operations of one forward pass over a full window of K observations, batch 1.
-
-    Two for each multiply-add of the matrix products: every weight matrix meets each of the K positions once
-    (linear maps, recurrences, gates), and attention forms K x K scores and mixes K values by them, 4 K^2 D in
-    all, future keys included. Convolutions of images count at every output cell. Not counted: table look-ups, biases,
-    activations, softmax, LayerNorm, priors, convolutions in time, and the state updates of state spaces and linear
-    memories.
-    """
-    context, operations = network.config.context, 0
-    for module in network.modules():
-        if isinstance(module, Attention):
-            operations += 4 * context**2 * module.project_out.in_features
-        if not isinstance(module, NO_MATRICES):
-            own = module.named_parameters(recurse=False)
-            operations += 2 * context * _elements(p for label, p in own if p.dim() >= 2 and label != "A_log")
-    embedding = network.observation_embedding
-    if isinstance(embedding, ImageEmbedding):
-        image = torch.empty(1, 1, *network.spec.shape, device=embedding.linear.weight.device)
-        operations += context * (_counted(lambda: embedding(image)) - 2 * embedding.linear.weight.numel())
-    return operations
 
 
 # ---- another size ----------------------------------------------------------------------------------------------------
@@ -227,25 +187,28 @@ def environment_sizes(env: str) -> EnvironmentSizes:
 _kernels = torch.ops.dqn_memory
 
 
+def _recurrence(operations: int, first: int) -> Callable[..., int]:
+    """Count `operations` for each number of both matrices at every position; x and they are inputs `first` and on."""
+
+    def counted(*shapes: tuple[int, ...], **_: Any) -> int:
+        x, weight_in, weight = shapes[first : first + 3]
+        return operations * x[0] * x[1] * (math.prod(weight_in) + math.prod(weight))
+
+    return counted
+
+
 def _each(shape: tuple[int, ...], operations: int) -> int:
     """Count `operations` for each real number, four times as many for each complex number (a last axis of 2)."""
     return operations * math.prod(shape) * (2 if len(shape) == 4 else 1)
 
 
-def _recurrence(operations: int, x: tuple[int, ...], weights: Sequence[tuple[int, ...]]) -> int:
-    """Count `operations` for each number of both matrices, weight_in and weight, at every position."""
-    return operations * x[0] * x[1] * (math.prod(weights[0]) + math.prod(weights[1]))
-
-
 # Operations of our own operators from the shapes of their inputs; a multiply-add is two.
 _OPERATORS: dict[Any, Callable[..., int]] = {
     # x (T, B, D) meets (G H, D), the states meet (G H, H); on the way back both matrices and both inputs
-    _kernels.rnn_scan: lambda x, *weights, **__: _recurrence(2, x, weights),
-    _kernels.gru_scan: lambda x, *weights, **__: _recurrence(2, x, weights),
-    _kernels.lstm_scan: lambda x, *weights, **__: _recurrence(2, x, weights),
-    _kernels.rnn_scan_backward: lambda *shapes, **__: _recurrence(4, shapes[2], shapes[3:]),
-    _kernels.gru_scan_backward: lambda *shapes, **__: _recurrence(4, shapes[4], shapes[5:]),
-    _kernels.lstm_scan_backward: lambda *shapes, **__: _recurrence(4, shapes[5], shapes[6:]),
+    **dict.fromkeys((_kernels.rnn_scan, _kernels.gru_scan, _kernels.lstm_scan), _recurrence(2, 0)),
+    _kernels.rnn_scan_backward: _recurrence(4, 2),
+    _kernels.gru_scan_backward: _recurrence(4, 4),
+    _kernels.lstm_scan_backward: _recurrence(4, 5),
     # three multiply-adds for every state (B, T, E, N): decay, enter, leave
     _kernels.selective_scan: lambda u, _, decay, *__, **___: 6 * math.prod(u) * decay[1],
     # eight: two each for decay, enter and leave, two for the gradient
@@ -272,20 +235,12 @@ def gigaflop(work: Callable[[], object]) -> float:
     Attention is counted as its two products over all K x K scores, future keys included. Not counted: look-ups,
     biases, activations, softmax, LayerNorm, the optimiser.
     """
-    return _counted(work) / 1e9
-
-
-def _operators() -> dict[Any, Callable[..., int]]:
-    """Add the other backends of Mamba's scan to `_OPERATORS`; each exists after its first use."""
-    return _OPERATORS | {
+    operators = _OPERATORS | {  # with the other backends of Mamba's scan; each exists after its first use
         getattr(_kernels, form + end): _OPERATORS[getattr(_kernels, "selective_scan" + end)]
         for form in ("cpu_scan", "selective_scan_triton") for end in ("", "_backward") if hasattr(_kernels, form)
     }  # fmt: skip
-
-
-def _counted(work: Callable[[], object]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the counter warns of modules that it does not know
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=_operators()) as counter:
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=operators) as counter:
             work()
-    return counter.get_total_flops()
+    return counter.get_total_flops() / 1e9

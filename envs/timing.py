@@ -50,12 +50,11 @@ class Timing:
         pairs = zip(slow.milliseconds, self.milliseconds, strict=True)
         return statistics.median(theirs / ours for theirs, ours in pairs)
 
-    def against(self, baseline: Timing | None, name: str = "baseline") -> dict[str, Value]:
-        """Return a row's columns of times, with those of a baseline if there is one."""
+    def against(self, baseline: Timing, name: str = "baseline") -> dict[str, Value]:
+        """Return a row's columns of times, with those of a baseline."""
         return {
             "ms": self.median, "fastest_ms": min(self.milliseconds), "spread": self.spread,
-            f"{name}_ms": None if baseline is None else baseline.median,
-            "speed_up": None if baseline is None else self.speed_up(baseline),
+            f"{name}_ms": baseline.median, "speed_up": self.speed_up(baseline),
         }  # fmt: skip
 
 

@@ -1,7 +1,6 @@
-"""Measure attention maps, learned priors, and the sensitivity of a decision to each step before it."""
+"""Measure attention maps, learned priors, carried states, and the sensitivity of a decision to each step before it."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
@@ -13,7 +12,6 @@ from dqn_memory.actors import ActingState
 from dqn_memory.analysis.episodes import TOKENS, windows
 from dqn_memory.blocks import EncoderLayer, Prior, Sublayer
 from dqn_memory.blocks.attention import StreamedAttention
-from dqn_memory.blocks.gates import GruGate
 from dqn_memory.network import QNetwork
 from envs.spaces import Array
 
@@ -77,36 +75,18 @@ def _by_step(newest: Tensor, step: Tensor, length: int) -> Tensor:
 
 
 @torch.no_grad()
-def carried_states(
-    network: QNetwork, observation: Tensor, previous_action: Tensor
-) -> tuple[dict[int, Array], dict[int, Array]]:
-    """Compute the state of a stateful network after each step of an episode (T, ...).
-
-    Return by layer number the flattened state, (T, numbers), and the mean opening of the layer's GRU gates, 0 to 1,
-    (T, gates).
-    """
+def carried_states(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Array]:
+    """Compute the state of a stateful network after each step of an episode (T, ...), flat by layer, (T, numbers)."""
     state = network.initial_state(1, observation.device)
     reset = torch.ones(1, dtype=torch.bool, device=observation.device)
-    gates = {layer: [gate for gate in module.modules() if isinstance(gate, GruGate)]
-             for layer, module in enumerate(network.layers)}  # fmt: skip
-    opened: dict[GruGate, list[float]] = {gate: [] for each in gates.values() for gate in each}
-    hooks = [
-        gate.register_forward_hook(lambda gate, given, _: opened[gate].append(float(gate.parts(*given)[0].mean())))
-        for gate in opened
-    ]
-    states: dict[int, list[Tensor]] = {layer: [] for layer in gates}
+    states: dict[int, list[Tensor]] = {layer: [] for layer in range(len(network.layers))}
     for step in range(len(observation)):
         _, state = network.step(observation[step : step + 1], previous_action[step : step + 1], state, reset)
         reset = torch.zeros_like(reset)
         for layer, parts in enumerate(state):
             numbers = [part.flatten().double() for part in parts if part.is_floating_point()]
             states[layer].append(torch.cat(numbers) if numbers else observation.new_zeros(0).double())
-    for hook in hooks:
-        hook.remove()
-    return (
-        {layer: torch.stack(each).cpu().numpy() for layer, each in states.items()},
-        {layer: np.array([opened[gate] for gate in each]).T for layer, each in gates.items() if each},
-    )
+    return {layer: torch.stack(each).cpu().numpy() for layer, each in states.items()}
 
 
 @torch.no_grad()
@@ -122,13 +102,6 @@ def _maps(network: QNetwork, observation: Tensor, previous_action: Tensor, lengt
     return maps
 
 
-@contextmanager
-def with_gradients() -> Iterator[None]:
-    """Enable gradients in evaluation mode, without cuDNN, which has no gradients of recurrent layers there."""
-    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-        yield
-
-
 def sensitivity(network: QNetwork, observation: Tensor, previous_action: Tensor) -> Tensor:
     """Compute the share of each step of a window (T, ...) in its last decision, (T,), summing to 1.
 
@@ -136,7 +109,7 @@ def sensitivity(network: QNetwork, observation: Tensor, previous_action: Tensor)
     embedding. Unlike attention it includes the paths through recurrence.
     """
     last = torch.tensor([len(observation) - 1], device=observation.device)
-    with with_gradients():
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN's recurrences lack them in evaluation
         inputs = network.embed(observation[None], previous_action[None]).detach().requires_grad_()
         q = network.at_embedded(inputs, None, last)[0]  # (A,)
         best = q.topk(min(2, network.num_actions)).values  # (2,)

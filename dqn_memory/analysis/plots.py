@@ -1,8 +1,7 @@
 """Draw plain arrays: attention, priors, curves, recall, hindsight. `plot_...` gives a figure; `save` writes it."""
 
 import io
-import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ Curve = tuple[Sequence[float] | Array, Sequence[float] | Array]
 Estimate = tuple[float, float | None, float | None]  # mean, low, high
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#444444", "#8c6d31")
-MARKERS = "osD^vPX*"
 MARK, INK, FAINT, GREY = "#d55e00", "#222222", "#666666", "#888888"
 MAP = "Blues"
 MAP_TOKENS = "cividis"  # dark blue to yellow as in the thesis, even steps for every kind of colour vision
@@ -215,41 +213,18 @@ def plot_learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
 
 
 @styled
-def plot_q_values(q: Array, action: Array, title: str, names: Sequence[str] = (), values: str = "Q-values") -> Figure:
-    """Draw Q-values or logits (T, A) over an episode's first steps; a ring marks the action taken, (T,)."""
-    title, q, action = first_steps(title, len(q)), q[:MAX_STEPS], action[:MAX_STEPS]
-    steps = np.arange(len(q))
-    figure = new_figure(min(12.0, max(5.6, 0.12 * len(q) + 4.5)), 3.4)
-    panel = figure.subplots()
-    for number in range(q.shape[1]):
-        name = names[number] if number < len(names) else f"action {number}"
-        dash = "-" if number < len(COLOURS) else "--"
-        panel.plot(steps, q[:, number], label=name, linewidth=1.4, linestyle=dash, marker=".", markersize=4)
-    ring: Any = {"facecolors": "none", "edgecolors": "#222222", "linewidths": 1.2, "zorder": 5}
-    panel.scatter(steps, q[steps, action], s=46, label="action taken", **ring)
-    integer_axis(panel)
-    finish_panel(panel, "step of the episode", values, legend=True)
-    panel.set_title(title, fontsize=11)
-    return figure
-
-
-@styled
-def plot_states(states: Array, opened: Array | None, title: str) -> Figure:
-    """Draw the numbers (T, n) of a state that vary most, each over its largest value, and open gates (T, gates)."""
+def plot_states(states: Array, title: str) -> Figure:
+    """Draw the numbers (T, n) of a state that vary most, each over its largest value."""
     title, states = first_steps(title, len(states)), states[:MAX_STEPS]
     shown = states[:, np.argsort(-states.std(0), kind="stable")[:NUMBERS]]
-    figure = new_figure(min(12.0, max(5.6, 0.12 * len(states) + 4.5)), 4.6 if opened is not None else 3.4, title)
-    heights = (1,) if opened is None else (3, 1)
-    panels = np.atleast_1d(figure.subplots(len(heights), sharex=True, height_ratios=heights))
+    figure = new_figure(min(12.0, max(5.6, 0.12 * len(states) + 4.5)), 3.4, title)
+    panel = figure.subplots()
     largest = np.abs(shown).max(0, initial=1e-12)
-    image = panels[0].imshow((shown / largest).T, "RdBu", vmin=-1, vmax=1, interpolation="nearest", aspect="auto")
-    figure.colorbar(image, ax=panels[0], label="of its largest value")
-    panels[0].set_ylabel(f"{shown.shape[1]} of {states.shape[1]:,} numbers")
-    if opened is not None:
-        panels[1].plot(opened[:MAX_STEPS], marker=".")
-        panels[1].set_ylabel("gates open")
-    integer_axis(panels[-1])
-    panels[-1].set_xlabel("step of the episode")
+    image = panel.imshow((shown / largest).T, "RdBu", vmin=-1, vmax=1, interpolation="nearest", aspect="auto")
+    figure.colorbar(image, ax=panel, label="of its largest value")
+    panel.set_ylabel(f"{shown.shape[1]} of {states.shape[1]:,} numbers")
+    integer_axis(panel)
+    panel.set_xlabel("step of the episode")
     return figure
 
 
@@ -320,92 +295,26 @@ def _film(slot: SubplotSpec, frames: Sequence[Array], steps: Array) -> None:
 
 @styled
 def plot_recall(
-    curves: Mapping[str, Sequence[Estimate]],
-    labels: Mapping[str, str],
-    decisions: Array,
-    title: str,
-    shares: Collection[str] = (),
+    change: Sequence[Estimate], flips: Sequence[Estimate], decisions: Array, title: str, outputs: str = "Q"
 ) -> Figure:
-    """Draw measurements by distance in steps, a panel each: the mean over episodes with its 95 % interval as a band.
+    """Draw by age of a replaced observation the change of Q, the share of changed actions, and the decisions (D,).
 
-    `labels` has the label of each panel's axis. A last panel shows the number of decisions (D,) at each distance.
-    Intervals and axes of the panels in `shares` end at 1.
+    The first two are means over episodes with their 95 % intervals as a band.
     """
-    figure = new_figure(3.1 * (len(curves) + 1), 3.1, title)
-    *panels, last = figure.subplots(1, len(curves) + 1, squeeze=False)[0]
-    ages = np.arange(len(decisions))
-    for panel, (name, measures), colour in zip(panels, curves.items(), COLOURS, strict=False):
+    figure, ages = new_figure(9.3, 3.1, title), np.arange(len(decisions))
+    size, share, number = figure.subplots(1, 3)
+    for panel, measures, colour, most in ((size, change, COLOURS[0], None), (share, flips, COLOURS[1], 1)):
         mean, low, high = (np.array(each, float) for each in zip(*measures, strict=True))
-        low, high = (np.clip(end, 0, 1 if name in shares else None) for end in (low, high))
-        panel.fill_between(ages, low, high, color=colour, alpha=0.2, linewidth=0)
+        panel.fill_between(ages, low.clip(0), high.clip(0, most), color=colour, alpha=0.2, linewidth=0)
         panel.plot(ages, mean, color=colour, marker="o", markersize=3 if len(ages) <= 60 else 0)
-        panel.set_title(name)
-    last.bar(ages, decisions, color="#bbbbbb", width=0.9)
-    last.set_title("decisions measured")
-    for panel in (*panels, last):
-        name = panel.get_title()
-        panel.set_ylim(0, min(panel.get_ylim()[1], 1.0 if name in shares else np.inf))
-        finish_panel(panel, y="" if panel is last else labels[name])
+        panel.set_ylim(0, min(panel.get_ylim()[1], most or np.inf))
+    number.bar(ages, decisions, color="#bbbbbb", width=0.9)
+    finish_panel(size, y=f"mean |change of {outputs}|")
+    finish_panel(share, y="share of changed actions")
+    finish_panel(number, y="decisions measured")
+    for panel in (size, share, number):
         integer_axis(panel, min_n_ticks=1)
-    figure.supxlabel("age of the observation (steps before the decision; 0 is the newest)", fontsize=9)
-    return figure
-
-
-@styled
-def plot_discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title: str) -> Figure:
-    """Draw Q of the greedy action by window and by prefix, and their mean |difference|, over an episode's first steps.
-
-    The other arrays are those of a `Discrepancy`. A dotted line marks the end of a window.
-    """
-    title = first_steps(title, len(alone))
-    inside, alone, flips, future = (each[:MAX_STEPS] for each in (inside, alone, flips, future))
-    steps, greedy = np.arange(len(alone)), alone.argmax(1)
-    figure = new_figure(min(12.0, max(6.4, 0.1 * len(steps) + 5)), 4.6, title)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
-    for q, name, colour, dash in ((alone, "prefix (acting)", COLOURS[0], "-"), (inside, "whole window", MARK, "--")):
-        above.plot(steps, q[steps, greedy], dash, color=colour, label=name, marker=".", markersize=5)
-    below.bar(steps, np.abs(inside - alone).mean(1), color="#bbbbbb", width=0.8, label="mean |difference| of Q")
-    marks: Any = {"color": INK, "markersize": 6 if len(steps) <= 60 else 3, "clip_on": False}
-    if flips.any():
-        below.plot(steps[flips], np.zeros(flips.sum()), "v", label="other greedy action", **marks)
-    for panel in (above, below):
-        for end in steps[:-1][future[:-1] == 0]:
-            panel.axvline(end + 0.5, color=FAINT, linestyle=":", linewidth=1)
-    finish_panel(above, y="Q of the greedy action", legend=True)
-    finish_panel(below, "step of the episode", "mean |difference|", legend=True)
-    below.set_ylim(bottom=0)
-    integer_axis(below)
-    return figure
-
-
-@styled
-def plot_delay_curves(
-    tasks: Mapping[str, Mapping[str, Mapping[int, float]]], trained: int, chance: float, title: str
-) -> Figure:
-    """Draw accuracy over delay, a panel a task and a line a memory; delays beyond `trained` are shaded."""
-    names = list(dict.fromkeys(name for memories in tasks.values() for name in memories))
-    every = itertools.cycle(itertools.product(("-", "--", ":", "-."), zip(COLOURS, MARKERS, strict=True)))
-    looks = dict(zip(names, every, strict=False))
-    figure = new_figure(4.6 * len(tasks) + 1.8, max(3.8, 0.19 * len(names) + 1), title)
-    panels = figure.subplots(1, len(tasks), sharey=True, squeeze=False)[0]
-    for panel, (task, memories) in zip(panels, tasks.items(), strict=True):
-        delays = sorted({delay for mean in memories.values() for delay in mean})
-        for name in filter(memories.__contains__, names):
-            line, (colour, marker) = looks[name]
-            accuracy = [memories[name].get(delay, np.nan) for delay in delays]
-            panel.plot(delays, accuracy, linestyle=line, color=colour, marker=marker, markersize=4, label=name)
-        if delays[-1] > trained:
-            panel.axvspan(trained, delays[-1], color=HIDDEN, alpha=0.6, linewidth=0)
-        panel.axhline(chance, color=FAINT, linestyle="--", linewidth=1)
-        panel.set_xscale("log", base=2)
-        panel.set_xticks(delays, [f"{delay:,}" for delay in delays], rotation=45)
-        panel.set_ylim(-0.02, 1.02)
-        panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-        panel.set_title(task.replace("_", " "))
-        finish_panel(panel, "delay in tokens (shaded: longer than in training)", grid="both")
-    panels[0].set_ylabel("right answers")
-    lines = {line.get_label(): line for panel in panels for line in panel.get_lines() if line.get_label() in looks}
-    figure.legend([lines[name] for name in names], names, loc="outside right center")
+    figure.supxlabel("age of the replaced observation (steps before the decision; 0 is the newest)", fontsize=9)
     return figure
 
 

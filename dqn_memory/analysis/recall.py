@@ -1,8 +1,7 @@
 """Measure how far back a network remembers: the influence of the observation d steps ago on its Q-values.
 
-The same decisions are measured in two ways. The gradient measures local sensitivity to an observation's embedding; it
-can be large for directions that never occur in the data. Occlusion replaces one past observation and compares the
-Q-values; it sees only differences between the observation and its replacements.
+Occlusion replaces one past observation by others and compares the Q-values; it sees only differences between the
+observation and its replacements.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +14,6 @@ import torch
 from torch import Tensor
 
 from dqn_memory.actors import ActingState
-from dqn_memory.analysis.attention import with_gradients
 from dqn_memory.analysis.episodes import Episode, Windows, q_values, remembered_steps, windows
 from dqn_memory.intervals import Measure, mean_interval
 from dqn_memory.network import QNetwork
@@ -40,7 +38,6 @@ class RecallConfig:
 class Recall:
     """Means by episode and distance in steps, (E, D); NaN if no decision of an episode has an observation that old."""
 
-    gradient: Array  # norm of the Jacobian of all Q-values with respect to the observation's embedding
     occlusion: Array  # mean |change of Q| over actions
     flips: Array  # share of changed greedy actions
     decisions: Array  # (D,) number of decisions that have an observation that old
@@ -53,8 +50,8 @@ class Recall:
     def plain(self) -> dict[str, Any]:
         """Give lists by distance, for a JSON file."""
         facts: dict[str, Any] = {"distance": list(range(len(self.decisions))), "decisions": self.decisions.tolist()}
-        facts["episodes"] = (~np.isnan(self.gradient)).sum(0).tolist()
-        for name in ("gradient", "occlusion", "flips"):
+        facts["episodes"] = (~np.isnan(self.occlusion)).sum(0).tolist()
+        for name in ("occlusion", "flips"):
             for part, values in zip(("", "_low", "_high"), zip(*self.curve(name), strict=True), strict=True):
                 facts[name + part] = list(values)
         return facts | {"q_spread": self.spread}
@@ -97,39 +94,18 @@ def recall(
         steps = torch.linspace(0, len(episode) - 1, count, dtype=torch.float64).round().long().to(device)
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
         given = windows(network, observation, previous, steps, size)
-        changes = occlusions(network, given, partial(substitutes, pool, config, draws))  # each (B, S)
-        ages = torch.arange(changes[0].shape[1], device=device)
-        slopes = gradients(network, given).gather(1, (given.position[:, None] - ages).clamp(min=0))
-        tables.append((_known(slopes, given), *changes))
+        tables.append(occlusions(network, given, partial(substitutes, pool, config, draws)))  # each (B, S)
         values.append(q_values(network, given).double().cpu().numpy())
         lengths.append(given.lengths.cpu().numpy())
     decisions = (np.concatenate(lengths)[:, None] > np.arange(max(each.max() for each in lengths))).sum(0)  # (D,)
-    gradient, occlusion, flips = (_profile(each, len(decisions)) for each in zip(*tables, strict=True))
-    return Recall(gradient, occlusion, flips, decisions, float(np.concatenate(values).std()))
+    occlusion, flips = (_profile(each, len(decisions)) for each in zip(*tables, strict=True))
+    return Recall(occlusion, flips, decisions, float(np.concatenate(values).std()))
 
 
 def _profile(tables: Sequence[Array], oldest: int) -> Array:
     """Average over each episode's decisions, (E, D)."""
     means = [np.nanmean(table, 0) for table in tables]  # no column is all NaN: some decision has every age in a table
     return np.stack([np.pad(mean, (0, oldest - len(mean)), constant_values=np.nan) for mean in means])
-
-
-def gradients(network: QNetwork, given: Windows) -> Tensor:
-    """Compute the norm of dQ/de at every position e of each window, over all actions and features, (B, S).
-
-    Features of the previous action do not count.
-    """
-    first, norms = network.config.row().action_embedding, []
-    for part in given.split():
-        with with_gradients():
-            inputs = network.embed(part.observation, part.previous_action).detach().requires_grad_()
-            q = network.at_embedded(inputs, part.lengths, part.position)  # (B, A)
-            squares = torch.zeros_like(inputs[..., 0])  # (B, S)
-            for column in q.sum(0):  # the windows do not mix, so a sum over them gives each its own gradient
-                (gradient,) = torch.autograd.grad(column, inputs, retain_graph=True)  # (B, S, D)
-                squares = squares + gradient[..., first:].square().sum(-1)
-        norms.append(squares.sqrt())
-    return torch.cat(norms)
 
 
 def substitutes(pool: Tensor, config: RecallConfig, draws: torch.Generator, rows: int) -> Iterator[Tensor]:

@@ -22,7 +22,7 @@ from dqn_memory.runs.toml import from_toml
 from dqn_memory.size import count, on_meta
 from dqn_memory.study.archive import ROWS, Source
 from dqn_memory.study.run_record import CONFIG, RunRecord, compact
-from dqn_memory.study.run_summary import FINALS, MEANINGS, Curve, read_curve, summarise
+from dqn_memory.study.run_summary import MEANINGS, Curve, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, OTHERS, Scale, game, world_scale
 from dqn_memory.study.store import DEFINITION, RunState
 from envs.registry import WORLDS, make_world
@@ -63,12 +63,6 @@ class FinishedRun:
     def number(self, name: str) -> float:
         """Give a number of the summary by the name of its column."""
         return float(self.summary[name.replace(" ", "_")])
-
-    @property
-    def length(self) -> float | None:
-        """Mean steps of an episode in the final evaluation."""
-        found = (self.last(f"{kind}/episodic_length") for kind in FINALS)
-        return next((length for length in found if length is not None), None)
 
     def last(self, name: str) -> Any:
         """Give the last logged value of a metric; None if it was never logged."""

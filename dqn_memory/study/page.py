@@ -1,8 +1,5 @@
-"""Write the pages of a report: Markdown with picture files, and one self-contained HTML file."""
+"""Write the page of a report: Markdown with picture files."""
 
-import base64
-import hashlib
-import html
 import os
 import re
 import tomllib
@@ -10,16 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress, count
 from pathlib import Path
-from string import Template
 
 from dqn_memory.analysis.plots import png
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.safe_html import to_html
 from envs.extras import extra
-from envs.files import check_inside, disk_errors, make_inside, read_bytes, read_text, write_atomic
+from envs.files import check_inside, disk_errors, make_inside, read_text, write_atomic
 from envs.markup import Markup, alt, escape, paragraph
 from envs.tables import Table
-from envs.terminal import one_line
 
 with extra("plots"):
     from matplotlib.figure import Figure
@@ -28,10 +22,10 @@ WORDS: Mapping[str, Mapping[str, Markup]] = {
     name: {key: Markup(text) for key, text in words.items()}
     for name, words in tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8")).items()
 }
-PICTURES, PAGE, HTML = "pictures", "report.md", "report.html"
+PICTURES, PAGE = "pictures", "report.md"
 MAX_LETTERS = 150  # letters in the name of a picture, without its number
 # Every report names its command. A page without it is no report and is not replaced.
-MARK = re.compile(r"^(<p>)?Made by (`|<code>)python -m dqn_memory\.study\.", re.MULTILINE)
+MARK = re.compile(r"^Made by `python -m dqn_memory\.study\.", re.MULTILINE)
 LINK = re.compile(rf"^!\[.*\]\({PICTURES}/([a-z0-9-]+)\.png\)$", re.MULTILINE)
 
 
@@ -89,10 +83,10 @@ def picture_name(text: str) -> str:
 
 def write_report(
     folder: Path, title: str, lead: Sequence[str], sections: Sequence[Section], few: int | None = None
-) -> list[Path]:
-    """Write report.md, its pictures and, unless `few` limits them, report.html; return the pages.
+) -> Path:
+    """Write report.md and its pictures; return the page.
 
-    An earlier report in the folder is replaced. A UserError says that a page or a picture would replace another file.
+    An earlier report in the folder is replaced. A UserError says that the page or a picture would replace another file.
     At most `few` pictures are written (None: all): the first of each section, then others; the page names the rest.
     `lead` are the paragraphs below the title.
     """
@@ -105,10 +99,7 @@ def write_report(
     write_atomic(folder / PAGE, text.encode())
     for name in shown:
         write_atomic(folder / PICTURES / f"{name}.png", png(pictures[name]))
-    if few is not None:
-        return [folder / PAGE]
-    write_atomic(folder / HTML, as_html(title, text, folder).encode())
-    return [folder / PAGE, folder / HTML]
+    return folder / PAGE
 
 
 def _with_own_names(sections: Sequence[Section]) -> list[Section]:
@@ -151,29 +142,13 @@ def _block(part: Part, shown: Collection[str] | None) -> str:
     return f"`{part.name}.png`, not kept here: {caption}"
 
 
-def as_html(title: str, text: str, folder: Path) -> str:
-    """Convert report.md to one HTML page with the pictures inside; the page can neither run nor load anything."""
-    pictures = {
-        f"{PICTURES}/{name}.png": base64.b64encode(read_bytes(folder / PICTURES / f"{name}.png")).decode()
-        for name in LINK.findall(text)
-    }
-    body, headings = to_html(text, pictures)
-    body = body.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
-    links = (f'<li><a href="#{id}">{html.escape(name)}</a></li>' for id, name in headings.items())
-    body = body.replace("</h1>", f"</h1>\n<nav><ul>{''.join(links)}</ul></nav>\n", 1)
-    page = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
-    style = page.partition("<style>")[2].partition("</style>")[0]
-    allowed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return Template(page).substitute(title=html.escape(one_line(title)), body=body, style=f"'sha256-{allowed}'")
-
-
 def check_folder(folder: Path) -> None:
     """Refuse to replace a page that is not a report, or to write through a link."""
     check_inside(folder, PICTURES)
-    for path in (folder / PAGE, folder / HTML):
-        with disk_errors(path):
-            if os.path.lexists(path) and not MARK.search(_text(path)):
-                raise UserError(f"{path} is no report of study.report and would be replaced: give another folder")
+    path = folder / PAGE
+    with disk_errors(path):
+        if os.path.lexists(path) and not MARK.search(_text(path)):
+            raise UserError(f"{path} is no report of study.report and would be replaced: give another folder")
 
 
 def _make_room(folder: Path, pictures: Sequence[str]) -> None:

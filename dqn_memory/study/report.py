@@ -1,6 +1,6 @@
 """Report the results of a study so far: `python -m dqn_memory.study.report smoke`.
 
-The report is written into STUDY/report: report.md, one self-contained report.html and every picture. The report of an
+The report is written into STUDY/report: report.md and every picture. The report of an
 archive goes into runs/reports/NAME, because the archive's folder must not change. Runs that are unfinished, failed,
 missing or damaged are named and left out. --archive FOLDER writes the numbers there as a few tables, with a report of
 few pictures; a report of that archive has all pictures again. `--all results` remakes the report of each archive there.
@@ -67,11 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     elif args.study is not None:
         source = open_source(find_study(args.study))
         returns = args.returns or source.shown.get("returns", False)
-        shown = {
-            "attention": args.attention,
-            "published": False,
-            "returns": returns,
-        }  # "published" is fixed by the format
+        shown = {"attention": args.attention, "published": False, "returns": returns}  # the format has "published"
         data = collect(replace(source, shown=shown))
         if args.archive is not None:
             archive_runs(data, args.archive)
@@ -117,7 +113,7 @@ def write_pages(data: Data, folder: Path, few: int | None = None) -> list[str]:
     say(f"{data.source.title}: {len(data.entries)} of {len(data.source.runs)} runs are in the report")
     for names, why in runs.left_out_rows(data.left_out):
         say(f"left out: {names}: {why}", file=sys.stderr)
-    say("\n".join(f"wrote {path}" for path in written))
+    say(f"wrote {written}")
     return unsound(data)
 
 

@@ -36,12 +36,12 @@ from dqn_memory.study.runner import (
     unfinished_runs,
 )
 from dqn_memory.study.store import RunState, State, Study
-from dqn_memory.study.take_from import NOTHING_TAKEN, candidates, take_finished_runs
+from dqn_memory.study.take_from import NOTHING_TAKEN, matching_runs, take_finished_runs
 from envs.cli import load_plugins
 from envs.tables import Table
 from envs.terminal import say
 
-FEW = 40  # max runs of a study whose runs are all shown without --all
+FEW = 40  # max runs of a study whose runs are all shown
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,6 @@ class Args:
     """List the runs with time and disk space, and write nothing."""
     status: bool = False
     """Show the progress of the study, given by its folder, name or TOML file, and change nothing."""
-    all: bool = False
-    """With --status: show all runs of a large study."""
 
     def make_backend(self, resources: Resources) -> Backend:
         """Start the backend; a UserError says that Ray is chosen but missing."""
@@ -117,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise UserError("--address is for Ray: leave out --backend processes")
     if args.status:
         folder = args.folder or (store.HOME / args.definition().name if args.smoke else find_study(Path(args.study)))
-        return say(overview(Study.open(folder), args.all))
+        return say(overview(Study.open(folder)))
     definition = args.definition()
     folder = args.folder or store.HOME / definition.name
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a background job's shell may ignore SIGINT
@@ -160,7 +158,7 @@ def run_study(
             show_size(definition, folder, [run for run in study.runs() if run.name in names], len(planned))
             say(f"backend {backend.describes}")
             configs = {run.name: run.config for run in wanted}
-            Scheduler(study, backend, definition.resources, args.retries, say, configs).run(left)
+            Scheduler(study, backend, definition.resources, args.retries, configs).run(left)
     return study
 
 
@@ -178,8 +176,9 @@ def matching(runs: Sequence[Planned], patterns: Sequence[str]) -> list[Planned]:
 def show_plan(args: Args, definition: Definition, folder: Path, wanted: Sequence[Planned], total: int) -> None:
     """List the runs, and mark those that --take-from would copy; nothing is written."""
     known = {run.name: run for run in Study.open(folder).runs()} if (folder / store.STATE).exists() else {}
-    found = list(candidates(folder, definition.kind, wanted, list(map(Path, args.take_from))))
-    taken = {each.name: each.run for each in reversed(found) if each.run is not None and not each.problem}
+    left, taken = [run for run in wanted if not (folder / "runs" / run.name).exists()], dict[str, RunState]()
+    for source in reversed(args.take_from):
+        taken |= matching_runs(open_source(find_study(Path(source))), definition.kind, left, say)
     runs = []
     for each in wanted:
         place, steps = folder / "runs" / each.name, each.config.total_steps
@@ -227,11 +226,11 @@ def estimate(runs: Sequence[RunState], resources: Resources) -> tuple[float | No
 # ---- progress
 
 
-def overview(study: Study, show_all: bool = False) -> str:
+def overview(study: Study) -> str:
     """Show counts, runs and errors; of a large study only the running, stopped and failed runs."""
     runs = shown = study.runs()
     running = "study.run is running" if study.is_running else "study.run is not running"
-    if len(runs) > FEW and not show_all:
+    if len(runs) > FEW:
         shown = [run for run in runs if run.state not in ("finished", "waiting")]
     parts = [f"{study.title}\n{study.folder}\n{counts(runs)}; {running}\n", *([_table(study, shown)] if shown else [])]
     for run in runs:

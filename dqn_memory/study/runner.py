@@ -30,6 +30,7 @@ from dqn_memory.study.run_record import CONFIG, checkpoint, final_metrics, finis
 from dqn_memory.study.store import RunState, Study
 from envs.files import check_inside, make_inside, open_file
 from envs.packages import is_known
+from envs.terminal import say
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 STOPPING = 30  # seconds that trainers have to save a checkpoint
@@ -271,21 +272,14 @@ class Scheduler:
 
     Args:
         retries: max kills of a run in a row without a new checkpoint between them.
-        say: prints one line.
         configs: configs of the runs by name; they name the modules that a run imports.
     """
 
     def __init__(
-        self,
-        study: Study,
-        backend: Backend,
-        resources: Resources,
-        retries: int,
-        say: Callable[[str], object],
-        configs: Mapping[str, Any] | None = None,
+        self, study: Study, backend: Backend, resources: Resources, retries: int, configs: Mapping[str, Any]
     ) -> None:
-        self.study, self.backend, self.resources, self.retries, self.say = study, backend, resources, retries, say
-        self.configs = configs or {}
+        self.study, self.backend, self.resources, self.retries = study, backend, resources, retries
+        self.configs = configs
         self.waiting: deque[RunState] = deque()
         self.running: dict[Future[JobResult], RunState] = {}
         self._kills: dict[str, tuple[int, int]] = {}  # by run: step of its checkpoint, and kills since then
@@ -310,17 +304,12 @@ class Scheduler:
         run = replace(run, attempts=run.attempts + 1)
         self.study.mark(run.name, "running", begun=True)
         absolute, script = replace(run, folder=run.folder.resolve()), script_of(self.study.kind)
-        job = Job(absolute, script, Path.cwd(), self.resources.cpus, *self._modules(run.name))
+        config = self.configs[run.name]
+        plugins = tuple(each for each in config.plugin if not is_known(each))
+        env = config.environment.env if module_of(config.environment.env) else ""
+        job = Job(absolute, script, Path.cwd(), self.resources.cpus, plugins, env)
         self.running[self.backend.submit(job)] = run
-        self.say(f"started  {run.name}" + (f" (start {run.attempts})" if run.attempts > 1 else ""))
-
-    def _modules(self, name: str) -> tuple[tuple[str, ...], str]:
-        """List the plugins of a run that another process must import, and its environment if that names a module."""
-        config = self.configs.get(name)
-        if config is None:
-            return (), ""
-        env = config.environment.env
-        return tuple(each for each in config.plugin if not is_known(each)), env if module_of(env) else ""
+        say(f"started  {run.name}" + (f" (start {run.attempts})" if run.attempts > 1 else ""))
 
     def _end(self, run: RunState, future: Future[JobResult]) -> None:
         try:
@@ -332,14 +321,14 @@ class Scheduler:
             mark_finished(self.study, run, final, self.resources.keep_replay)
             states = [each.state for each in self.study.runs()]
             count, taken = f"{states.count('finished')} of {len(states)}", duration(final.get("time/elapsed"))
-            self.say(f"finished {run.name} in {taken} ({count})")
+            say(f"finished {run.name} in {taken} ({count})")
         elif result.state == "killed" and self._may_retry(run):
             self.study.mark(run.name, "stopped", result.error)
             self.waiting.append(run)
-            self.say(f"lost     {run.name}: {result.error}; it continues from its last checkpoint")
+            say(f"lost     {run.name}: {result.error}; it continues from its last checkpoint")
         else:
             self.study.mark(run.name, "failed", result.error)
-            self.say(f"failed   {run.name}: {result.error.splitlines()[-1]}")
+            say(f"failed   {run.name}: {result.error.splitlines()[-1]}")
 
     def _may_retry(self, run: RunState) -> bool:
         """Tell whether a killed run had at most `retries` kills since its last new checkpoint."""

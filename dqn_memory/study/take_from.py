@@ -6,8 +6,8 @@ checkpoints, which no report needs.
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +24,6 @@ from envs.files import check_inside, disk_errors, make_inside, open_file, parse_
 NOTHING_TAKEN = "took nothing: --take-from has none of these runs with the same trainer and settings"
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A finished run of a source."""
-
-    name: str
-    """Name of the planned run that it can replace, or its own name if it cannot be compared."""
-    source: Source
-    run: RunState | None = None
-    problem: str = ""
-    """Damage, because of which it is not taken."""
-
-
 def take_finished_runs(
     study: Study, planned: Sequence[Planned], sources: Sequence[Path], say: Callable[[str], object]
 ) -> None:
@@ -47,35 +35,38 @@ def take_finished_runs(
         UserError: a source is no study.
     """
     missing = [run for run in planned if not (study.folder / "runs" / run.name).exists()]
-    for found in candidates(study.folder, study.kind, planned, sources):
-        if found.run is None or found.problem:
-            say(f"not taken {found.name}: {found.problem}")
-        else:
-            _copy(found.run, study.folder / "runs" / found.name, found.source)
-            say(f"took     {found.name} from {found.run.folder}")
+    for path in sources:
+        source = open_source(find_study(path))
+        if source.folder.resolve() == study.folder.resolve():
+            raise UserError(f"--take-from {source.folder} is the study itself: give the folder of another study")
+        left = [run for run in missing if not (study.folder / "runs" / run.name).exists()]
+        for name, run in matching_runs(source, study.kind, left, say).items():
+            _copy(run, study.folder / "runs" / name, source)
+            say(f"took     {name} from {run.folder}")
     if sources and missing and not any((study.folder / "runs" / run.name).exists() for run in missing):
         say(NOTHING_TAKEN)
 
 
-def candidates(folder: Path, kind: str, planned: Sequence[Planned], sources: Sequence[Path]) -> Iterator[Candidate]:
-    """Yield the finished runs of the sources that equal a planned run, and those that cannot be compared."""
-    for path in sources:
-        source = open_source(find_study(path))
-        if source.folder.resolve() == folder.resolve():
-            raise UserError(f"--take-from {source.folder} is the study itself: give the folder of another study")
-        missing = [run for run in planned if not (folder / "runs" / run.name).exists()]
-        if source.kind != kind or not missing:
-            continue
-        by_settings: dict[str, RunState] = {}
-        for run in source.runs:
-            try:
-                if run.state == "finished" and (source.recorded is not None or finished(run.folder)):
-                    by_settings |= _by_settings(run, source, type(missing[0].config))
-            except UserError as error:
-                yield Candidate(run.name, source, problem=str(error))
-        for wanted in missing:
-            if (same := by_settings.get(settings_key(wanted.config))) is not None:
-                yield Candidate(wanted.name, source, same, next(iter(source.damage.get(same.name, ())), ""))
+def matching_runs(
+    source: Source, kind: str, planned: Sequence[Planned], say: Callable[[str], object]
+) -> dict[str, RunState]:
+    """Give by name the planned runs that are finished in a source; say which ones are damaged."""
+    if source.kind != kind or not planned:
+        return {}
+    by_settings: dict[str, RunState] = {}
+    for run in source.runs:
+        try:
+            if run.state == "finished" and (source.recorded is not None or finished(run.folder)):
+                by_settings |= _by_settings(run, source, type(planned[0].config))
+        except UserError as error:
+            say(f"not taken {run.name}: {error}")
+    found = {wanted.name: by_settings.get(settings_key(wanted.config)) for wanted in planned}
+    same = {name: run for name, run in found.items() if run is not None}
+    for name, problems in [(name, source.damage.get(run.name)) for name, run in same.items()]:
+        if problems:
+            say(f"not taken {name}: {problems[0]}")
+            del same[name]
+    return same
 
 
 def _by_settings(run: RunState, source: Source, config_class: Any) -> dict[str, RunState]:

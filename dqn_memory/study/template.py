@@ -20,7 +20,8 @@ Quotes enclose a name with blanks, and semicolons separate names. The name of an
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from inspect import Parameter, signature
 from pathlib import Path
 
@@ -28,19 +29,45 @@ import numpy as np
 
 from dqn_memory.analysis.plots import png
 from dqn_memory.runs.errors import UserError, check_known, require
-from dqn_memory.study import questions, statistics
+from dqn_memory.runs.toml import from_toml
+from dqn_memory.study import statistics
 from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import COSTS, PREFERRED, Data, collect, million_seconds, sizes_of
+from dqn_memory.study.page import counted
 from dqn_memory.study.plots import answer_figure
 from dqn_memory.study.sections import scores
-from dqn_memory.study.statistics import interval, plain_name, runs_reaching, short_name
+from dqn_memory.study.statistics import Contrast, Estimate, interval, plain_name, runs_reaching, short_name
 from dqn_memory.study.store import INDEX
 from envs.files import read_text
 from envs.tables import Table, format_value
 
 TEMPLATE, QUESTIONS = ".template.md", "questions.toml"
+FEW_WORLDS = 2  # max environments of a question whose names a table shows
 PLACEHOLDER = re.compile(r"\{\{([^{}]+)\}\}")
 NOTE = "<!-- Made from {name} by `make results`: change that file. -->\n"
+
+
+@dataclass(frozen=True)
+class Question:
+    """Claims that are tested together: the first series of a claim leads the second.
+
+    `least` is the smallest lead that would matter. The table shows the first `shown` claims (None: all).
+    """
+
+    asks: str = ""
+    archive: str = ""
+    worlds: tuple[str, ...] = ()
+    claims: tuple[tuple[str, str], ...] = ()
+    number: str = PREFERRED
+    least: float = 0.05
+    shown: int | None = None
+
+
+@dataclass(frozen=True)
+class QuestionFile:
+    """The content of `questions.toml`."""
+
+    question: tuple[Question, ...] = ()
 
 
 class Archives:
@@ -102,7 +129,22 @@ def with_interval(archives: Archives, archive: str, world: str, series: str, num
 def lead(archives: Archives, archive: str, worlds: str, series: str, rival: str, number: str = PREFERRED) -> str:
     """Average the lead of one series over another over environments."""
     claim = series, rival
-    return questions.show_lead(questions.lead_of(archives.sample, archive, worlds.split(";"), claim, number))
+    return show_lead(lead_of(archives, archive, worlds.split(";"), claim, number))
+
+
+def lead_of(archives: Archives, archive: str, worlds: Sequence[str], claim: tuple[str, str], number: str) -> Contrast:
+    """Compare the two series of a claim in several environments, or in one if it has a "series@environment"."""
+    if len(worlds) > 1 and any("@" in series for series in claim):
+        raise UserError(f"{' above '.join(claim)}: a series of another environment needs a question of one environment")
+    return statistics.contrast(
+        [[archives.sample(archive, world, series, number) for series in claim] for world in worlds]
+    )
+
+
+def show_lead(lead: Contrast) -> str:
+    """Show a lead with its 95 % interval, if it has one."""
+    margin = lead.margin() if math.isfinite(lead.margin()) else math.nan
+    return f"{Estimate(lead.effect, lead.effect - margin, lead.effect + margin):+.2f}"
 
 
 def count_won(archives: Archives, archive: str, worlds: str, series: str, level: str) -> str:
@@ -174,8 +216,28 @@ def costs(archives: Archives, archive: str) -> str:
 
 
 def verdicts_table(archives: Archives) -> str:
-    """Tabulate the verdicts on the claims of questions.toml."""
-    return questions.verdicts(archives.folder / QUESTIONS, archives.sample).markdown()
+    """Tabulate each claim's lead, averaged over the environments of its question, and its verdict."""
+    path = archives.folder / QUESTIONS
+    listed = from_toml(QuestionFile, read_text(path, "the questions in "), str(path)).question
+    rows = (row for question in listed for row in _verdicts(question, archives)[: question.shown])
+    return Table.from_records(rows).markdown()
+
+
+def _verdicts(question: Question, archives: Archives) -> list[dict[str, str]]:
+    leads = [lead_of(archives, question.archive, question.worlds, each, question.number) for each in question.claims]
+    corrected, count = statistics.holm([lead.p for lead in leads]), len(leads)
+    worlds = question.worlds
+    place = ", ".join(worlds) if len(worlds) <= FEW_WORLDS else counted(len(worlds), "environment")
+    rows: list[dict[str, str]] = []
+    for (first, second), lead, p in zip(question.claims, leads, corrected, strict=True):
+        detectable = lead.detectable(count)
+        rows.append({
+            "question": "" if rows else question.asks, "claim": f"{first} above {second}", "by": question.number,
+            "in": place, "lead": show_lead(lead), "p": "< 0.001" if p < 0.0005 else f"{p:.2g}",
+            "detectable": f"{detectable:.2f}" if detectable else "-",
+            "verdict": lead.verdict(p, question.least, count),
+        })  # fmt: skip
+    return rows
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------

@@ -83,14 +83,6 @@ def test_learning_curves_name_their_runs():
         plots.plot_learning_curves({}, "Curves")
 
 
-def test_q_values_ring_the_action_taken():
-    q, action = RNG.normal(size=(9, 3)), RNG.integers(3, size=9)
-    (panel,) = panels(plots.plot_q_values(q, action, "Q", ("left", "stay")))
-    np.testing.assert_array_equal([line.get_ydata() for line in panel.lines], q.T)
-    np.testing.assert_array_equal(panel.collections[0].get_offsets()[:, 1], q[np.arange(9), action])
-    assert words(panel.get_legend().get_texts()) == ["left", "stay", "action 2", "action taken"]
-
-
 def test_the_same_arrays_give_the_same_file_and_a_full_disk_spares_the_old_one(tmp_path, monkeypatch):
     def bytes_of(figure):
         return plots.save(figure, tmp_path / "a.png").read_bytes()
@@ -166,16 +158,14 @@ def test_a_video_shows_where_each_decision_looks(tmp_path):
 
 def test_pictures_of_a_long_episode_show_its_first_steps_and_say_so():
     length, q = 500, RNG.normal(size=(500, 3))
-    nobody = np.zeros(length, bool)
     figures = (
         plots.plot_attention_maps(maps(2, length, 50), "A", frames(length), context=50),
-        plots.plot_discrepancy(q, q, nobody, np.ones(length), "A"),
-        plots.plot_q_values(q, q.argmax(1), "A"),
+        plots.plot_states(q, "A"),
     )
     for figure in figures:
         words = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
         assert "A\n(steps 0 to 99 of 500)" in words
-    assert len(figures[2].axes[0].lines[0].get_xdata()) == 100
+    assert figures[1].axes[0].images[0].get_array().shape == (3, 100)
 
 
 def test_a_picture_is_shown_no_longer_than_a_gif_can(tmp_path):
@@ -197,25 +187,13 @@ def test_a_long_video_leaves_out_steps_and_takes_the_same_time(tmp_path):
 
 def test_recall_shows_each_curve_and_how_much_stands_behind_it():
     curve = [(0.9, 0.6, 1.2), (0.2, -0.1, 0.5)]
-    figure = plots.plot_recall({"a": curve, "b": curve}, {"a": "x", "b": "y"}, np.array([4, 3]), "R", shares=["b"])
+    figure = plots.plot_recall(curve, curve, np.array([4, 3]), "R")
     size, share, counts = figure.axes
-    assert [axes.get_title() for axes in (size, share)] == ["a", "b"] and size.get_ylabel() == "x"
+    assert size.get_ylabel() == "mean |change of Q|" and "actions" in share.get_ylabel()
     assert size.lines[0].get_ydata().tolist() == [0.9, 0.2]
     assert [bar.get_height() for bar in counts.patches] == [4, 3]
     assert size.get_ylim()[1] > 1.2 and share.get_ylim() == (0, 1)  # shares end at one
     assert max(path.vertices[:, 1].max() for path in share.collections[0].get_paths()) == 1
-
-
-def test_hindsight_shows_both_values_and_marks_flips_and_windows():
-    inside = np.array([[1.0, 0.0], [0.0, 2.0], [9.0, 8.0]])
-    alone = np.array([[0.0, 1.0], [0.0, 1.0], [9.0, 8.0]])
-    figure = plots.plot_discrepancy(inside, alone, np.array([True, False, False]), np.array([1, 0, 0]), "Both")
-    above, below = figure.axes
-    prefix, window = above.lines[:2]
-    assert prefix.get_ydata().tolist() == [1.0, 1.0, 9.0] and window.get_ydata().tolist() == [0.0, 2.0, 9.0]
-    assert [bar.get_height() for bar in below.patches] == [1.0, 0.5, 0.0]
-    assert below.lines[0].get_xdata().tolist() == [0]  # the flip
-    assert [line.get_xdata()[0] for line in above.lines[2:]] == [1.5]  # where the first window ends
 
 
 def apart(found):

@@ -9,7 +9,7 @@ from helpers import network
 from dqn_memory.actors import StateActor, WindowActor
 from dqn_memory.analysis.episodes import beginning, play_in, q_values, remembered_steps, windows
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
-from dqn_memory.analysis.recall import Recall, RecallConfig, gradients, occlusions, recall, substitutes
+from dqn_memory.analysis.recall import Recall, RecallConfig, occlusions, recall, substitutes
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.evaluate import EvalSetup, acting_cost, load_network
 from dqn_memory.network import ARCHITECTURES
@@ -32,38 +32,20 @@ def means(found, name):
 def test_a_network_that_looks_d_steps_back_has_its_whole_profile_at_d(monkeypatch, steps, config):
     found = recall(delayed(monkeypatch, steps), EPISODES, config, seed=1)
     assert len(found.decisions) == 6  # no window is longer than the context
-    for name in ("gradient", "occlusion", "flips"):
+    for name in ("occlusion", "flips"):
         assert np.flatnonzero(means(found, name)).tolist() == ([steps] if steps < 6 else []), name
 
 
 @pytest.mark.parametrize("architecture", ["dgfqn", "dbgfqn", "drqn", "gtrxl", "dtqn_mamba", "dqn"])
 def test_networks_that_remember_use_all_they_have_seen_and_others_the_newest(architecture):
     found = recall(network(architecture).eval(), EPISODES, RecallConfig(), seed=1)
-    for name in ("gradient", "occlusion"):
-        newest, *past = means(found, name) > 0
-        assert newest and (not any(past) if architecture == "dqn" else all(past))
+    newest, *past = means(found, "occlusion") > 0
+    assert newest and (not any(past) if architecture == "dqn" else all(past))
 
 
 def given(net, length=5, ends=(0, 2, 4)):
     one = episode(length)
     return windows(net, one.observation, one.previous_action, torch.tensor(ends), 6)
-
-
-def test_the_gradient_is_the_norm_of_the_whole_jacobian():
-    net = network("adrqn", action_embedding=3).eval()
-    decisions = given(net)
-    found = gradients(net, decisions)
-    for row, length in enumerate(decisions.lengths.tolist()):
-        seen, previous = decisions.observation[row, None], decisions.previous_action[row, None]
-
-        def q(observed, previous=previous, length=length):
-            x = torch.cat([net.action_embedding(previous), observed], -1)
-            return net.at_embedded(x, torch.tensor([length]), torch.tensor([length - 1]))[0]
-
-        jacobian = torch.autograd.functional.jacobian(q, net.observation_embedding(seen).detach())
-        expected = jacobian[:, 0, :length].square().sum((0, 2)).sqrt()
-        torch.testing.assert_close(found[row, :length], expected, rtol=1e-9, atol=1e-12)
-        assert (found[row, length:] == 0).all()  # padding
 
 
 def test_occlusion_is_the_change_of_q_when_one_observation_is_another():
@@ -89,14 +71,14 @@ def test_replacements_come_from_the_episodes_and_from_the_seed():
 
 def test_every_episode_counts_the_same_whatever_its_length(monkeypatch):
     found = recall(delayed(monkeypatch, 1), EPISODES, RecallConfig(moments=4), seed=1)
-    assert found.gradient.shape == (3, 6) and np.isnan(found.gradient[1, 4:]).all()
-    assert not np.isnan(found.gradient[[0, 2]]).any()
+    assert found.occlusion.shape == (3, 6) and np.isnan(found.occlusion[1, 4:]).all()
+    assert not np.isnan(found.occlusion[[0, 2]]).any()
     assert found.decisions.tolist() == [12, 9, 8, 7, 5, 4]  # steps 0 3 5 8, 0 1 2 3 and 0 4 7 11, in windows of 6
-    np.testing.assert_allclose(means(found, "gradient"), np.nanmean(found.gradient, 0))
+    np.testing.assert_allclose(means(found, "occlusion"), np.nanmean(found.occlusion, 0))
     plain = found.plain()
     assert plain["episodes"] == [3, 3, 3, 3, 2, 2] and plain["decisions"] == found.decisions.tolist()
-    assert plain["gradient_low"][1] < plain["gradient"][1] < plain["gradient_high"][1]
-    curve = recall(network("drqn").eval(), EPISODES[:1], RecallConfig(), seed=1).curve("gradient")
+    assert plain["occlusion_low"][1] < plain["occlusion"][1] < plain["occlusion_high"][1]
+    curve = recall(network("drqn").eval(), EPISODES[:1], RecallConfig(), seed=1).curve("occlusion")
     assert all(low is None and high is None for _, low, high in curve)  # of one episode
 
 
@@ -142,7 +124,7 @@ def test_the_words_tell_how_far_back_half_of_it_lies(monkeypatch):
 @pytest.mark.parametrize(("change", "steps"), [(1e-7, 0), (1e-4, 2)])  # rounding of 32 bits, and more
 def test_rounding_is_no_recall(change: float, steps: int) -> None:
     occlusion = np.array([[1.0, change, change, change]])
-    assert Recall(occlusion, occlusion, occlusion, np.ones(4), spread=1.0).distance == steps
+    assert Recall(occlusion, occlusion, np.ones(4), spread=1.0).distance == steps
 
 
 def test_a_beginning_is_the_episode_cut_short():

@@ -4,16 +4,13 @@ import csv
 import json
 
 import pytest
-import torch
 from run_folders import error_of, refused
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from dqn_memory import size
 from dqn_memory.blocks import MEMORY, PRIORS, PriorConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec
-from dqn_memory.parameters import main, make_row, markdown_page, read_table3
-from dqn_memory.size import WIDTHS, Unmatched, count, environment_sizes, on_meta, part_counts
+from dqn_memory.parameters import main, make_row, page_tables, read_table3
+from dqn_memory.size import WIDTHS, Unmatched, count, environment_sizes, on_meta
 from envs.registry import FROM_FILES, WORLDS
 
 EQUATIONS = ("--form", "paper_equations")
@@ -55,14 +52,18 @@ def test_parts_follow_the_closed_form(world, architecture):
     inputs = 8 * spec.shape[0] if spec.kind == "discrete" else spec.shape[0]
     config = NetworkConfig(architecture=architecture, width=width, context=context)
     network = on_meta(config, spec, actions)
-    assert part_counts(network) == {
+    parts = {
+        "embedding": [network.observation_embedding], "positions": [network.positions], "encoder": [network.layers],
+        "norm": [network.norm], "head": [network.head],
+    }  # fmt: skip
+    assert {name: sum(count(part).trainable for part in several) for name, several in parts.items()} == {
         "embedding": 8 * spec.vocabulary + inputs * width + width,
         "positions": context * width,
         "encoder": 2 * layer,
         "norm": 2 * width,
         "head": width**2 + width + width * actions + actions,
     }
-    assert sum(part_counts(network).values()) == count(network).trainable
+    assert count(network).trainable == sum(count(part).trainable for several in parts.values() for part in several)
 
 
 def test_counts_keep_frozen_parameters_and_buffers_apart():
@@ -89,32 +90,6 @@ def test_learned_priors_are_trainable_and_not_published(kind):
     learned = ("gaussian" in kind) * 2 + ("adaptive" in kind)  # mu, sigma and span, one a head
     assert row.trainable == 107907 + 2 * 8 * learned
     assert (row.published is None) == (kind != "causal")
-
-
-@pytest.mark.parametrize(("architecture", "prior"), [
-    *((name, PriorConfig()) for name in ("dtqn4", "gtrxl", "attn", "dqn", "darqn")),
-    ("dtqn4", PriorConfig(kind="gaussian_gate", mu=2.0)),
-])  # fmt: skip
-@pytest.mark.parametrize("world", [CAR, GRID, "an image"])
-def test_operations_equal_those_that_torch_counts(world, architecture, prior):
-    image = ObservationSpec("image", (9, 7, 3), 0, torch.uint8)
-    spec = image if world == "an image" else environment_sizes(world).spec
-    network = NetworkConfig(architecture=architecture, width=16, heads=2, context=6, prior=prior).build(spec, 4)
-    observation = torch.zeros(1, 6, *spec.shape, dtype=spec.dtype)
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        network(observation, torch.zeros(1, 6, dtype=torch.int64))
-    assert size.forward_operations(network) == counter.get_total_flops()
-
-
-@pytest.mark.parametrize(("architecture", "gates"), [("drqn", 4), ("dgfqn", 3), ("dbgfqn", 1.5)])
-def test_operations_of_a_recurrence(architecture, gates):
-    """torch's counter does not see inside fused recurrences: 2 (D_in + D_h) g D_h a step and direction."""
-    row = make_row(CAR, NetworkConfig(architecture=architecture))
-    linear = make_row(CAR, NetworkConfig(architecture="dqn")).flops
-    layers, attention = (1, 0) if architecture == "drqn" else (2, 2 * 50 * 4 * 64**2 + 4 * 50**2 * 64)
-    halves = 0.75 if architecture == "dbgfqn" else 1  # input of D, state of D/2
-    recurrence = 2 * 50 * gates * (2 * halves) * 64**2 * (2 if architecture == "dbgfqn" else 1)
-    assert row.flops == linear + layers * (attention + recurrence)
 
 
 def test_budgets():
@@ -178,7 +153,7 @@ def test_every_environment_has_sizes_and_most_a_width_of_the_paper():
 
 def test_a_wrong_cell_is_marked(monkeypatch):
     monkeypatch.setattr("dqn_memory.parameters.read_table3", lambda: {(CAR, "dbgfqn"): 1})
-    assert "1 / 84,363 ✗" in markdown_page([], {})
+    assert "1 / 84,363 ✗" in next(page_tables([])).markdown()
 
 
 @pytest.fixture
@@ -201,11 +176,12 @@ def test_the_script_prints_and_writes_both_files(printed, tmp_path):
     page, text = ((tmp_path / "results" / f"parameters.{kind}").read_text() for kind in ("md", "csv"))
     for content in (text, page):
         assert f"command: python -m dqn_memory.parameters --format json --env {CAR}" in content
-        assert "revision: " in content and "cpu: " not in content
+        assert "revision: " in content and "cpu: " not in content and "left out" not in content
+    assert text.endswith(printed("--format", "csv", *asked).out)
     lines = list(csv.DictReader(line for line in text.splitlines() if line[0] != "#"))
     assert [int(line["trainable"]) for line in lines] == [row["trainable"] for row in rows]
     assert "64 of 64 printed cells match" in page and "✗" not in page
-    assert "– / 84,363" in page and "79,363 + 5,000" in page
+    assert "– / 84,363" in page and "79,363 + 5,000" in page and "- **published**: " in page
     table = printed(*asked).out
     assert "84,363" in table
 
@@ -215,8 +191,6 @@ def test_default_report_has_every_world_and_architecture(printed, tmp_path):
     assert [(row["world"], row["architecture"]) for row in rows] == [
         (env, name) for env in WIDTHS for name in ARCHITECTURES
     ]
-    parts = ("embedding", "positions", "encoder", "norm", "head")
-    assert all(sum(row[name] for name in parts) == row["trainable"] for row in rows)
     assert not list(tmp_path.iterdir())
 
 

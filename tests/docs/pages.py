@@ -39,7 +39,6 @@ ADDED: dict[str, dict[str, object]] = {
     "dqn_memory.inspect": {"episodes": 2, "moments": 2, "no-frames": True},
     "dqn_memory.watch": {"on": "terminal", "delay": 0},
     "dqn_memory.parameters": {"env": "Gridverse/Memory-5x5-v0", "architecture": "dgfqn"},
-    "dqn_memory.memory_bench": {"quick": True},
     "envs.memoryless": {"restarts": 1, "episodes": 20, "sweeps": 1},
     "envs.baselines": {"episodes": 20},
     "world_models.unizero.train": {"config": "unizero/smoke"},

@@ -22,8 +22,7 @@ README = (ROOT / "README.md").read_text().splitlines()
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
 FEW = 4  # blocks that nothing can run
 UNNAMED = (  # scripts that no page calls, and a few calls that no page makes
-    "dqn_memory.benchmark --quick --only acting",
-    "dqn_memory.memory_bench --quick --seeds 1 --task copy --memory gru",
+    "dqn_memory.benchmark --quick --only rollouts",
     "dqn_memory.study.report results/studies/smoke",
     "envs.benchmark --quick --env POMDP/CarFlag-v0",
     "world_models.benchmark glam --quick --device cpu --only phases",

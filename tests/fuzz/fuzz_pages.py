@@ -20,7 +20,7 @@ from dqn_memory import evaluate, inspect, train, watch
 from dqn_memory.study import report, run
 from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import collect
-from dqn_memory.study.page import HTML
+from dqn_memory.study.page import PAGE
 from envs.files import sha256
 
 Case = Callable[[], object]
@@ -115,7 +115,7 @@ def inert(given: list[str], folder: Path) -> Case:
             damage={lost.name: [next(fields)], "": [next(fields)]},
         )  # fmt: skip
         _printed(lambda: report.write_pages(collect(source), folder / "report"))
-        found = Active.of((folder / "report" / HTML).read_text())
+        found = Active.of(folder / "report" / PAGE)
         assert not found.found, found.found
         for each in (source.title, *axes.values(), facts["cpu"], facts["torch"], *source.damage[""]):
             assert shown(each).strip() in found.text, each
@@ -165,6 +165,6 @@ def _printed(call: Callable[[], object]) -> None:
 
 PAGE_TARGETS: dict[str, Target] = {
     "archive": Target(lambda: list(FILES), changed_file, reported_anew),
-    "html": Target(lambda: [None], some, inert),
+    "page": Target(lambda: [None], some, inert),
     "terminal": Target(lambda: [None], some, said),
 }

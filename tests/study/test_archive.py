@@ -23,7 +23,7 @@ from dqn_memory.study.report import archive_runs, main, unsound
 from dqn_memory.study.run_record import TRAINING_LINES, RunRecord, compact, read_run, rounded, unpack, write_checksums
 from dqn_memory.study.sections.runs import left_out_rows
 from dqn_memory.study.store import Study
-from dqn_memory.study.take_from import candidates, settings_key
+from dqn_memory.study.take_from import matching_runs, settings_key
 
 RUN = "POMDP-Hallway-v0__dtqn4__seed-2"
 
@@ -288,8 +288,7 @@ def test_runs_are_taken_whose_settings_the_trainer_completed(finished: Path, tmp
     config["environment"]["observation_key"] = "image"  # chosen in the run, as the only one
     (folder / "config.toml").write_text(tomli_w.dumps(config))
     write_checksums(folder)
-    names = [each.name for each in candidates(tmp_path / "new", definition.kind, planned, [source]) if each.run]
-    assert planned[0].name in names
+    assert planned[0].name in matching_runs(open_source(source), definition.kind, planned, print)
     given: Any = planned[0].config
     here, there = (
         settings_key(replace(given, environment=replace(given.environment, path=path)))

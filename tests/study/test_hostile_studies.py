@@ -86,7 +86,7 @@ READ: dict[Callable[[Path], str], tuple[str, ...]] = {
         f"{RUN}/{name}"
         for name in ("config.toml", "environment.json", "metrics.jsonl", "hashes.json", "summary.json")
     ),
-    reported: ("report", "report/report.md", "report/report.html", "report/pictures"),
+    reported: ("report", "report/report.md", "report/pictures"),
 }  # fmt: skip
 ARCHIVE = ("archive.json", "runs.csv", "metrics.csv", "config.toml", "machines.json", "study.toml", "attention.json")
 CASES = [(use, name) for use, names in READ.items() for name in names]

@@ -16,7 +16,7 @@ from trained import contents
 from dqn_memory.blocks.priors import PRIORS
 from dqn_memory.study import plots
 from dqn_memory.study.definition import AXES, Planned, read_definition, shipped
-from dqn_memory.study.page import HTML, PAGE, Picture, Section, report_text, write_report
+from dqn_memory.study.page import PAGE, Picture, Section, report_text, write_report
 from dqn_memory.study.plots import FEW_SERIES, FIXED, LOOKS, looks
 from dqn_memory.study.sections.learned import priors_section
 from dqn_memory.study.sections.scores import curves_section
@@ -45,7 +45,7 @@ def test_only_the_earlier_reports_pictures_go(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"two.png", "three.png", "mine.png"}
 
 
-@pytest.mark.parametrize("name", [PAGE, HTML, "pictures/one.png"])
+@pytest.mark.parametrize("name", [PAGE, "pictures/one.png"])
 def test_what_is_of_no_report_stays(tmp_path: Path, name: str) -> None:
     (tmp_path / "pictures").mkdir()
     (tmp_path / name).write_bytes(b"# My own report\n\n![Me](pictures/one.png)\n")
@@ -61,15 +61,12 @@ def test_pictures_of_one_name_have_files_of_their_own(tmp_path: Path) -> None:
     places = [line.rpartition("(")[2][:-1] for line in text.splitlines() if line.startswith("![")]
     assert places == [f"pictures/{name}.png" for name in ("rooms", "rooms-2", "rooms-3", "rooms-4")]
     assert len({(tmp_path / place).read_bytes() for place in places}) == 4
-    page = (tmp_path / HTML).read_text()
-    assert len({part.partition('"')[0] for part in page.split('src="')[1:]}) == 4
 
 
 def test_few_pictures_are_the_first_of_each_section(tmp_path: Path) -> None:
     text = write(tmp_path, pictures("a1", "a2"), pictures("b1", "b2"), pictures("c1"), few=4)
     assert {path.stem for path in (tmp_path / "pictures").iterdir()} == {"a1", "b1", "c1", "a2"}
     assert "`b2.png`, not kept here: b2" in text and "(pictures/b2.png)" not in text
-    assert not (tmp_path / HTML).exists()
 
 
 def test_empty_columns_are_left_out() -> None:

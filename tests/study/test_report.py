@@ -46,13 +46,11 @@ world = ["CartPole-v1"]
 
 def test_a_report_has_all_its_sections_a_row_for_every_run_and_needs_nothing_else(finished: Path) -> None:
     pages = report(finished)
-    text, page = (pages / "report.md").read_text(), (pages / "report.html").read_text()
-    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == re.findall(r"<h2[^>]*>(.*?)</h2>", page)
+    text = (pages / "report.md").read_text()
     assert set(HEADINGS) <= set(re.findall(r"^## (.*)$", text, re.MULTILINE))
-    assert not re.search(r"(src|href)=.(?!data:|#)", page)
     pictures = {path.stem for path in (pages / "pictures").glob("*.png")}
     assert pictures == set(re.findall(r"\(pictures/(.+)\.png\)", text))
-    assert page.count("<img ") == len(pictures) == 4  # two environments' curves, profiles, parameters
+    assert len(pictures) == 4  # two environments' curves, profiles, parameters
     rows = [line for line in text.partition("## Every run")[2].splitlines() if MEMORY in line]
     assert len(rows) == 4
     assert rows[0].startswith(f"| {MEMORY} | dtqn4 | 1 | 600 | ") and rows[0].endswith("| 1.0 | 0.8 | 0123456789 |")
@@ -343,4 +341,4 @@ def test_the_report_of_an_archive_leaves_the_archive_alone(
     before = contents(Path("kept"))
     main(["kept", "--no-attention"])
     assert contents(Path("kept")) == before
-    assert {path.name for path in Path("runs/reports/kept").iterdir()} == {"report.md", "report.html", "pictures"}
+    assert {path.name for path in Path("runs/reports/kept").iterdir()} == {"report.md", "pictures"}

@@ -19,7 +19,7 @@ from dqn_memory.study.run import Args, main
 from dqn_memory.study.run_record import write_checksums
 from dqn_memory.study.runner import unfinished_runs
 from dqn_memory.study.store import Study
-from dqn_memory.study.take_from import candidates, take_finished_runs
+from dqn_memory.study.take_from import matching_runs, take_finished_runs
 
 SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"
 NAMES = [run.name for run in open_source(SMOKE).runs]
@@ -210,10 +210,10 @@ def test_a_damaged_run_of_a_study_stops_no_other(whole: Study, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("name", "kind"), [("memories_tuning", "ppo"), ("published_switches", "q_network")])
-def test_runs_of_matched_widths_and_of_a_gpu_are_known_again(tmp_path: Path, name: str, kind: str) -> None:
+def test_runs_of_matched_widths_and_of_a_gpu_are_known_again(name: str, kind: str) -> None:
     source = SMOKE.with_name(name)
-    found = candidates(tmp_path, kind, expand(read_definition(name)), [source])
-    assert {each.name for each in found if each.run} == set(open_source(source).recorded or ())
+    found = matching_runs(open_source(source), kind, expand(read_definition(name)), print)
+    assert set(found) == set(open_source(source).recorded or ())
 
 
 @pytest.mark.parametrize("name", ['"', "we'ird \"q\\x", "größe"])

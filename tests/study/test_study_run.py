@@ -335,7 +335,7 @@ def test_shares_of_accelerators(monkeypatch):
 
 
 def test_a_further_checkpoint_gives_a_killed_run_its_retries_back(tmp_path):
-    drive, run = Scheduler(*[None] * 3, retries=1, say=print), RunState("a", {}, "stopped", tmp_path, 9)
+    drive, run = Scheduler(*[None] * 3, retries=1, configs={}), RunState("a", {}, "stopped", tmp_path, 9)
     (tmp_path / "checkpoints").mkdir()
     found = []
     for step in (1, 1, 2, 2):

@@ -29,7 +29,7 @@ def gate_forward(
     x: Tensor, y: Tensor, from_output: Tensor, from_stream: Tensor, from_reset: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the joined stream (M, D), and for the backward pass the gates (M, 3 D) and r x (M, D)."""
-    x, y, width = v.dense(x), v.dense(y), x.shape[1]
+    x, y, width = x.detach().contiguous(), y.detach().contiguous(), x.shape[1]
     gates = F.linear(y, from_output)
     gates[:, : 2 * width].addmm_(x, from_stream.mT)
     joined, kept = torch.empty_like(x), torch.empty_like(x)
@@ -44,7 +44,7 @@ def gate_backward(
     from_reset: Tensor, bias: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of all inputs from that of the joined stream."""
-    x, y, width = v.dense(x), v.dense(y), x.shape[1]
+    x, y, width = x.detach().contiguous(), y.detach().contiguous(), x.shape[1]
     change, to_x = torch.empty_like(gates), torch.empty_like(x)
     _run(_backward_join, x, gates, v.dense(grad), change, to_x)
     both, candidate = change[:, : 2 * width], change[:, 2 * width :]
