@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.intervals import Measure, mean_interval, wilson
+from dqn_memory.runs.errors import require
 from envs.core import Step
 from envs.terminal import say
 from envs.vector import VectorEnvironment
@@ -141,6 +142,7 @@ class Tally:
     """Counts the first `quota` episodes of each of N environments, so that short episodes are not favoured."""
 
     def __init__(self, quota: int, rows: int) -> None:
+        require(quota >= 1, f"{quota} episodes of each environment are too few; play at least 1")
         self.quota = quota
         self.outcome = np.zeros((3, quota, rows))  # success, return, length
         self.finished = np.zeros(rows, np.int64)

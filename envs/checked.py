@@ -70,6 +70,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._where = "reset"
         self._globals: Globals | None = None
         self._kind = tuple(_kinds(env))
+        if isinstance(seen, gymnasium.spaces.Box) and len(seen.shape) == 3 and not _bounded(seen):
+            say_once(f"{self.name}: its images have no bounds ({shown(seen)}); their values are read as they are")
         say_learning(self.name, env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -364,6 +366,12 @@ def _kinds(env: Any) -> Iterator[Any]:
         if not isinstance(env, gymnasium.Wrapper):
             return
         env = env.env
+
+
+def _bounded(space: gymnasium.spaces.Box) -> bool:
+    """Tell whether `dqn_memory.blocks.embeddings.UnitScale` can scale all values by their bounds."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return bool((space.high.astype(np.float64) - space.low.astype(np.float64) < 2.0**31).all())
 
 
 def without_control(error: Exception) -> Exception:
