@@ -123,11 +123,11 @@ class WorkerRows:
         self.observation_space, self.num_actions = sample.observation_space, sample.num_actions
         spec, self.name = sample.envs[0].spec, sample.envs[0].name
         sample.close()
-        # a process that is no fork lacks the ids that the user's module or notebook registered
+        # the processes are no forks: a fork of a process with threads can hang, and torch and numba have threads
         registered = {} if spec is None or spec.id not in gymnasium.registry else {spec.id: gymnasium.registry[spec.id]}
         bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
         groups = [partial(RowGroup, *part, registered, make, key, max_steps) for part in pairwise(bounds)]
-        self.processes = AsyncVectorEnv(groups, shared_memory=False)
+        self.processes = AsyncVectorEnv(groups, shared_memory=False, context="spawn")
         self._ask("build")
 
     def first(self, seeds: list[int | None]) -> Array:
@@ -200,9 +200,8 @@ class RowGroup(gymnasium.Env[Any, Any]):
         if hasattr(os, "setsid"):
             os.setsid()  # so that a signal to the parent's group, such as Ctrl-C, does not reach it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a fork has its parent's handler
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        torch.set_num_threads(1)  # a fork lacks the threads of its parent
+        torch.set_num_threads(1)
         checked.silent = self.begin > 0  # one process prints the messages that all of them would repeat
         gymnasium.registry.update(self.registered)
 
