@@ -172,6 +172,7 @@ def test_the_other_pages_are_made_again_and_the_same(tmp_path: Path) -> None:
     copied, others = tmp_path / "results", shutil.ignore_patterns("studies", "learning", "*.template.md")
     shutil.copytree(RESULTS, copied, ignore=others)
     by_hand = {"README.md", "details.md", "notes.md", "table3.md"}
+    by_hand |= {"beside_random.md", "memory_bench.md"}  # finished: the programs that made them are gone
     made = [path.relative_to(copied) for path in copied.rglob("*.md") if path.name not in by_hand]
     for name in ("parameters.md", "claims.md", "atari100k.md"):  # other programs make these
         made.remove(Path(name))
