@@ -37,6 +37,7 @@ from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.packages import in_own_code
 
+HEADS = ("mlp", "linear")
 WINDOW_LENGTHS = (8, 16, 24, 32)  # lengths that shorter windows are cut to; compiled runs have a graph for each
 
 
@@ -174,6 +175,10 @@ class NetworkConfig:
     def row(self) -> Architecture:
         """Give the architecture's row with this config's changes; raise a UserError for an unknown architecture."""
         check_known("architecture", self.architecture, ARCHITECTURES)
+        row: object = ARCHITECTURES[self.architecture]
+        if not isinstance(row, Architecture):  # a plugin can put anything there
+            kind = type(row).__name__
+            raise UserError(f"architecture {self.architecture} is a {kind}; ARCHITECTURES takes Architecture(...) rows")
         changes: dict[str, Any] = {
             "layers": self.layers,
             "gate": self.gate,
@@ -181,8 +186,7 @@ class NetworkConfig:
             "positions": self.position_encoding,
             "action_embedding": self.action_embedding,
         }
-        given = {name: value for name, value in changes.items() if value is not None}
-        row = replace(ARCHITECTURES[self.architecture], **given)
+        row = replace(row, **{name: value for name, value in changes.items() if value is not None})
         if self.form == "paper_equations":
             row = replace(row, activation="none", final_norm=False, head="linear")
         return row
@@ -193,6 +197,7 @@ class NetworkConfig:
         row, prior = self.row(), self.prior
         check_known("gate", row.gate, GATES)
         check_known("position encoding", row.positions, POSITIONS)
+        check_known("head", row.head, HEADS)
         check_known("prior", prior.kind, PRIORS)
         check_known("memory", row.memory, [*MEMORY, "none"])
         if row.memory == "none" and row.layers and not row.attention:

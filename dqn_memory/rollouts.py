@@ -188,18 +188,18 @@ class Collector(Stateful):
             choose: chooses actions (N,) by outputs.
             epsilon: share of random actions at each step, (T,).
         """
-        before, transitions, steps, ends = self.state, list[Rollout[Out]](), list[Step](), list[list[Any]]()
+        before, transitions, steps, ends = self.state, list[Rollout[Out]](), list[Step](), list[Any]()
         for t in range(self.length):
             x, state = self.network.encode_step(self.observation, self.previous_action, self.state, self.reset)
             outputs = read(x)
             action, random = self.explorer.choose(choose(outputs), epsilon[t], self.reset)  # (N,)
             step = self.vector.step(action)
             cut = ~step.terminated if t + 1 == self.length else step.truncated
-            ends.append(self._rows(cut, [step.final_observation, action, state]))
+            ends.append(self._end(read, cut, [step.final_observation, action, state]))
             transitions.append(
                 Rollout(
                     self.observation, self.previous_action, self.reset, action, random, self.scaled_reward(step),
-                    step.terminated, step.done, outputs, cut, state=[],
+                    step.terminated, step.done, outputs, bootstrap=cut, state=[],  # values take its place below
                 )
             )  # fmt: skip
             steps.append(step)
@@ -209,27 +209,35 @@ class Collector(Stateful):
         bootstrap = self._bootstrap(read, ends, rollout.bootstrap, torch.zeros_like(rollout.outputs.value))
         return rollout._replace(bootstrap=bootstrap, state=before), ended_episodes(steps)
 
-    def _rows(self, where: Tensor, parts: list[Any]) -> list[Any]:
-        """Select the rows (N,) that are true; an accelerator takes all rows, because it would wait for their number."""
-        if self.device.type != "cpu":
-            return parts
-        rows = where.nonzero().squeeze(1)
-        return tree_map(lambda part: part[rows], parts) if len(rows) else []
+    def _end(self, read: Callable[[Tensor], Out], cut: Tensor, parts: list[Any]) -> Any:
+        """Keep the rows (N,) of a step that are cut, to compute their V with those of all steps.
 
-    def _bootstrap(self, read: Callable[[Tensor], Out], ends: list[list[Any]], cut: Tensor, nothing: Tensor) -> Tensor:
+        An accelerator computes V (N,) of all rows at once: it would wait for the number of rows.
+        """
+        if self.device.type != "cpu":
+            return self._next_value(read, *parts)
+        rows = cut.nonzero().squeeze(1)
+        return tree_map(lambda part: part[rows], parts) if len(rows) else None
+
+    def _bootstrap(self, read: Callable[[Tensor], Out], ends: list[Any], cut: Tensor, nothing: Tensor) -> Tensor:
         """Compute V (N, T) of the next observations where `cut` (N, T), and `nothing` (N, T) elsewhere.
 
-        One call serves all steps: `ends` has for each step the rows of observations, actions and states after it.
+        `ends` has the result of `_end` for each step.
         """
-        inputs = [each for each in ends if each]
+        if self.device.type != "cpu":
+            return torch.where(cut, torch.stack(ends, 1), nothing)
+        inputs = [each for each in ends if each is not None]
         if not inputs:
             return nothing
-        observation, action, state = tree_map(lambda *parts: torch.cat(parts), *inputs)
+        value = self._next_value(read, *tree_map(lambda *parts: torch.cat(parts), *inputs))
+        return nothing.T.masked_scatter(cut.T, value).T  # step by step, as the rows were kept
+
+    def _next_value(
+        self, read: Callable[[Tensor], Out], observation: Tensor, action: Tensor, state: list[Any]
+    ) -> Tensor:
+        """Compute V of observations that follow actions, from the states before them."""
         x, _ = self.network.encode_step(observation, action, state, torch.zeros_like(action, dtype=torch.bool))
-        value = read(x).value
-        if self.device.type == "cpu":
-            return nothing.T.masked_scatter(cut.T, value).T
-        return nothing.where(~cut, value.view(cut.T.shape).T)
+        return read(x).value
 
     def scaled_reward(self, step: Step) -> Tensor:
         """Multiply rewards by the scale; without one, divide by the standard deviation of all returns so far.

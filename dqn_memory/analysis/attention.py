@@ -76,7 +76,7 @@ def _by_step(newest: Tensor, step: Tensor, length: int) -> Tensor:
 
 @torch.no_grad()
 def carried_states(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Array]:
-    """Compute the state of a stateful network after each step of an episode (T, ...), flat by layer, (T, numbers)."""
+    """Compute the state of a stateful network after each of T steps, by layer, (T, numbers)."""
     state = network.initial_state(1, observation.device)
     reset = torch.ones(1, dtype=torch.bool, device=observation.device)
     states: dict[int, list[Tensor]] = {layer: [] for layer in range(len(network.layers))}

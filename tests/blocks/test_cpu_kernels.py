@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks import LayerConfig
 from dqn_memory.blocks.feed_forward import Gelu
-from dqn_memory.blocks.kernels import cpu_attention, cpu_gelu, recurrent, simd
+from dqn_memory.blocks.gates import GruGate
+from dqn_memory.blocks.kernels import cpu_attention, cpu_gate, cpu_gelu, recurrent, simd
 from dqn_memory.blocks.kernels.cpu_scan import scan_simd
 from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.recurrence import CELLS, run
@@ -60,6 +61,12 @@ def heads(count):
     return lambda x: cpu_attention.cpu_attention(x, count), lambda x: attention(x, count)
 
 
+def gate_inputs(batch):
+    """Draw the inputs of a gate of width 16: x, y, from_output, from_stream, from_reset, bias."""
+    shapes = [(batch, 16), (batch, 16), (48, 16), (32, 16), (16, 16), (16,)]
+    return [draw(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+
+
 attend_two, attention_of_two = heads(2)
 BEFORE_LAST = (True, True, False, True, True, True)  # which inputs of a scan have a row for each row of the batch
 # function, reference, inputs of a batch, which of them are batched, the operator and small inputs of it
@@ -70,6 +77,10 @@ KERNELS = {
     "gelu": (
         cpu_gelu.cpu_gelu, gelu, lambda batch: [draw(batch, 12, 8)], (True,),
         lambda: (cpu_gelu.cpu_gelu, (draw(4, 6),)),
+    ),
+    "gate": (
+        lambda *inputs: cpu_gate.cpu_gate(*inputs)[0], lambda *inputs: cpu_gate.cpu_gate.reference(*inputs)[0],
+        gate_inputs, (True, True, False, False, False, False), lambda: (cpu_gate.cpu_gate, tuple(gate_inputs(5))),
     ),
     "scan": (
         lambda *inputs: scan_simd(*inputs)[0], lambda *inputs: scan_torch(*inputs)[0],
@@ -101,6 +112,21 @@ def test_values_and_gradients_are_those_of_torch(run, reference, x, tolerance):
     exact = gradients(reference, [x.detach().double().requires_grad_()])
     for ours, known in zip(gradients(run, [x.detach().requires_grad_()]), exact, strict=True):
         torch.testing.assert_close(ours.double(), known, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(9, 120, 8), (130, 64), (8, 7, 3, 56), (128, 64)])
+def test_a_gate_is_that_of_its_equations(shape):
+    """In float32, where its kernel runs, as in float64, where torch runs."""
+    gate, given = GruGate(shape[-1]), [draw(*shape), draw(*shape, seed=1)]
+    assert given[0].numel() >= cpu_gate.FEWEST
+    exact = GruGate(shape[-1]).double()
+    exact.load_state_dict(gate.state_dict())
+    wide = [each.detach().double().requires_grad_() for each in given]
+    ours, known = (
+        gradients(lambda x, y, *_, each=each: each(x, y), [*inputs, *each.parameters()])
+        for each, inputs in ((gate, given), (exact, wide))
+    )
+    assert max(map(off, ours, known)) <= 1e-5  # torch's own form in float32 is off by 5e-6
 
 
 def test_attention_of_the_largest_scores_stays_finite():
@@ -258,8 +284,8 @@ def test_results_do_not_depend_on_the_threads(name):
     kernel = KERNELS.get(name)
     loop, inputs = (kernel[0], kernel[2](50)) if kernel else (scan_of(name), scan_inputs(name, 20, 5))
     first, *others = on_threads(lambda: gradients(loop, inputs))
-    # torch's own products and sums, with which a recurrence begins and ends, depend on its threads
-    tolerance = 0 if name in KERNELS else 1e-5
+    # torch's own products and sums, with which a recurrence and a gate begin and end, depend on its threads
+    tolerance = 0 if name in KERNELS and name != "gate" else 1e-5
     for other in others:
         torch.testing.assert_close(other, first, atol=tolerance, rtol=tolerance)
 
@@ -269,7 +295,8 @@ def test_rows_are_independent(kernel):
     run, _, make, batched, _ = kernel
     inputs = [x.detach() for x in make(20)]
     alone = [x[7:8] if row else x for x, row in zip(inputs, batched, strict=True)]
-    assert torch.equal(run(*alone)[0], run(*inputs)[7])
+    tolerance = 1e-6 if run is KERNELS["gate"][0] else 0  # torch's products depend on the number of rows
+    torch.testing.assert_close(run(*alone)[0], run(*inputs)[7], atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)

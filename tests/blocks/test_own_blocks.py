@@ -227,6 +227,14 @@ def test_a_prior_with_a_value_of_its_own_is_built_and_shown(monkeypatch):
     assert len(network.prior_parameters()) == 2  # one a layer
 
 
+def test_wrong_rows_of_architectures_are_one_sentence(monkeypatch):
+    monkeypatch.setitem(ARCHITECTURES, "x", "gru")
+    words = "architecture x is a str; ARCHITECTURES takes Architecture(...) rows"
+    assert words in error_of(NetworkConfig(architecture="x").build, SPEC, 3)
+    monkeypatch.setitem(ARCHITECTURES, "x", Architecture(head="dueling"))
+    assert "unknown head 'dueling'" in error_of(NetworkConfig(architecture="x").build, SPEC, 3)
+
+
 def test_checks_do_not_depend_on_names(monkeypatch):
     """Only half-width directions need an even width, and only learned values must fit the context."""
     monkeypatch.setitem(MEMORY, "bilinear", Mine)

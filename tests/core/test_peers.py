@@ -1,7 +1,6 @@
-"""The benchmark beside other libraries: our side at a tiny size, the talk with a peer, and real peers if installed."""
+"""The benchmark beside other libraries: our side at a tiny size, and the talk with a peer."""
 
 import json
-import os
 import sys
 
 import pytest
@@ -13,7 +12,6 @@ from dqn_memory.runs.settings import parse
 from dqn_memory.size import gigaflop
 from envs.timing import Timer
 
-REAL = os.environ.get("PEER_PYTHON", sys.executable)  # a Python whose environment may have the libraries
 ANSWERING = """
 import sys
 if sys.argv[1:]:
@@ -92,13 +90,3 @@ def test_the_products_are_those_of_the_network():
     trainer = kind(parse(kind.config_class, {**small, **flags}))
     forward = 2 * 8 * 4 * (4 * 16 + 2 * 16 * 48 + 16 * 16 + 16 * 2)
     assert gigaflop(peers.products(trainer)) * 1e9 == pytest.approx(forward * (1 + 3 * trainer.config.learner.epochs))
-
-
-@pytest.mark.parametrize("learner", LIBRARIES)
-def test_a_real_peer_trains(learner):
-    if learner not in peers.peers_of(REAL):
-        pytest.skip(f"{LIBRARIES[learner]} is not installed for {REAL}")
-    kind, (flags, *_) = peers.RUNS[learner]
-    config = parse(kind.config_class, {"env": "Control/CartPole-v0", "num_envs": 8, "rollout_steps": 4, **flags})
-    with peers.started(REAL, learner, peers.settings_of(config)) as iterate:
-        assert all(0 < iterate() < 60_000 for _ in range(3))
