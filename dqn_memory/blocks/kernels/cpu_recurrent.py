@@ -46,14 +46,15 @@ def gru_loop(
 def gru_loop_backward(
     grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, weight: Tensor, initial: Tensor,
     keep: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute the gradients of W h_{t-1} + b (T, B, 3 H), of the candidates' input and of the initial state.
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Compute the gradients of the gates (T, B, 4 H), see `recurrent.gru_backward`, and of the initial state.
 
     Also return the states that each position reads (T, B, H), which are 0 where an episode begins.
     """
-    change, candidates, before = torch.empty_like(gates), torch.empty_like(hidden), torch.empty_like(hidden)
-    outputs = (change, candidates, torch.zeros_like(initial, memory_format=DENSE), before)
-    _run(_gru_backward, hidden, _packed(weight.mT), initial, keep, grad, gates, recurrent, *outputs)
+    (time, batch, width), before = hidden.shape, torch.empty_like(hidden)
+    outputs = hidden.new_empty(time, batch, 4 * width), torch.zeros_like(initial, memory_format=DENSE), before
+    inner_first = _packed(weight.roll(width, 0).mT)
+    _run(_gru_backward, hidden, inner_first, initial, keep, grad, gates, recurrent, *outputs)
     return outputs
 
 
@@ -87,37 +88,42 @@ def _run(kernel: object, states: Tensor, *arrays: Tensor | None) -> None:
 # ---- kernels: rows `first` .. `last` - 1, eight at a time ------------------------------------------------------------
 @v.compiled
 def _multiply(row, last, numbers, source, given, weight, target, kept, keep, mask):
-    """Add W a to eight rows of `target`, with `numbers` = (inputs, outputs, row stride of target).
+    """Add W a to eight rows of `target`, with `numbers` = (inputs, outputs, row strides of source and of target).
 
     Nothing is added to a row that begins an episode. The inputs of row 0 begin at `source` + `given`, its outputs at
-    `target` + `kept`. Rows after the last one are computed but not written.
+    `target` + `kept`. Four rows and sixteen outputs at once leave each sum in a register, and load less than they
+    multiply.
     """
-    inputs, outputs, stride = numbers
-    end = last - 1
-    p, q = given + row * inputs, given + min(row + 1, end) * inputs
-    r, s = given + min(row + 2, end) * inputs, given + min(row + 3, end) * inputs
-    t, u = given + min(row + 4, end) * inputs, given + min(row + 5, end) * inputs
-    x, y = given + min(row + 6, end) * inputs, given + min(row + 7, end) * inputs
-    index = 0
-    for unit in range(0, outputs, COUNT):
-        a = b = c = d = e = f = g = h = v.constant(0.0)
-        for inner in range(inputs):
-            column = v.load(weight, index)
-            index += COUNT
-            a = v.multiply_add(v.broadcast(source, p + inner), column, a)
-            b = v.multiply_add(v.broadcast(source, q + inner), column, b)
-            c = v.multiply_add(v.broadcast(source, r + inner), column, c)
-            d = v.multiply_add(v.broadcast(source, s + inner), column, d)
-            e = v.multiply_add(v.broadcast(source, t + inner), column, e)
-            f = v.multiply_add(v.broadcast(source, u + inner), column, f)
-            g = v.multiply_add(v.broadcast(source, x + inner), column, g)
-            h = v.multiply_add(v.broadcast(source, y + inner), column, h)
-        for element in range(min(COUNT, last - row)):
-            low = a if element == 0 else (b if element == 1 else (c if element == 2 else d))
-            high = e if element == 4 else (f if element == 5 else (g if element == 6 else h))
-            found, at = (low if element < 4 else high), kept + (row + element) * stride + unit
-            if not v.begins(keep, mask + row + element):
-                v.store(target, at, v.load(target, at) + found)
+    inputs, outputs, apart, stride = numbers
+    for four in range(row, min(row + COUNT, last), 4):
+        end = last - 1
+        p, q = given + four * apart, given + min(four + 1, end) * apart
+        r, s = given + min(four + 2, end) * apart, given + min(four + 3, end) * apart
+        index = 0
+        for unit in range(0, outputs, 2 * COUNT):
+            a = b = c = d = e = f = g = h = v.constant(0.0)
+            beside = index + inputs * COUNT if unit + COUNT < outputs else index
+            for inner in range(inputs):
+                column, other = v.load(weight, index), v.load(weight, beside)
+                index += COUNT
+                beside += COUNT
+                one = v.broadcast(source, p + inner)
+                a, e = v.multiply_add(one, column, a), v.multiply_add(one, other, e)
+                one = v.broadcast(source, q + inner)
+                b, f = v.multiply_add(one, column, b), v.multiply_add(one, other, f)
+                one = v.broadcast(source, r + inner)
+                c, g = v.multiply_add(one, column, c), v.multiply_add(one, other, g)
+                one = v.broadcast(source, s + inner)
+                d, h = v.multiply_add(one, column, d), v.multiply_add(one, other, h)
+            index = beside
+            for element in range(min(4, last - four)):
+                at = kept + (four + element) * stride + unit
+                if not v.begins(keep, mask + four + element):
+                    first = a if element == 0 else (b if element == 1 else (c if element == 2 else d))
+                    v.store(target, at, v.load(target, at) + first)
+                    if unit + COUNT < outputs:
+                        second = e if element == 0 else (f if element == 1 else (g if element == 2 else h))
+                        v.store(target, at + COUNT, v.load(target, at + COUNT) + second)
 
 
 @v.compiled
@@ -154,7 +160,7 @@ def _rnn_forward(first, last, scratch, sizes, hidden, weight, initial, keep):
         for t in range(time):
             own = t * plane
             source, past = (hidden, own - plane) if t else (initial, 0)
-            _multiply(row, last, (width, width, width), source, past, weight, hidden, own, keep, t * batch)
+            _multiply(row, last, (width, width, width, width), source, past, weight, hidden, own, keep, t * batch)
             for at in range(own + row * width, own + min(row + COUNT, last) * width, COUNT):
                 v.store(hidden, at, _tanh(v.load(hidden, at)))
 
@@ -169,7 +175,7 @@ def _rnn_backward(first, last, scratch, sizes, hidden, weight, keep, grad, chang
                 gained = v.load(total, at) + v.load(grad, own + at)
                 v.store(change, own + at, gained * _slope(v.load(hidden, own + at)))
                 v.store(total, at, v.constant(0.0))
-            _multiply(row, last, (width, width, width), change, own, weight, total, 0, keep, t * batch)
+            _multiply(row, last, (width, width, width, width), change, own, weight, total, 0, keep, t * batch)
 
 
 @v.compiled
@@ -180,8 +186,8 @@ def _gru_forward(first, last, scratch, sizes, hidden, weight, inside, initial, k
         for t in range(time):
             own, mask = t * plane, t * batch
             source, past = (hidden, own - plane) if t else (initial, 0)
-            _multiply(row, last, (width, 2 * width, 3 * width), source, past, weight, gates, 3 * own, keep, mask)
-            _multiply(row, last, (width, width, width), source, past, inside, recurrent, own, keep, mask)
+            _multiply(row, last, (width, 2 * width, width, 3 * width), source, past, weight, gates, 3 * own, keep, mask)
+            _multiply(row, last, (width, width, width, width), source, past, inside, recurrent, own, keep, mask)
             for which in range(row, min(row + COUNT, last)):
                 begins, gate, at = v.begins(keep, mask + which), 3 * (own + which * width), which * width
                 for unit in range(0, width, COUNT):
@@ -198,21 +204,7 @@ def _gru_forward(first, last, scratch, sizes, hidden, weight, inside, initial, k
 
 @v.compiled
 def _gru_backward(
-    first,
-    last,
-    scratch,
-    sizes,
-    hidden,
-    weight,
-    initial,
-    keep,
-    grad,
-    gates,
-    recurrent,
-    change,
-    candidates,
-    total,
-    before,
+    first, last, scratch, sizes, hidden, weight, initial, keep, grad, gates, recurrent, change, total, before
 ):
     time, batch, width = sizes
     plane = batch * width
@@ -223,7 +215,7 @@ def _gru_backward(
             for which in range(row, min(row + COUNT, last)):
                 begins, gate, at = v.begins(keep, mask + which), 3 * (own + which * width), which * width
                 for unit in range(0, width, COUNT):
-                    here = own + at + unit
+                    here, to = own + at + unit, 4 * (own + at) + unit
                     reset, update = v.load(gates, gate + unit), v.load(gates, gate + width + unit)
                     candidate = v.load(gates, gate + 2 * width + unit)
                     gained = v.load(total, at + unit) + v.load(grad, here)
@@ -232,12 +224,12 @@ def _gru_backward(
                     earlier = _kept(begins, v.load(source, past + at + unit))
                     by_update = gained * (earlier - candidate)
                     v.store(before, here, earlier)
-                    v.store(candidates, here, through)
-                    v.store(change, gate + unit, by_reset * (reset - reset * reset))
-                    v.store(change, gate + width + unit, by_update * (update - update * update))
-                    v.store(change, gate + 2 * width + unit, through * reset)
+                    v.store(change, to, through * reset)
+                    v.store(change, to + width, by_reset * (reset - reset * reset))
+                    v.store(change, to + 2 * width, by_update * (update - update * update))
+                    v.store(change, to + 3 * width, through)
                     v.store(total, at + unit, _kept(begins, gained * update))
-            _multiply(row, last, (3 * width, width, width), change, 3 * own, weight, total, 0, keep, mask)
+            _multiply(row, last, (3 * width, width, 4 * width, width), change, 4 * own, weight, total, 0, keep, mask)
 
 
 @v.compiled
@@ -249,7 +241,7 @@ def _lstm_forward(first, last, scratch, sizes, hidden, weight, initial, cell, ke
             own, mask = t * plane, t * batch
             source, past = (hidden, own - plane) if t else (initial, 0)
             earlier = cells if t else cell
-            _multiply(row, last, (width, 4 * width, 4 * width), source, past, weight, gates, 4 * own, keep, mask)
+            _multiply(row, last, (width, 4 * width, width, 4 * width), source, past, weight, gates, 4 * own, keep, mask)
             for which in range(row, min(row + COUNT, last)):
                 begins, gate, at = v.begins(keep, mask + which), 4 * (own + which * width), which * width
                 for unit in range(0, width, COUNT):
@@ -291,4 +283,4 @@ def _lstm_backward(first, last, scratch, sizes, cells, weight, cell, keep, grad,
                     v.store(change, gate + 3 * width + unit, gained * squashed * (out - out * out))
                     v.store(carried, at + unit, _kept(begins, held * forget))
                     v.store(total, at + unit, v.constant(0.0))
-            _multiply(row, last, (4 * width, width, width), change, 4 * own, weight, total, 0, keep, mask)
+            _multiply(row, last, (4 * width, width, 4 * width, width), change, 4 * own, weight, total, 0, keep, mask)

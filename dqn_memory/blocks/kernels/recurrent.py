@@ -196,25 +196,26 @@ def gru_backward(
     grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, x: Tensor, weight_in: Tensor, weight: Tensor,
     bias: Tensor, inner: Tensor, initial: Tensor, keep: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute the gradients of x, weight_in, weight, bias, inner and initial from that of hidden (T, B, H)."""
+    """Compute the gradients of x, weight_in, weight, bias, inner and initial from that of hidden (T, B, H).
+
+    Those of the gates (T, B, 4 H) stand in the order W_n h_{t-1} + b_n, reset, update, candidate: the first three are
+    those of W h_{t-1}, the last three those of W_in x, whose candidate enters outside the reset.
+    """
     width = initial.shape[1]
     if fast := _fast(weight):
-        change, candidates, total, before = fast.gru_loop_backward(
-            grad, hidden, gates, recurrent, weight, initial, keep
-        )
+        change, total, before = fast.gru_loop_backward(grad, hidden, gates, recurrent, weight, initial, keep)
     else:
         before = previous(hidden, initial, keep)
-        change, candidates, total = _gru_steps_back(grad, before, gates, recurrent, weight, keep)
-    to_weight, to_inner = _inside(change, before), change[:, :, 2 * width :].sum((0, 1))
-    change[:, :, 2 * width :] = candidates  # the input enters outside the reset
-    to_x, to_weight_in, to_bias = _outside(change, x, weight_in)
+        change, total = _gru_steps_back(grad, before, gates, recurrent, weight, keep)
+    to_weight, to_inner = _inside(change[..., : 3 * width], before).roll(-width, 0), change[..., :width].sum((0, 1))
+    to_x, to_weight_in, to_bias = _outside(change[..., width:], x, weight_in)
     return to_x, to_weight_in, to_weight, to_bias, to_inner, total
 
 
 def _gru_steps_back(
     grad: Tensor, before: Tensor, gates: Tensor, recurrent: Tensor, weight: Tensor, keep: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of W h_{t-1} + b (T, B, 3 H), of the candidates' input and of the initial state."""
+) -> tuple[Tensor, Tensor]:
+    """Compute the gradients of the gates (T, B, 4 H), as in `gru_backward`, and of the initial state."""
     change, candidates, width = torch.empty_like(gates), torch.empty_like(recurrent), recurrent.shape[2]
     total = torch.zeros_like(before[0])
     for t in range(len(before) - 1, -1, -1):
@@ -229,7 +230,7 @@ def _gru_steps_back(
         both = gates[t, :, : 2 * width]
         change[t, :, : 2 * width].mul_(torch.addcmul(both, both, both, value=-1))
         total = _kept(total.mul_(update).addmm_(change[t], weight), keep, t)
-    return change, candidates, total
+    return torch.cat((change[..., 2 * width :], change[..., : 2 * width], candidates), 2), total
 
 
 def _gru_outputs(
