@@ -16,7 +16,8 @@ from envs.atari import AtariConfig, AtariVector
 from envs.checker import probe
 from envs.core import State, Step, World, put_state, where_state
 from envs.errors import UserError, require
-from envs.gymnasium import GymnasiumVector
+from envs.gymnasium import GymnasiumVector, on_numpy
+from envs.numpy_backend import single
 from envs.registry import WORLDS, check_keywords, make_world
 from envs.seeding import digest, restore_generator
 
@@ -41,6 +42,24 @@ def advance_finished(world: World[S], state: S, action: Tensor, u: Tensor) -> tu
         return after, step
     state = put_state(after, rows, world.reset(u[rows, world.step_draws :]))
     return state, dataclasses.replace(step, observation=state.observation)
+
+
+def advance_on_numpy(twin: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
+    """Compute `advance_finished` on arrays that share the tensors' memory: half the time for some hundred rows.
+
+    `twin` is the World on arrays, from `on_numpy`.
+    """
+    before: Any = type(state)(**{name: value.numpy() for name, value in vars(state).items()})
+    draws: Any = u.numpy()
+    taken: Any = action.numpy()
+    after, seen, reward, terminated, success = twin.step(before, taken, draws[:, : twin.step_draws])
+    truncated, last = twin.truncated(after, terminated), after
+    rows: Any = np.flatnonzero(terminated | truncated)  # (M,)
+    if len(rows):
+        after = put_state(after, rows, twin.reset(draws[rows, twin.step_draws :]))
+    numbers = seen, single(reward), terminated, truncated, success, last.returns, last.steps
+    state = type(state)(**{name: torch.from_numpy(value) for name, value in vars(after).items()})
+    return state, Step(state.observation, *map(torch.from_numpy, numbers))
 
 
 def _step(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
@@ -73,7 +92,9 @@ class TensorVector:
         self.num_actions, self.observation_space = world.num_actions, world.observation_space
         self.device, self.reports_success = world.device, world.defines_success
         self.generator = torch.Generator(self.device).manual_seed(seed)
-        self._advance = advance_finished if self.device.type == "cpu" else advance
+        self._stepped, self._advance = world, advance if self.device.type != "cpu" else advance_finished
+        if world.runs_on_numpy and self.device.type == "cpu":
+            self._stepped, self._advance = on_numpy(world), advance_on_numpy
         self.state: State | None = None
 
     def draws(self, count: int) -> Tensor:
@@ -91,7 +112,7 @@ class TensorVector:
     def step(self, action: Tensor) -> Step:
         """Take one action (N,) int64 in every environment."""
         u = self.draws(self.world.step_draws + self.world.reset_draws)
-        self.state, step = self._advance(self.world, self._started(), action, u)
+        self.state, step = self._advance(self._stepped, self._started(), action, u)
         return step
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
