@@ -88,18 +88,21 @@ class Explorer(Stateful):
         """
         max_start = self.config.random_start_steps
         u = torch.rand(3 + (max_start > 0), len(own), generator=self.generator, device=own.device)
-        epsilon = epsilon**self.exponent  # (N,)
+        if self.config.epsilon_ladder:
+            epsilon = epsilon**self.exponent  # (N,)
         # with this probability the fraction of random steps is epsilon, whatever the durations
-        probability = epsilon / (epsilon + self.mean_duration * (1 - epsilon)).clamp(min=1e-9)
-        duration = 1 + (u[2].unsqueeze(1) < self.survival).sum(1)  # (N,)
+        probability = epsilon / (epsilon + self.mean_duration * (1 - epsilon))
+        begins = u[0] < probability
+        likelier = len(self.survival) - torch.searchsorted(self.survival, u[2], right=True)  # (N,), chances above u
+        duration = 1 + likelier
         if max_start:
             drawn = (u[3] * (max_start + 1)).long()
             self.random_start_steps = torch.where(first, drawn, self.random_start_steps)
             starting = self.random_start_steps > 0
-            probability = torch.where(starting, 1.0, probability)
+            begins = begins | starting
             duration = torch.where(starting, duration.minimum(self.random_start_steps), duration)
             self.random_start_steps = (self.random_start_steps - 1).clamp(min=0)
-        begins = (self.sticky_steps == 0) & (u[0] < probability)
+        begins = begins & (self.sticky_steps == 0)
         self.sticky_action = torch.where(begins, (u[1] * self.num_actions).long(), self.sticky_action)
         self.sticky_steps = torch.where(begins, duration, self.sticky_steps)
         random = self.sticky_steps > 0
@@ -108,11 +111,11 @@ class Explorer(Stateful):
 
 
 def _durations(config: ExplorationConfig, device: torch.device) -> tuple[Tensor, float]:
-    """Compute P(duration > d) for d = 1 .. maximum - 1, and the mean duration."""
+    """Compute P(duration > d) for d = maximum - 1 .. 1, ascending, and the mean duration."""
     if config.sticky_exponent == 0:
         return torch.zeros(1, device=device), 1.0
     duration = torch.arange(1, config.sticky_max_steps + 1, dtype=torch.float64)
     chance = duration**-config.sticky_exponent
     chance = chance / chance.sum()
     survival = 1 - chance.cumsum(0)[:-1]
-    return survival.float().to(device), float((chance * duration).sum())
+    return survival.flip(0).float().to(device), float((chance * duration).sum())

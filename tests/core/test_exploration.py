@@ -78,5 +78,5 @@ def test_the_ladder_ends_at_its_exponent_and_durations_at_the_longest():
     config = constant(0.5, epsilon_ladder=3.0, sticky_exponent=2.0, sticky_max_steps=3)  # of chances 36, 9, 4 / 49
     explorer = Explorer(config, 4, ACTIONS, torch.Generator())
     assert explorer.exponent.tolist() == pytest.approx([1, 2, 3, 4])
-    assert explorer.survival.tolist() == pytest.approx([13 / 49, 4 / 49])
+    assert explorer.survival.tolist() == pytest.approx([4 / 49, 13 / 49])
     assert explorer.mean_duration == pytest.approx((36 + 2 * 9 + 3 * 4) / 49)
