@@ -94,7 +94,7 @@ class TensorVector:
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self._stepped, self._advance = world, advance if self.device.type != "cpu" else advance_finished
         if world.runs_on_numpy and self.device.type == "cpu":
-            self._stepped, self._advance = on_numpy(world), advance_on_numpy
+            self._stepped, self._advance = on_numpy(world), advance_on_numpy  # type: ignore[assignment]  # its name
         self.state: State | None = None
 
     def draws(self, count: int) -> Tensor:
