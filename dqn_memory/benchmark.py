@@ -269,15 +269,16 @@ def sequence_row(name: str, block: Block, times: dict[str, Timing], operations: 
 
 
 # ---- learners from rollouts ------------------------------------------------------------------------------------------
-LEARNERS: tuple[type[PQNTrainer] | type[PPOTrainer], ...] = (PQNTrainer, PPOTrainer)
+RolloutLearner = type[PQNTrainer] | type[PPOTrainer]
+LEARNERS: tuple[RolloutLearner, ...] = (PQNTrainer, PPOTrainer)
 
 
 @dataclass(frozen=True)
 class RolloutCase:
     """A learner in Memory 5x5 whose iterations are timed, with the defaults of its script otherwise."""
 
-    learner: int  # of LEARNERS
-    memory: int  # of ROLLOUT_MEMORIES
+    kind: RolloutLearner
+    memory: str
     envs: int
     prediction: float = 1.0
     threads: int = 1
@@ -285,14 +286,12 @@ class RolloutCase:
 
     def trainer(self) -> Any:
         """Make an eager run."""
-        kind = LEARNERS[self.learner]
-        config: Any = kind.config_class()
+        config: Any = self.kind.config_class()
         environment = replace(config.environment, env="Gridverse/Memory-5x5-v0", num_envs=self.envs)
-        network = replace(config.network, architecture=ROLLOUT_MEMORIES[self.memory])
-        prediction = replace(config.prediction, prediction_weight=self.prediction)
+        network = replace(config.network, architecture=self.memory)
+        weight = replace(config.prediction, prediction_weight=self.prediction)
         compute = replace(config.compute, device=self.device, engine="eager")
-        parts = {"environment": environment, "network": network, "prediction": prediction, "compute": compute}
-        return kind(replace(config, **parts))
+        return self.kind(replace(config, environment=environment, network=network, prediction=weight, compute=compute))
 
     def rows(self, timer: Timer, engines: Sequence[Engine], product: tuple[Work, float]) -> Iterator[Row]:
         """Time a trainer by each engine; a row says why an engine cannot run it."""
@@ -319,15 +318,15 @@ class RolloutCase:
             yield row | {
                 "rollout_steps": trainer.collector.length, "epochs": trainer.config.learner.epochs,
                 "ms": mine.median, "spread": mine.spread, "steps_s": 1000 * trainer.steps_per_iteration / mine.median,
-                "bar": ROLLOUTS_BAR if (self.learner, self.threads) == (0, 2) else None,
+                "bar": ROLLOUTS_BAR if (self.kind, self.threads) == (PQNTrainer, 2) else None,
                 **floor_columns(mine, operations, product[1] / times["product"].median),
             }  # fmt: skip
 
     @property
     def names(self) -> Row:
         """Give the first columns of its rows."""
-        row: Row = {"learner": LEARNERS[self.learner].kind, "memory": ROLLOUT_MEMORIES[self.memory]}
-        return row | {"envs": self.envs, "prediction": self.prediction, "threads": self.threads}
+        row: Row = {"learner": self.kind.kind, "memory": self.memory, "envs": self.envs}
+        return row | {"prediction": self.prediction, "threads": self.threads}
 
 
 @cache
@@ -341,26 +340,23 @@ def iteration_rows(args: CoreArgs, device: str) -> Iterator[Row]:
 
     On a CPU these are iterations with a GRU, on CUDA with many memories and sizes.
     """
-    learners, memories = range(len(LEARNERS)), range(len(ROLLOUT_MEMORIES))
     if device == "cpu":
         envs, threads, weights = (8, (1,), (1.0,)) if args.quick else (256, (1, 2), (0.0, 1.0))
-        named = [(learner, number, weight) for learner in learners for number in threads for weight in weights]
-        cases = [RolloutCase(learner, 0, envs, weight, number) for learner, number, weight in named]
+        named = [(kind, weight, number) for kind in LEARNERS for number in threads for weight in weights]
+        cases = [RolloutCase(kind, "gru", envs, weight, number) for kind, weight, number in named]
     else:
         where, sizes = "cuda" if torch.cuda.is_available() else "cpu", (8,) if args.quick else ROLLOUT_SIZES
-        pairs = list(itertools.product(learners, memories))
-        cases = [RolloutCase(learner, memory, envs, device=where) for envs in sizes for learner, memory in pairs]
+        pairs = [(kind, memory) for kind in LEARNERS for memory in ROLLOUT_MEMORIES]
+        cases = [RolloutCase(kind, memory, envs, device=where) for envs in sizes for kind, memory in pairs]
     large = 128 if args.quick else 1024 if device == "cpu" else 8192
     product = matrix_product(large, torch.float32, cases[0].device)
     timer = args.timer if device == "cpu" else replace(args.timer, warm_up=1)
-    found: dict[RolloutCase, list[Row]] = {}
     for case in cases:
-        late = args.seconds is not None and time.monotonic() - BEGAN > args.seconds
-        rows = [case.names | {"reason": "no time left"}] if late else case.rows(timer, ENGINES[device], product)
-        found[case] = list(rows)
+        if args.seconds is not None and time.monotonic() - BEGAN > args.seconds:
+            yield case.names | {"reason": "no time left"}
+        else:
+            yield from case.rows(timer, ENGINES[device], product)
     torch.set_num_threads(args.threads)
-    for case in sorted(cases, key=lambda case: (case.learner, case.memory, case.envs)):
-        yield from found[case]
 
 
 def run_rows(args: CoreArgs) -> Iterator[Row]:
@@ -370,9 +366,10 @@ def run_rows(args: CoreArgs) -> Iterator[Row]:
         for kind, env in itertools.product(LEARNERS, ("Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0")):
             run, began = Path(folder) / kind.kind / env, time.monotonic()
             row: Row = {"learner": kind.kind, "env": env, "envs": num_envs, "steps": steps}
-            flags = f"--env {env} --num-envs {num_envs} --total-steps {steps} --evaluate-every {steps // 4}"
-            command = [sys.executable, "-m", f"dqn_memory.{kind.kind}", *flags.split(), "--device", "auto"]
-            ended = subprocess.run([*command, "--run", str(run)], capture_output=True, text=True)
+            flags = f"--env {env} --num-envs {num_envs} --total-steps {steps} --epsilon-steps {steps // 2}"
+            flags += f" --evaluate-every {steps // 4} --device auto --run {run}"
+            command = [sys.executable, "-m", f"dqn_memory.{kind.kind}", *flags.split()]
+            ended = subprocess.run(command, capture_output=True, text=True)
             if ended.returncode:
                 yield row | {"reason": ended.stderr.strip().rpartition("\n")[2][:100]}
                 continue

@@ -22,7 +22,7 @@ EngineSetting = Literal["auto", "eager", "compile", "cudagraph"]
 PLACE = "computed_on"  # device and engine in environment.json
 WHY = {  # by the engine on a CUDA device (results/benchmarks/gpu)
     "cudagraph": "a captured graph is several times as fast as eager CUDA",
-    None: "no graph can hold this environment, and eager CUDA is no faster than a CPU core; else --device cuda",
+    None: "no CUDA graph can hold this environment, and eager CUDA pays for large networks only, by --device cuda",
 }
 
 
