@@ -3,17 +3,23 @@
 Updates stand beside a baseline: the published update (dqn_memory/analysis/published_update.py), measured in the same
 process by turns. Memories stand beside torch's recurrences, learners from rollouts beside those of other libraries if
 --peer-python names an environment that has them. Prints the tables; --write FOLDER writes them to core.*, memories.*,
-rollouts.* and peers.*, and replaces these files.
+rollouts.* and peers.*, and replaces these files. On CUDA, `rollouts_cuda` measures many memories and numbers of
+environments, and `runs_cuda` whole runs by the commands that people type.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
+import subprocess
+import sys
+import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -27,15 +33,19 @@ from dqn_memory.peers import peer_rows, peers_of
 from dqn_memory.ppo import PPOTrainer
 from dqn_memory.pqn import PQNTrainer
 from dqn_memory.replay import Replay, WindowBatch
+from dqn_memory.rollouts import CapturedIteration
+from dqn_memory.runs import cuda_graph
 from dqn_memory.runs.backend import resolve_backend
-from dqn_memory.runs.common import Engine, set_tf32
+from dqn_memory.runs.common import PLACE, Engine, set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.metrics import read_metrics
 from dqn_memory.runs.settings import Repeatable
 from dqn_memory.size import count, environment_sizes, gigaflop
 from dqn_memory.train import Batch, make_optimizer, make_update, sample
 from envs.tables import Table, Value
-from envs.timing import BenchmarkArgs, Page, Timing, Work, floor_columns, matrix_product, run_benchmark
+from envs.timing import BenchmarkArgs, Page, Timer, Timing, Work, floor_columns, matrix_product, run_benchmark
 
 TEXTS: dict[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 Row = dict[str, Value]
@@ -62,6 +72,9 @@ STEP_BAR = 1.5  # maximum time of a step for each parameter, as a multiple of to
 GRAPH_BAR = 5.0  # times faster than eager, on an accelerator
 ENGINES: dict[str, tuple[Engine, ...]] = {"cpu": ("eager",), "cuda": ("eager", "cudagraph")}
 ROLLOUTS_BAR = 60_000.0  # environment steps a second of PQN with two epochs, two threads
+ROLLOUT_MEMORIES = ("gru", "gru_bare", "lstm", "mingru", "attention", "gated_deltanet")
+ROLLOUT_SIZES = (2048, 256, 8192, 1024, 512, 4096)  # those first that say most, as --seconds may end the table
+BEGAN = time.monotonic()
 REPLAY_ENVS = 4  # parallel environments of a full replay
 
 
@@ -70,12 +83,16 @@ class CoreArgs(BenchmarkArgs):
     """Measure updates against the published computation, memories, and whole iterations.
 
     --only takes update, memories (beside torch.nn.GRU and torch.nn.LSTM) and rollouts (environment steps/s of pqn and
-    ppo). With a CUDA device it also takes graphs (eager against captured updates) and rollouts_cuda. With --peer-python
-    it also takes peers (pqn beside memorax's, ppo beside sb3-contrib's), which rollouts includes.
+    ppo). With a CUDA device it also takes graphs (eager against captured updates), rollouts_cuda and runs_cuda; --quick
+    rehearses the last two on a CPU. With --peer-python it also takes peers (pqn beside memorax's, ppo beside
+    sb3-contrib's), which rollouts includes.
     """
 
     peer_python: Repeatable = ()
     """A Python whose environment has memorax or sb3-contrib, such as peers/bin/python; repeatable."""
+
+    seconds: float | None = None
+    """Time from the command's start after which rollouts_cuda measures no further row (None: no limit)."""
 
     @property
     def known_tables(self) -> Sequence[str]:
@@ -92,8 +109,9 @@ class CoreArgs(BenchmarkArgs):
     def check(self) -> None:
         """Raise a UserError for tables that cannot be measured here."""
         super().check()
-        if set(self.wanted) & set(ON_CUDA) and (self.clock == "cpu" or not torch.cuda.is_available()):
-            needing = " and ".join(ON_CUDA)
+        needed = {"graphs"} if self.quick else set(ON_CUDA)
+        if needed.intersection(self.wanted) and (self.clock == "cpu" or not torch.cuda.is_available()):
+            needing = ", ".join(ON_CUDA)
             raise UserError(f"{needing} need a CUDA device that torch sees, and --clock wall; choose others by --only")
 
         if "peers" in self.wanted and not self.peer_python:
@@ -251,42 +269,115 @@ def sequence_row(name: str, block: Block, times: dict[str, Timing], operations: 
 
 
 # ---- learners from rollouts ------------------------------------------------------------------------------------------
-def learner_from_rollouts(
-    kind: type[PQNTrainer] | type[PPOTrainer], num_envs: int, device: str, engine: Engine = "eager",
-    prediction: float = 1.0,
-) -> PQNTrainer | PPOTrainer:  # fmt: skip
-    """Make a run of Memory 5x5, with the defaults of its script except for these arguments."""
-    config: Any = kind.config_class()
-    environment = replace(config.environment, env="Gridverse/Memory-5x5-v0", num_envs=num_envs)
-    compute = replace(config.compute, device=device, engine=engine)
-    weight = replace(config.prediction, prediction_weight=prediction)
-    return kind(replace(config, environment=environment, compute=compute, prediction=weight))
+RolloutLearner = type[PQNTrainer] | type[PPOTrainer]
+LEARNERS: tuple[RolloutLearner, ...] = (PQNTrainer, PPOTrainer)
+
+
+@dataclass(frozen=True)
+class RolloutCase:
+    """A learner in Memory 5x5 whose iterations are timed, with the defaults of its script otherwise."""
+
+    kind: RolloutLearner
+    memory: str
+    envs: int
+    prediction: float = 1.0
+    threads: int = 1
+    device: str = "cpu"
+
+    def trainer(self) -> Any:
+        """Make an eager run."""
+        config: Any = self.kind.config_class()
+        environment = replace(config.environment, env="Gridverse/Memory-5x5-v0", num_envs=self.envs)
+        network = replace(config.network, architecture=self.memory)
+        weight = replace(config.prediction, prediction_weight=self.prediction)
+        compute = replace(config.compute, device=self.device, engine="eager")
+        return self.kind(replace(config, environment=environment, network=network, prediction=weight, compute=compute))
+
+    def rows(self, timer: Timer, engines: Sequence[Engine], product: tuple[Work, float]) -> Iterator[Row]:
+        """Time a trainer by each engine; a row says why an engine cannot run it."""
+        torch.set_num_threads(self.threads)
+        few = self if self.device == "cpu" else replace(self, envs=16, device="cpu")
+        operations, trainer = operations_of(few) * self.envs / few.envs, None
+        for engine in engines:
+            row: Row = {**self.names, "engine": engine}
+            gc.collect()  # the graphs of earlier trainers
+            torch.cuda.empty_cache()
+            try:
+                trainer = trainer or self.trainer()
+                if engine == "cudagraph":
+                    networks = list(trainer.networks().values())
+                    cuda_graph.WARM_UPS = 1  # the eager iterations were the others
+                    trainer.learn_once = CapturedIteration(
+                        trainer.learn, trainer.collector, networks, trainer.optimizer
+                    )
+                times = timer({"iteration": trainer.iterate, "product": product[0]})
+            except RuntimeError as error:  # out of memory, or no graph can hold it
+                yield row | {"reason": str(error).partition("\n")[0][:100]}
+                continue
+            mine = times["iteration"]
+            yield row | {
+                "rollout_steps": trainer.collector.length, "epochs": trainer.config.learner.epochs,
+                "ms": mine.median, "spread": mine.spread, "steps_s": 1000 * trainer.steps_per_iteration / mine.median,
+                "bar": ROLLOUTS_BAR if (self.kind, self.threads) == (PQNTrainer, 2) else None,
+                **floor_columns(mine, operations, product[1] / times["product"].median),
+            }  # fmt: skip
+
+    @property
+    def names(self) -> Row:
+        """Give the first columns of its rows."""
+        row: Row = {"learner": self.kind.kind, "memory": self.memory, "envs": self.envs}
+        return row | {"prediction": self.prediction, "threads": self.threads}
+
+
+@cache
+def operations_of(case: RolloutCase) -> float:
+    """Count the billions of operations of an iteration."""
+    return gigaflop(case.trainer().iterate)
 
 
 def iteration_rows(args: CoreArgs, device: str) -> Iterator[Row]:
-    """Measure the environment steps per second of whole iterations: acting, environments, returns, updates."""
+    """Measure the environment steps per second of whole iterations: acting, environments, returns, updates.
+
+    On a CPU these are iterations with a GRU, on CUDA with many memories and sizes.
+    """
+    if device == "cpu":
+        envs, threads, weights = (8, (1,), (1.0,)) if args.quick else (256, (1, 2), (0.0, 1.0))
+        named = [(kind, weight, number) for kind in LEARNERS for number in threads for weight in weights]
+        cases = [RolloutCase(kind, "gru", envs, weight, number) for kind, weight, number in named]
+    else:
+        where, sizes = "cuda" if torch.cuda.is_available() else "cpu", (8,) if args.quick else ROLLOUT_SIZES
+        pairs = [(kind, memory) for kind in LEARNERS for memory in ROLLOUT_MEMORIES]
+        cases = [RolloutCase(kind, memory, envs, device=where) for envs in sizes for kind, memory in pairs]
     large = 128 if args.quick else 1024 if device == "cpu" else 8192
-    product, of_product = matrix_product(large, torch.float32, device)
-    learners: tuple[type[PQNTrainer] | type[PPOTrainer], ...] = (PQNTrainer, PPOTrainer)
-    threads_tried = (1, 2) if device == "cpu" and not args.quick else (1,)
-    sizes = (8,) if args.quick else (256,) if device == "cpu" else (256, 2048)
-    weights = (1.0,) if args.quick else (0.0, 1.0)
-    for kind, threads, num_envs, prediction in itertools.product(learners, threads_tried, sizes, weights):
-        torch.set_num_threads(threads)
-        counted = learner_from_rollouts(kind, num_envs, device, prediction=prediction)
-        operations = gigaflop(counted.iterate)
-        for engine in ENGINES[device]:
-            trainer = learner_from_rollouts(kind, num_envs, device, engine=engine, prediction=prediction)
-            times = args.timer({"iteration": trainer.iterate, "product": product})
-            mine = times["iteration"]
-            yield {
-                "learner": kind.kind, "engine": engine, "prediction": prediction, "threads": threads,
-                "envs": num_envs, "rollout_steps": trainer.collector.length, "epochs": trainer.config.learner.epochs,
-                "ms": mine.median, "spread": mine.spread, "steps_s": 1000 * trainer.steps_per_iteration / mine.median,
-                "bar": ROLLOUTS_BAR if (kind, threads) == (PQNTrainer, 2) else None,
-                **floor_columns(mine, operations, of_product / times["product"].median),
-            }  # fmt: skip
+    product = matrix_product(large, torch.float32, cases[0].device)
+    timer = args.timer if device == "cpu" else replace(args.timer, warm_up=1)
+    for case in cases:
+        if args.seconds is not None and time.monotonic() - BEGAN > args.seconds:
+            yield case.names | {"reason": "no time left"}
+        else:
+            yield from case.rows(timer, ENGINES[device], product)
     torch.set_num_threads(args.threads)
+
+
+def run_rows(args: CoreArgs) -> Iterator[Row]:
+    """Train whole runs by the commands that people type; give their scores, and their seconds with evaluations."""
+    num_envs, steps = (16, 4096) if args.quick else (2048, 16_000_000)
+    with TemporaryDirectory() as folder:
+        for kind, env in itertools.product(LEARNERS, ("Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0")):
+            run, began = Path(folder) / kind.kind / env, time.monotonic()
+            row: Row = {"learner": kind.kind, "env": env, "envs": num_envs, "steps": steps}
+            flags = f"--env {env} --num-envs {num_envs} --total-steps {steps} --epsilon-steps {steps // 2}"
+            flags += f" --evaluate-every {steps // 4} --device auto --run {run}"
+            command = [sys.executable, "-m", f"dqn_memory.{kind.kind}", *flags.split()]
+            ended = subprocess.run(command, capture_output=True, text=True)
+            if ended.returncode:
+                yield row | {"reason": ended.stderr.strip().rpartition("\n")[2][:100]}
+                continue
+            last = read_metrics(run / "metrics.jsonl")[-1]
+            yield row | {
+                "computed_on": Run.open(run).environment[PLACE], "seconds": time.monotonic() - began,
+                "success": last["final/success_rate"], "without_memory": last["memory_ablation/success_rate"],
+            }  # fmt: skip
 
 
 def rows_beside_peers(args: CoreArgs) -> Iterator[Row]:
@@ -314,9 +405,10 @@ TABLES: dict[str, tuple[str, Callable[[CoreArgs], Iterable[Table]]]] = {  # by n
     "memories": ("memories", memory_tables),
     "rollouts": ("rollouts", one_table("iterations", partial(iteration_rows, device="cpu"))),
     "peers": ("peers", one_table("peers", rows_beside_peers)),
+    "runs_cuda": ("rollouts", one_table("runs", run_rows)),
     "rollouts_cuda": ("rollouts", one_table("iterations", partial(iteration_rows, device="cuda"))),
 }
-ON_CUDA = ("graphs", "rollouts_cuda")
+ON_CUDA = ("graphs", "runs_cuda", "rollouts_cuda")
 
 
 def pages(args: CoreArgs) -> Iterator[Page]:

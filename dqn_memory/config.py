@@ -17,7 +17,7 @@ from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.runs import common
 from dqn_memory.runs.backend import Backend
-from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
+from dqn_memory.runs.common import Engine, EngineSetting, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
 
@@ -164,8 +164,8 @@ class EvaluationConfig:
 class ComputeConfig(common.ComputeConfig):
     """Where and how tensors are computed."""
 
-    engine: Engine = "eager"
-    """How the update is executed; all engines compute the same function."""
+    engine: EngineSetting = "auto"
+    """How the update is executed; all engines compute the same function (auto: cudagraph on CUDA if possible)."""
     backend: Backend = "auto"
     """Implementation of the Mamba scan (auto: simd on a CPU; on CUDA the first that works)."""
 
@@ -178,6 +178,7 @@ class TrainConfig:
     """
 
     trainer: ClassVar[str] = "q_network"
+    fastest_on_cuda: ClassVar[Engine] = "cudagraph"
     removed: ClassVar[dict[str, Any]] = {"acting": "prefix"}
     stochastic: ClassVar[bool] = False  # whether outputs are logits to draw actions by; Q-values are not
     first_flags: ClassVar[tuple[str, ...]] = (

@@ -115,7 +115,7 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
         self.optimizer = rollouts.make_adam(learned, learner.learning_rate, self.device)
         self.optimizers = [self.optimizer]
         self.learn_once = self.learn  # or the same as one CUDA graph
-        if config.compute.engine == "cudagraph":
+        if self.engine == "cudagraph":
             networks = self.networks().values()
             self.learn_once = rollouts.CapturedIteration(self.learn, self.collector, networks, self.optimizer)
         seed_dropout(streams.dropout)

@@ -25,7 +25,7 @@ from dqn_memory.evaluate import EvalSetup
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.network_trainer import averaging
-from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
+from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import Ended
@@ -83,7 +83,7 @@ class RolloutConfig:
         name, minibatches, num_envs = self.network.architecture, self.learner.minibatches, self.environment.num_envs
         if self.compute.engine == "compile":
             raise UserError("--engine compile is for the window learner; rollouts take eager, or cudagraph on CUDA")
-        if self.compute.engine == "cudagraph" and self.environment.env.removeprefix("envs:") not in WORLDS:
+        if self.compute.engine == "cudagraph" and self.fastest_on_cuda != "cudagraph":
             raise UserError(f"--engine cudagraph needs an environment of tensors, which {self.environment.env} is not")
         if steps := self.exploration.prepopulate:
             raise UserError(f"--prepopulate {steps} fills a replay, and rollouts have none; use --random-start-steps")
@@ -104,6 +104,12 @@ class RolloutConfig:
             )
         if minibatches > num_envs:
             raise UserError(f"--minibatches {minibatches} is more than --num-envs {num_envs}; lower it")
+
+    @property
+    def fastest_on_cuda(self) -> Engine | None:
+        """The engine that is faster on CUDA than a CPU: small networks need a graph, those of images do not."""
+        env = self.environment.env
+        return "cudagraph" if env.removeprefix("envs:") in WORLDS else "eager" if env.startswith("ALE/") else None
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Give the keywords of the environment's constructor, with the time limit of training or of evaluations."""

@@ -54,7 +54,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         self.contexts_per_window = config.learner.contexts_per_window(self.network)
         self.optimizer = make_optimizer(self.network, config.learner, capturable=self.device.type == "cuda")
         self.optimizers = [self.optimizer]
-        self.update = make_update(config.compute.engine, self.network, self.target, self.optimizer, config.learner)
+        self.update = make_update(self.engine, self.network, self.target, self.optimizer, config.learner)
         # replay, actor, explorer
         self.replay = Replay(self.spec, self.num_actions, num_envs, config.replay.capacity, self.device)
         self.actor = make_actor(self.network, num_envs, self.device, config.acting_state)

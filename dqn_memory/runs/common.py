@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, check_numbers
@@ -18,6 +18,12 @@ if TYPE_CHECKING:  # scripts that compute nothing, such as the runner of studies
     import torch
 
 Engine = Literal["eager", "compile", "cudagraph"]
+EngineSetting = Literal["auto", "eager", "compile", "cudagraph"]
+PLACE = "computed_on"  # device and engine in environment.json
+WHY = {  # by the engine on a CUDA device (results/benchmarks/gpu)
+    "cudagraph": "a captured graph is several times as fast as eager CUDA",
+    None: "no CUDA graph can hold this environment, and eager CUDA pays for large networks only, by --device cuda",
+}
 
 
 @dataclass(frozen=True)
@@ -119,11 +125,11 @@ class ComputeConfig:
     """Device, threads and engine of the computation."""
 
     device: str = "auto"
-    """cpu, cuda, cuda:1 ... (auto: cuda if there is a CUDA device)."""
+    """cpu, cuda, cuda:1 ... (auto: cuda if there is one on which this run is faster; a line says so)."""
     threads: Annotated[int, Bounds(1, 1_024)] | None = None
     """CPU threads of torch (None: torch's own choice)."""
-    engine: Engine = "eager"
-    """How networks are executed; every engine computes the same function."""
+    engine: EngineSetting = "auto"
+    """How networks are executed; all engines compute the same function (auto: cudagraph on CUDA if possible)."""
 
     def start(self) -> torch.device:
         """Set the number of threads and the precision of products, on which float sums depend; give the device."""
@@ -163,6 +169,49 @@ class ComputeConfig:
         except RuntimeError:
             raise UserError(f"--device {self.device} cannot be used here; use cpu, cuda or auto") from None
         return device
+
+
+class Placement(NamedTuple):
+    """Where and how a run computes."""
+
+    device: str
+    engine: Engine
+    why: str
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Give the kind of device and the engine as a fact of environment.json."""
+        return {PLACE: f"{self.device.partition(':')[0]} by the engine {self.engine}"}
+
+    def log(self, began: str | None = None) -> None:
+        """Print the choice, and a warning if a resumed run `began` elsewhere, to standard error."""
+        here = self.facts[PLACE]
+        if self.why:
+            say(f"the run computes on {here} ({self.why})", file=sys.stderr)
+        if began not in (None, here):
+            say(f"the run began on {began}: the continued run is not exact", file=sys.stderr)
+
+
+def place(device: str, engine: EngineSetting, cuda: bool, fastest: Engine | None) -> Placement:
+    """Choose a run's device and engine where they are `auto`.
+
+    The memory is no argument: the steps of all memories can be captured (tests/core/test_device_steps.py).
+
+    Args:
+        device: the setting.
+        engine: the setting.
+        cuda: whether torch sees a CUDA device.
+        fastest: the engine that makes this run faster on CUDA than on a CPU; None if none does.
+    """
+    why = ""
+    if device == "auto" and not cuda:
+        device, why = "cpu", "torch sees no CUDA device"
+    elif device == "auto":
+        chosen = fastest if engine == "auto" else engine
+        device, why = "cpu" if chosen is None else "cuda", WHY.get(chosen, "torch sees a CUDA device")
+    if engine == "auto":
+        engine = fastest or "eager" if device.startswith("cuda") else "eager"
+    return Placement(device, engine, why)
 
 
 def set_tf32(allowed: bool) -> None:

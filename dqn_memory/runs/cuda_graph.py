@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 P = ParamSpec("P")
 R = TypeVar("R")
+WARM_UPS = 3  # runs of a function before its capture
 
 
 class Captured(Generic[P, R]):
@@ -83,12 +84,12 @@ class Captured(Generic[P, R]):
 def capture(work: Callable[[], R], generators: Sequence[torch.Generator] = ()) -> tuple[torch.cuda.CUDAGraph, R]:
     """Capture `work` as a graph; return the graph and the result. Each replay overwrites the result's tensors.
 
-    First `work` runs three times on a side stream, and the state of the random generators is restored.
+    First `work` runs `WARM_UPS` times on a side stream, and the state of the random generators is restored.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.random.fork_rng(devices=[torch.cuda.current_device()]), torch.cuda.stream(stream):
-        for _ in range(3):
+        for _ in range(WARM_UPS):
             work()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()

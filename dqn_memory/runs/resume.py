@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 
 from dqn_memory.runs.backend import FACT, Backend
 from dqn_memory.runs.checkpoint import Checkpoint, foreign_state
-from dqn_memory.runs.common import Engine
+from dqn_memory.runs.common import EngineSetting
 from dqn_memory.runs.errors import UserError, train_anew
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
@@ -30,7 +30,7 @@ class ResumeConfig:
     """New length of the run in environment steps."""
     device: str | None = None
     """Another device (the resume is then not exact)."""
-    engine: Engine | None = None
+    engine: EngineSetting | None = None
     """Another engine (the resume is then not exact)."""
     backend: Backend | None = None
     """Another backend of mamba (the resume is then not exact)."""

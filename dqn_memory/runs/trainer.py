@@ -20,6 +20,7 @@ from dqn_memory.play import SUCCESS, SUCCESS_TOLD, Score
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.checkpoint import Checkpoint, check_actions, check_form, foreign_state
+from dqn_memory.runs.common import PLACE, Engine, place
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.interrupts import Interrupts
@@ -74,7 +75,10 @@ class Trainer(ABC, Generic[C]):
     def __init__(self, config: C) -> None:
         config.check()
         self.config = config
-        self.device: torch.device = config.compute.start()
+        fastest: Engine | None = getattr(config, "fastest_on_cuda", "eager")
+        self.placement = place(config.compute.device, config.compute.engine, torch.cuda.is_available(), fastest)
+        self.device: torch.device = replace(config.compute, device=self.placement.device).start()
+        self.engine = self.placement.engine
         self.streams = Streams.spawn(config.seed)
         self.iterations = self.updates = 0
         self.solved = False
@@ -233,9 +237,9 @@ class Trainer(ABC, Generic[C]):
         config = cls.configure(argv)
         trainer = cls(config)
         trainer.announce()
-        facts = backend.facts(trainer.backend)
-        run = Run.create(cls.folder(config), to_toml(config), trainer.device, facts=facts)
+        run = Run.create(cls.folder(config), to_toml(config), trainer.device, facts=trainer.facts)
         remember(run.config_file, modules_of(config))
+        trainer.placement.log()
         return trainer, run
 
     def announce(self) -> None:
@@ -247,6 +251,11 @@ class Trainer(ABC, Generic[C]):
                 "runs with the same --seed, and a resume is not exact; let it draw from self.np_random",
                 file=sys.stderr,
             )
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Give the facts of environment.json that a resume compares."""
+        return backend.facts(self.backend) | self.placement.facts
 
     @classmethod
     def configure(cls, argv: Settings) -> C:
@@ -280,7 +289,7 @@ class Trainer(ABC, Generic[C]):
             if checkpoint is None:
                 say(f"{run.path} has no checkpoint yet: the run starts over")
                 if not run.environment:
-                    run.describe(trainer.device, backend.facts(trainer.backend))
+                    run.describe(trainer.device, trainer.facts)
             else:
                 check_unfinished(run, config, trainer.steps, trainer.solved)
                 if checkpoint.replay is None and trainer.replay is not None:
@@ -288,6 +297,7 @@ class Trainer(ABC, Generic[C]):
                     say(f"resuming {run.path} {lost}")
             run.lengthen(config.total_steps)
             remember(run.config_file, modules_of(config))
+            trainer.placement.log(run.environment.get(PLACE))
             backend.log_backend(trainer.backend, trainer.device, run.environment.get(backend.FACT))
         except BaseException:
             run.close()

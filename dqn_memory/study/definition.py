@@ -330,6 +330,8 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     env, known_envs = config.environment.env.removeprefix("envs:"), {*WORLDS, *gymnasium.registry}
     if ":" not in env and env not in known_envs:  # Gymnasium checks `module:Id`
         raise UserError(near_names("environment", env, known_envs))
+    if config.compute.engine == "auto":  # all runs of a study by one engine, also those that are added later
+        config = replace(config, compute=replace(config.compute, engine="eager"))
     if config.compute.threads is None:
         config = replace(config, compute=replace(config.compute, threads=resources.cpus))
     return config

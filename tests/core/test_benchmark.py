@@ -2,6 +2,7 @@
 
 import copy
 import json
+from subprocess import CompletedProcess
 
 import pytest
 import torch
@@ -125,11 +126,49 @@ def test_the_script_writes_its_pages(tmp_path, capsys):
     assert "Sequences" in capsys.readouterr().out
 
 
+def rehearsed(tmp_path, *flags):
+    benchmark.main(["--quick", "--write", str(tmp_path), *flags])
+    return json.loads((tmp_path / "rollouts.json").read_text())["tables"][0]["rows"]
+
+
+def test_what_cannot_be_captured_is_a_row_with_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(benchmark, "ROLLOUT_MEMORIES", ("mingru",))
+    rows = rehearsed(tmp_path, "--only", "rollouts_cuda")
+    assert [(row["learner"], row["engine"]) for row in rows] == [
+        (kind, engine) for kind in ("pqn", "ppo") for engine in ("eager", "cudagraph")
+    ]
+    assert all(row["memory"] == "mingru" and row["envs"] == 8 for row in rows)
+    assert all((row["engine"] == "eager") is (row["steps_s"] is not None) for row in rows)
+    assert all(row["reason"] for row in rows[1::2]) and not any(row["reason"] for row in rows[::2])
+
+
+def test_rows_beyond_the_time_limit_say_so(tmp_path):
+    rows = rehearsed(tmp_path, "--only", "rollouts_cuda", "--seconds", "0")
+    assert len(rows) == 12 and {row["reason"] for row in rows} == {"no time left"}
+
+
+def test_a_run_that_fails_is_a_row_with_its_error(tmp_path, monkeypatch):
+    failed = CompletedProcess((), 1, stdout="", stderr="a warning\nerror: no memory\n")
+    monkeypatch.setattr(benchmark.subprocess, "run", lambda *_, **__: failed)
+    rows = rehearsed(tmp_path, "--only", "runs_cuda")
+    assert len(rows) == 4 and {row["reason"] for row in rows} == {"error: no memory"}
+
+
+@pytest.mark.long
+def test_whole_runs_have_scores(tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "LEARNERS", benchmark.LEARNERS[:1])
+    rows = rehearsed(tmp_path, "--only", "runs_cuda")
+    assert [row["env"] for row in rows] == ["Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"]
+    assert all(row["seconds"] > 0 and 0 <= row["success"] <= 1 and "engine" in row["computed_on"] for row in rows)
+
+
 @pytest.mark.parametrize(("flags", "sentence"), [
     (["--repetitions", "1"], "at least 2"),
     (["--threads", "0"], "from 1 to 1,024"),
     (["--only", "updat"], "update"),
     (["--only", "graphs"], "need a CUDA device that torch sees"),
+    (["--only", "runs_cuda"], "need a CUDA device that torch sees"),
 ])  # fmt: skip
 def test_wrong_input_is_one_sentence(flags, sentence, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

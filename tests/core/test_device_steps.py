@@ -15,7 +15,8 @@ import unizero_models
 from helpers import filled_replay, network
 
 from dqn_memory.blocks import PRIORS
-from dqn_memory.network import ARCHITECTURES
+from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec
+from dqn_memory.size import on_meta
 from dqn_memory.train import make_optimizer, make_update, sample
 from world_models.glam.sequences import SEQUENCES
 from world_models.unizero.train import make_adamw as unizero_optimizer
@@ -63,6 +64,22 @@ def test_an_update_of_the_core(architecture, tails):
     update = make_update("eager", net, target, still(make_optimizer(net, config)), config)
     batch = sample(filled_replay([[9, 7], [4, 12]]), config, 6, config.contexts_per_window(net), torch.Generator())
     assert stays(update(moved(batch)))
+
+
+VECTOR = ObservationSpec("continuous", (3,))
+STREAMS = {name: on_meta(NetworkConfig(name, width=32), VECTOR, 4) for name in sorted(ARCHITECTURES)}
+
+
+@pytest.mark.parametrize("architecture", [name for name, network in STREAMS.items() if network.stateful])
+def test_steps_and_sequences_from_a_carried_state(architecture):
+    """So every memory can act and learn within the graph of an iteration."""
+    net, sizes = STREAMS[architecture], (8, 16)
+    state = net.initial_state(8, NOWHERE)
+    observation, action = torch.zeros(*sizes, 3, device=NOWHERE), torch.zeros(sizes, dtype=torch.int64, device=NOWHERE)
+    _, state = net.encode_step(observation[:, 0], action[:, 0], state, action[:, 0] == 0)
+    x, _ = net.encode_sequence(observation, action, state, action == 0)
+    net.read(x).sum().backward()
+    assert stays({name: each.grad for name, each in net.named_parameters() if each.grad is not None})
 
 
 SPECS = {"vector": unizero_models.VECTOR, "image": unizero_models.IMAGE, "tokens": unizero_models.TOKENS}

@@ -268,7 +268,7 @@ def test_the_weight_of_entropy_falls_with_the_learning_rate(tmp_path, monkeypatc
 ])  # fmt: skip
 def test_a_captured_iteration_equals_an_eager_one(tmp_path, monkeypatch, kind, device):
     """All that it changes it takes in and gives out, so that a graph can stand for it."""
-    flags = f"--env {MEMORY} --time-limit 6 --prediction-weight 1 --device {device}".split()
+    flags = f"--env {MEMORY} --time-limit 6 --prediction-weight 1 --device {device} --engine eager".split()
     flags += ["--sticky-exponent", "2"] if kind is PQNTrainer else []
     eager, captured = (kind(kind.configure(rollout_flags(tmp_path, *flags))) for _ in range(2))
     if device == "cpu":

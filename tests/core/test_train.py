@@ -100,7 +100,7 @@ def test_a_run_of_another_engine_can_be_resumed_here(tmp_path, capsys):
     run = tmp_path / "run"
     main(flags(run, "--env", CARDS, steps=200))
     text = (run / "config.toml").read_text()
-    (run / "config.toml").write_text(text.replace('engine = "eager"', 'engine = "cudagraph"'))
+    (run / "config.toml").write_text(text.replace('engine = "auto"', 'engine = "cudagraph"'))
     longer = ["--resume", str(run), "--total-steps", "240", "--device", "cpu"]
     assert "--engine cudagraph needs --device cuda" in refused(capsys, longer, main)
     main([*longer, "--engine", "eager"])

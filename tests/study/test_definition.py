@@ -139,6 +139,10 @@ def test_what_only_the_machine_of_a_run_can_tell_is_left_to_it():
     assert runs(text)[0].config.compute.engine == "cudagraph"
 
 
+def test_runs_that_set_no_engine_are_all_eager():
+    assert {run.config.compute.engine for run in runs()} == {"eager"}
+
+
 def test_a_trainer_that_is_not_installed_is_named(monkeypatch):
     gone = EntryPoint("gone", "gone_away:Trainer", kinds.TRAINERS)
     monkeypatch.setattr(kinds, "installed_trainers", lambda: EntryPoints([gone]))

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import torch
 
 from dqn_memory.runs.backend import Backend
-from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
+from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts, flags_of
 from envs.atari import AtariConfig
@@ -19,7 +19,7 @@ Form = Literal["storm", "lmamba", "double_transformer", "double_mamba", "glam", 
 FORMS: tuple[Form, ...] = get_args(Form)
 MemoryKind = Literal["window", "carried"]
 SMALLEST = 4  # side of the last feature map in pixels
-Engine = Literal["eager", "cudagraph"]
+EngineSetting = Literal["auto", "eager", "cudagraph"]
 Part = Literal["model", "agent"]  # each has updates of its own
 
 
@@ -297,8 +297,8 @@ class GlamEvaluationConfig(WorldModelEvaluationConfig):
 class GlamComputeConfig(WorldModelComputeConfig):
     """Where and how tensors are computed."""
 
-    engine: Engine = "eager"
-    """Execution of updates and imagination; `cudagraph` captures them, on CUDA."""
+    engine: EngineSetting = "auto"
+    """Execution of updates and imagination; `cudagraph` captures them, on CUDA (auto: wherever it can)."""
     backend: Backend = "auto"
     """Backend of Mamba's scan (auto: simd on a CPU; on CUDA triton, mamba_ssm or torch, the first that works)."""
 
@@ -308,6 +308,7 @@ class GlamConfig:
     """Train a GLAM agent. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
 
     trainer: ClassVar[str] = "glam"
+    fastest_on_cuda: ClassVar[Engine] = "cudagraph"
     first_flags: ClassVar[tuple[str, ...]] = (
         "config", "env", "sequence", "total_steps", "seed", "run", "device", "threads",
     )  # fmt: skip

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.optimizers import set_learning_rate
@@ -23,7 +24,7 @@ from dqn_memory.runs.seeding import generator, seed_dropout
 from world_models.distributions import cross_entropy, entropy, kl, masked_mean, symlog_code, upcast
 from world_models.glam.acting import GlamAgent, PolicyScore, build_glam, check_frames, evaluation_modes
 from world_models.glam.agent import ActorCritic, lambda_return
-from world_models.glam.config import ActorCriticConfig, Engine, GlamConfig, GlamLearnerConfig, GlamModelConfig
+from world_models.glam.config import ActorCriticConfig, GlamConfig, GlamLearnerConfig, GlamModelConfig
 from world_models.glam.imagination import Noise, Rollouts, StartFrom, encode_context, imagine
 from world_models.glam.model import GlamModel, GlamPredictions
 from world_models.glam.replay import FrameBatch, FrameReplay
@@ -75,7 +76,7 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         check_frames(self.vector, config.environment.env, config.model.screen)
         self.model, self.agent = build_glam(config, self.vector.num_actions, streams.network, self.device)
         self.backend = resolve_backend([self.model], config.compute.backend, self.device)
-        engine, start = config.compute.engine, config.imagination.start_from
+        engine, start = self.engine, config.imagination.start_from
         capturable = engine == "cudagraph"
         self.optimizers = [adam(self.model, config.learner, capturable), adam(self.agent, config.agent, capturable)]
         self.execution = make_execution(engine, self.model, self.agent, self.optimizers, config.learner, start)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from dqn_memory.blocks import PRIORS, PriorConfig
-from dqn_memory.runs.common import EnvironmentConfig, OutputConfig
+from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
 from envs.atari import AtariConfig
@@ -238,6 +238,7 @@ class UniZeroConfig:
     """Train a UniZero agent. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
 
     trainer: ClassVar[str] = "unizero"
+    fastest_on_cuda: ClassVar[Engine] = "cudagraph"
     first_flags: ClassVar[tuple[str, ...]] = (
         "config", "env", "dynamics", "prior", "total_steps", "seed", "run", "device",
     )  # fmt: skip

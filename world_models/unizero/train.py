@@ -76,7 +76,7 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
         with seeded(streams.network):
             self.model = place(build_unizero(config.model, self.spec, self.num_actions), self.device)
         self.target = make_target(self.model)
-        engine = config.compute.engine
+        engine = self.engine
         self.optimizer = make_adamw(self.model, config.learner, capturable=engine == "cudagraph")
         self.optimizers = [self.optimizer]
         self.functions = make_functions(engine, self.model)
