@@ -12,9 +12,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dqn_memory import policies
 from dqn_memory.network import QNetwork, trimmed_length
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.stateful import Stateful
+from envs.actions import Actions
 
 ActingState = Literal["window", "episode"]
 StateTensors = tuple[Tensor, ...]  # state of an actor; the first axis of each tensor is N
@@ -100,7 +102,7 @@ class StateActor(Stateful):
             )
         self.network, self.device = network, device
         self.state = network.initial_state(num_envs, device)
-        self.q = torch.zeros(num_envs, network.num_actions, device=device)
+        self.q = torch.zeros(num_envs, network.actions.outputs, device=device)
 
     @torch.no_grad()
     def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
@@ -129,11 +131,13 @@ class StateActor(Stateful):
 Actor = WindowActor | StateActor
 
 
-def choose(outputs: Tensor, draws: torch.Generator | None) -> Tensor:
-    """Choose actions (N,) by outputs (N, A): the largest output, or with `draws` an action drawn by them as logits."""
+def choose(actions: Actions, outputs: Tensor, draws: torch.Generator | None) -> Tensor:
+    """Choose actions (N, ...) by outputs (N, O): the best ones, or with `draws` drawn by the policy they describe."""
     if draws is None:
-        return outputs.argmax(1)
-    return outputs.softmax(1).multinomial(1, generator=draws).squeeze(1)
+        return policies.best(actions, outputs)
+    if actions.count:
+        return outputs.softmax(1).multinomial(1, generator=draws).squeeze(1)
+    return policies.draw(actions, outputs, draws)
 
 
 class NetworkPolicy:
@@ -147,13 +151,13 @@ class NetworkPolicy:
         self, actor: Actor, num_envs: int, draws: torch.Generator | None = None, forgets: bool = False
     ) -> None:
         self.actor, self.draws, self.forgets = actor, draws, forgets
-        self.previous_action = torch.full((num_envs,), actor.network.num_actions, device=actor.device)
+        self.previous_action = actor.network.actions.none(num_envs, actor.device)
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         """Choose actions (N,) for observations (N, ...), and give the network's outputs (N, A)."""
         self.actor.observe(observation, self.previous_action, reset | self.forgets)
         outputs = self.actor.q_values()
-        self.previous_action = choose(outputs, self.draws)
+        self.previous_action = choose(self.actor.network.actions, outputs, self.draws)
         return self.previous_action, outputs
 
 

@@ -32,10 +32,10 @@ from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.process import process_restored
+from envs.actions import action_form
 from envs.checked import MAX_STEPS, Checked, CheckedVector
 from envs.cli import load_plugins
 from envs.files import make_folder, write_atomic
-from envs.spaces import discrete_actions
 
 
 class Agent:
@@ -54,7 +54,7 @@ class Agent:
 
     def __init__(self, loaded: LoadedPolicy, interface: Interface, rows: int | None = None) -> None:
         self.config, self.step, self.interface, self._loaded = loaded.config, loaded.step, interface, loaded
-        self.q = np.zeros((0, interface.num_actions), np.float32)
+        self.q = np.zeros((0, interface.actions.outputs), np.float32)
         self._policy: Policy | None = None
         self._rows = 0
         if rows is not None:
@@ -89,7 +89,9 @@ class Agent:
             require(policy in loaded.policies, f"policy is {policy!r}; it must be {known}")
             loaded = replace(loaded, start=loaded.policies[policy])
         environment = loaded.config.environment
-        interface = Interface.of(environment.env, loaded.env_kwargs, environment.observation_key)
+        interface = Interface.of(
+            environment.env, loaded.env_kwargs, environment.observation_key, environment.action_form
+        )
         return cls(loaded, interface, rows)
 
     def act(self, observation: Any, reset: Any) -> Any:
@@ -101,8 +103,8 @@ class Agent:
             reset: True for the first observation of an episode; one bool, or bools (N,) as array, tensor or list.
 
         Returns:
-            The environment's own action numbers: an int for one environment, else an int64 array (N,). MultiDiscrete
-            actions are arrays.
+            The environment's own actions: of Discrete ones an int for one environment, else an int64 array (N,); of
+            other spaces what the space holds, with an axis N in front for a batch.
 
         Raises:
             UserError: the observation has another form or lies outside its space, a reset is no bool, or N differs
@@ -122,7 +124,7 @@ class Agent:
         action, q = policy.act(torch.from_numpy(batch).to(self._loaded.device), again)
         self.q = q.float().cpu().numpy()
         chosen = action.cpu().numpy()
-        return self.interface.decode(int(chosen[0]) if single else chosen)
+        return self.interface.decode(chosen[0] if single and chosen.ndim > 1 else int(chosen[0]) if single else chosen)
 
     def play(
         self, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], episodes: int = 100, seed: int | None = None
@@ -151,9 +153,10 @@ class Agent:
             if isinstance(env, VectorEnv)
             else SyncVectorEnv([lambda: Checked(env, key, MAX_STEPS)], autoreset_mode="SameStep")
         )
-        actions, trained = discrete_actions(vector.single_action_space)[0], self.interface.num_actions
+        trained, form = self.interface.actions, self.config.environment.action_form
+        actions = action_form(vector.single_action_space, form)[0]
         if actions != trained:
-            raise UserError(f"the environment has {actions} actions, but the agent was trained with {trained}")
+            raise UserError(f"the environment has {actions.words}, but the agent was trained with {trained.words}")
         return play_vector(Agent(self._loaded, self.interface, vector.num_envs), vector, episodes, seed)
 
     def export(self, path: Path | str) -> tuple[Path, Path]:

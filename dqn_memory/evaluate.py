@@ -42,6 +42,7 @@ from dqn_memory.runs.modules import module_of
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.seeding import Streams, generator, seeded
 from dqn_memory.runs.settings import Bounds, check_numbers
+from envs.actions import Actions, Form
 from envs.baselines import reference_summary
 from envs.checked import MAX_STEPS
 from envs.cli import load_plugins
@@ -68,6 +69,7 @@ class EvalSetup:
     sampled: bool = False  # outputs are logits by which actions are drawn; else the largest output is taken
     workers: int | None = None  # processes that step the environments
     values: str = "Q-values"  # name of the network's outputs
+    form: Form = "numbered"  # of the agent's actions
 
     @classmethod
     def of(cls, config: Any, device: torch.device) -> EvalSetup:
@@ -77,13 +79,14 @@ class EvalSetup:
             environment.env, config.env_kwargs(training=False), environment.observation_key, device,
             config.acting_state, sampled=config.stochastic and config.evaluation.policy == "sampled",
             workers=environment.env_workers, values="Logits of the policy" if config.stochastic else "Q-values",
+            form=environment.action_form,
         )  # fmt: skip
 
-    def interface(self) -> tuple[ObservationSpec, int]:
-        """Give the form of the environment's observations, and the number of its actions."""
-        cpu = torch.device("cpu")
-        with closing(make_vector(self.env, 1, 0, cpu, self.observation_key, self.env_kwargs)) as vector:
-            return observation_spec(vector.observation_space), vector.num_actions
+    def interface(self) -> tuple[ObservationSpec, Actions]:
+        """Give the forms of the environment's observations and of the agent's actions."""
+        cpu, form = torch.device("cpu"), self.form
+        with closing(make_vector(self.env, 1, 0, cpu, self.observation_key, self.env_kwargs, form=form)) as vector:
+            return observation_spec(vector.observation_space), vector.actions
 
     def vector(self, episodes: int, seed: int) -> tuple[VectorEnvironment, int, bool]:
         """Make environments for at least `episodes` episodes.
@@ -97,10 +100,18 @@ class EvalSetup:
             world = make_world(name, device=self.device, **self.env_kwargs)
             draws = world.initial_draws()
             if draws is not None and not self.sampled:  # drawn actions need more than one episode a state
-                return TensorVector(world, len(draws), seed, initial=draws), 1, True
+                return TensorVector(world, len(draws), seed, draws, self.form), 1, True
         num_envs = min(episodes, MAX_EVAL_ENVS)
         vector = make_vector(
-            self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers, MAX_STEPS
+            self.env,
+            num_envs,
+            seed,
+            self.device,
+            self.observation_key,
+            self.env_kwargs,
+            self.workers,
+            MAX_STEPS,
+            self.form,
         )
         return vector, math.ceil(episodes / num_envs), False
 
@@ -129,12 +140,12 @@ def acting_cost(network: QNetwork, setup: EvalSetup) -> dict[str, float]:
     """Measure acting in one environment: microseconds of the fastest timed step, and bytes of the state."""
     actor = make_actor(network, 1, setup.device, setup.acting_state)
     observation = torch.zeros(1, *network.spec.shape, dtype=network.spec.dtype, device=setup.device)
-    action, reset = (torch.zeros(1, dtype=dtype, device=setup.device) for dtype in (torch.int64, torch.bool))
+    action, reset = network.actions.none(1, setup.device), torch.zeros(1, dtype=torch.bool, device=setup.device)
     times = []
     for _ in range(network.config.context + TIMED_STEPS):  # the window is full in the timed steps
         began = time.perf_counter()
         actor.observe(observation, action, reset)
-        int(actor.q_values().argmax())  # waits for the device
+        actor.q_values().argmax().item()  # waits for the device
         times.append(time.perf_counter() - began)
     state = sum(tensor.nbytes for tensor in actor.state_tensors)
     return {"time/acting_us": 1e6 * min(times[-TIMED_STEPS:]), "final/remembered_bytes": float(state)}
@@ -232,9 +243,9 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
     kind = kind_of(Run.open(run).load(with_replay=False))
     kind = kind if kind in KINDS_OF_NETWORKS else KINDS_OF_NETWORKS[0]  # whose reader refuses other kinds
     checkpoint, config = read_run(Path(run), trainer_class(kind).config_class)
-    spec, num_actions = EvalSetup.of(config, torch.device("cpu")).interface()
+    spec, actions = EvalSetup.of(config, torch.device("cpu")).interface()
     with seeded(0):  # the first weights are overwritten at once
-        network: QNetwork = config.network.build(spec, num_actions)
+        network: QNetwork = config.network.build(spec, actions)
     part = "average" if checkpoint.part("average") else "network"
     checkpoint.fill(network, part, f"the weights of {run} do not fit its config and environment")
     return network.to(device).eval(), config, checkpoint.step
@@ -279,22 +290,22 @@ def evaluation_setups(
     if options.env is not None:
         environment = replace(config.environment, env=options.env, path=None, env_workers=None)
         setup = replace(setup, env=options.env, env_kwargs=environment.kwargs(training=False), workers=None)
-        spec, num_actions = setup.interface()
-        if (spec, num_actions) != (network.spec, network.num_actions):
+        spec, actions = setup.interface()
+        if (spec, actions) != (network.spec, network.actions):
             raise UserError(
-                f"--env {options.env} has {_form(spec, num_actions)}, but the network was trained in "
-                f"{config.environment.env} with {_form(network.spec, network.num_actions)}"
+                f"--env {options.env} has {_form(spec, actions)}, but the network was trained in "
+                f"{config.environment.env} with {_form(network.spec, network.actions)}"
             )
     every = ("sampled", "greedy") if config.stochastic else ("",)
     policies = every if options.policy in (None, "both") else (options.policy,)
     return {policy: replace(setup, sampled=policy == "sampled") for policy in policies}
 
 
-def _form(spec: ObservationSpec, num_actions: int) -> str:
+def _form(spec: ObservationSpec, actions: Actions) -> str:
     words = f", {spec.vocabulary} tokens" if spec.vocabulary else ""
     if spec.bounds is not None:
         words += f", values from {min(spec.bounds[0])} to {max(spec.bounds[1])}"
-    return f"{spec.kind} observations of shape {spec.shape}{words}, and {num_actions} actions"
+    return f"{spec.kind} observations of shape {spec.shape}{words}, and {actions.words}"
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from torch import Tensor
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds
 from dqn_memory.runs.stateful import Stateful
+from envs.actions import Actions
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,18 @@ class Explorer(Stateful):
 
     state_names = ("sticky_action", "sticky_steps", "random_start_steps")
 
-    def __init__(self, config: ExplorationConfig, num_envs: int, num_actions: int, generator: torch.Generator) -> None:
-        self.config, self.num_actions, self.generator = config, num_actions, generator
+    def __init__(
+        self, config: ExplorationConfig, num_envs: int, actions: Actions | int, generator: torch.Generator
+    ) -> None:
+        self.actions = actions if isinstance(actions, Actions) else Actions(actions)
+        self.config, self.generator = config, generator
         self.device = device = generator.device
         place_on_ladder = torch.arange(num_envs, device=device) / max(num_envs - 1, 1)  # 0 .. 1
         self.exponent = 1 + config.epsilon_ladder * place_on_ladder  # (N,)
-        self.sticky_action, self.sticky_steps, self.random_start_steps = (
-            torch.zeros(num_envs, dtype=torch.int64, device=device) for _ in self.state_names
-        )  # the random action, its remaining steps, and the remaining steps of a random start; (N,)
+        self.sticky_action = torch.zeros_like(self.actions.none(num_envs, device))  # (N, ...), the random action
+        self.sticky_steps, self.random_start_steps = (
+            torch.zeros(num_envs, dtype=torch.int64, device=device) for _ in range(2)
+        )  # its remaining steps, and the remaining steps of a random start; (N,)
         self.survival, self.mean_duration = _durations(config, device)
 
     def epsilon(self, step: int) -> float:
@@ -82,7 +87,7 @@ class Explorer(Stateful):
         return 1.0 if learning < 0 else self.config.epsilon(learning)
 
     def choose(self, own: Tensor, epsilon: float | Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Replace some of the agent's own actions (N,) by random ones; also return which are random, (N,).
+        """Replace some of the agent's own actions (N, ...) by random ones; also return which are random, (N,).
 
         `first` (N,) is true where an episode begins.
         """
@@ -103,11 +108,16 @@ class Explorer(Stateful):
             duration = torch.where(starting, duration.minimum(self.random_start_steps), duration)
             self.random_start_steps = (self.random_start_steps - 1).clamp(min=0)
         begins = begins & (self.sticky_steps == 0)
-        self.sticky_action = torch.where(begins, (u[1] * self.num_actions).long(), self.sticky_action)
+        parts = u[1] if self.actions.count else torch.rand(own.shape, generator=self.generator, device=own.device)
+        self.sticky_action = torch.where(self._each(begins), self.actions.random(parts), self.sticky_action)
         self.sticky_steps = torch.where(begins, duration, self.sticky_steps)
         random = self.sticky_steps > 0
         self.sticky_steps = (self.sticky_steps - 1).clamp(min=0)
-        return torch.where(random, self.sticky_action, own), random
+        return torch.where(self._each(random), self.sticky_action, own), random
+
+    def _each(self, flags: Tensor) -> Tensor:
+        """Give flags (N,) the number of axes of the actions."""
+        return flags if self.actions.count else flags.unsqueeze(1)
 
 
 def _durations(config: ExplorationConfig, device: torch.device) -> tuple[Tensor, float]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.actors import Actor
+from dqn_memory.policies import best
 
 
 class GreedyStep(nn.Module):
@@ -19,15 +20,15 @@ class GreedyStep(nn.Module):
         self.actor, self.network = actor, actor.network
 
     def forward(self, observation: Tensor, action: Tensor, reset: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """Compute Q (N, A), the best action (N,) and the next state."""
+        """Compute outputs (N, O), the best action (N, ...) and the next state."""
         q, after = self.actor.step(observation, action, reset, state)
-        return q, q.argmax(1), *after
+        return q, best(self.network.actions, q), *after
 
 
 def export_actor(actor: Actor, observation: Tensor) -> tuple[bytes, bytes]:
     """Make the torch.export archive and the ONNX file of an actor, for observations like the given ones (2, ...)."""
     state = actor.state_tensors
-    arguments = observation, torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.bool), *state
+    arguments = observation, torch.zeros_like(actor.network.actions.none(2)), torch.zeros(2, dtype=torch.bool), *state
     names = "observation", "action", "reset", *(f"state_{index}" for index in range(len(state)))
     results = "q", "chosen", *(f"{name}_after" for name in names[3:])
     rows = {0: torch.export.Dim("batch")}

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from dqn_memory.runs.errors import UserError
+from envs.actions import Actions, Form, action_form
 from envs.packages import make_env
-from envs.registry import WORLDS
-from envs.spaces import Array, Decode, Encode, discrete_actions, encoder, integer_ranges
+from envs.registry import WORLDS, make_world
+from envs.spaces import Array, Decode, Encode, encoder, integer_ranges
 from envs.vector import make_vector
 
 
@@ -22,24 +23,27 @@ class Interface:
     raw: gymnasium.Space[Any]  # space of the environment's observations; of a Dict, of the entry that the agent sees
     encode: Encode  # makes the flat observation that the network reads
     encoded: gymnasium.Space[Any]  # space of these flat observations
-    num_actions: int
-    decode: Decode  # makes the environment's actions from action numbers
+    actions: Actions
+    decode: Decode  # makes the environment's actions from the agent's
     key: str | None = None  # of the entry that the agent sees, if observations are dictionaries
 
     @classmethod
-    def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None) -> Self:
+    def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None, form: Form = "numbered") -> Self:
         """Make the interface of an environment with `kwargs`; raise a UserError if it cannot have one."""
         if env.startswith("ALE/") or env.removeprefix("envs:") in WORLDS:
-            vector = make_vector(env, 1, 0, observation_key=key, env_kwargs=kwargs)
+            vector = make_vector(env, 1, 0, observation_key=key, env_kwargs=kwargs, form=form)
             raw, (_, encode) = vector.observation_space, encoder(vector.observation_space)
-            return cls(raw, encode, raw, vector.num_actions, lambda action: action, key)  # nothing is encoded
+            decode: Decode = lambda action: action  # noqa: E731 - nothing is encoded
+            if not vector.actions.count:
+                decode = action_form(make_world(env.removeprefix("envs:"), **kwargs).action_space, form)[1]
+            return cls(raw, encode, raw, vector.actions, decode, key)
         made = make_env(env, **kwargs)
         try:
             encoder(made.observation_space, key)  # raises a UserError for a wrong key
             raw = made.observation_space
             raw = raw[str(key)] if isinstance(raw, gymnasium.spaces.Dict) else raw
             encoded, encode = encoder(raw)
-            return cls(raw, encode, encoded, *discrete_actions(made.action_space), key)
+            return cls(raw, encode, encoded, *action_form(made.action_space, form), key)
         finally:
             made.close()
 

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
 from dqn_memory.blocks.block import by_position, constrained, penalty, select
-from dqn_memory.blocks.embeddings import ActionHistoryEmbedding
 from dqn_memory.blocks.finite import (
     contained_at,
     contained_layers,
@@ -33,8 +32,10 @@ from dqn_memory.blocks.priors import PriorConfig
 from dqn_memory.observations import ObservationSpec as ObservationSpec
 from dqn_memory.observations import observation_embedding as observation_embedding
 from dqn_memory.observations import observation_spec as observation_spec
+from dqn_memory.policies import Spread, previous_action_embedding
 from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.settings import Bounds, check_numbers
+from envs.actions import Actions
 from envs.packages import in_own_code
 
 HEADS = ("mlp", "linear")
@@ -232,11 +233,11 @@ class NetworkConfig:
             flags = " and ".join(flag for flag in given if given[flag])
             raise UserError(f"{flags}: the {self.prior.kind} prior learns no span to act on; use --prior adaptive")
 
-    def build(self, spec: ObservationSpec, num_actions: int) -> QNetwork:
-        """Make the network, initialised from torch's global generator (fork and seed it outside)."""
+    def build(self, spec: ObservationSpec, actions: Actions | int) -> QNetwork:
+        """Make the network for actions of a form, or for a number of actions, initialised from torch's global generator (fork and seed it outside)."""
         self.check()
         try:
-            return QNetwork(self, spec, num_actions)
+            return QNetwork(self, spec, actions if isinstance(actions, Actions) else Actions(actions))
         except ValueError as error:  # blocks raise ValueError, with a sentence for the user
             if in_own_code(error):
                 raise
@@ -250,19 +251,19 @@ class QNetwork(nn.Module):
     `lengths` (B,), the number of real positions of each window. With lengths of None padding counts as real.
     """
 
-    def __init__(self, config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> None:
+    def __init__(self, config: NetworkConfig, spec: ObservationSpec, actions: Actions) -> None:
         super().__init__()
         row, width = config.row(), config.width
-        self.config, self.spec, self.num_actions = config, spec, num_actions
+        self.config, self.spec, self.actions, self.num_actions = config, spec, actions, actions.count
         self.observation_embedding = observation_embedding(spec, width - row.action_embedding, config.token_width)
         self.action_embedding = (
-            ActionHistoryEmbedding(num_actions, row.action_embedding) if row.action_embedding else None
+            previous_action_embedding(actions, row.action_embedding) if row.action_embedding else None
         )
         self.positions = POSITIONS[row.positions](config.context, width)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(_layer(config, row) for _ in range(row.layers))
         self.norm = nn.LayerNorm(width) if row.final_norm else nn.Identity()
-        self.head = _head(config, row, num_actions)
+        self.head = _head(config, row, actions)
         degrees: list[int] = [layer.degree for layer in self.layers]  # type: ignore[misc]
         self.degree = max((1 + row.final_norm, *degrees))  # a LayerNorm squares its input
         self.time_first = any(getattr(part, "time_first", False) for part in self.modules())
@@ -383,10 +384,10 @@ class QNetwork(nn.Module):
         """Replace the previous action by "none yet" where an episode begins."""
         if self.action_embedding is None or reset is None:
             return previous_action
-        if reset.dtype != torch.bool or reset.shape != previous_action.shape:
-            given = f"{reset.dtype} {tuple(reset.shape)}"
-            raise UserError(f"reset is {given}; it must be bool {tuple(previous_action.shape)}")
-        return torch.where(reset, self.num_actions, previous_action)
+        shape = previous_action.shape[: previous_action.dim() - len(self.actions.shape)]
+        if reset.dtype != torch.bool or reset.shape != shape:
+            raise UserError(f"reset is {reset.dtype} {tuple(reset.shape)}; it must be bool {tuple(shape)}")
+        return self.actions.without(previous_action, reset)
 
     def _run_layers(
         self, form: Literal["step", "sequence"], x: Tensor, state: list[Any] | None, reset: Tensor | None
@@ -455,9 +456,14 @@ def _layer(config: NetworkConfig, row: Architecture) -> nn.Module:
     return layer.build(config.width, config.context)
 
 
-def _head(config: NetworkConfig, row: Architecture, num_actions: int) -> nn.Module:
-    """Make the head: from the last encoding (..., D) to Q-values (..., A)."""
-    inputs = config.width
+def _head(config: NetworkConfig, row: Architecture, actions: Actions) -> nn.Module:
+    """Make the head: from the last encoding (..., D) to Q-values (..., A), or to the outputs of another policy."""
+    inputs, reals = config.width, len(actions.low)
+    num_actions = actions.outputs - reals  # the spreads of real numbers do not depend on the encoding
+    if reals:
+        hidden = config.head_width or config.width
+        layers = nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, num_actions)
+        return nn.Sequential(*layers, Spread(reals))
     if config.form == "paper_equations":
         return nn.Linear(inputs, num_actions, bias=False)  # Eq. 22
     if row.head == "linear" and config.head_width is None:

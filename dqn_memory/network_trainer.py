@@ -37,14 +37,14 @@ class NetworkTrainer(Trainer[C]):
 
     def build_networks(self, averaged: bool) -> None:
         """Build the online network and its average, which is evaluated and is the agent of a checkpoint."""
-        self.spec, self.num_actions = observation_spec(self.vector.observation_space), self.vector.num_actions
+        self.spec, self.actions = observation_spec(self.vector.observation_space), self.vector.actions
         self.network = self.build_network()
         self.evaluated = self.build_network().requires_grad_(False) if averaged else self.network
 
     def build_network(self) -> QNetwork:
         """Build a network with the run's initial weights."""
         with seeded(self.streams.network):
-            network: QNetwork = self.config.network.build(self.spec, self.num_actions)
+            network: QNetwork = self.config.network.build(self.spec, self.actions)
             return network.to(self.device)
 
     def networks(self) -> dict[str, Any]:
@@ -115,9 +115,10 @@ class NetworkTrainer(Trainer[C]):
         if config.match is None:
             return config
         key, cpu = environment.observation_key, torch.device("cpu")
-        vector = make_vector(environment.env, 1, 0, cpu, observation_key=key, env_kwargs=config.env_kwargs())
+        kwargs, form = config.env_kwargs(), environment.action_form
+        vector = make_vector(environment.env, 1, 0, cpu, observation_key=key, env_kwargs=kwargs, form=form)
         spec = observation_spec(vector.observation_space)
-        return replace(config, network=match(config.match, config.network, spec, vector.num_actions))
+        return replace(config, network=match(config.match, config.network, spec, vector.actions))
 
     evaluate_run = staticmethod(evaluate_run)
     load_policy = staticmethod(load_policy)

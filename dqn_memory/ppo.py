@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dqn_memory import rollouts
+from dqn_memory import policies, rollouts
 from dqn_memory.config import EvaluationConfig
 from dqn_memory.evaluate import evaluate
 from dqn_memory.exploration import ExplorationConfig, Explorer
@@ -29,6 +29,7 @@ from dqn_memory.runs.metrics import Ended, RunStats
 from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout, seeded
 from dqn_memory.runs.settings import Bounds
+from envs.actions import Actions
 
 
 # ---- config ----------------------------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ class PPOConfig(RolloutConfig):
 class ActorCritic(NamedTuple):
     """Outputs of the actor and of the critic for one encoding."""
 
-    logits: Tensor  # (..., A)
+    logits: Tensor  # (..., O): logits of A actions, or what else describes a policy (policies.py)
     value: Tensor  # (...)
 
 
@@ -136,7 +137,7 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
         # rollouts
         self.exploration = generator(streams.exploration, self.device)  # of actions
-        self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
+        self.explorer = Explorer(config.exploration, num_envs, self.actions, self.exploration)
         self.collector = Collector(
             self.vector, self.network, self.explorer, learner.rollout_steps, learner.reward_scale
         )
@@ -158,9 +159,8 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
         return ActorCritic(both[..., :-1], both[..., -1])
 
     def choose(self, outputs: ActorCritic) -> Tensor:
-        """Draw actions (N,) from the policy: the argmin of exponential times whose rates are the probabilities."""
-        times = torch.empty_like(outputs.logits).exponential_(generator=self.exploration)  # (N, A)
-        return (outputs.logits.softmax(1) / times).argmax(1)
+        """Draw actions (N, ...) from the policy."""
+        return policies.draw(self.actions, outputs.logits, self.exploration)
 
     # ---- the loop ------------------------------------------------------------------------------------------------
     def iterate(self) -> None:
@@ -188,7 +188,9 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
         for rows, decay in schedule.minibatches(learner.minibatches):
             part = rollout.rows(rows)
             x, _ = self.network.encode_sequence(*part.inputs)  # (B, T, D)
-            loss, metrics = ppo_loss(self.read(x), part, advantage[rows], returns[rows], learner, entropy_weight)
+            loss, metrics = ppo_loss(
+                self.actions, self.read(x), part, advantage[rows], returns[rows], learner, entropy_weight
+            )
             loss = loss + self.network.regularisation()
             if self.predictor is not None:
                 error = self.predictor.loss(x, part)
@@ -216,6 +218,11 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
     def variant(cls, config: PPOConfig) -> str:
         return f"{cls.kind}-{super().variant(config)}"
 
+    @classmethod
+    def resolve(cls, config: PPOConfig) -> PPOConfig:
+        """Also decide how actions of several parts are drawn."""
+        return super().resolve(replace(config, environment=config.environment.in_parts()))
+
     @property
     def steps_per_iteration(self) -> int:
         """Environment steps of a rollout."""
@@ -240,24 +247,23 @@ def gae(rollout: Rollout[ActorCritic], gamma: float, decay: float) -> tuple[Tens
 
 
 def ppo_loss(
-    outputs: ActorCritic, rollout: Rollout[ActorCritic], advantage: Tensor, returns: Tensor, config: PPOLearnerConfig,
+    actions: Actions, outputs: ActorCritic, rollout: Rollout[ActorCritic], advantage: Tensor, returns: Tensor, config: PPOLearnerConfig,
     entropy_weight: float | Tensor,
 ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
     """Compute the clipped objective of the policy, the critic's error and the entropy, a scalar, and its metrics.
 
     `outputs` (B, T) come from the current network, those of the rollout from the network that acted.
     """
-    taken = rollout.action.unsqueeze(2)
-    log_probs, old_log_probs = (each.logits.log_softmax(2) for each in (outputs, rollout.outputs))  # (B, T, A)
+    new, old = (policies.log_prob(actions, each.logits, rollout.action) for each in (outputs, rollout.outputs))
     own = ~rollout.random  # only these actions are credited to the policy
-    log_ratio = (log_probs.gather(2, taken) - old_log_probs.gather(2, taken)).squeeze(2)  # (B, T)
+    log_ratio = new - old  # (B, T)
     ratio = torch.where(own, log_ratio, 0.0).exp()  # the ratio of an unlikely random action could overflow
     advantage = advantage - masked_mean(advantage, own)
     advantage = advantage / (masked_mean(advantage.square(), own).sqrt() + 1e-8)
     clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
     policy_loss = -masked_mean(torch.minimum(ratio * advantage, clipped * advantage), own)
     value_loss = (outputs.value - returns).square().mean()
-    entropy = -masked_mean((log_probs.exp() * log_probs).sum(2), own)
+    entropy = masked_mean(policies.entropy(actions, outputs.logits), own)
     loss = policy_loss + config.value_weight * value_loss - entropy_weight * entropy
     return loss, {
         "losses/loss": loss.detach(),

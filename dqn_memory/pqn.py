@@ -105,7 +105,7 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
         # rollouts
         self.exploration = generator(streams.exploration, self.device)  # of actions
-        self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
+        self.explorer = Explorer(config.exploration, num_envs, self.actions, self.exploration)
         self.collector = Collector(
             self.vector, self.network, self.explorer, learner.rollout_steps, learner.reward_scale
         )

@@ -25,6 +25,7 @@ from dqn_memory.evaluate import EvalSetup
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.network_trainer import averaging
+from dqn_memory.policies import ActionRowEmbedding
 from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import UserError
@@ -33,6 +34,7 @@ from dqn_memory.runs.seeding import seeded
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
 from dqn_memory.runs.stateful import Stateful
 from dqn_memory.size import on_meta
+from envs.actions import Actions
 from envs.core import Step
 from envs.registry import WORLDS
 from envs.vector import VectorEnvironment
@@ -136,9 +138,9 @@ class Rollout(NamedTuple, Generic[Out]):
     """T consecutive steps of each of N environments. One step has no dimension T, and an empty state."""
 
     observation: Tensor  # (N, T, ...)
-    previous_action: Tensor  # (N, T), the action that led to each observation; A where an episode begins
+    previous_action: Tensor  # (N, T, ...), the action that led to each observation; none where an episode begins
     reset: Tensor  # (N, T), where an episode begins
-    action: Tensor  # (N, T)
+    action: Tensor  # (N, T, ...), a number or a row, as `Actions` says
     random: Tensor  # (N, T), where the action was not the network's own
     reward: Tensor  # (N, T), scaled
     terminated: Tensor  # (N, T)
@@ -179,7 +181,7 @@ class Collector(Stateful):
         """Start episodes in all environments, from the network's initial state."""
         rows = self.vector.num_envs
         self.observation = self.vector.reset()  # (N, ...)
-        self.previous_action = torch.full((rows,), self.vector.num_actions, device=self.device)  # A: none yet
+        self.previous_action = self.vector.actions.none(rows, self.device)
         self.reset = torch.ones(rows, dtype=torch.bool, device=self.device)
         self.state = self.network.initial_state(rows, self.device)
 
@@ -191,7 +193,7 @@ class Collector(Stateful):
 
         Args:
             read: computes outputs (N, ...) from the network's encodings (N, D).
-            choose: chooses actions (N,) by outputs.
+            choose: chooses actions (N, ...) by outputs.
             epsilon: share of random actions at each step, (T,).
         """
         before, transitions, steps, ends = self.state, list[Rollout[Out]](), list[Step](), list[Any]()
@@ -210,7 +212,7 @@ class Collector(Stateful):
             )  # fmt: skip
             steps.append(step)
             self.observation, self.reset, self.state = step.observation, step.done, state
-            self.previous_action = torch.where(step.done, self.vector.num_actions, action)
+            self.previous_action = self.vector.actions.without(action, step.done)
         rollout = tree_map(lambda *parts: torch.stack(parts, 1), *transitions)
         bootstrap = self._bootstrap(read, ends, rollout.bootstrap, torch.zeros_like(rollout.outputs.value))
         return rollout._replace(bootstrap=bootstrap, state=before), ended_episodes(steps)
@@ -242,7 +244,9 @@ class Collector(Stateful):
         self, read: Callable[[Tensor], Out], observation: Tensor, action: Tensor, state: list[Any]
     ) -> Tensor:
         """Compute V of observations that follow actions, from the states before them."""
-        x, _ = self.network.encode_step(observation, action, state, torch.zeros_like(action, dtype=torch.bool))
+        x, _ = self.network.encode_step(
+            observation, action, state, torch.zeros(len(action), dtype=torch.bool, device=self.device)
+        )
         return read(x).value
 
     def scaled_reward(self, step: Step) -> Tensor:
@@ -341,14 +345,14 @@ class Predictor(nn.Module):
         if not config.prediction_weight:
             return None
         with seeded(seed):
-            made = cls(network.spec, network.config.width, network.num_actions, config.prediction_weight)
+            made = cls(network.spec, network.config.width, network.actions, config.prediction_weight)
         return made.to(next(network.parameters()).device)
 
-    def __init__(self, spec: ObservationSpec, width: int, num_actions: int, weight: float) -> None:
+    def __init__(self, spec: ObservationSpec, width: int, actions: Actions, weight: float) -> None:
         super().__init__()
         self.components = 0 if spec.kind == "image" else math.prod(spec.shape)
         self.vocabulary, self.weight = spec.vocabulary, weight
-        self.action = nn.Embedding(num_actions, width)
+        self.action = nn.Embedding(actions.count, width) if actions.count else ActionRowEmbedding(actions, width)
         outputs = self.components * max(spec.vocabulary, 1)
         self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs + 1))
 

@@ -24,6 +24,7 @@ from dqn_memory.blocks.kernels.operator import NUMBA
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.errors import UserError, require
+from envs.actions import Actions
 from envs.packages import make_env
 from envs.registry import FROM_FILES, WORLDS, make_world
 from envs.spaces import discrete_actions
@@ -93,13 +94,13 @@ def parse_budget(text: str) -> int:
     return budget
 
 
-def on_meta(config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> QNetwork:
+def on_meta(config: NetworkConfig, spec: ObservationSpec, actions: Actions | int) -> QNetwork:
     """Build the network without storage for its weights, so that one of any size is counted in milliseconds."""
     with torch.device("meta"):
-        return config.build(spec, num_actions)
+        return config.build(spec, actions)
 
 
-def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> NetworkConfig:
+def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, actions: Actions | int) -> NetworkConfig:
     """Resize `config` so that its trainable parameters are `budget` or at most 2 % fewer.
 
     The width D is the largest multiple of the head count (an even one for bidirectional memories) that stays under the
@@ -118,7 +119,7 @@ def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_a
 
     def size(width: int, head_width: int | None) -> int:
         head_width = None if config.form == "paper_equations" else head_width  # its head is one linear map
-        return count(on_meta(replace(config, width=width, head_width=head_width), spec, num_actions)).trainable
+        return count(on_meta(replace(config, width=width, head_width=head_width), spec, actions)).trainable
 
     def fits(steps: int) -> bool:
         return size(first + steps * step, first + steps * step) <= budget

@@ -56,10 +56,10 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         self.optimizers = [self.optimizer]
         self.update = make_update(self.engine, self.network, self.target, self.optimizer, config.learner)
         # replay, actor, explorer
-        self.replay = Replay(self.spec, self.num_actions, num_envs, config.replay.capacity, self.device)
+        self.replay = Replay(self.spec, self.vector.num_actions, num_envs, config.replay.capacity, self.device)
         self.actor = make_actor(self.network, num_envs, self.device, config.acting_state)
         self.exploration = generator(streams.exploration, self.device)
-        self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
+        self.explorer = Explorer(config.exploration, num_envs, self.actions, self.exploration)
         self.drawing = generator(streams.replay, torch.device("cpu"))
         seed_dropout(streams.dropout)
         self.begin()
@@ -73,7 +73,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
     def begin(self) -> None:
         num_envs = self.config.environment.num_envs
         self.observation = self.vector.reset()  # (N, ...)
-        self.previous_action = torch.full((num_envs,), self.num_actions, device=self.device)  # A: none yet
+        self.previous_action = self.actions.none(num_envs, self.device)
         self.time = torch.zeros(num_envs, dtype=torch.int64, device=self.device)  # step within the episode
         self.actor.observe(self.observation, self.previous_action, self.time == 0)
 
@@ -92,7 +92,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
             done=step.done, time=self.time,
         )  # fmt: skip
         self.observation = step.observation
-        self.previous_action = torch.where(step.done, self.num_actions, action)
+        self.previous_action = self.actions.without(action, step.done)
         self.time = torch.where(step.done, 0, self.time + 1)
         self.actor.observe(self.observation, self.previous_action, step.done)
         self.iterations += 1

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from envs.actions import Actions
 from envs.core import Step
 from envs.errors import check_known, require
 from envs.extras import extra
@@ -60,6 +61,7 @@ class AtariVector(ReplayedVector):
     """
 
     reports_success = False
+    actions = Actions(18)  # of the console; a game has some of them
 
     def __init__(
         self, game: str, num_envs: int, seed: int, device: str | torch.device = "cpu", config: AtariConfig | None = None
@@ -71,7 +73,7 @@ class AtariVector(ReplayedVector):
         self._build()
         shape = (1 if self.config.grayscale else 3, self.config.size, self.config.size)
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
-        self.num_actions = int(self.games.single_action_space.n)
+        self.actions = Actions(int(self.games.single_action_space.n))
 
     def reset(self) -> Tensor:
         """Start all games; returns the first frames (N, C, size, size).

@@ -51,12 +51,17 @@ def check_members(world: Any) -> None:
     for member in ("time_limit", "device", "one", "nothing"):
         advice = "its __init__ must call super().__init__(time_limit, device)"
         require(hasattr(world, member), f"{name} has no {member}; {advice}.")
-    for member, minimum in (("num_actions", 1), ("reset_draws", 0), ("step_draws", 0)):
+    for member, minimum in (("num_actions", 0), ("reset_draws", 0), ("step_draws", 0)):
         require(hasattr(world, member), f"{name} has no {member}: {RULE}.")
         value = getattr(world, member)
         integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
         wanted = f"a whole number of at least {minimum}"
         require(integer and value >= minimum, f"{member} of {name} must be {wanted}, not {value!r}.")
+    space = world.action_space
+    box = isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1 and space.dtype == np.float32
+    require(
+        world.num_actions > 0 or box, f"num_actions of {name} is 0, so its action_space must be a Box (k,) of float32."
+    )
     require(hasattr(world, "observation_space"), f"{name} has no observation_space: {RULE}.")
     entry_bounds(f"The observation_space of {name}", world.observation_space)
     for member, arguments in (("reset", "u"), ("step", "state, action, u")):
@@ -81,7 +86,9 @@ def probe(world: World[Any]) -> None:
     _check_state(f"{name}.reset", "return", state, rows)
     _check_observation(f"{name}.reset", state.observation, space, rows)
     before, where = {field: value.clone() for field, value in vars(state).items()}, f"{name}.step"
-    result: Any = world.step(state, torch.zeros(rows, dtype=torch.int64, device=world.device), chance)
+    shape = world.action_space.shape or ()
+    action = torch.zeros(rows, *shape, dtype=torch.float32 if shape else torch.int64, device=world.device)
+    result: Any = world.step(state, action, chance)
     count = f"{len(result)} values" if isinstance(result, tuple) else _described(result)
     require(count == "5 values", f"{where} must return five values {VALUES}, not {count}.")
     after, observation, reward, terminated, success = result

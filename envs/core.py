@@ -61,7 +61,8 @@ class World(ABC, Generic[S]):
     of `envs.worlds.tabular.Tabular` needs only `super().__init__(tables, time_limit, device)`.
 
     1. A state: a dataclass under `State` that describes the episode completely, in tensors with the leading axis N.
-    2. `num_actions`, the size A of the discrete action set; actions are 0 .. A - 1.
+    2. `num_actions`, the size A of the discrete action set; actions are 0 .. A - 1. Or 0, and `action_space`, a Box with
+       one axis; actions are then (N, k) float32 within its bounds.
     3. `reset_draws` and `step_draws`: uniforms per row that `reset` and `step` consume, 0 if they draw nothing.
     4. `observation_space`: the Gymnasium space of ONE environment, a Box, Discrete, MultiDiscrete, MultiBinary or a
        Dict of these; integers count from 0. The observation tensor has the dtype of the space (a Box is float32 by
@@ -141,6 +142,11 @@ class World(ABC, Generic[S]):
         """Tell which rows (N,) reached the time limit without terminating; never both."""
         return (state.steps >= self._limit) > terminated  # for truth values `a > b` means `a and not b`
 
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """The space of one environment's actions: numbers below `num_actions`, or a Box that a subclass gives."""
+        return gymnasium.spaces.Discrete(self.num_actions)
+
     def counters(self, count: int) -> tuple[Tensor, Tensor]:
         """Make zero step counts (N,) int64 and returns (N,) float64 for a reset of `count` rows."""
         return zeros(self.one, count), zeros(self.nothing, count)
@@ -166,6 +172,10 @@ class StateObserved(World[Any]):
         self.observation_space: Any = world.state_space
         self.state_space, self.defines_success = world.state_space, world.defines_success
         self.runs_on_numpy = world.runs_on_numpy
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        return self.world.action_space
 
     def reset(self, u: Tensor) -> State:
         return self._observed(self.world.reset(u))

@@ -18,12 +18,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
+from envs.actions import Form
 from envs.checker import probe
 from envs.core import State, Step, World, put_state
 from envs.errors import DrawsNothing, UserError, require
 from envs.packages import Make, make_env, without_module
 from envs.registry import make_world
-from envs.replayed import RESTART, ReplayedVector
+from envs.replayed import ReplayedVector
 from envs.seeding import Floats, Rows, RowStreams
 from envs.spaces import Array, object_rows, row, unflatten
 from envs.workers import LocalRows, WorkerRows
@@ -72,7 +73,7 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
     def __init__(self, world: str | World[Any], render_mode: str | None = None, **kwargs: Any) -> None:
         self._set_up(world, render_mode, kwargs)
         self.observation_space = self.world.observation_space
-        self.action_space = gymnasium.spaces.Discrete(self.world.num_actions)
+        self.action_space = self.world.action_space
         self._actions = list(np.arange(self.world.num_actions)[:, None])  # each (1,)
         self._no_draws = np.empty((1, 0))
 
@@ -88,7 +89,7 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
             raise UserError(f"The action {action!r} is not in {self.action_space}.")
         u = self._draw(self.world.step_draws)
         self.state, reward, terminated, truncated, success = self._engine.step(
-            self._started(), self._actions[int(action)], u
+            self._started(), self._actions[int(action)] if self._actions else np.asarray(action)[None], u
         )
         ended, cut = terminated.item(), truncated.item()
         info = {"success": success.item()} if (ended or cut) and self.world.defines_success else {}
@@ -136,7 +137,7 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         self.num_envs, self.autoreset_mode = num_envs, AutoresetMode(autoreset_mode)
         self.metadata = {**METADATA, "autoreset_mode": self.autoreset_mode}
         self.single_observation_space = self.world.observation_space
-        self.single_action_space = gymnasium.spaces.Discrete(self.world.num_actions)
+        self.single_action_space = self.world.action_space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.streams = RowStreams(num_envs, max(520, 8 * (self.world.step_draws + self.world.reset_draws)))
@@ -211,8 +212,11 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         return info
 
     def _checked(self, actions: Any) -> Array:
-        """Return the actions (N,) as int64, or raise a UserError."""
+        """Return the actions (N,) as int64, or (N, k) of a Box, or raise a UserError."""
         chosen = np.asarray(actions)
+        if not self.world.num_actions:
+            require(chosen in self.action_space, f"The actions must be in {self.action_space}, not {actions!r}.")
+            return chosen
         if chosen.shape == (self.num_envs,) and chosen.dtype.kind in "iu":
             chosen = np.ascontiguousarray(chosen, np.int64)
             if chosen.view(np.uint64).max() < self.world.num_actions:  # a negative number becomes a huge one
@@ -252,9 +256,10 @@ class GymnasiumVector(ReplayedVector):
         observation_key: the entry of a Dict observation that the network sees.
         workers: number of worker processes; None: all environments are in this process. The steps are the same.
         max_steps: truncate an episode after this many steps if the environment has no limit of its own; None: never.
+        form: how actions are given, see `envs.actions`.
 
     Raises:
-        UserError: the id is unknown or cannot be made, the actions are not Discrete or MultiDiscrete, the observation
+        UserError: the id is unknown or cannot be made, the actions are of a kind that `form` does not take, the observation
             is not Box, Discrete, MultiDiscrete or MultiBinary, or a key is missing.
     """
 
@@ -267,25 +272,28 @@ class GymnasiumVector(ReplayedVector):
         observation_key: str | None = None,
         workers: int | None = None,
         max_steps: int | None = None,
+        form: Form = "numbered",
         **kwargs: Any,
     ) -> None:
-        super().__init__(env if isinstance(env, str) else getattr(env, "__name__", repr(env)), num_envs, device)
         make: Make = partial(make_env, without_module(env), **kwargs) if isinstance(env, str) else env
-        self._sample: Callable[[], LocalRows] = partial(LocalRows, make, 1, observation_key)
+        self._sample: Callable[[], LocalRows] = partial(LocalRows, make, 1, observation_key, None, form)
         rows = LocalRows if workers is None else partial(WorkerRows, workers=workers)
-        self._open: Callable[[], LocalRows | WorkerRows] = partial(rows, make, num_envs, observation_key, max_steps)
+        self._open: Callable[[], LocalRows | WorkerRows] = partial(
+            rows, make, num_envs, observation_key, max_steps, form
+        )
         children = np.random.SeedSequence(seed).spawn(num_envs)
         self.seeds = [int(child.generate_state(1)[0]) for child in children]
         self.reports_success = True  # until an episode ends without it
+        require(num_envs >= 1, f"num_envs must be at least 1, not {num_envs}.")
         self._build()
-        self.observation_space, self.num_actions = self.rows.observation_space, self.rows.num_actions
+        self.observation_space, self.actions = self.rows.observation_space, self.rows.actions
+        super().__init__(env if isinstance(env, str) else getattr(env, "__name__", repr(env)), num_envs, device)
 
     def reset(self) -> Tensor:
         """Start all episodes, with seeds only the first time; returns the first observations (N, ...)."""
         if self.observation is None:
             return self._start(self.seeds)
-        self.log.extend([RESTART] * self.num_envs)
-        return self._start(None)
+        return self._restart()
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw an environment that was made with render_mode="rgb_array" as a picture (height, width, 3)."""
@@ -303,8 +311,10 @@ class GymnasiumVector(ReplayedVector):
             if not np.array_equal(one.first([self.seeds[0]]), other.first([self.seeds[0]])):
                 return True
             until = time.monotonic() + SEED_SECONDS
-            for step in range(SEED_STEPS):
-                results = [rows.step([step % self.num_actions]) for rows in (one, other)]
+            draws = torch.Generator().manual_seed(0)
+            for _ in range(SEED_STEPS):
+                action = self.actions.random(torch.rand(1, *self.actions.shape, generator=draws)).tolist()
+                results = [rows.step(action) for rows in (one, other)]
                 if not all(map(np.array_equal, *results)):
                     return True
                 if time.monotonic() > until:
@@ -317,7 +327,7 @@ class GymnasiumVector(ReplayedVector):
     def _first(self, seeds: list[int] | None) -> Array:
         return self.rows.first([None] * self.num_envs if seeds is None else [*seeds])
 
-    def _step(self, chosen: list[int]) -> Step:
+    def _step(self, chosen: list[Any]) -> Step:
         step = self.rows.step(chosen)
         self._count(step.rewards)
         done = step.terminated | step.truncated

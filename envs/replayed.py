@@ -1,5 +1,6 @@
 """Resume environments that cannot be copied: a saved state has the seeds and all actions since."""
 
+import math
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping
@@ -10,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from envs.actions import Actions
 from envs.core import Step
 from envs.errors import UserError, require
 from envs.seeding import digest
 from envs.spaces import Array
 
-RESTART = -1  # logged in place of the actions at a reset of all episodes
+RESTART = -1  # logged in place of the actions at a reset of all episodes; NaN in place of rows
 
 
 class ReplayedVector(ABC):
@@ -25,13 +27,13 @@ class ReplayedVector(ABC):
     """
 
     seeds: list[int]  # (N,), seeds of the first episodes
-    num_actions: int
+    actions: Actions  # the form of the actions that `step` takes
     observation_space: gymnasium.Space[Any]  # of one environment, as a network sees it
 
     def __init__(self, name: str, num_envs: int, device: str | torch.device) -> None:
         require(num_envs >= 1, f"num_envs must be at least 1, not {num_envs}.")
         self.name, self.num_envs, self.device = name, num_envs, torch.device(device)
-        self.log = array("h")  # all actions since the first reset, N for every step
+        self.log = self._new_log()  # all actions since the first reset, N for every step
         self.observation: Array | None = None  # (N, ...), for the next action
         self.returns = np.zeros(num_envs)  # of the running episodes
         self.lengths = np.zeros(num_envs, np.int64)
@@ -44,8 +46,13 @@ class ReplayedVector(ABC):
     def _first(self, seeds: list[int] | None) -> Array:
         """Start all episodes, with seeds (N,) or without; returns the observations (N, ...)."""
 
+    @property
+    def num_actions(self) -> int:
+        """The number of actions; 0 if these are rows."""
+        return self.actions.count
+
     @abstractmethod
-    def _step(self, chosen: list[int]) -> Step:
+    def _step(self, chosen: list[Any]) -> Step:
         """Take one action in every environment and reset finished ones."""
 
     @abstractmethod
@@ -53,10 +60,22 @@ class ReplayedVector(ABC):
         """Close all environments."""
 
     def step(self, action: Tensor) -> Step:
-        """Take one action (N,) int64 in every environment."""
-        chosen = action.tolist()
-        self.log.extend(chosen)
-        return self._step(chosen)
+        """Take one action in every environment: (N,) int64, or rows (N, a) float32 as `actions` says."""
+        self.log.extend(action.flatten().tolist())
+        return self._step(action.tolist())
+
+    def _restart(self) -> Tensor:
+        """Start all episodes without seeds, and log it."""
+        self.log.extend([RESTART if self.num_actions else math.nan] * (self._row * self.num_envs))
+        return self._start(None)
+
+    @property
+    def _row(self) -> int:
+        """Numbers of one logged action."""
+        return math.prod(self.actions.shape)
+
+    def _new_log(self) -> Any:
+        return array("h" if self.num_actions else "f")
 
     def forget(self) -> None:
         """Make new environments with new seeds for the next reset, so that a resume need not replay older actions.
@@ -69,25 +88,26 @@ class ReplayedVector(ABC):
 
     def _reseed(self) -> None:
         self.seeds = spawn_seeds([*self.seeds, 1], self.num_envs)
-        self.log, self.observation = array("h"), None
+        self.log, self.observation = self._new_log(), None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the seeds (N,), the actions (T, N) and a hash of the last observations."""
-        log = torch.tensor(np.frombuffer(self.log, np.int16).reshape(-1, self.num_envs))
+        """Return the seeds (N,), the actions (T, N), or (T, N, a), and a hash of the last observations."""
+        log = torch.tensor(np.frombuffer(self.log, self.log.typecode).reshape(-1, self.num_envs, *self.actions.shape))
         return {"seeds": torch.tensor(self.seeds), "actions": log, "observation_hash": digest(self._current())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restart from the saved seeds and replay the saved actions."""
-        fits = "actions" in state and state["actions"].shape[1:] == (self.num_envs,)
+        fits = "actions" in state and state["actions"].shape[1:] == (self.num_envs, *self.actions.shape)
         advice = "resume with the environment and the number that the run was started with"
         require(fits, f"The saved state does not fit {self.num_envs} environments {self.name!r}; {advice}.")
-        self.log = array("h", state["actions"].flatten().tolist())
+        self.log = self._new_log()
+        self.log.extend(state["actions"].flatten().tolist())
         self.seeds = state["seeds"].tolist()
         self.close()
         self._build()
         self._start(self.seeds)
         for chosen in state["actions"].tolist():
-            if chosen[0] == RESTART:
+            if np.ravel(chosen)[0] == RESTART if self.num_actions else np.isnan(chosen).all():
                 self._start(None)
             else:
                 self._step(chosen)

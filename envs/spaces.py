@@ -248,7 +248,7 @@ def discrete_actions(space: gymnasium.Space[Any]) -> tuple[int, Decode]:
     """
     ranges = integer_ranges(space) if isinstance(space, spaces.Discrete | spaces.MultiDiscrete) else None
     if ranges is None:
-        raise UserError(f"The actions must be Discrete or MultiDiscrete, not {space}.")
+        raise UserError(f"The actions must be Discrete or MultiDiscrete, not {space}; recurrent PPO takes others.")
     sizes, start = ranges
     count = math.prod(sizes.tolist())
     require(count <= MAX_ACTIONS, f"There are {count} actions; a replay holds numbers up to {MAX_ACTIONS}.")

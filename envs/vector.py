@@ -12,6 +12,7 @@ import torch
 from gymnasium.spaces import flatdim
 from torch import Tensor
 
+from envs.actions import Form, action_form
 from envs.atari import AtariConfig, AtariVector
 from envs.checker import probe
 from envs.core import State, Step, World, put_state, where_state
@@ -76,19 +77,23 @@ class TensorVector:
     Args:
         initial: reset draws (M, reset_draws), M <= num_envs; the first episode of row i < M starts from
             initial[i]. With `world.initial_draws()` the first episodes cover every initial state.
+        form: how actions are given, see `envs.actions`.
 
     Raises:
         UserError: `initial` has more than num_envs rows, or rows of another width; or the World breaks the contract of
             `envs.core.World` by its members or by the results of its functions.
     """
 
-    def __init__(self, world: World[Any], num_envs: int, seed: int, initial: Tensor | None = None) -> None:
+    def __init__(
+        self, world: World[Any], num_envs: int, seed: int, initial: Tensor | None = None, form: Form = "numbered"
+    ) -> None:
         require(num_envs >= 1, f"num_envs must be at least 1, not {num_envs}.")
         probe(world)
         if initial is not None and (len(initial) > num_envs or initial.shape[1:] != (world.reset_draws,)):
             wanted = f"at most {num_envs} rows of {world.reset_draws}"
             raise UserError(f"initial reset draws must be {wanted}, not of shape {tuple(initial.shape)}.")
         self.world, self.num_envs, self.initial = world, num_envs, initial
+        self.actions, _ = action_form(world.action_space, form)
         self.num_actions, self.observation_space = world.num_actions, world.observation_space
         self.device, self.reports_success = world.device, world.defines_success
         self.generator = torch.Generator(self.device).manual_seed(seed)
@@ -110,7 +115,9 @@ class TensorVector:
         return self._started().observation
 
     def step(self, action: Tensor) -> Step:
-        """Take one action (N,) int64 in every environment."""
+        """Take one action in every environment: (N,) int64, or rows (N, k) float32 as `actions` says."""
+        if not self.actions.count:
+            action = self.actions.reals(action)
         u = self.draws(self.world.step_draws + self.world.reset_draws)
         self.state, step = self._advance(self._stepped, self._started(), action, u)
         return step
@@ -167,20 +174,21 @@ def make_vector(
     env_kwargs: dict[str, Any] | None = None,
     workers: int | None = None,
     max_steps: int | None = None,
+    form: Form = "numbered",
 ) -> VectorEnvironment:
     """Make N environments by id: an AtariVector for ALE/..., a TensorVector for a World, else a GymnasiumVector.
 
     Only a GymnasiumVector can run in worker processes (`workers`). It truncates episodes without another limit after
-    `max_steps` steps. A TensorVector on a CPU uses the low 32 bits of `seed`.
+    `max_steps` steps. A TensorVector on a CPU uses the low 32 bits of `seed`. `form` says how actions are given.
     """
     kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
     require(seed >= 0, f"seed must not be negative, not {seed}.")
     if not atari and id.removeprefix("envs:") not in WORLDS:
-        return GymnasiumVector(id, num_envs, seed, device, observation_key, workers, max_steps, **kwargs)
+        return GymnasiumVector(id, num_envs, seed, device, observation_key, workers, max_steps, form, **kwargs)
     unused = f"observation_key {observation_key!r} chooses from a dictionary, but {id} shows none here."
     require(observation_key is None, unused)
     require(workers is None, f"{id} does not run in worker processes; leave --env-workers out.")
     if atari:
         check_keywords(id, AtariConfig, kwargs)
         return AtariVector(id, num_envs, seed, device, AtariConfig(**kwargs))
-    return TensorVector(make_world(id, device, **kwargs), num_envs, seed)
+    return TensorVector(make_world(id, device, **kwargs), num_envs, seed, form=form)

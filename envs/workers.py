@@ -18,10 +18,11 @@ import torch
 from gymnasium.vector.async_vector_env import AsyncState, AsyncVectorEnv
 
 from envs import checked
+from envs.actions import Form, action_form
 from envs.checked import Checked, with_spaces
 from envs.errors import UserError, require
 from envs.packages import Make
-from envs.spaces import Array, discrete_actions, encoder, shown
+from envs.spaces import Array, encoder, shown
 
 PATIENCE = 600.0  # seconds without an answer before an error is raised
 
@@ -29,10 +30,12 @@ PATIENCE = 600.0  # seconds without an answer before an error is raised
 class LocalRows:
     """N environments in this process, each started over when its episode ends."""
 
-    def __init__(self, make: Make, count: int, key: str | None, max_steps: int | None = None) -> None:
+    def __init__(
+        self, make: Make, count: int, key: str | None, max_steps: int | None = None, form: Form = "numbered"
+    ) -> None:
         made = [with_spaces(make()) for _ in range(count)]
         self.observation_space, self._encode = encoder(made[0].observation_space, key, fitted=True)
-        self.num_actions, self._decode = discrete_actions(made[0].action_space)
+        self.actions, self._decode = action_form(made[0].action_space, form)
         self.envs = [Checked(env, key, max_steps) for env in made]
 
     def first(self, seeds: list[int | None]) -> Array:
@@ -40,7 +43,7 @@ class LocalRows:
         observations = [self._encode(env.reset(seed=seed)[0]) for env, seed in zip(self.envs, seeds, strict=True)]
         return self._checked(np.stack(observations), self.envs)
 
-    def step(self, actions: list[int]) -> RowsStep:
+    def step(self, actions: list[Any]) -> RowsStep:
         """Take one action in each environment and start finished ones over."""
         results = [env.step(self._decode(action)) for env, action in zip(self.envs, actions, strict=True)]
         final = self._checked(np.stack([self._encode(result[0]) for result in results]), self.envs)  # (N, ...)
@@ -117,23 +120,26 @@ class WorkerRows:
     hundreds of environments needs few processes. Exceptions are raised here, with their traceback as a note.
     """
 
-    def __init__(self, make: Make, count: int, key: str | None, max_steps: int | None = None, workers: int = 1) -> None:
+    def __init__(
+        self, make: Make, count: int, key: str | None, max_steps: int | None = None, form: Form = "numbered",
+        workers: int = 1,
+    ) -> None:  # fmt: skip
         require(workers >= 1, f"workers must be at least 1 process, not {workers}.")
-        sample = LocalRows(make, 1, key)  # raises here if the environment is wrong
-        self.observation_space, self.num_actions = sample.observation_space, sample.num_actions
+        sample = LocalRows(make, 1, key, None, form)  # raises here if the environment is wrong
+        self.observation_space, self.actions = sample.observation_space, sample.actions
         spec, self.name = sample.envs[0].spec, sample.envs[0].name
         sample.close()
         # the processes are no forks: a fork of a process with threads can hang, and torch and numba have threads
         registered = {} if spec is None or spec.id not in gymnasium.registry else {spec.id: gymnasium.registry[spec.id]}
         bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
-        groups = [partial(RowGroup, *part, registered, make, key, max_steps) for part in pairwise(bounds)]
+        groups = [partial(RowGroup, *part, registered, make, key, max_steps, form) for part in pairwise(bounds)]
         self.processes = AsyncVectorEnv(groups, shared_memory=False, context="spawn")
         self._ask("build")
 
     def first(self, seeds: list[int | None]) -> Array:
         return np.concatenate(self._ask("first", seeds))
 
-    def step(self, actions: list[int]) -> RowsStep:
+    def step(self, actions: list[Any]) -> RowsStep:
         return RowsStep(*map(np.concatenate, zip(*self._ask("step", actions), strict=True)))
 
     def frame(self, row: int) -> Array | None:
@@ -179,10 +185,11 @@ class RowGroup(gymnasium.Env[Any, Any]):
     rows: LocalRows | None = None
 
     def __init__(
-        self, begin: int, end: int, registered: dict[str, Any], make: Make, key: str | None, max_steps: int | None
-    ) -> None:
+        self, begin: int, end: int, registered: dict[str, Any], make: Make, key: str | None, max_steps: int | None,
+        form: Form,
+    ) -> None:  # fmt: skip
         self.begin, self.end, self.registered = begin, end, registered
-        self.job = make, end - begin, key, max_steps
+        self.job = make, end - begin, key, max_steps, form
 
     def ask(self, method: str, argument: Any) -> Any:
         """Call a method of the rows with their part of the argument; return the exception that it raises."""

@@ -129,7 +129,7 @@ def _record(vector: VectorEnvironment, steps: Iterator[PlayedStep], draw: bool, 
     action = torch.cat([each.action for each in played]).cpu()
     return Episode(
         observation=torch.cat([each.observation for each in played]).cpu(),
-        previous_action=torch.cat([torch.full((1,), vector.num_actions), action[:-1]]),
+        previous_action=torch.cat([vector.actions.none(1), action[:-1]]),
         action=action.numpy(),
         q=torch.cat([each.outputs.float() for each in played]).cpu().numpy(),
         reward=torch.cat([each.step.reward for each in played]).cpu().numpy(),
@@ -205,7 +205,7 @@ def windows(network: QNetwork, observation: Tensor, previous_action: Tensor, end
     real, index = index <= ends[:, None], index.clamp(max=len(observation) - 1)
     mask = real.reshape(*real.shape, *[1] * (observation.dim() - 1))  # (B, S, 1, ...)
     seen = torch.where(mask, observation[index], network.spec.padding).to(observation.dtype)
-    previous = torch.where(real, previous_action[index], network.num_actions)
+    previous = network.actions.without(previous_action[index], ~real)
     return Windows(seen, previous, ends + 1 - first, ends - first)
 
 

@@ -17,6 +17,8 @@ from envs.terminal import say
 if TYPE_CHECKING:  # scripts that compute nothing, such as the runner of studies, do not load torch
     import torch
 
+    from envs.actions import Form
+
 Engine = Literal["eager", "compile", "cudagraph"]
 EngineSetting = Literal["auto", "eager", "compile", "cudagraph"]
 PLACE = "computed_on"  # device and engine in environment.json
@@ -31,7 +33,7 @@ class EnvironmentConfig:
     """The environment, and how many copies of it run."""
 
     env: str = "Gridverse/Memory-5x5-v0"
-    """An environment of this suite, or any Gymnasium id with discrete actions."""
+    """An environment of this suite, or any Gymnasium id."""
     num_envs: Annotated[int, Bounds(1)] = 16
     """Parallel copies N of the environment; one step of all copies counts as N environment steps."""
     time_limit: Annotated[int, Bounds(1)] | None = None
@@ -46,6 +48,30 @@ class EnvironmentConfig:
     # 0.2 ms. The metric time/processor leaves their time out.
     env_workers: Annotated[int, Bounds(1)] | None = None
     """Processes that step the copies of a Gymnasium environment (None: no further process)."""
+
+    actions: Literal["auto", "numbered", "clip", "tanh"] = "auto"
+    """numbered combinations, or each part drawn by itself, real ones within bounds by clip or tanh (auto: by script)."""
+
+    @property
+    def action_form(self) -> Form:
+        """How agents give actions; a run that says `auto` numbers them."""
+        return "numbered" if self.actions == "auto" else self.actions
+
+    def in_parts(self) -> EnvironmentConfig:
+        """Let `auto` choose each part of an action by itself, if an action is more than one number of a list."""
+        from envs.packages import make_env
+        from envs.registry import make_world
+
+        if self.actions != "auto" or self.env.startswith("ALE/"):
+            return self
+        ours = self.env.removeprefix("envs:") in WORLDS
+        made: Any = (make_world if ours else make_env)(
+            self.env.removeprefix("envs:") if ours else self.env, **self.kwargs()
+        )
+        single = type(made.action_space).__name__ == "Discrete"
+        if not ours:
+            made.close()
+        return self if single else replace(self, actions="clip")
 
     def completed(self) -> EnvironmentConfig:
         """Choose the only Box of a dictionary observation if no key is given, and print the choice."""

@@ -87,7 +87,7 @@ class Trainer(ABC, Generic[C]):
         self.vector = make_vector(
             environment.env, environment.num_envs, self.streams.worlds, self.device,
             observation_key=environment.observation_key, env_kwargs=config.env_kwargs(),
-            workers=environment.env_workers,
+            workers=environment.env_workers, form=environment.action_form,
         )  # fmt: skip
 
     # ---- the algorithm: methods of a subclass --------------------------------------------------------------------

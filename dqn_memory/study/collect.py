@@ -216,7 +216,7 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
     if source.kind in KINDS_OF_NETWORKS:
         world = config.environment
         interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
-        return count(on_meta(config.network, observation_spec(interface.encoded), interface.num_actions)).trainable
+        return count(on_meta(config.network, observation_spec(interface.encoded), interface.actions)).trainable
     opened = Run.open(run.folder)
     if not opened.has_checkpoint:
         return None
