@@ -234,7 +234,10 @@ class NetworkConfig:
             raise UserError(f"{flags}: the {self.prior.kind} prior learns no span to act on; use --prior adaptive")
 
     def build(self, spec: ObservationSpec, actions: Actions | int) -> QNetwork:
-        """Make the network for actions of a form, or for a number of actions, initialised from torch's global generator (fork and seed it outside)."""
+        """Make the network, initialised from torch's global generator (fork and seed it outside).
+
+        `actions` is the form of the actions, or their number.
+        """
         self.check()
         try:
             return QNetwork(self, spec, actions if isinstance(actions, Actions) else Actions(actions))

@@ -247,8 +247,8 @@ def gae(rollout: Rollout[ActorCritic], gamma: float, decay: float) -> tuple[Tens
 
 
 def ppo_loss(
-    actions: Actions, outputs: ActorCritic, rollout: Rollout[ActorCritic], advantage: Tensor, returns: Tensor, config: PPOLearnerConfig,
-    entropy_weight: float | Tensor,
+    actions: Actions, outputs: ActorCritic, rollout: Rollout[ActorCritic], advantage: Tensor, returns: Tensor,
+    config: PPOLearnerConfig, entropy_weight: float | Tensor,
 ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
     """Compute the clipped objective of the policy, the critic's error and the entropy, a scalar, and its metrics.
 

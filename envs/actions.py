@@ -31,8 +31,8 @@ class Constants(NamedTuple):
 class Actions:
     """The form of an agent's actions.
 
-    Numbered actions are 0 .. count - 1, tensors (N,) of int64. Other actions are rows (N, a) of float32: the choices, the
-    switches (0 or 1), and the real numbers. A real number with two bounds is scaled, so that -1 and 1 stand for them.
+    Numbered actions are 0 .. count - 1, tensors (N,) of int64. Other actions are rows (N, a) of float32: the choices,
+    the switches (0 or 1), and the real numbers. A real number with two bounds is scaled: -1 and 1 stand for them.
     """
 
     count: int = 0  # of numbered actions; 0: actions are rows
@@ -49,7 +49,7 @@ class Actions:
 
     @property
     def outputs(self) -> int:
-        """How many numbers describe a policy: logits, and for each real number its mean and the logarithm of its spread."""
+        """How many numbers describe a policy: logits, and of each real number the mean and the log of its spread."""
         return self.count or sum(self.sizes) + self.switches + 2 * len(self.low)
 
     @property
@@ -141,12 +141,12 @@ def action_form(space: gymnasium.Space[Any], form: Form = "numbered") -> tuple[A
         columns += places[kind]
         places[kind] += len(columns)
 
-    def decode(action: Any) -> Any:
+    def decode_rows(action: Any) -> Any:
         rows = torch.as_tensor(np.asarray(action, np.float32))
         real = actions.reals(rows)
         return build(torch.cat((rows[..., : actions.shape[0] - real.shape[-1]], real), -1).numpy())
 
-    return actions, decode
+    return actions, decode_rows
 
 
 def _builder(space: gymnasium.Space[Any], leaves: list[tuple[gymnasium.Space[Any], Array]]) -> Callable[[Array], Any]:

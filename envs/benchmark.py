@@ -27,8 +27,8 @@ from envs.timing import BenchmarkArgs, Page, Timer, run_benchmark
 # +-20 %; the file has microseconds. "Step" is one wrapped env.step (dynamics, observation, conversion) without resets.
 with Path(__file__).with_name("originals.csv").open(encoding="utf-8") as file:
     ORIGINALS = {row["id"]: 1e6 / float(row["step"]) for row in csv.DictReader(file)}
-SINGLE_RATIO = 1.0  # bar of one grid environment, in multiples of the original's steps per second
-LARGE_RATIO = 3.0  # the same bar if the grid is 13x13 or larger
+SINGLE_RATIO = 1.0  # bar of one environment, in multiples of the original's steps per second
+LARGE_RATIO = 3.0  # the same bar of a grid of 13x13 or larger
 VECTOR_RATIO = 300.0  # the same bar of 1,024 grid environments
 VECTOR_RATE = 5e6  # bar of 1,024 other environments, in steps per second
 SMALL = ("-5x5", "-7x7", "-9x9", "-11x11")
@@ -66,8 +66,10 @@ class EnvironmentArgs(BenchmarkArgs):
 def bars(id: str) -> dict[str, float | None]:
     """Give the bars of one and of 1,024 environments in steps per second; None without a bar."""
     original = ORIGINALS.get(id)
-    if original is None or not id.startswith("Gridverse/"):
-        return {"single": None, "vector": None if original is None else VECTOR_RATE}
+    if original is None:
+        return {"single": None, "vector": None}
+    if not id.startswith("Gridverse/"):
+        return {"single": original * SINGLE_RATIO, "vector": VECTOR_RATE}
     ratio = SINGLE_RATIO if id.removesuffix("-v0").endswith(SMALL) else LARGE_RATIO
     return {"single": original * ratio, "vector": original * VECTOR_RATIO}
 

@@ -5,7 +5,9 @@ environment on a CPU, a vector environment, and many thousands of episodes insid
 """
 
 import dataclasses
+import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -48,6 +50,9 @@ class Step:
 
 
 S = TypeVar("S", bound=State)
+Plain = tuple[Any, ...]  # one row's fields of a State as Python numbers, or lists or tuples of them
+Uniform = Callable[[], float]  # draws the next uniform from [0, 1)
+PlainStep = Callable[[Plain, int, Uniform], tuple[Plain, float, bool, bool]]
 OBSERVE = ("observation", "state")  # values of `make_world(observe=...)`
 SHOWN = "shown"  # the field with the World's own observation in `StateObserved`; pictures may need it
 
@@ -61,8 +66,8 @@ class World(ABC, Generic[S]):
     of `envs.worlds.tabular.Tabular` needs only `super().__init__(tables, time_limit, device)`.
 
     1. A state: a dataclass under `State` that describes the episode completely, in tensors with the leading axis N.
-    2. `num_actions`, the size A of the discrete action set; actions are 0 .. A - 1. Or 0, and `action_space`, a Box with
-       one axis; actions are then (N, k) float32 within its bounds.
+    2. `num_actions`, the size A of the discrete action set; actions are 0 .. A - 1. Or 0, and a property
+       `action_space`, a Box with one axis; actions are then (N, k) float32 within its bounds.
     3. `reset_draws` and `step_draws`: uniforms per row that `reset` and `step` consume, 0 if they draw nothing.
     4. `observation_space`: the Gymnasium space of ONE environment, a Box, Discrete, MultiDiscrete, MultiBinary or a
        Dict of these; integers count from 0. The observation tensor has the dtype of the space (a Box is float32 by
@@ -76,6 +81,7 @@ class World(ABC, Generic[S]):
     7. `step(state, action, u)`: a new state and four tensors, see below; do not write into the given state. `steps`
        grows by one and `returns` by the reward. The World truncates by itself at `time_limit`.
     8. `frame(state, row)` and `text(state, row)`: one row as a picture and as text, for videos and terminals.
+    9. Optional: `plain_step(row, action, draw)`, `step` in plain Python, which is faster for a single environment.
 
     Attributes:
         action_names: a name for each action, for pictures; may be empty.
@@ -126,6 +132,15 @@ class World(ABC, Generic[S]):
     @abstractmethod
     def text(self, state: S, row: int) -> str:
         """Draw one row as lines of plain text, for terminals."""
+
+    def plain_step(self, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        """Do `step` for one row in plain Python; returns (row, reward, terminated, success). Optional.
+
+        A single environment on a CPU uses it if the World `runs_on_numpy`; all tables are numpy arrays then. A row is a
+        tuple of the State's fields in their order. The observation in it is a sequence of numbers, even of a single
+        one. Every step calls `draw` `step_draws` times. The results must equal those of `step` to the last bit.
+        """
+        raise UserError(f"{type(self).__name__} has no plain_step.")
 
     def observe_state(self, state: S) -> Tensor:
         """Return a Markov state (N, e) in the form of `state_space`: the episode's future depends on nothing else.
@@ -216,6 +231,33 @@ def _original(state: State) -> State:
     values = dict(vars(state))
     values["observation"] = values.pop(SHOWN)
     return type(state).__bases__[0](**values)
+
+
+def plain_step_of(world: World[Any]) -> PlainStep | None:
+    """Return `world.plain_step`, or None if it cannot stand for `world.step`.
+
+    A subclass that changes another function of the class with the plain step changes the rules, which the plain step
+    does not know. Only `__init__` and pictures may differ. Observations must have one axis at most.
+    """
+    kind, shape = type(world), world.observation_space.shape
+    if kind.plain_step is World.plain_step or shape is None or len(shape) > 1:
+        return None
+    owner = next(each for each in kind.__mro__ if "plain_step" in vars(each))
+    rules = {name for name, _ in inspect.getmembers(owner, inspect.isfunction)} - {"__init__", "frame", "text"}
+    same = all(getattr(kind, name) is getattr(owner, name) for name in rules)
+    return world.plain_step if same else None
+
+
+def plain_row(state: State) -> Plain:
+    """Turn a state of one row in arrays into plain numbers."""
+    return tuple(value[0].tolist() for value in vars(state).values())
+
+
+def state_of(row: Plain, like: S) -> S:
+    """Turn plain numbers into a state of one row, in arrays with the dtypes of another state."""
+    fields = zip(vars(like).items(), row, strict=True)
+    values: dict[str, Any] = {name: np.array([value], old.dtype) for (name, old), value in fields}
+    return type(like)(**values)
 
 
 def where_state(mask: Tensor, chosen: S, other: S) -> S:

@@ -1,5 +1,6 @@
 """Car Flag: read at a signpost on which side of the road heaven lies, and drive there."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core import State, World
+from envs.core import Plain, State, Uniform, World
 from envs.numpy_backend import stack, take, truncate, where, zeros
 
 POWER, MAX_SPEED = 0.0015, 0.07
 START, END = 0.2, 1.0  # the car starts inside +-START; heaven and hell lie at +-END
 ZONE, HALF_ZONE = 0.5, 0.2  # the signpost's position, on the right whatever the side of heaven
+FIRST, LAST = ZONE - HALF_ZONE, ZONE + HALF_ZONE  # the ends of its zone
 
 
 @dataclass
@@ -67,9 +69,21 @@ class CarFlag(World[CarState]):
         after = CarState(observation, steps, returns, position, velocity, state.heaven)
         return after, observation, reward, reward != self.nothing, reward > self.nothing
 
+    def plain_step(self, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        push: Any = self.push
+        _, steps, returns, position, velocity, heaven = row
+        velocity += push.item(action)
+        if abs(velocity) > MAX_SPEED:
+            velocity = math.copysign(MAX_SPEED, velocity)
+        position += velocity
+        reward = math.trunc(position) * heaven + 0.0
+        direction = heaven if FIRST <= position <= LAST else 0.0
+        after = (position, velocity, direction), steps + 1, returns + reward, position, velocity, heaven
+        return after, reward, reward != 0.0, reward > 0.0
+
     def observe(self, position: Tensor, velocity: Tensor, heaven: Tensor) -> Tensor:
         """Return the observation (N, 3) float64."""
-        in_zone = position.clip(ZONE - HALF_ZONE, ZONE + HALF_ZONE) == position
+        in_zone = position.clip(FIRST, LAST) == position
         return stack([position, velocity, where(in_zone, heaven, self.nothing)])
 
     def observe_state(self, state: CarState) -> Tensor:

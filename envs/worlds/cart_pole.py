@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core import State, World
+from envs.core import Plain, State, Uniform, World
 from envs.numpy_backend import single, stack, take, zeros
 
 FORCE, GRAVITY, TICK = 10.0, 9.8, 0.02
@@ -73,6 +73,19 @@ class CartPole(World[PoleState]):
         out = abs(body[:, ::2]) > self.limits  # (N, 2)
         terminated = out[:, 0] | out[:, 1]
         return after, after.observation, reward, terminated, terminated != terminated
+
+    def plain_step(self, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        limits: Any = self.limits
+        _, steps, returns, body = row
+        _, speed, angle, spin = body
+        sine, cosine = self.sine_and_cosine(angle)
+        pushed = self.push[action] + self.moment * (spin * spin) * sine
+        turn = (self.gravity * sine - cosine * pushed) / (self.inertia - self.lost * (cosine * cosine))
+        change = speed, pushed - self.moment * turn * cosine, spin, turn
+        body = [float(value + self.tick * each) for value, each in zip(body, change, strict=True)]
+        out = abs(body[0]) > limits.item(0) or abs(body[2]) > limits.item(1)
+        reward = float(self.unit)
+        return (body, steps + 1, returns + reward, body), reward, out, False
 
     def sine_and_cosine(self, angle: Tensor) -> tuple[Tensor, Tensor]:
         """Return sine and cosine (N,) of angles up to MAX_ANGLE, as the sums of their series.

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core import State, World
+from envs.core import Plain, State, Uniform, World
 from envs.errors import require
 from envs.numpy_backend import argsort, integers, put_column, take, take_column, where, zeros
 from envs.spaces import MultiDiscrete
@@ -82,6 +82,20 @@ class MemoryCards(World[CardState]):
         steps, returns = state.steps + self.one, state.returns + reward
         after = CardState(observation, steps, returns, cards, removed, current)
         return after, observation, reward, terminated, terminated
+
+    def plain_step(self, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        _, steps, returns, cards, removed, current = row
+        match = cards[action] == cards[current] and action != current
+        if match:
+            removed |= 1 << action | 1 << current
+        reward, gap = float(self.right if match else self.wrong), int(self.gap)
+        table = [gap if removed >> card & 1 else HIDDEN for card in range(2 * self.pairs)]
+        left = [card for card, value in enumerate(table) if value == HIDDEN]
+        rank, current = min(int(draw() * len(left)), len(left) - 1), 0  # rounding may give their number itself
+        if left:
+            current = left[rank]
+            table[current] = cards[current]
+        return (table, steps + 1, returns + reward, cards, removed, current), reward, not left, not left
 
     def observe(self, cards: Tensor, removed: Tensor, current: Tensor) -> Tensor:
         """Return the observation (N, 2P) int64."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core import State, World
+from envs.core import Plain, State, Uniform, World
 from envs.errors import UserError, require
 from envs.extras import extra
 from envs.numpy_backend import integers, take, zeros
@@ -84,6 +84,17 @@ class Tabular(World[TabularState]):
         returns = state.returns + reward
         after = TabularState(observation[:, None], state.steps + self.one, returns, hidden)
         return after, after.observation, reward, terminated, terminated & (returns > self.nothing)
+
+    def plain_step(self, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        arrays: Any = self
+        _, steps, returns, hidden = row
+        move = plain_piece(self.move_cuts, action * int(self.rows) + hidden, draw)
+        sight = plain_piece(self.sight_cuts, arrays.sight_row.item(move), draw)
+        observation, hidden = arrays.seen.item(sight), arrays.following.item(move)
+        reward = arrays.rewards.item(move * int(self.width) + observation if self.by_observation else move)
+        returns += reward
+        terminated = hidden == int(self.ended)
+        return ((observation,), steps + 1, returns, hidden), reward, terminated, terminated and returns > 0.0
 
     def observe_state(self, state: TabularState) -> Tensor:
         """Return the state's number, S after the end, (N, 1) int64."""
@@ -321,6 +332,16 @@ def piece(cuts: tuple[Values, ...], row: Values, u: Values, column: int) -> Valu
     ours = u[:, column]
     slot = take(first, row) + integers(ours * take(slots, row))  # the product with a power of two is exact
     return slot + slot + (ours >= take(cut_at, slot))
+
+
+def plain_piece(cuts: tuple[Values, ...], row: int, draw: Uniform) -> int:
+    """Find the piece of one row as `piece` does; `draw` is called only if a uniform is needed."""
+    slots, first, cut_at = cuts
+    if len(cut_at) == 0:
+        return row
+    u = draw()
+    slot = first.item(row) + int(u * slots.item(row))
+    return 2 * slot + (u >= cut_at.item(slot))
 
 
 def support(probabilities: Floats, width: int) -> tuple[Integers, Integers]:

@@ -86,7 +86,7 @@ def step_again():
 @pytest.mark.parametrize(("misuse", "words"), [
     (lambda: WorldEnv("POMDP/CarFlag-v0", render_mode="human"), "render_mode"),
     (lambda: WorldEnv("POMDP/CarFlag-v0").step(0), "call reset"),
-    (lambda: started(WorldEnv("POMDP/CarFlag-v0")).step(3), "action 3"),
+    *((lambda bad=bad: started(WorldEnv("POMDP/CarFlag-v0")).step(bad), f"action {bad}") for bad in (3, -1, 1.0)),
     (lambda: gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=2, autoreset_mode="sometimes"), "SameStep"),
     (lambda: vector().reset(seed=[1, 2, 3]), "list of 2"),
     (lambda: vector().reset(options={"reset_mask": np.array([True, False])}), "first reset must start all rows"),
