@@ -53,6 +53,15 @@ class Actions:
         return self.count or sum(self.sizes) + self.switches + 2 * len(self.low)
 
     @property
+    def output_names(self) -> tuple[str, ...]:
+        """Name the numbers that describe a policy."""
+        if self.count:
+            return tuple(f"action {index}" for index in range(self.count))
+        choices = [f"choice {part} = {value}" for part, size in enumerate(self.sizes) for value in range(size)]
+        reals = [f"{what} {index}" for what in ("mean", "log spread") for index in range(len(self.low))]
+        return *choices, *(f"switch {index}" for index in range(self.switches)), *reals
+
+    @property
     def words(self) -> str:
         """Name the actions in a sentence."""
         if self.count:

@@ -70,6 +70,11 @@ class ReplayedVector(ABC):
         return self._start(None)
 
     @property
+    def repeats(self) -> int:
+        """Actions that loading a state saved now would repeat."""
+        return len(self.log) // self._row
+
+    @property
     def _row(self) -> int:
         """Numbers of one logged action."""
         return math.prod(self.actions.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +40,15 @@ class Episode:
 
     def __len__(self) -> int:
         return len(self.action)
+
+    def chose(self, step: int, index: int) -> bool:
+        """Whether a step took the numbered action of this index."""
+        return self.action.ndim == 1 and bool(self.action[step] == index)
+
+    def taken(self, step: int, names: Sequence[str]) -> str:
+        """Name the action of a step; of a row give the numbers."""
+        action = self.action[step]
+        return names[action] if self.action.ndim == 1 else " ".join(f"{number:.2g}" for number in action)
 
     @property
     def episode_return(self) -> float:
@@ -96,18 +105,21 @@ def single_vector(setup: EvalSetup, seed: int, initial: int | None = None, draw:
     ours = setup.env.removeprefix("envs:") in WORLDS
     if initial is None:
         kwargs = setup.env_kwargs | ({"render_mode": "rgb_array"} if draw and not ours else {})
-        return make_vector(setup.env, 1, seed, setup.device, setup.observation_key, kwargs, max_steps=MAX_STEPS)
+        key, form = setup.observation_key, setup.form
+        return make_vector(setup.env, 1, seed, setup.device, key, kwargs, max_steps=MAX_STEPS, form=form)
     world = make_world(setup.env, setup.device, **setup.env_kwargs) if ours else None
     draws = None if world is None else world.initial_draws()
     if world is None or draws is None:
         raise UserError(f"--initial {initial}: {setup.env} has no finite list of initial states; use --seed")
     if not 0 <= initial < len(draws):
         raise UserError(f"--initial {initial} is not within 0 .. {len(draws) - 1}, the initial states of {setup.env}")
-    return TensorVector(world, 1, seed, initial=draws[initial : initial + 1])
+    return TensorVector(world, 1, seed, draws[initial : initial + 1], setup.form)
 
 
 def action_names(setup: EvalSetup) -> tuple[str, ...]:
     """Give names for the action numbers, if the environment has them."""
+    if setup.form != "numbered":
+        return setup.interface()[1].output_names
     if setup.env.removeprefix("envs:") not in WORLDS:
         return ()
     return tuple(map(one_line, make_world(setup.env, **setup.env_kwargs).action_names))

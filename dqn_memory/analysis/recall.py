@@ -129,7 +129,8 @@ def occlusions(
         index = (given.position - part[:, None]).clamp(min=0).flatten().repeat(copies // len(part))
         observation = given.observation.repeat(copies, *[1] * (given.observation.dim() - 1))
         observation[torch.arange(len(tried), device=index.device), index] = tried.to(observation.dtype)
-        previous, lengths = given.previous_action.repeat(copies, 1), given.lengths.repeat(copies)
+        before_each = given.previous_action
+        previous, lengths = before_each.repeat(copies, *[1] * (before_each.dim() - 1)), given.lengths.repeat(copies)
         after = q_values(network, Windows(observation, previous, lengths, given.position.repeat(copies)))
         moved = after.unflatten(0, (-1, len(part), rows))  # (R, N, B, A)
         changes.append((moved - before).abs().mean((0, 3)))

@@ -76,7 +76,7 @@ def _words(episode: Episode, step: int, number: int, names: Sequence[str]) -> Te
         for index, (name, share) in enumerate(zip(names, shares(episode, step), strict=True)):
             bar = f"{FULL * max(1, round(float(share) * BAR)):<{BAR}}"
             line = f"{name:<{width}} {bar} {episode.q[step, index]:.2f}"
-            said.append(Text(line, styles[CHOSEN] if index == episode.action[step] else ""))
+            said.append(Text(line, styles[CHOSEN] if episode.chose(step, index) else ""))
     return Text("\n").join(said)
 
 

@@ -149,7 +149,7 @@ def moment(episode: Episode, step: int, number: int, names: Sequence[str]) -> li
         ]
     return [
         (f"Episode {number}, step {step}", INK, LARGE),
-        (f"takes {names[episode.action[step]]}", CHOSEN, TEXT),
+        (f"takes {episode.taken(step, names)}", CHOSEN, TEXT),
         (f"its reward: {episode.reward[step]:+.2f}", INK, TEXT),
         (f"return so far: {episode.reward[:step].sum():.2f}", FAINT, TEXT),
         (episode.values, FAINT, TEXT),
@@ -166,7 +166,7 @@ def _bars(draw: ImageDraw.ImageDraw, left: int, top: int, episode: Episode, step
     """Draw a line for each action: its name, its Q-value as a bar between the episode's extremes, and the number."""
     start, length, font = left + NAME, PANEL - NAME - NUMBER, ImageFont.load_default(TEXT)
     for index, (name, share) in enumerate(zip(names, shares(episode, step).tolist(), strict=True)):
-        chosen = index == episode.action[step]
+        chosen = episode.chose(step, index)
         draw.text((left, top), name, INK, font)
         box = (start, top + 3, start + max(1, round(share * length)), top + LINE - 4)
         draw.rectangle(box, fill=CHOSEN if chosen else BAR)

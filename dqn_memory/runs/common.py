@@ -50,7 +50,7 @@ class EnvironmentConfig:
     """Processes that step the copies of a Gymnasium environment (None: no further process)."""
 
     actions: Literal["auto", "numbered", "clip", "tanh"] = "auto"
-    """Number all combinations, or draw each part by itself, real ones within bounds by clip or tanh (auto: by script)."""
+    """Number all combinations, or draw parts one by one, real ones in bounds by clip or tanh (auto: by script)."""
 
     @property
     def action_form(self) -> Form:

@@ -385,8 +385,8 @@ class Trainer(ABC, Generic[C]):
     def shorten_log(self) -> None:
         """Begin new episodes if a resume would have to repeat too many actions."""
         limit = self.config.output.max_repeated_actions
-        if limit is not None and isinstance(self.vector, ReplayedVector) and len(self.vector.log) > limit:
-            say(f"step {self.steps}: new episodes, as a resume would repeat {len(self.vector.log)} actions")
+        if limit is not None and isinstance(self.vector, ReplayedVector) and self.vector.repeats > limit:
+            say(f"step {self.steps}: new episodes, as a resume would repeat {self.vector.repeats} actions")
             if self.replay is not None:
                 self.replay.cut()
             self.vector.forget()
