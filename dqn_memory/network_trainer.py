@@ -53,9 +53,12 @@ class NetworkTrainer(Trainer[C]):
         return networks if self.evaluated is self.network else networks | {"average": self.evaluated}
 
     def scalars(self) -> dict[str, float]:
-        """Give the scalars of a log line, with epsilon and learned priors."""
-        epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}
-        return super().scalars() | epsilon | self.network.memory_scalars()
+        """Give the scalars of a log line, with epsilon, the learning rate and learned priors."""
+        schedules = {
+            "charts/epsilon": self.explorer.epsilon(self.steps),
+            "charts/learning_rate": float(self.optimizers[0].param_groups[0]["lr"]),
+        }
+        return super().scalars() | schedules | self.network.memory_scalars()
 
     def recurrent_change(self) -> dict[str, float]:
         """Measure the change of the recurrent weights of bidirectional layers, relative to their initial values.

@@ -183,6 +183,7 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
         # collect
         rollout, episodes = self.collector.collect(self.read, self.choose, schedule.epsilon)
         advantage, returns = gae(rollout, learner.gamma, learner.trace_decay)  # (N, T)
+        explained = {"losses/explained_variance": 1 - advantage.var() / returns.var().clamp(min=1e-8)}
 
         # update
         for rows, decay in schedule.minibatches(learner.minibatches):
@@ -202,7 +203,7 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
             self.network.project()
             if self.evaluated is not self.network:
                 average_parameters(self.network, self.evaluated, decay)
-            updates.append(metrics | {"grad/norm": norm.detach()})
+            updates.append(metrics | explained | {"grad/norm": norm.detach()})
         return episodes, rollouts.stack_metrics(updates)
 
     # ---- methods of the base class -------------------------------------------------------------------------------
@@ -256,8 +257,8 @@ def ppo_loss(
     """
     new, old = (policies.log_prob(actions, each.logits, rollout.action) for each in (outputs, rollout.outputs))
     own = ~rollout.random  # only these actions are credited to the policy
-    log_ratio = new - old  # (B, T)
-    ratio = torch.where(own, log_ratio, 0.0).exp()  # the ratio of an unlikely random action could overflow
+    log_ratio = torch.where(own, new - old, 0.0)  # (B, T); the ratio of an unlikely random action could overflow
+    ratio = log_ratio.exp()
     advantage = advantage - masked_mean(advantage, own)
     advantage = advantage / (masked_mean(advantage.square(), own).sqrt() + 1e-8)
     clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
@@ -270,6 +271,8 @@ def ppo_loss(
         "losses/policy": policy_loss.detach(),
         "losses/value": value_loss.detach(),
         "losses/entropy": entropy.detach(),
+        "losses/approx_kl": masked_mean(ratio - 1 - log_ratio, own).detach(),  # from the policy that acted
+        "losses/clip_fraction": masked_mean((clipped != ratio).float(), own).detach(),
     }
 
 
