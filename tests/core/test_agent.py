@@ -133,7 +133,10 @@ def sentence(agent, observation, reset=True):
 def test_an_agent_refuses_to_play_where_actions_are_others(agents):
     other = Three()
     other.action_space = gymnasium.spaces.Discrete(3)
-    assert error_of(agents["three"].play, other) == "the environment has 3 actions, but the agent was trained with 2"
+    assert (
+        error_of(agents["three"].play, other)
+        == "the environment has 3 actions, but the agent was trained with 2 actions"
+    )
 
 
 @pytest.mark.parametrize(("name", "observation", "words"), [

@@ -17,6 +17,7 @@ from dqn_memory.config import TrainConfig
 from dqn_memory.evaluate import LoadedPolicy
 from dqn_memory.interface import Interface
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, observation_spec
+from envs.actions import Actions
 from envs.spaces import encoder
 
 pytest.importorskip("onnxruntime")
@@ -54,7 +55,7 @@ def agent(name, space, **changes):
     def start(rows):
         return NetworkPolicy(make_actor(built, rows, CPU, state), rows)
 
-    interface = Interface(space, encode, encoded, ACTIONS, lambda action: action)
+    interface = Interface(space, encode, encoded, Actions(ACTIONS), lambda action: action)
     return Agent(LoadedPolicy(config, {}, 0, CPU, start), interface)
 
 

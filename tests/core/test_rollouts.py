@@ -64,7 +64,7 @@ def test_predictions_are_of_the_next_observation_in_the_same_episode(env):
     steps = collect(each)
     steps = steps._replace(terminated=steps.done)
     spec = observation_spec(each.vector.observation_space)
-    predictor = Predictor(spec, 16, each.vector.num_actions, 1.0).double()
+    predictor = Predictor(spec, 16, each.vector.actions, 1.0).double()
     after = torch.cat((steps.observation[:, 1:], steps.observation[:, :1]), 1).flatten(2)
     known = torch.nn.functional.one_hot(after.long(), spec.vocabulary) * 1e3 if spec.vocabulary else after
     known = torch.where(steps.done[:, :, None], -known.flatten(2), known.flatten(2))  # wrong where nobody looks
@@ -206,7 +206,7 @@ def test_losses_are_known_at_the_values_that_acted():
     each = collector(8, critic=True)
     steps = collect(each)
     advantage, config = torch.randn(4, 8, dtype=torch.float64), PPOLearnerConfig(value_weight=1)
-    loss, metrics = ppo_loss(steps.outputs, steps, advantage, steps.outputs.value + 2, config, 0)
+    loss, metrics = ppo_loss(each.vector.actions, steps.outputs, steps, advantage, steps.outputs.value + 2, config, 0)
     assert float(loss) == pytest.approx(4) and float(metrics["losses/policy"]) == pytest.approx(0, abs=1e-12)
 
 
@@ -227,10 +227,13 @@ def test_ppo_earns_nothing_beyond_its_clip():
         scaled = (advantage[own] - advantage[own].mean()) / advantage[own].std(correction=0)
         gains = [min(r * a, min(max(r, 0.8), 1.2) * a) for r, a in zip(ratio[own], scaled, strict=True)]
         acted = steps._replace(outputs=before, random=random)
-        loss, metrics = ppo_loss(outputs, acted, advantage, advantage, config, 0)
+        loss, metrics = ppo_loss(each.vector.actions, outputs, acted, advantage, advantage, config, 0)
         assert float(loss) == pytest.approx(-float(sum(gains)) / len(gains))
         entropy = torch.distributions.Categorical(logits=outputs.logits).entropy()
         assert float(metrics["losses/entropy"]) == pytest.approx(float(entropy[own].mean()))
+        known = ratio[own] - 1 - ratio[own].log(), ((ratio[own] - 1).abs() > 0.2).double()
+        found = (float(metrics[f"losses/{name}"]) for name in ("approx_kl", "clip_fraction"))
+        assert list(found) == pytest.approx([float(each.mean()) for each in known])
 
 
 def test_a_random_action_that_was_next_to_impossible_harms_no_gradient():
@@ -242,7 +245,7 @@ def test_a_random_action_that_was_next_to_impossible_harms_no_gradient():
     acted = steps._replace(outputs=steps.outputs._replace(logits=before), random=random)
     outputs = ActorCritic(*(part.detach().requires_grad_() for part in steps.outputs))
     config, advantage = PPOLearnerConfig(), torch.randn(4, 8, dtype=torch.float64)
-    ppo_loss(outputs, acted, advantage, advantage, config, 0.1)[0].backward()
+    ppo_loss(each.vector.actions, outputs, acted, advantage, advantage, config, 0.1)[0].backward()
     assert outputs.logits.grad.isfinite().all() and outputs.value.grad.isfinite().all()
 
 

@@ -207,7 +207,7 @@ def test_what_is_stored_is_what_happened_also_at_the_ends_of_episodes(monkeypatc
         first = torch.ones(4, dtype=torch.bool) if before is None else before[1].done
         assert torch.equal(begun[t], first)
         time = torch.where(first, 0, time + 1).int()
-        led = torch.where(first, training.num_actions, action if before is None else before[0])
+        led = torch.where(first, training.actions.count, action if before is None else before[0])
         told = observation, after.final_observation, led, action, after.reward, after.terminated, after.done, time
         assert_equal(
             [cells[name][t] for name in cells],

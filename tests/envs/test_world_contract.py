@@ -120,7 +120,7 @@ def plain_init(self, time_limit=10, device="cpu"):
     (without(__init__=plain_init), "Mine has no device; its __init__ must call super().__init__"),
     (without(__init__=lambda self, time_limit=10: None), "Mine of environment 'Mine/Cue-v0' takes no keyword device"),
     (without("step"), "has no step: a World is a subclass"),
-    (without(num_actions=2.0), "num_actions of Mine must be a whole number of at least 1, not 2.0"),
+    (without(num_actions=2.0), "num_actions of Mine must be a whole number of at least 0, not 2.0"),
     (without(reset=lambda self: None), "Mine.reset must take (u), not ()"),
     (without(step=lambda self, action: None), "Mine.step must take (state, action, u), not (action)"),
     (without(observation_space=gymnasium.spaces.Text(3)), "The observation_space of Mine must be Box, Discrete"),

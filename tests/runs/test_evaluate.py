@@ -23,6 +23,7 @@ from dqn_memory.network import NetworkConfig, observation_spec
 from dqn_memory.play import play
 from dqn_memory.runs.settings import parse
 from envs import gymnasium as adapter
+from envs.actions import Actions
 from envs.core import Step
 from envs.registry import make_world
 from envs.vector import TensorVector, make_vector
@@ -107,7 +108,7 @@ def test_drawn_actions_are_as_frequent_as_their_logits_say():
     vector = SimpleNamespace(num_envs=rows, device="cpu", reset=lambda: torch.zeros(rows, 1), step=step)
     actor = SimpleNamespace(
         observe=lambda *seen: None, q_values=lambda: shares.log().expand(rows, 3) + 5, device="cpu",
-        network=SimpleNamespace(num_actions=3),
+        network=SimpleNamespace(actions=Actions(3)),
     )  # fmt: skip
     for draws in (torch.Generator().manual_seed(0), None):
         play(vector, NetworkPolicy(actor, rows, draws), 1)
