@@ -45,7 +45,7 @@ def cpu_attention(packed: Tensor, heads: int) -> Tensor:
 
 
 def attention_forward(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Compute attention (B, T, D), and log2 of each softmax's denominator (B, H, T) for the backward pass."""
+    """Compute attention (B, T, D), and for the backward pass each query's largest score and 1 / its sum of weights."""
     packed, (out, norms) = packed.detach().contiguous(), _outputs(packed, heads)
     batch, time, width = out.shape
     units = width // heads
@@ -56,15 +56,15 @@ def attention_forward(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
 def attention_backward(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
     """Compute the gradient of the packed projection, (B, T, 3D)."""
     packed, grad, change = packed.detach().contiguous(), grad.contiguous(), _change(grad, packed, out, norms)
-    batch, heads, time = norms.shape
+    (batch, time, _), heads = out.shape, norms.shape[1]
     units, arrays = out.shape[2] // heads, (out, norms, grad, change)
-    v.run_in_threads(_backward, batch, COUNT * (3 * units + 2 * time + 2), packed, time, heads, units, *arrays)
+    v.run_in_threads(_backward, batch, COUNT * (3 * units + 2 * time), packed, time, heads, units, *arrays)
     return change
 
 
 def _outputs(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     batch, time, width = packed.shape
-    return packed.new_empty(batch, time, width // 3), packed.new_empty(batch, heads, time)
+    return packed.new_empty(batch, time, width // 3), packed.new_empty(batch, heads, -(-time // COUNT), 2, COUNT)
 
 
 def _change(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def _forward(first, last, query, packed, time, heads, units, out, norms):
     width, scale, nothing = heads * units, np.float32(LOG2_E / math.sqrt(units)), v.constant(0.0)
     mixed = query + 4 * units * COUNT
     scores = mixed + 4 * units * COUNT
-    ends = scores + 4 * time * COUNT
+    ends, norm = scores + 4 * time * COUNT, first * heads * ((time + COUNT - 1) // COUNT) * 2 * COUNT
     for row in range(first, last):
         for head in range(heads):
             start = row * time * 3 * width + head * units  # of the first query
@@ -108,12 +108,10 @@ def _forward(first, last, query, packed, time, heads, units, out, norms):
                 _products(query, units, packed + 4 * (start + width), 3 * width, keys, nothing, scores)
                 _softmax(scores, block, keys, ends)
                 _mix(scores, packed, start + 2 * width, 3 * width, keys, units, mixed)
-                for element in range(here):
-                    at, total = (row * time + block + element) * width + head * units, v.load_one(ends, COUNT + element)
-                    for unit in range(units):
-                        v.store_one(out, at + unit, v.load_one(mixed, unit * COUNT + element) / total)
-                    norm = v.load_one(ends, element) + np.float32(math.log2(total))
-                    v.store_one(norms, (row * heads + head) * time + block + element, norm)
+                share = v.constant(1.0) / v.load(ends, COUNT)
+                v.store(norms, norm, v.load(ends, 0)), v.store(norms, norm + COUNT, share)
+                norm += 2 * COUNT
+                _write(mixed, units, here, share, out, (row * time + block) * width + head * units, width)
 
 
 @v.compiled
@@ -124,34 +122,25 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
     mixed = given + 4 * units * COUNT
     scores = mixed + 4 * units * COUNT
     slopes = scores + 4 * time * COUNT
-    ends = slopes + 4 * time * COUNT
-    for row in range(first, last):
-        for head in range(heads):
+    norm = last * heads * ((time + COUNT - 1) // COUNT) * 2 * COUNT
+    for row in range(last - 1, first - 1, -1):
+        for head in range(heads - 1, -1, -1):
             start = row * time * 3 * width + head * units
             for block in range((time - 1) // COUNT * COUNT, -1, -COUNT):
                 here, keys = min(COUNT, time - block), min(block + COUNT, time)
                 own, whole = start + block * 3 * width, (row * time + block) * width + head * units
-                v.store(ends, 0, nothing)  # elements after the last position have scores and slopes of zero
-                v.store(ends, COUNT, nothing)
-                for element in range(here):
-                    at, total = whole + element * width, np.float32(0)
-                    for unit in range(units):
-                        total -= v.load_one(out, at + unit) * v.load_one(grad, at + unit)
-                    v.store_one(ends, element, v.load_one(norms, (row * heads + head) * time + block + element))
-                    v.store_one(ends, COUNT + element, total)
+                norm -= 2 * COUNT
                 _transpose(packed, own, 3 * width, here, units, scale, query)
                 _transpose(grad, whole, width, here, units, np.float32(1), given)
+                _transpose(out, whole, width, here, units, np.float32(-1), mixed)
+                mean = nothing
+                for unit in range(units):
+                    mean = v.multiply_add(v.load(mixed, unit * COUNT), v.load(given, unit * COUNT), mean)
                 _products(query, units, packed + 4 * (start + width), 3 * width, keys, nothing, scores)
-                _products(given, units, packed + 4 * (start + 2 * width), 3 * width, keys, v.load(ends, COUNT), slopes)
-                _weights(scores, slopes, block, keys, v.load(ends, 0))
+                _products(given, units, packed + 4 * (start + 2 * width), 3 * width, keys, mean, slopes)
+                _weights(scores, slopes, block, keys, v.load(norms, norm), v.load(norms, norm + COUNT))
                 _mix(slopes, packed, start + width, 3 * width, keys, units, mixed)
-                for element in range(here):
-                    for unit in range(units):
-                        v.store_one(
-                            change,
-                            own + element * 3 * width + unit,
-                            natural * v.load_one(mixed, unit * COUNT + element),
-                        )
+                _write(mixed, units, here, v.constant(natural), change, own, 3 * width)
                 _rows(packed, own, 3 * width, here, units, natural, query)
                 _rows(grad, whole, width, here, units, np.float32(1), given)
                 _add_outer(slopes, query, keys, units, keys == time, change + 4 * (start + width), 3 * width)
@@ -161,12 +150,47 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
 @v.compiled
 def _transpose(source, start, stride, here, units, scale, transposed):
     """Write eight rows of h units as h rows of eight elements; elements after the last position are zero."""
-    for element in range(here):
-        for unit in range(units):
-            v.store_one(transposed, unit * COUNT + element, v.load_one(source, start + element * stride + unit) * scale)
-    for element in range(here, COUNT):
-        for unit in range(units):
-            v.store_one(transposed, unit * COUNT + element, 0.0)
+    factor, none = v.constant(scale), v.constant(0.0)
+    for unit in range(0, units, COUNT):
+        at, to = start + unit, unit * COUNT
+        a, b = v.load(source, at), v.load(source, at + stride) if here > 1 else none
+        c = v.load(source, at + 2 * stride) if here > 2 else none
+        d = v.load(source, at + 3 * stride) if here > 3 else none
+        e = v.load(source, at + 4 * stride) if here > 4 else none
+        f = v.load(source, at + 5 * stride) if here > 5 else none
+        g = v.load(source, at + 6 * stride) if here > 6 else none
+        h = v.load(source, at + 7 * stride) if here > 7 else none
+        a, b, c, d, e, f, g, h = v.transpose(a, b, c, d, e, f, g, h)
+        v.store(transposed, to, a * factor), v.store(transposed, to + 8, b * factor)
+        v.store(transposed, to + 16, c * factor), v.store(transposed, to + 24, d * factor)
+        v.store(transposed, to + 32, e * factor), v.store(transposed, to + 40, f * factor)
+        v.store(transposed, to + 48, g * factor), v.store(transposed, to + 56, h * factor)
+
+
+@v.compiled
+def _write(mixed, units, here, factor, target, start, stride):
+    """Write h rows of eight elements, times a factor each, as eight rows of h units."""
+    for unit in range(0, units, COUNT):
+        at, to = unit * COUNT, start + unit
+        a, b, c = v.load(mixed, at) * factor, v.load(mixed, at + 8) * factor, v.load(mixed, at + 16) * factor
+        d, e, f = v.load(mixed, at + 24) * factor, v.load(mixed, at + 32) * factor, v.load(mixed, at + 40) * factor
+        g, h = v.load(mixed, at + 48) * factor, v.load(mixed, at + 56) * factor
+        a, b, c, d, e, f, g, h = v.transpose(a, b, c, d, e, f, g, h)
+        v.store(target, to, a)
+        if here > 1:
+            v.store(target, to + stride, b)
+        if here > 2:
+            v.store(target, to + 2 * stride, c)
+        if here > 3:
+            v.store(target, to + 3 * stride, d)
+        if here > 4:
+            v.store(target, to + 4 * stride, e)
+        if here > 5:
+            v.store(target, to + 5 * stride, f)
+        if here > 6:
+            v.store(target, to + 6 * stride, g)
+        if here > 7:
+            v.store(target, to + 7 * stride, h)
 
 
 @v.compiled
@@ -242,10 +266,10 @@ def _softmax(scores, block, keys, ends):
 
 
 @v.compiled
-def _weights(scores, slopes, block, keys, norm):
+def _weights(scores, slopes, block, keys, top, share):
     """Replace scores by weights, and slopes, which hold d(weight) less its mean, by d(score)."""
     for key in range(keys):
-        weight = v.exp2(v.load(scores, key * COUNT) - norm)
+        weight = v.exp2(v.load(scores, key * COUNT) - top) * share
         if key > block:
             weight = v.replace_from(key - block, weight, v.constant(0.0))
         v.store(scores, key * COUNT, weight)
