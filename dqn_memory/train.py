@@ -149,8 +149,9 @@ def sample(
     """
     if contexts_per_window is not None:
         count = config.batch_size * contexts_per_window
-        drawn, _ = replay.draw(count, context, generator, terminal_fraction=config.terminal_fraction)
-        return replay.contexts(drawn, context, config.gamma, config.n_step)
+        drawn, longest = replay.draw(count, context, generator, terminal_fraction=config.terminal_fraction)
+        width = trimmed_length(longest + config.n_step, context) if trim else context
+        return replay.contexts(drawn, context, config.gamma, config.n_step, width)
     around = config.window_placement == "around"
     drawn, longest = replay.draw(config.batch_size, context, generator, around, config.terminal_fraction)
     if config.tail_fraction < 1:  # only the first windows get tail targets, and `draw` puts terminal windows first
