@@ -5,12 +5,11 @@ turn their outputs back. Here sequences lie as they came. One product gives the 
 directions, and the loop itself knows which position comes next, so nothing is copied.
 
 B rows, T positions, D inputs, H units, N directions (1: over time; 2: and against it): x (B, T, D), weight_in
-(N 3 H, D), weight (N 3 H, H), bias (N 3 H,), inner (N H,), as in `recurrent`; lengths (B,) in float32. Gates (B, T, N 3 H)
-stand in the order reset, update, candidate. Padding comes after all real positions in either direction.
+(N 3 H, D), weight (N 3 H, H), bias (N 3 H,), inner (N H,), as in `recurrent`; lengths (B,) in float32. Gates
+(B, T, N 3 H) stand in the order reset, update, candidate. In either direction padding comes after all real positions.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,39 +27,38 @@ CACHED = 320_000  # numbers that stay in a core's second-level cache
 
 def fits(x: Tensor, cell: nn.RNNBase) -> bool:
     """Tell whether this recurrence can run over x here."""
-    weight = cell.weight_hh_l0
-    single = all(each.device.type == "cpu" and each.dtype == torch.float32 for each in (x, weight))
-    return single and isinstance(cell, nn.GRU) and weight.shape[1] % COUNT == 0
+    single = all(each.device.type == "cpu" and each.dtype == torch.float32 for each in (x, *cell.parameters()))
+    return single and isinstance(cell, nn.GRU) and cell.hidden_size % COUNT == 0
 
 
 def gru(x: Tensor, lengths: Tensor | None, *cells: nn.GRU) -> Tensor:
     """Run the first cell over time, and a second one against it, over x (B, T, D): (B, T, N H)."""
     size, time = 2 * cells[0].hidden_size, x.shape[1]
-    weight_in, weight = (torch.cat([getattr(cell, name) for cell in cells]) for name in WEIGHTS[:2])
-    inner = torch.cat([cell.bias_hh_l0[size:] for cell in cells])
-    bias = torch.cat([cell.bias_ih_l0 + F.pad(cell.bias_hh_l0[:size], (0, size // 2)) for cell in cells])
+    weight_in, weight, bias, last = ([getattr(cell, name) for cell in cells] for name in WEIGHTS)
+    inner = torch.cat([each[size:] for each in last])
+    bias = [each + F.pad(other[:size], (0, size // 2)) for each, other in zip(bias, last, strict=True)]
+    weights = torch.cat(weight_in), torch.cat(weight), torch.cat(bias), inner
     ends = x.new_full((len(x),), time) if lengths is None else lengths.clamp(max=time).to(x.dtype)
     if torch.is_grad_enabled():
-        return bidirectional_scan(x, weight_in, weight, bias, inner, ends)[0]
-    return scan_alone(x, weight_in, weight, bias, inner, ends)
+        hidden: Tensor = bidirectional_scan(x, *weights, ends)[0]
+        return hidden
+    return scan_alone(x, *weights, ends)
 
 
 def scan_forward(
     x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, inner: Tensor, lengths: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute hidden (B, T, N H) from zero states, and for the backward pass gates and W_n h_{t-1} + b_n (B, T, N H)."""
+    """Compute hidden (B, T, N H) from zero states, and for the backward pass the gates and W_n h_{t-1} + b_n."""
     gates = F.linear(x, weight_in, bias)
     hidden, recurrent = (x.new_empty(*x.shape[:2], len(inner)) for _ in range(2))
     _run(_forward, hidden, weight.shape[1], _packed(weight), v.dense(inner), v.dense(lengths), gates, recurrent)
     return hidden, gates, recurrent
 
 
-def scan_alone(
-    x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, inner: Tensor, lengths: Tensor
-) -> Tensor:
+def scan_alone(x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, inner: Tensor, lengths: Tensor) -> Tensor:
     """Compute hidden (B, T, N H) alone: gates of a few rows stay in the cache, and are overwritten by the next ones."""
     x, hidden = x.contiguous(), x.new_empty(*x.shape[:2], len(inner))
-    packed, inner, across = _packed(weight), v.dense(inner), weight_in.mT
+    packed, across = _packed(weight), weight_in.mT
     parts = list(zip(*(each.split(_rows(x, weight)) for each in (x, lengths, hidden)), strict=True))
     gates, recurrent = x.new_empty(parts[0][0].numel() // x.shape[2], len(weight)), torch.empty_like(parts[0][2])
     for rows, real, part in parts:
@@ -78,7 +76,7 @@ def scan_backward(
     across = torch.cat([_packed(each.mT).flatten() for each in weight.split(3 * width)])
     to_x, sums = torch.empty_like(x), [torch.zeros_like(each) for each in (weight_in, weight, bias, inner)]
     buffers = [torch.empty_like(each[:count]) for each in (gates, hidden, hidden)]
-    arrays = (x, to_x, hidden, v.dense(lengths), v.dense(grad), gates, recurrent)
+    arrays = (x, to_x, hidden, lengths.contiguous(), grad.contiguous(), gates, recurrent)
     for rows, to_rows, part, *others in zip(*(each.split(count) for each in arrays), strict=True):
         _run(_backward, part, width, across, *others, *buffers)
         change, inside, before = (each[: len(rows)].flatten(0, 1) for each in buffers)
@@ -145,7 +143,7 @@ bidirectional_scan = operator(
 )
 
 
-# ---- kernels: rows `first` .. `last` - 1, eight at a time, whose states stand in scratch memory -----------------------
+# ---- kernels: rows `first` .. `last` - 1, eight at a time; their states stand in scratch memory ----------------------
 @v.compiled
 def _products(source, weight, at, inputs, outputs, target):
     """Set eight rows of `outputs` numbers to W times eight rows of `inputs` numbers; W begins at `weight` + `at`."""
@@ -179,7 +177,7 @@ def _place(lengths, row, time, step, against):
 @v.compiled
 def _soon(gates, place, sizes, skip):
     """Load the gates of a direction at its next position: sequences lie too far apart for a processor to foresee it."""
-    time, width, directions = sizes
+    _, width, directions = sizes
     for line in range(0, 3 * width, LINE):
         v.prefetch(gates, 3 * (place * directions * width + skip) + line)
 
