@@ -39,10 +39,8 @@ def gru(x: Tensor, lengths: Tensor | None, *cells: nn.GRU) -> Tensor:
     bias = [each + F.pad(other[:size], (0, size // 2)) for each, other in zip(bias, last, strict=True)]
     weights = torch.cat(weight_in), torch.cat(weight), torch.cat(bias), inner
     ends = x.new_full((len(x),), time) if lengths is None else lengths.clamp(max=time).to(x.dtype)
-    if torch.is_grad_enabled():
-        hidden: Tensor = bidirectional_scan(x, *weights, ends)[0]
-        return hidden
-    return scan_alone(x, *weights, ends)
+    hidden: Tensor = bidirectional_scan(x, *weights, ends)[0] if torch.is_grad_enabled() else alone(x, *weights, ends)
+    return hidden
 
 
 def scan_forward(
@@ -141,6 +139,8 @@ def _reference(
 bidirectional_scan = operator(
     "cpu_bidirectional", scan_forward, scan_backward, (_outputs, _gradients), _reference, _saved
 )
+alone = torch.library.custom_op("dqn_memory::cpu_bidirectional_alone", scan_alone, mutates_args=())
+alone.register_fake(lambda *inputs: _outputs(*inputs)[0])
 
 
 # ---- kernels: rows `first` .. `last` - 1, eight at a time; their states stand in scratch memory ----------------------
