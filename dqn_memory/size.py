@@ -225,7 +225,7 @@ if NUMBA:
         # packed (B, T, 3D): every query meets every key, every weight every value
         _kernels.cpu_attention: lambda x, *_, **__: 4 * x[0] * x[1] ** 2 * (x[2] // 3),
         # gradient (B, T, D): those of weights, values, queries and keys, but not scores that are computed anew
-        **dict.fromkeys((_kernels.cpu_bidirectional, _kernels.cpu_bidirectional_alone), _recurrence(2, 0)),
+        _kernels.cpu_bidirectional: _recurrence(2, 0),
         _kernels.cpu_bidirectional_backward: _recurrence(4, 4),
         _kernels.cpu_attention_backward: lambda x, *_, **__: 8 * x[0] * x[1] ** 2 * x[2],
     }

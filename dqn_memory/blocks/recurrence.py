@@ -54,16 +54,6 @@ class Recurrence(Memory):
         return self.tail(after[0]), after
 
 
-def reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Reverse every sequence of x (B, T, D) inside its length; padding stays at the end."""
-    if lengths is None:
-        return x.flip(1)
-    time = torch.arange(x.shape[1], device=lengths.device)
-    mirrored = lengths[:, None] - 1 - time
-    index = torch.where(mirrored >= 0, mirrored, time)  # (B, T)
-    return x.gather(1, index[:, :, None].expand_as(x))
-
-
 def _fast(x: Tensor, *cells: nn.RNNBase) -> Any:
     """Import the kernel of several directions if these can run in it: the import loads numba."""
     seen = torch.compiler.is_compiling() or torch.compiler.is_exporting() or transformed()
@@ -99,8 +89,8 @@ class Bidirectional(Block):
     def _both(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         if fast := _fast(x, self.ahead, self.behind):
             return self.tail(fast.gru(x, lengths, self.ahead, self.behind))
-        past, future = run(self.ahead, x), run(self.behind, reverse(x, lengths))
-        return self.tail(torch.cat((past, reverse(future, lengths)), dim=-1))  # (B, T, D)
+        past, future = run(self.ahead, x), run(self.behind, recurrent.reverse(x, lengths))
+        return self.tail(torch.cat((past, recurrent.reverse(future, lengths)), dim=-1))  # (B, T, D)
 
     def newest(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """As `Block`: the backward direction begins at the last position, so it takes one step."""

@@ -305,8 +305,6 @@ def test_both_directions_at_every_size(batch, time, width, padded):
             for block, given in ((ours, x), (exact, wide))
         )
         assert max(map(off, found, known)) <= 2e-5
-        with torch.no_grad():
-            torch.testing.assert_close(getattr(ours, method)(x, lengths), found[0], atol=1e-6, rtol=1e-6)
 
 
 # ---- all of them

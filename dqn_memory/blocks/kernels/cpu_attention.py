@@ -107,11 +107,11 @@ def _forward(first, last, query, packed, time, heads, units, out, norms):
                 _transpose(packed, start + block * 3 * width, 3 * width, here, units, scale, query)
                 _products(query, units, packed + 4 * (start + width), 3 * width, keys, nothing, scores)
                 _softmax(scores, block, keys, ends)
-                _mix(scores, packed, start + 2 * width, 3 * width, keys, units, mixed)
                 share = v.constant(1.0) / v.load(ends, COUNT)
                 v.store(norms, norm, v.load(ends, 0)), v.store(norms, norm + COUNT, share)
                 norm += 2 * COUNT
-                _write(mixed, units, here, share, out, (row * time + block) * width + head * units, width)
+                _mix(scores, packed, start + 2 * width, 3 * width, keys, units, share, mixed)
+                _write(mixed, units, here, out, (row * time + block) * width + head * units, width)
 
 
 @v.compiled
@@ -139,8 +139,8 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
                 _products(query, units, packed + 4 * (start + width), 3 * width, keys, nothing, scores)
                 _products(given, units, packed + 4 * (start + 2 * width), 3 * width, keys, mean, slopes)
                 _weights(scores, slopes, block, keys, v.load(norms, norm), v.load(norms, norm + COUNT))
-                _mix(slopes, packed, start + width, 3 * width, keys, units, mixed)
-                _write(mixed, units, here, v.constant(natural), change, own, 3 * width)
+                _mix(slopes, packed, start + width, 3 * width, keys, units, v.constant(natural), mixed)
+                _write(mixed, units, here, change, own, 3 * width)
                 _rows(packed, own, 3 * width, here, units, natural, query)
                 _rows(grad, whole, width, here, units, np.float32(1), given)
                 _add_outer(slopes, query, keys, units, keys == time, change + 4 * (start + width), 3 * width)
@@ -150,47 +150,33 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
 @v.compiled
 def _transpose(source, start, stride, here, units, scale, transposed):
     """Write eight rows of h units as h rows of eight elements; elements after the last position are zero."""
-    factor, none = v.constant(scale), v.constant(0.0)
+    factor = v.constant(scale)
     for unit in range(0, units, COUNT):
-        at, to = start + unit, unit * COUNT
-        a, b = v.load(source, at), v.load(source, at + stride) if here > 1 else none
-        c = v.load(source, at + 2 * stride) if here > 2 else none
-        d = v.load(source, at + 3 * stride) if here > 3 else none
-        e = v.load(source, at + 4 * stride) if here > 4 else none
-        f = v.load(source, at + 5 * stride) if here > 5 else none
-        g = v.load(source, at + 6 * stride) if here > 6 else none
-        h = v.load(source, at + 7 * stride) if here > 7 else none
-        a, b, c, d, e, f, g, h = v.transpose(a, b, c, d, e, f, g, h)
-        v.store(transposed, to, a * factor), v.store(transposed, to + 8, b * factor)
-        v.store(transposed, to + 16, c * factor), v.store(transposed, to + 24, d * factor)
-        v.store(transposed, to + 32, e * factor), v.store(transposed, to + 40, f * factor)
-        v.store(transposed, to + 48, g * factor), v.store(transposed, to + 56, h * factor)
+        block = transposed + 4 * unit * COUNT
+        for element in range(COUNT):
+            row = v.load(source, start + element * stride + unit) * factor if element < here else v.constant(0.0)
+            v.store(block, element * COUNT, row)
+        _turn(block)
 
 
 @v.compiled
-def _write(mixed, units, here, factor, target, start, stride):
-    """Write h rows of eight elements, times a factor each, as eight rows of h units."""
+def _write(mixed, units, here, target, start, stride):
+    """Write h rows of eight elements as eight rows of h units; the h rows are lost."""
     for unit in range(0, units, COUNT):
-        at, to = unit * COUNT, start + unit
-        a, b, c = v.load(mixed, at) * factor, v.load(mixed, at + 8) * factor, v.load(mixed, at + 16) * factor
-        d, e, f = v.load(mixed, at + 24) * factor, v.load(mixed, at + 32) * factor, v.load(mixed, at + 40) * factor
-        g, h = v.load(mixed, at + 48) * factor, v.load(mixed, at + 56) * factor
-        a, b, c, d, e, f, g, h = v.transpose(a, b, c, d, e, f, g, h)
-        v.store(target, to, a)
-        if here > 1:
-            v.store(target, to + stride, b)
-        if here > 2:
-            v.store(target, to + 2 * stride, c)
-        if here > 3:
-            v.store(target, to + 3 * stride, d)
-        if here > 4:
-            v.store(target, to + 4 * stride, e)
-        if here > 5:
-            v.store(target, to + 5 * stride, f)
-        if here > 6:
-            v.store(target, to + 6 * stride, g)
-        if here > 7:
-            v.store(target, to + 7 * stride, h)
+        block = mixed + 4 * unit * COUNT
+        _turn(block)
+        for element in range(here):
+            v.store(target, start + element * stride + unit, v.load(block, element * COUNT))
+
+
+@v.compiled
+def _turn(block):
+    """Transpose eight rows of eight numbers in place."""
+    a, b, c, d = v.load(block, 0), v.load(block, 8), v.load(block, 16), v.load(block, 24)
+    e, f, g, h = v.load(block, 32), v.load(block, 40), v.load(block, 48), v.load(block, 56)
+    a, b, c, d, e, f, g, h = v.transpose(a, b, c, d, e, f, g, h)
+    v.store(block, 0, a), v.store(block, 8, b), v.store(block, 16, c), v.store(block, 24, d)
+    v.store(block, 32, e), v.store(block, 40, f), v.store(block, 48, g), v.store(block, 56, h)
 
 
 @v.compiled
@@ -277,8 +263,8 @@ def _weights(scores, slopes, block, keys, top, share):
 
 
 @v.compiled
-def _mix(weights, source, start, stride, keys, units, mixed):
-    """Set mixed[u] to the sum over j of weights[j] times unit u of the source's row j."""
+def _mix(weights, source, start, stride, keys, units, factor, mixed):
+    """Set mixed[u] to the sum over j of weights[j] times unit u of the source's row j, times a factor."""
     for unit in range(0, units, COUNT):
         a = b = c = d = e = f = g = h = v.constant(0.0)
         for key in range(keys):
@@ -292,5 +278,6 @@ def _mix(weights, source, start, stride, keys, units, mixed):
             g = v.multiply_add(weight, v.broadcast(source, index + 6), g)
             h = v.multiply_add(weight, v.broadcast(source, index + 7), h)
         at = unit * COUNT
-        v.store(mixed, at, a), v.store(mixed, at + 8, b), v.store(mixed, at + 16, c), v.store(mixed, at + 24, d)
-        v.store(mixed, at + 32, e), v.store(mixed, at + 40, f), v.store(mixed, at + 48, g), v.store(mixed, at + 56, h)
+        v.store(mixed, at, a * factor), v.store(mixed, at + 8, b * factor), v.store(mixed, at + 16, c * factor)
+        v.store(mixed, at + 24, d * factor), v.store(mixed, at + 32, e * factor), v.store(mixed, at + 40, f * factor)
+        v.store(mixed, at + 48, g * factor), v.store(mixed, at + 56, h * factor)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.cpu_recurrent import _packed, _sigmoid, _slope, _tanh
 from dqn_memory.blocks.kernels.operator import operator
-from dqn_memory.blocks.kernels.recurrent import WEIGHTS, gru_scan
+from dqn_memory.blocks.kernels.recurrent import WEIGHTS, gru_scan, reverse
 from dqn_memory.blocks.kernels.simd import COUNT
 
 LINE = 16  # numbers of a cache line
@@ -39,7 +39,7 @@ def gru(x: Tensor, lengths: Tensor | None, *cells: nn.GRU) -> Tensor:
     bias = [each + F.pad(other[:size], (0, size // 2)) for each, other in zip(bias, last, strict=True)]
     weights = torch.cat(weight_in), torch.cat(weight), torch.cat(bias), inner
     ends = x.new_full((len(x),), time) if lengths is None else lengths.clamp(max=time).to(x.dtype)
-    hidden: Tensor = bidirectional_scan(x, *weights, ends)[0] if torch.is_grad_enabled() else alone(x, *weights, ends)
+    hidden: Tensor = bidirectional_scan(x, *weights, ends)[0]
     return hidden
 
 
@@ -51,18 +51,6 @@ def scan_forward(
     hidden, recurrent = (x.new_empty(*x.shape[:2], len(inner)) for _ in range(2))
     _run(_forward, hidden, weight.shape[1], _packed(weight), v.dense(inner), v.dense(lengths), gates, recurrent)
     return hidden, gates, recurrent
-
-
-def scan_alone(x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, inner: Tensor, lengths: Tensor) -> Tensor:
-    """Compute hidden (B, T, N H) alone: gates of a few rows stay in the cache, and are overwritten by the next ones."""
-    x, hidden = x.contiguous(), x.new_empty(*x.shape[:2], len(inner))
-    packed, across = _packed(weight), weight_in.mT
-    parts = list(zip(*(each.split(_rows(x, weight)) for each in (x, lengths, hidden)), strict=True))
-    gates, recurrent = x.new_empty(parts[0][0].numel() // x.shape[2], len(weight)), torch.empty_like(parts[0][2])
-    for rows, real, part in parts:
-        torch.addmm(bias, rows.flatten(0, 1), across, out=gates[: rows.shape[0] * rows.shape[1]])
-        _run(_forward, part, weight.shape[1], packed, inner, real, gates, recurrent)
-    return hidden
 
 
 def scan_backward(
@@ -114,33 +102,20 @@ def _saved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor,
     return *outputs, *inputs
 
 
-def reversal(lengths: Tensor, time: int) -> Tensor:
-    """Give the position that comes at each place against time, (B, T): padding stays at the end."""
-    place = torch.arange(time, device=lengths.device)
-    mirrored = lengths[:, None] - 1 - place
-    return torch.where(mirrored >= 0, mirrored, place)
-
-
 def _reference(
     x: Tensor, weight_in: Tensor, weight: Tensor, bias: Tensor, inner: Tensor, lengths: Tensor
 ) -> tuple[Tensor]:
-    width, outputs = weight.shape[1], []
-    turned = reversal(lengths.long(), x.shape[1])[:, :, None]
-    for number in range(len(inner) // width):
-        own = slice(3 * number * width, 3 * (number + 1) * width)
-        given = x.gather(1, turned.expand_as(x)) if number else x
-        initial = x.new_zeros(len(x), width)
-        weights = weight_in[own], weight[own], bias[own], inner[number * width : (number + 1) * width]
-        hidden = gru_scan.reference(given.transpose(0, 1), *weights, initial, None)[0].transpose(0, 1)
-        outputs.append(hidden.gather(1, turned.expand_as(hidden)) if number else hidden)
+    outputs, real, weights = [], lengths.long(), (weight_in, weight, bias, inner)
+    for number, own in enumerate(zip(*(each.chunk(len(inner) // weight.shape[1]) for each in weights), strict=True)):
+        given = (reverse(x, real) if number else x).transpose(0, 1)
+        hidden = gru_scan.reference(given, *own, x.new_zeros(len(x), weight.shape[1]), None)[0].transpose(0, 1)
+        outputs.append(reverse(hidden, real) if number else hidden)
     return (torch.cat(outputs, -1),)
 
 
 bidirectional_scan = operator(
     "cpu_bidirectional", scan_forward, scan_backward, (_outputs, _gradients), _reference, _saved
 )
-alone = torch.library.custom_op("dqn_memory::cpu_bidirectional_alone", scan_alone, mutates_args=())
-alone.register_fake(lambda *inputs: _outputs(*inputs)[0])
 
 
 # ---- kernels: rows `first` .. `last` - 1, eight at a time; their states stand in scratch memory ----------------------
