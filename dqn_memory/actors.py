@@ -71,7 +71,7 @@ class WindowActor(Stateful):
         if self.device.type == "cpu":
             width = trimmed_length(int(self.lengths.max()), self.size)
         window = self.observation[:, :width], self.previous_action[:, :width]
-        return self.network.at(*window, self.lengths, self.lengths - 1)
+        return self.network.at(*window, self.lengths)
 
     @property
     def state_tensors(self) -> StateTensors:
@@ -85,7 +85,7 @@ class WindowActor(Stateful):
         dtype = state[0].dtype
         before = state[0].to(SELECTED.get(dtype, dtype))
         observations, actions, lengths = self._append(observation, previous_action, reset, (before, *state[1:]))
-        q = self.network.at(observations, actions, lengths, lengths - 1)
+        q = self.network.at(observations, actions, lengths)
         return q, (observations.to(dtype), actions, lengths)
 
 

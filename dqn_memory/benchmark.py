@@ -41,6 +41,7 @@ from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.metrics import read_metrics
+from dqn_memory.runs.process import keep_freed_memory
 from dqn_memory.runs.settings import Repeatable
 from dqn_memory.size import count, environment_sizes, gigaflop
 from dqn_memory.train import Batch, make_optimizer, make_update, sample
@@ -414,6 +415,7 @@ ON_CUDA = ("graphs", "runs_cuda", "rollouts_cuda")
 def pages(args: CoreArgs) -> Iterator[Page]:
     """Measure page after page."""
     set_tf32(False)
+    keep_freed_memory()
     for page, title in PAGES.items():
         makers = [make for name, (of, make) in TABLES.items() if of == page and name in args.wanted]
         if makers:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
-from dqn_memory.blocks.block import by_position, constrained, penalty, select
+from dqn_memory.blocks.block import by_position, constrained, last, penalty, select
 from dqn_memory.blocks.finite import (
     contained_at,
     contained_layers,
@@ -307,21 +307,29 @@ class QNetwork(nn.Module):
     def _tokens(self, embedded: Tensor) -> Tensor:
         return self.dropout(self.positions(embedded))  # (B, T, D)
 
-    def at(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
-        """Compute Q at position `index` (B,) of each window, (B, A); the last layer computes only that position."""
-        return contained_at(
-            lambda seen, lengths, index: self.at_embedded(self.embed(seen, previous_action), lengths, index),
-            observation, lengths, index, self.causal, self.degree,
-        )  # fmt: skip
+    def at(
+        self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor | None = None
+    ) -> Tensor:
+        """Compute Q at position `index` (B,) of each window, (B, A); the last layer computes only that position.
 
-    def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
+        None stands for the last real position. A network that reads ahead then computes less.
+        """
+
+        def run(observation: Tensor, lengths: Tensor | None, _: Tensor) -> Tensor:
+            return self.at_embedded(self.embed(observation, previous_action), lengths, index)
+
+        place = last(observation, lengths) if index is None else index
+        return contained_at(run, observation, lengths, place, self.causal, self.degree)
+
+    def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor | None) -> Tensor:
         """Compute `at` from the result of `embed`, (B, T, D)."""
         x = self._tokens(embedded)
         if not len(self.layers):
-            return self.read(self.norm(select(x, index)))
+            return self.read(self.norm(select(x, last(x, lengths) if index is None else index)))
         for layer in self.layers[:-1]:
             x = layer(x, lengths)
-        x = self.layers[-1].at(x, lengths, index)  # type: ignore[operator]  # (B, D)
+        final: Any = self.layers[-1]
+        x = final.newest(x, lengths) if index is None else final.at(x, lengths, index)  # (B, D)
         return self.read(self.norm(x))
 
     def at_every_prefix(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:

@@ -38,14 +38,14 @@ class WindowBatch:
 class ContextBatch:
     """B contexts as acting sees them, the action taken at the end of each, and the context n steps later."""
 
-    observation: Tensor  # (B, K, ...), left-aligned
-    previous_action: Tensor  # (B, K)
+    observation: Tensor  # (B, T, ...), left-aligned
+    previous_action: Tensor  # (B, T)
     lengths: Tensor  # (B,)
     action: Tensor  # (B,)
     reward: Tensor  # (B,): sum of gamma^i r over the n steps
     discount: Tensor  # (B,): gamma^n, 0 where the episode terminated
-    next_observation: Tensor  # (B, K, ...)
-    next_previous_action: Tensor  # (B, K)
+    next_observation: Tensor  # (B, T, ...)
+    next_previous_action: Tensor  # (B, T)
     next_lengths: Tensor  # (B,)
 
 
@@ -176,18 +176,22 @@ class Replay(Ring):
             terminal_weight=torch.ones((), device=self.device),
         )
 
-    def contexts(self, drawn: Tensor, context: int, gamma: float, n_step: int = 1) -> ContextBatch:
+    def contexts(
+        self, drawn: Tensor, context: int, gamma: float, n_step: int = 1, width: int | None = None
+    ) -> ContextBatch:
         """Gather the context of acting at each drawn cell, the action, and the context up to `n_step` steps later.
 
-        The n-step return stops at the episode's end (terminal: no bootstrap; time limit: bootstrap there).
+        The n-step return stops at the episode's end (terminal: no bootstrap; time limit: bootstrap there). Both
+        contexts are padded to `width`, which must fit them (None: `context`).
         """
+        width = context if width is None else width
         column, env = self._cell(drawn)
         taken, reward, terminated = self._returns(column, env, gamma, n_step)
         last = column + taken - 1  # (B,): the column whose next observation is bootstrapped from
         lengths = self._lengths(column, env, context)
-        observation, previous = self._history(column, env, lengths, context, with_next=False)
+        observation, previous = self._history(column, env, lengths, width, with_next=False)
         next_lengths = (self._at("time", last, env) + 2).clamp(max=context)
-        next_observation, next_previous = self._history(last, env, next_lengths - 1, context)
+        next_observation, next_previous = self._history(last, env, next_lengths - 1, width)
         return ContextBatch(
             observation=observation,
             previous_action=previous,

@@ -220,12 +220,14 @@ _OPERATORS: dict[Any, Callable[..., int]] = {
     _kernels.linear_scan_backward: lambda grad, *_, **__: _each(grad, 4),
 }
 if NUMBA:
-    from dqn_memory.blocks.kernels import cpu_attention  # noqa: F401 - for its operators
+    from dqn_memory.blocks.kernels import cpu_attention, cpu_bidirectional  # noqa: F401 - for their operators
 
     _OPERATORS |= {
         # packed (B, T, 3D): every query meets every key, every weight every value
         _kernels.cpu_attention: lambda x, *_, **__: 4 * x[0] * x[1] ** 2 * (x[2] // 3),
         # gradient (B, T, D): those of weights, values, queries and keys, but not scores that are computed anew
+        _kernels.cpu_bidirectional: _recurrence(2, 0),
+        _kernels.cpu_bidirectional_backward: _recurrence(4, 4),
         _kernels.cpu_attention_backward: lambda x, *_, **__: 8 * x[0] * x[1] ** 2 * x[2],
     }
 

@@ -149,8 +149,9 @@ def sample(
     """
     if contexts_per_window is not None:
         count = config.batch_size * contexts_per_window
-        drawn, _ = replay.draw(count, context, generator, terminal_fraction=config.terminal_fraction)
-        return replay.contexts(drawn, context, config.gamma, config.n_step)
+        drawn, longest = replay.draw(count, context, generator, terminal_fraction=config.terminal_fraction)
+        width = trimmed_length(longest + config.n_step, context) if trim else context
+        return replay.contexts(drawn, context, config.gamma, config.n_step, width)
     around = config.window_placement == "around"
     drawn, longest = replay.draw(config.batch_size, context, generator, around, config.terminal_fraction)
     if config.tail_fraction < 1:  # only the first windows get tail targets, and `draw` puts terminal windows first
@@ -201,12 +202,10 @@ def _tail_value(network: QNetwork, target: QNetwork, batch: WindowBatch, count: 
 
     V is read from the window one step later. It is used only for full windows.
     """
-    context = batch.action.shape[1]
     observation, previous = batch.observation[:count, 1:], batch.previous_action[:count, 1:]
     lengths = batch.lengths[:count] if config.lengths else None
-    last = torch.full_like(batch.lengths[:count], context - 1)
-    online_values = network.at(observation, previous, lengths, last)  # (count, A)
-    target_values = target.at(observation, previous, lengths, last)
+    online_values = network.at(observation, previous, lengths)  # (count, A)
+    target_values = target.at(observation, previous, lengths)
     return _bootstrap_value(online_values, target_values, config.double).unsqueeze(1)
 
 
@@ -266,9 +265,9 @@ def context_loss(
     network: QNetwork, target: QNetwork, batch: ContextBatch, config: LearnerConfig
 ) -> tuple[Tensor, Metrics]:
     """Train the newest position of each context, with the input of acting, so that no later observation leaks."""
-    q = network.at(batch.observation, batch.previous_action, batch.lengths, batch.lengths - 1)  # (B, A)
+    q = network.at(batch.observation, batch.previous_action, batch.lengths)  # (B, A)
     with torch.no_grad():
-        next_context = (batch.next_observation, batch.next_previous_action, batch.next_lengths, batch.next_lengths - 1)
+        next_context = (batch.next_observation, batch.next_previous_action, batch.next_lengths)
         online = network.at(*next_context) if config.double else None
         value = _bootstrap_value(online, target.at(*next_context), config.double)  # (B,)
         td_target = batch.reward + batch.discount * value

@@ -17,7 +17,7 @@ State = tuple[Tensor, ...]
 Device = torch.device | str | None
 Entry = TypeVar("Entry")
 OURS = __name__.partition(".")[0]
-METHODS = {"forward", "at", "at_every_prefix", "sequence", "step", "run", "advance"}
+METHODS = {"forward", "at", "newest", "at_every_prefix", "sequence", "step", "run", "advance"}
 
 
 class Block(nn.Module, ABC):
@@ -53,6 +53,10 @@ class Block(nn.Module, ABC):
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Compute the output at position `index` (B,) alone, (B, D): equal to `forward`, and cheaper in some blocks."""
         return select(self(x, lengths), index)
+
+    def newest(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Compute the output at the last real position alone, (B, D): `at`, or less if no later one can be read."""
+        return self.at(x, lengths, last(x, lengths))
 
     @property
     def supports_prefixes(self) -> bool:
@@ -241,6 +245,11 @@ def penalty(module: nn.Module) -> Tensor:
 def select(x: Tensor, index: Tensor) -> Tensor:
     """Select one position a row: x (B, T, D), index (B,) -> (B, D)."""
     return x[torch.arange(x.shape[0], device=x.device), index]
+
+
+def last(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Give the last real position of each row of x (B, T, ...): (B,)."""
+    return x.new_full(x.shape[:1], x.shape[1] - 1, dtype=torch.int64) if lengths is None else lengths - 1
 
 
 def lookup(registry: Mapping[str, Entry], name: str, what: str) -> Entry:

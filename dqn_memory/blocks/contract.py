@@ -111,6 +111,7 @@ def _promises(what: str, block: Block, width: int, device: torch.device) -> Iter
         yield "an output depends on padding or on other rows of the batch", rows[b, :length], alone
     last = torch.stack([rows[b, length - 1] for b, length in enumerate(LENGTHS)])
     yield "at() differs from forward", block.at(padded, lengths, lengths - 1), last
+    yield "newest() differs from forward", block.newest(padded, lengths), last
     for t in range(1, TIME if block.causal else 1):
         sentence = (
             "it says that it is causal, but outputs depend on later inputs; `causal` must be False where they may"

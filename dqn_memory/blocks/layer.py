@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, cast
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.attention import Attention, StreamedAttention
-from dqn_memory.blocks.block import Block, Device, State, by_position, lookup, select
+from dqn_memory.blocks.block import Block, Device, State, by_position, last, lookup, select
 from dqn_memory.blocks.finite import clear_padding, contained, contained_at, contained_window
 from dqn_memory.blocks.gates import GATES
 from dqn_memory.blocks.memory import build
@@ -125,13 +126,19 @@ class EncoderLayer(Block):
         """Position `index` (B,) alone, (B, D): sublayers that mix no positions run on that one only."""
         return contained_at(self._encode_at, x, lengths, index, self.causal, self.degree)
 
-    def _encode_at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
-        parts, last = self._parts(), self.last_mixing
-        for part in parts[:last]:
+    def newest(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """As `Block`."""
+        run, index = partial(self._encode_at, newest=True), last(x, lengths)
+        return contained_at(run, x, lengths, index, self.causal, self.degree)
+
+    def _encode_at(self, x: Tensor, lengths: Tensor | None, index: Tensor, newest: bool = False) -> Tensor:
+        parts, mixing = self._parts(), self._parts()[self.last_mixing]
+        for part in parts[: self.last_mixing]:
             x = part(x, lengths)
-        mixing = parts[last]
-        x = mixing.join(select(x, index), mixing.block.at(mixing.block_input(x), lengths, index))
-        for part in parts[last + 1 :]:
+        given = mixing.block_input(x)
+        mixed = mixing.block.newest(given, lengths) if newest else mixing.block.at(given, lengths, index)
+        x = mixing.join(select(x, index), mixed)
+        for part in parts[self.last_mixing + 1 :]:
             x = part(x[:, None])[:, 0]
         return x
 

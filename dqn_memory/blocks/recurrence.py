@@ -1,14 +1,15 @@
 """Recurrent blocks: forward, bidirectional, and the attended LSTM of DARQN."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, fresh
+from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, fresh, last, select
 from dqn_memory.blocks.finite import cast, clear_padding, contained_window
 from dqn_memory.blocks.kernels import recurrent
-from dqn_memory.blocks.kernels.operator import call, transformed
+from dqn_memory.blocks.kernels.operator import NUMBA, call, transformed
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -53,14 +54,14 @@ class Recurrence(Memory):
         return self.tail(after[0]), after
 
 
-def reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Reverse every sequence of x (B, T, D) inside its length; padding stays at the end."""
-    if lengths is None:
-        return x.flip(1)
-    time = torch.arange(x.shape[1], device=lengths.device)
-    mirrored = lengths[:, None] - 1 - time
-    index = torch.where(mirrored >= 0, mirrored, time)  # (B, T)
-    return x.gather(1, index[:, :, None].expand_as(x))
+def _fast(x: Tensor, *cells: nn.RNNBase) -> Any:
+    """Import the kernel of several directions if these can run in it: the import loads numba."""
+    seen = torch.compiler.is_compiling() or torch.compiler.is_exporting() or transformed()
+    if seen or not NUMBA or torch._C._is_any_autocast_enabled():
+        return None
+    from dqn_memory.blocks.kernels import cpu_bidirectional
+
+    return cpu_bidirectional if all(cpu_bidirectional.fits(x, cell) for cell in cells) else None
 
 
 class Bidirectional(Block):
@@ -86,8 +87,23 @@ class Bidirectional(Block):
         return contained_window(self._both, x, lengths, self.causal)
 
     def _both(self, x: Tensor, lengths: Tensor | None) -> Tensor:
-        past, future = run(self.ahead, x), run(self.behind, reverse(x, lengths))
-        return self.tail(torch.cat((past, reverse(future, lengths)), dim=-1))  # (B, T, D)
+        if fast := _fast(x, self.ahead, self.behind):
+            return self.tail(fast.gru(x, lengths, self.ahead, self.behind))
+        past, future = run(self.ahead, x), run(self.behind, recurrent.reverse(x, lengths))
+        return self.tail(torch.cat((past, recurrent.reverse(future, lengths)), dim=-1))  # (B, T, D)
+
+    def newest(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """As `Block`: the backward direction begins at the last position, so it takes one step."""
+        return contained_window(self._newest, x, lengths, self.causal)
+
+    def _newest(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        index = last(x, lengths)
+        past, read = select(self._past(x), index), select(x, index)
+        return self.tail(torch.cat((past, run(self.behind, read[:, None])[:, 0]), dim=-1))  # (B, D)
+
+    def _past(self, x: Tensor) -> Tensor:
+        fast = _fast(x, self.ahead)
+        return fast.gru(x, None, self.ahead) if fast else run(self.ahead, x)  # (B, T, D / 2)
 
     @property
     def supports_prefixes(self) -> bool:
@@ -97,7 +113,7 @@ class Bidirectional(Block):
     def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """As `Block`: one pass of the forward direction serves all ends; the backward one takes one step at each."""
         x = clear_padding(x, lengths)
-        past = run(self.ahead, x)  # (B, T, D / 2)
+        past = self._past(x)
         newest = run(self.behind, x.flatten(0, 1).unsqueeze(1))  # (B T, 1, D / 2)
         return self.tail(torch.cat((past, newest.view_as(past)), dim=-1))  # (B, T, D)
 

@@ -28,6 +28,7 @@ from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
 from dqn_memory.runs.modules import load_modules, load_named, modules_of, remember
 from dqn_memory.runs.optimizers import restore_optimizer
+from dqn_memory.runs.process import keep_freed_memory
 from dqn_memory.runs.progress import Progress, due
 from dqn_memory.runs.resume import check_unfinished, reopened, resumes
 from dqn_memory.runs.seeding import Streams, dropout_state, restore_dropout
@@ -210,6 +211,7 @@ class Trainer(ABC, Generic[C]):
     @one_line_errors
     def main(cls, argv: Sequence[str] | None = None) -> None:
         """Start or resume a run by the command line, and train it to its end."""
+        keep_freed_memory()
         try:
             trainer, run = cls.start(sys.argv[1:] if argv is None else argv)
         except KeyboardInterrupt:

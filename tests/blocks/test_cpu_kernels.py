@@ -11,10 +11,11 @@ import torch
 from scans import TOLERANCE, drawn, gradients, numbers, off, on_threads
 from torch.nn import functional as F
 
-from dqn_memory.blocks import LayerConfig
+from dqn_memory.blocks import MEMORY, LayerConfig
 from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.blocks.gates import GruGate
 from dqn_memory.blocks.kernels import cpu_attention, cpu_gate, cpu_gelu, recurrent, simd
+from dqn_memory.blocks.kernels.cpu_bidirectional import bidirectional_scan as both
 from dqn_memory.blocks.kernels.cpu_scan import scan_simd
 from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.recurrence import CELLS, run
@@ -67,6 +68,12 @@ def gate_inputs(batch):
     return [draw(*shape, seed=seed) for seed, shape in enumerate(shapes)]
 
 
+def both_inputs(batch):
+    """Draw the inputs of a GRU of 8 units in both directions: x, weight_in, weight, bias, inner, lengths."""
+    shapes = [(batch, 7, 6), (48, 6), (48, 8), (48,), (16,)]
+    return [*(draw(*shape, seed=seed) for seed, shape in enumerate(shapes)), 1.0 + torch.arange(batch) % 7]
+
+
 attend_two, attention_of_two = heads(2)
 BEFORE_LAST = (True, True, False, True, True, True)  # which inputs of a scan have a row for each row of the batch
 # function, reference, inputs of a batch, which of them are batched, the operator and small inputs of it
@@ -82,12 +89,17 @@ KERNELS = {
         lambda *inputs: cpu_gate.cpu_gate(*inputs)[0], lambda *inputs: cpu_gate.cpu_gate.reference(*inputs)[0],
         gate_inputs, (True, True, False, False, False, False), lambda: (cpu_gate.cpu_gate, tuple(gate_inputs(5))),
     ),
+    "both directions": (
+        lambda *inputs: both(*inputs)[0], lambda *inputs: both.reference(*inputs)[0], both_inputs,
+        (True, False, False, False, False, True), lambda: (both, tuple(both_inputs(3))),
+    ),
     "scan": (
         lambda *inputs: scan_simd(*inputs)[0], lambda *inputs: scan_torch(*inputs)[0],
         lambda batch: drawn(batch, 6, 16, 4, dtype=torch.float32), BEFORE_LAST,
         lambda: (torch.ops.dqn_memory.cpu_scan, drawn(2, 3, 11, 2, dtype=torch.float32)),
     ),
 }  # fmt: skip
+WITH_PRODUCTS = ("gate", "both directions")  # of torch
 EQUAL = {
     **{
         f"{count} heads of {units}, {time} positions": (*heads(count), draw(3, time, 3 * count * units), 3e-6)
@@ -276,6 +288,25 @@ def test_operators_of_recurrences_keep_the_rules_of_torch(kind, batch, time):
     torch.library.opcheck(operator, exact, test_utils=RULES[:2])
 
 
+@pytest.mark.parametrize(("batch", "time", "width"), [
+    (1, 1, 16), (1, 7, 16), (5, 1, 16), (9, 7, 48), (17, 3, 16), (20, 50, 128),  # more than the cache holds at once
+])  # fmt: skip
+@pytest.mark.parametrize("padded", [True, False])
+def test_both_directions_at_every_size(batch, time, width, padded):
+    """In float32, where the kernel runs, as in float64, where it does not: outputs, gradients, the newest position."""
+    torch.manual_seed(0)
+    ours, exact, x = MEMORY["bigru"](width), MEMORY["bigru"](width).double(), draw(batch, time, width)
+    exact.load_state_dict(ours.state_dict())
+    lengths = 1 + torch.arange(batch) % time if padded else None
+    wide = x.detach().double().requires_grad_()
+    for method in ("forward", "newest"):
+        found, known = (
+            gradients(lambda x, *_, of=block, by=method: getattr(of, by)(x, lengths), [given, *block.parameters()])
+            for block, given in ((ours, x), (exact, wide))
+        )
+        assert max(map(off, found, known)) <= 2e-5
+
+
 # ---- all of them
 
 
@@ -285,17 +316,17 @@ def test_results_do_not_depend_on_the_threads(name):
     loop, inputs = (kernel[0], kernel[2](50)) if kernel else (scan_of(name), scan_inputs(name, 20, 5))
     first, *others = on_threads(lambda: gradients(loop, inputs))
     # torch's own products and sums, with which a recurrence and a gate begin and end, depend on its threads
-    tolerance = 0 if name in KERNELS and name != "gate" else 1e-5
+    tolerance = 0 if name in KERNELS and name not in WITH_PRODUCTS else 1e-5
     for other in others:
         torch.testing.assert_close(other, first, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
-def test_rows_are_independent(kernel):
-    run, _, make, batched, _ = kernel
+@pytest.mark.parametrize("name", KERNELS)
+def test_rows_are_independent(name):
+    run, _, make, batched, _ = KERNELS[name]
     inputs = [x.detach() for x in make(20)]
     alone = [x[7:8] if row else x for x, row in zip(inputs, batched, strict=True)]
-    tolerance = 1e-6 if run is KERNELS["gate"][0] else 0  # torch's products depend on the number of rows
+    tolerance = 1e-6 if name in WITH_PRODUCTS else 0  # torch's products depend on the number of rows
     torch.testing.assert_close(run(*alone)[0], run(*inputs)[7], atol=tolerance, rtol=tolerance)
 
 

@@ -157,6 +157,14 @@ def test_one_position_equals_the_sequence(row):
 
 
 @pytest.mark.parametrize("row", ROWS)
+def test_the_newest_position_equals_the_sequence(row):
+    layer, x, all_of_it = build(*row), sequences(4).requires_grad_(), torch.full((4,), TIME)
+    for lengths in (None, torch.tensor([6, 2, 4, 1])):
+        whole = select(layer(x, lengths), (all_of_it if lengths is None else lengths) - 1)
+        assert_close(gradients(layer, layer.newest(x, lengths), x), gradients(layer, whole, x), 1e-11)
+
+
+@pytest.mark.parametrize("row", ROWS)
 def test_every_end_equals_the_sequence_that_ends_there(row):
     layer, x, lengths = build(*row), sequences(), (6, 2, 4)
     expected = torch.stack([layer(x[:, : t + 1])[:, t] for t in range(TIME)], 1)

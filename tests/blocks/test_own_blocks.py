@@ -69,6 +69,7 @@ Product = variant(
     step=lambda self, x, state, reset: Mine.step(self, x, (state[0] * ~reset[:, None],), torch.zeros_like(reset))
 )
 WrongAt = variant(at=lambda self, x, lengths, index: Mine.at(self, x, lengths, index) + 1)
+WrongNewest = variant(newest=lambda self, x, lengths=None: Mine.newest(self, x, lengths) + 1)
 Ends = variant(Labelled, supports_prefixes=True, at_every_prefix=lambda self, x, lengths=None: x)
 
 
@@ -137,6 +138,7 @@ def test_the_projects_own_priors_pass(kind):
     (Forgetful, "a reset row does not begin anew"),
     (Product, "a reset does not clear NaN from the state of step"),
     (WrongAt, r"at\(\) differs from forward"),
+    (WrongNewest, r"newest\(\) differs from forward"),
     (Ends, "at_every_prefix differs from forward of each prefix"),
 ])  # fmt: skip
 def test_a_memory_that_breaks_the_contract_is_one_sentence(builder, words):

@@ -93,19 +93,23 @@ def test_the_weight_of_terminal_steps_falls_by_equal_factors(updates, weight):
     assert replace(config, terminal_weight_updates=0).terminal_weight_at(updates) == 16.0
 
 
-def test_a_bucketed_update_equals_the_full_width_one():
-    config, (net, target) = replace(CONFIG, batch_size=32), pair("dgfqn", context=16)
+@pytest.mark.parametrize(("architecture", "ends", "full"), [("dgfqn", None, 17), ("dbgfqn", 4, 16)])
+def test_a_bucketed_update_equals_the_full_width_one(architecture, ends, full):
+    config, (net, target) = replace(CONFIG, batch_size=32, n_step=2), pair(architecture, context=16)
     losses, gradients = [], []
     for trim in (True, False):
-        windows = batches(config, None, ((3, 2, 4, 3, 1, 4), (4, 4, 2, 3, 4)), 16, trim=trim)
-        assert windows.action.shape[1] == (8 if trim else 16)
+        windows = batches(config, ends, ((3, 2, 4, 3, 1, 4), (4, 4, 2, 3, 4)), 16, trim=trim)
+        assert windows.observation.shape[1] == (8 if trim else full)
         loss, _ = td_loss(net, target, windows, config)
         losses.append(loss.item())
         gradients.append(torch.autograd.grad(loss, list(net.parameters())))
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
     # rows of the position table behind the bucket have no gradient in either
     torch.testing.assert_close(*gradients, atol=1e-10, rtol=1e-5)
-    blind = replace(config, lengths=False)  # a network that reads padding must read as much of it as acting may
+
+
+def test_a_network_that_reads_padding_reads_as_much_of_it_as_acting_may():
+    blind = replace(CONFIG, lengths=False)
     assert batches(blind, None, ((3, 2, 4, 3, 1, 4),), 16).action.shape[1] == 16
 
 

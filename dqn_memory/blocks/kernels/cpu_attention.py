@@ -45,7 +45,7 @@ def cpu_attention(packed: Tensor, heads: int) -> Tensor:
 
 
 def attention_forward(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Compute attention (B, T, D), and log2 of each softmax's denominator (B, H, T) for the backward pass."""
+    """Compute attention (B, T, D), and for the backward pass each query's largest score and 1 / its sum of weights."""
     packed, (out, norms) = packed.detach().contiguous(), _outputs(packed, heads)
     batch, time, width = out.shape
     units = width // heads
@@ -56,15 +56,15 @@ def attention_forward(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
 def attention_backward(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
     """Compute the gradient of the packed projection, (B, T, 3D)."""
     packed, grad, change = packed.detach().contiguous(), grad.contiguous(), _change(grad, packed, out, norms)
-    batch, heads, time = norms.shape
+    (batch, time, _), heads = out.shape, norms.shape[1]
     units, arrays = out.shape[2] // heads, (out, norms, grad, change)
-    v.run_in_threads(_backward, batch, COUNT * (3 * units + 2 * time + 2), packed, time, heads, units, *arrays)
+    v.run_in_threads(_backward, batch, COUNT * (3 * units + 2 * time), packed, time, heads, units, *arrays)
     return change
 
 
 def _outputs(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     batch, time, width = packed.shape
-    return packed.new_empty(batch, time, width // 3), packed.new_empty(batch, heads, time)
+    return packed.new_empty(batch, time, width // 3), packed.new_empty(batch, heads, -(-time // COUNT), 2, COUNT)
 
 
 def _change(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def _forward(first, last, query, packed, time, heads, units, out, norms):
     width, scale, nothing = heads * units, np.float32(LOG2_E / math.sqrt(units)), v.constant(0.0)
     mixed = query + 4 * units * COUNT
     scores = mixed + 4 * units * COUNT
-    ends = scores + 4 * time * COUNT
+    ends, norm = scores + 4 * time * COUNT, first * heads * ((time + COUNT - 1) // COUNT) * 2 * COUNT
     for row in range(first, last):
         for head in range(heads):
             start = row * time * 3 * width + head * units  # of the first query
@@ -107,13 +107,11 @@ def _forward(first, last, query, packed, time, heads, units, out, norms):
                 _transpose(packed, start + block * 3 * width, 3 * width, here, units, scale, query)
                 _products(query, units, packed + 4 * (start + width), 3 * width, keys, nothing, scores)
                 _softmax(scores, block, keys, ends)
-                _mix(scores, packed, start + 2 * width, 3 * width, keys, units, mixed)
-                for element in range(here):
-                    at, total = (row * time + block + element) * width + head * units, v.load_one(ends, COUNT + element)
-                    for unit in range(units):
-                        v.store_one(out, at + unit, v.load_one(mixed, unit * COUNT + element) / total)
-                    norm = v.load_one(ends, element) + np.float32(math.log2(total))
-                    v.store_one(norms, (row * heads + head) * time + block + element, norm)
+                share = v.constant(1.0) / v.load(ends, COUNT)
+                v.store(norms, norm, v.load(ends, 0)), v.store(norms, norm + COUNT, share)
+                norm += 2 * COUNT
+                _mix(scores, packed, start + 2 * width, 3 * width, keys, units, share, mixed)
+                _write(mixed, units, here, out, (row * time + block) * width + head * units, width)
 
 
 @v.compiled
@@ -124,34 +122,25 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
     mixed = given + 4 * units * COUNT
     scores = mixed + 4 * units * COUNT
     slopes = scores + 4 * time * COUNT
-    ends = slopes + 4 * time * COUNT
-    for row in range(first, last):
-        for head in range(heads):
+    norm = last * heads * ((time + COUNT - 1) // COUNT) * 2 * COUNT
+    for row in range(last - 1, first - 1, -1):
+        for head in range(heads - 1, -1, -1):
             start = row * time * 3 * width + head * units
             for block in range((time - 1) // COUNT * COUNT, -1, -COUNT):
                 here, keys = min(COUNT, time - block), min(block + COUNT, time)
                 own, whole = start + block * 3 * width, (row * time + block) * width + head * units
-                v.store(ends, 0, nothing)  # elements after the last position have scores and slopes of zero
-                v.store(ends, COUNT, nothing)
-                for element in range(here):
-                    at, total = whole + element * width, np.float32(0)
-                    for unit in range(units):
-                        total -= v.load_one(out, at + unit) * v.load_one(grad, at + unit)
-                    v.store_one(ends, element, v.load_one(norms, (row * heads + head) * time + block + element))
-                    v.store_one(ends, COUNT + element, total)
+                norm -= 2 * COUNT
                 _transpose(packed, own, 3 * width, here, units, scale, query)
                 _transpose(grad, whole, width, here, units, np.float32(1), given)
+                _transpose(out, whole, width, here, units, np.float32(-1), mixed)
+                mean = nothing
+                for unit in range(units):
+                    mean = v.multiply_add(v.load(mixed, unit * COUNT), v.load(given, unit * COUNT), mean)
                 _products(query, units, packed + 4 * (start + width), 3 * width, keys, nothing, scores)
-                _products(given, units, packed + 4 * (start + 2 * width), 3 * width, keys, v.load(ends, COUNT), slopes)
-                _weights(scores, slopes, block, keys, v.load(ends, 0))
-                _mix(slopes, packed, start + width, 3 * width, keys, units, mixed)
-                for element in range(here):
-                    for unit in range(units):
-                        v.store_one(
-                            change,
-                            own + element * 3 * width + unit,
-                            natural * v.load_one(mixed, unit * COUNT + element),
-                        )
+                _products(given, units, packed + 4 * (start + 2 * width), 3 * width, keys, mean, slopes)
+                _weights(scores, slopes, block, keys, v.load(norms, norm), v.load(norms, norm + COUNT))
+                _mix(slopes, packed, start + width, 3 * width, keys, units, v.constant(natural), mixed)
+                _write(mixed, units, here, change, own, 3 * width)
                 _rows(packed, own, 3 * width, here, units, natural, query)
                 _rows(grad, whole, width, here, units, np.float32(1), given)
                 _add_outer(slopes, query, keys, units, keys == time, change + 4 * (start + width), 3 * width)
@@ -161,12 +150,33 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
 @v.compiled
 def _transpose(source, start, stride, here, units, scale, transposed):
     """Write eight rows of h units as h rows of eight elements; elements after the last position are zero."""
-    for element in range(here):
-        for unit in range(units):
-            v.store_one(transposed, unit * COUNT + element, v.load_one(source, start + element * stride + unit) * scale)
-    for element in range(here, COUNT):
-        for unit in range(units):
-            v.store_one(transposed, unit * COUNT + element, 0.0)
+    factor = v.constant(scale)
+    for unit in range(0, units, COUNT):
+        block = transposed + 4 * unit * COUNT
+        for element in range(COUNT):
+            row = v.load(source, start + element * stride + unit) * factor if element < here else v.constant(0.0)
+            v.store(block, element * COUNT, row)
+        _turn(block)
+
+
+@v.compiled
+def _write(mixed, units, here, target, start, stride):
+    """Write h rows of eight elements as eight rows of h units; the h rows are lost."""
+    for unit in range(0, units, COUNT):
+        block = mixed + 4 * unit * COUNT
+        _turn(block)
+        for element in range(here):
+            v.store(target, start + element * stride + unit, v.load(block, element * COUNT))
+
+
+@v.compiled
+def _turn(block):
+    """Transpose eight rows of eight numbers in place."""
+    a, b, c, d = v.load(block, 0), v.load(block, 8), v.load(block, 16), v.load(block, 24)
+    e, f, g, h = v.load(block, 32), v.load(block, 40), v.load(block, 48), v.load(block, 56)
+    a, b, c, d, e, f, g, h = v.transpose(a, b, c, d, e, f, g, h)
+    v.store(block, 0, a), v.store(block, 8, b), v.store(block, 16, c), v.store(block, 24, d)
+    v.store(block, 32, e), v.store(block, 40, f), v.store(block, 48, g), v.store(block, 56, h)
 
 
 @v.compiled
@@ -242,10 +252,10 @@ def _softmax(scores, block, keys, ends):
 
 
 @v.compiled
-def _weights(scores, slopes, block, keys, norm):
+def _weights(scores, slopes, block, keys, top, share):
     """Replace scores by weights, and slopes, which hold d(weight) less its mean, by d(score)."""
     for key in range(keys):
-        weight = v.exp2(v.load(scores, key * COUNT) - norm)
+        weight = v.exp2(v.load(scores, key * COUNT) - top) * share
         if key > block:
             weight = v.replace_from(key - block, weight, v.constant(0.0))
         v.store(scores, key * COUNT, weight)
@@ -253,8 +263,8 @@ def _weights(scores, slopes, block, keys, norm):
 
 
 @v.compiled
-def _mix(weights, source, start, stride, keys, units, mixed):
-    """Set mixed[u] to the sum over j of weights[j] times unit u of the source's row j."""
+def _mix(weights, source, start, stride, keys, units, factor, mixed):
+    """Set mixed[u] to the sum over j of weights[j] times unit u of the source's row j, times a factor."""
     for unit in range(0, units, COUNT):
         a = b = c = d = e = f = g = h = v.constant(0.0)
         for key in range(keys):
@@ -268,5 +278,6 @@ def _mix(weights, source, start, stride, keys, units, mixed):
             g = v.multiply_add(weight, v.broadcast(source, index + 6), g)
             h = v.multiply_add(weight, v.broadcast(source, index + 7), h)
         at = unit * COUNT
-        v.store(mixed, at, a), v.store(mixed, at + 8, b), v.store(mixed, at + 16, c), v.store(mixed, at + 24, d)
-        v.store(mixed, at + 32, e), v.store(mixed, at + 40, f), v.store(mixed, at + 48, g), v.store(mixed, at + 56, h)
+        v.store(mixed, at, a * factor), v.store(mixed, at + 8, b * factor), v.store(mixed, at + 16, c * factor)
+        v.store(mixed, at + 24, d * factor), v.store(mixed, at + 32, e * factor), v.store(mixed, at + 40, f * factor)
+        v.store(mixed, at + 48, g * factor), v.store(mixed, at + 56, h * factor)

@@ -66,6 +66,16 @@ def step(cell: nn.RNNBase, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor
         return (ONE_STEP[type(cell)](x, before[0], *weights),)
 
 
+def reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Reverse every sequence of x (B, T, D) inside its length; padding stays at the end."""
+    if lengths is None:
+        return x.flip(1)
+    time = torch.arange(x.shape[1], device=lengths.device)
+    mirrored = lengths[:, None] - 1 - time
+    index = torch.where(mirrored >= 0, mirrored, time)  # (B, T)
+    return x.gather(1, index[:, :, None].expand_as(x))
+
+
 # ---- shared parts ----------------------------------------------------------------------------------------------------
 def _fast(weight: Tensor) -> Any:
     """Import the loops over eight numbers if they can be used: the import loads numba."""

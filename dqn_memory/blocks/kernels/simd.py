@@ -38,6 +38,7 @@ FEATURES = get_host_cpu_features()
 # Whether a product and a sum are rounded once (FMA), always or never: if the compiler chose, inlining would change
 # rounding, and a resumed run would not be bit-exact.
 FUSES = bool(FEATURES.get("fma") or FEATURES.get("neon"))
+ROUNDING = 1.5 * 2**23  # float32 has no digit after the point there
 SMALLEST = -126.0  # min exponent: smaller powers of two are denormal and become this one, 1e-38
 
 
@@ -137,6 +138,16 @@ def broadcast(builder: Any, address: Any, index: Any) -> Any:
     return _broadcast(builder, builder.load(_pointer(builder, address, index), align=4))
 
 
+@_instruction(types.void, types.intp, types.intp)
+def prefetch(builder: Any, address: Any, index: Any) -> None:
+    """Begin to load the number at `index`, and its neighbours, into the caches."""
+    byte, number = ir.IntType(8).as_pointer(), INTEGER
+    kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    read, everywhere, data = number(0), number(3), number(1)
+    builder.call(function, [builder.bitcast(_pointer(builder, address, index), byte), read, everywhere, data])
+
+
 @_instruction(vector8, types.float32)
 def constant(builder: Any, value: Any) -> Any:
     """Set all eight elements to one number."""
@@ -152,7 +163,7 @@ def multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
 @_instruction(vector8, vector8, vector8)
 def maximum(builder: Any, a: Any, b: Any) -> Any:
     """Take the larger one of each pair, or a if one is NaN."""
-    return builder.select(builder.fcmp_unordered(">", a, b), a, b)
+    return builder.select(builder.fcmp_ordered("<", a, b), b, a)  # in this form one instruction
 
 
 @_instruction(vector8, types.intp, vector8, vector8)
@@ -186,19 +197,36 @@ def turn(builder: Any, x: Any) -> Any:
     return builder.fmul(swapped, ir.Constant(FLOATS, [-1.0, 1.0] * (COUNT // 2)))
 
 
+@_instruction(types.UniTuple(vector8, COUNT), *[vector8] * COUNT)
+def transpose(builder: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
+    """Turn eight rows of eight numbers into its columns: single numbers written to memory are slow to load as eight."""
+    rows, lanes = [a, b, c, d, e, f, g, h], range(COUNT)
+    for apart in (4, 2, 1):  # swap the blocks of this size beside the diagonal
+        for first in [row for row in lanes if not row & apart]:
+            pair = rows[first], rows[first + apart]
+            low = [lane + COUNT - apart if lane & apart else lane for lane in lanes]
+            high = [lane + COUNT if lane & apart else lane + apart for lane in lanes]
+            for row, order in ((first, low), (first + apart, high)):
+                rows[row] = builder.shuffle_vector(*pair, ir.Constant(INTEGERS, order))
+    columns = ir.Constant(ir.ArrayType(FLOATS, COUNT), ir.Undefined)
+    for number, column in enumerate(rows):
+        columns = builder.insert_value(columns, column, number)
+    return columns
+
+
 @_instruction(vector8, vector8)
 def exp2(builder: Any, x: Any) -> Any:
     """Compute 2^x for x from -126 (smaller ones count as that) to 127; NaN for NaN."""
     smallest = _same(SMALLEST)
-    x = builder.select(builder.fcmp_unordered(">", x, smallest), x, smallest)
-    whole = _call(builder, "floor", builder.fadd(x, _same(0.5)))
-    rest = builder.fsub(x, whole)
+    x = builder.select(builder.fcmp_ordered("<", x, smallest), smallest, x)
+    shifted = builder.fadd(x, _same(ROUNDING))  # its last bits are the nearest integer
+    rest = builder.fsub(x, builder.fsub(shifted, _same(ROUNDING)))
     result = _same(float(COEFFICIENTS[-1]))
     for coefficient in COEFFICIENTS[-2::-1]:
         result = _multiply_add(builder, result, rest, _same(float(coefficient)))
-    exponent = builder.fptosi(builder.fadd(whole, _same(127.0)), INTEGERS)
-    power = builder.bitcast(builder.shl(exponent, ir.Constant(INTEGERS, [23] * COUNT)), FLOATS)
-    return builder.fmul(result, power)
+    exponent = builder.shl(builder.bitcast(shifted, INTEGERS), ir.Constant(INTEGERS, [23] * COUNT))
+    one = ir.Constant(INTEGERS, [127 << 23] * COUNT)
+    return builder.fmul(result, builder.bitcast(builder.add(exponent, one), FLOATS))
 
 
 def _arithmetic(symbol: Callable[..., Any], name: str) -> None:
