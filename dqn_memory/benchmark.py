@@ -2,8 +2,8 @@
 
 Updates stand beside a baseline: the published update (dqn_memory/analysis/published_update.py), measured in the same
 process by turns. Memories stand beside torch's recurrences, learners from rollouts beside those of other libraries if
---peer-python names an environment that has them. Prints the tables; --write FOLDER writes them to core.*, memories.*,
-rollouts.* and peers.*, and replaces these files. On CUDA, `rollouts_cuda` measures many memories and numbers of
+--peer-python names an environment that has them. Prints the tables; --write FOLDER writes them to core.*, memories.*
+and rollouts.*, and replaces these files. On CUDA, `rollouts_cuda` measures many memories and numbers of
 environments, and `runs_cuda` whole runs by the commands that people type.
 """
 
@@ -339,12 +339,14 @@ def operations_of(case: RolloutCase) -> float:
 def iteration_rows(args: CoreArgs, device: str) -> Iterator[Row]:
     """Measure the environment steps per second of whole iterations: acting, environments, returns, updates.
 
-    On a CPU these are iterations with a GRU, on CUDA with many memories and sizes.
+    On a CPU these are iterations of 256 environments, on CUDA of several sizes.
     """
     if device == "cpu":
         envs, threads, weights = (8, (1,), (1.0,)) if args.quick else (256, (1, 2), (0.0, 1.0))
         named = [(kind, weight, number) for kind in LEARNERS for number in threads for weight in weights]
         cases = [RolloutCase(kind, "gru", envs, weight, number) for kind, weight, number in named]
+        others = () if args.quick else ROLLOUT_MEMORIES[1:]
+        cases += [RolloutCase(kind, memory, envs) for kind in LEARNERS for memory in others]
     else:
         where, sizes = "cuda" if torch.cuda.is_available() else "cpu", (8,) if args.quick else ROLLOUT_SIZES
         pairs = [(kind, memory) for kind in LEARNERS for memory in ROLLOUT_MEMORIES]
@@ -398,14 +400,13 @@ PAGES = {
     "core": "Speed of the core",
     "memories": "Speed of memories",
     "rollouts": "Speed of learners from rollouts",
-    "peers": "Speed beside other libraries",
 }
 TABLES: dict[str, tuple[str, Callable[[CoreArgs], Iterable[Table]]]] = {  # by name of --only: page, tables
     "update": ("core", one_table("update", update_rows)),
     "graphs": ("core", one_table("graphs", graph_rows)),
     "memories": ("memories", memory_tables),
     "rollouts": ("rollouts", one_table("iterations", partial(iteration_rows, device="cpu"))),
-    "peers": ("peers", one_table("peers", rows_beside_peers)),
+    "peers": ("rollouts", one_table("peers", rows_beside_peers)),
     "runs_cuda": ("rollouts", one_table("runs", run_rows)),
     "rollouts_cuda": ("rollouts", one_table("iterations", partial(iteration_rows, device="cuda"))),
 }
