@@ -62,7 +62,7 @@ def test_without_a_peer_ours_stand_alone(tmp_path, capsys):
     said = capsys.readouterr()
     assert all(f"{sys.executable} have no {library}" in said.err for library in LIBRARIES.values())
     (table,) = json.loads((tmp_path / "rollouts.json").read_text())["tables"]
-    assert table["title"] == "Iterations" and len(table["rows"]) == 4
+    assert table["title"] == "Beside other libraries" and len(table["rows"]) == 4
     assert all(row["steps_s"] > 0 and "ratio" not in row for row in table["rows"])
 
 
