@@ -231,12 +231,7 @@ class StreamedAttention(Memory):
         if kept is None or not kept.serves(state, attention.project_in):
             kept = _Kept.compute(past, attention)
         seen = count + 1 if reset is None else torch.where(reset, 1, count + 1)  # (B,)
-        mixed = kept.cache.step(attention.project_in(x), seen)
-        last = torch.empty_like(past, memory_format=torch.contiguous_format)
-        last[:, :-1] = past[:, 1:]
-        if reset is not None:
-            last[reset] = 0
-        last[:, -1] = x
+        mixed, last = kept.cache.step(attention.project_in(x), x, past, seen)
         after = last, seen.clamp(max=self.context - 1)
         self._kept = kept._replace(state=after, versions=_versions(after))
         return self.tail(attention.project_out(mixed)), after

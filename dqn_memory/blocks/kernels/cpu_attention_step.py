@@ -1,7 +1,9 @@
 """Attention of one query a row to keys and values that earlier steps computed, on a CPU.
 
 Eight keys stand side by side in a register for the scores, and eight units of a value for their mixture. A key is turned
-by its place in the cache, which does not change, so that a step computes the keys and values of one position alone.
+by the number of its place, which does not change, so that a step computes the keys and values of one position alone.
+
+Symbols: B rows, K keys at most, P = K - 1 of them before a step; H heads of h units, D in all.
 """
 
 import math
@@ -14,41 +16,45 @@ from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.cpu_attention import LOG2_E, LOWEST, turn
 from dqn_memory.blocks.kernels.simd import COUNT
 
-ROOM = 64  # steps that a cache serves
+ROOM = 256  # steps that a cache serves
 
 
 class KeyCache:
-    """Keys and values of the last inputs of B rows, to which each step appends its own."""
+    """Keys (B, H, h, K) and values (B, H, K, h) of the last inputs; place p is in column p modulo K of them."""
 
     def __init__(self, past: Tensor, table: Tensor | None, heads: int) -> None:
         """Begin with keys and values `past` (B, P, 2D); the table (P + ROOM, 2, h) turns keys and queries."""
         batch, self.place, width = past.shape
-        self.table, self.heads, self.units = table, heads, width // (2 * heads)
-        self.end = self.place + ROOM
-        # A register of keys may reach beyond the last one.
-        self.keys = past.new_empty(batch, heads, self.units, self.end + COUNT)
-        self.values = past.new_empty(batch, heads, self.end, self.units)
-        sizes = heads, self.units, self.end
-        v.run_in_threads(_fill, batch, self.units, past, self.place, table, sizes, self.keys, self.values)
+        self.end, self.table = self.place + ROOM, table
+        self.sizes = heads, width // (2 * heads), self.place + 1
+        numbers = batch * (width // 2) * (self.place + 1)
+        self.keys = past.new_empty(numbers + COUNT)  # a register may reach beyond the last key
+        self.values = past.new_empty(numbers)
+        cache = table, self.sizes, self.keys, self.values
+        v.run_in_threads(_fill, batch, self.sizes[1], past, self.place, *cache)
 
     @property
     def full(self) -> bool:
         """Tell whether there is no place for another step."""
         return self.place == self.end
 
-    def step(self, packed: Tensor, seen: Tensor) -> Tensor:
-        """Append keys and values of packed (B, 3D), and attend to the newest `seen` (B,) of them -> (B, D)."""
-        out, place = packed.new_empty(len(packed), self.heads * self.units), self.place
-        sizes, cache = (self.heads, self.units, self.end), (self.keys, self.values)
-        scratch = 2 * self.units + COUNT + self.end + COUNT
-        v.run_in_threads(_step, len(out), scratch, packed, seen.float(), place, self.table, sizes, *cache, out)
+    def step(self, packed: Tensor, x: Tensor, past: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """Append keys and values of packed (B, 3D), and attend to the newest `seen` (B,) of them -> (B, D).
+
+        Also append inputs x (B, D) to past ones (B, P, D) of which the newest `seen` - 1 are kept -> (B, P, D).
+        """
+        out, inputs = torch.empty_like(x), torch.empty_like(past, memory_format=torch.contiguous_format)
+        seen, cache = seen.to(torch.float32), (self.table, self.sizes, self.keys, self.values)
+        scratch = 2 * self.sizes[1] + self.sizes[2] + 2 * COUNT
+        v.run_in_threads(_step, len(out), scratch, packed, seen, self.place, *cache, out)
+        v.run_in_threads(_shift, len(out), 0, x.contiguous(), past.contiguous(), seen, *past.shape[1:], inputs)
         self.place += 1
-        return out
+        return out, inputs
 
 
 @v.compiled
 def _fill(first, last, turned, past, count, table, sizes, keys, values):
-    """Write past keys and values (B, P, 2D) of sequences `first` .. `last` - 1 to a cache."""
+    """Write past keys and values (B, P, 2D) of rows `first` .. `last` - 1 to a cache."""
     heads, units, _ = sizes
     width = heads * units
     for row in range(first, last):
@@ -59,80 +65,100 @@ def _fill(first, last, turned, past, count, table, sizes, keys, values):
 
 @v.compiled
 def _append(turned, source, key, value, row, place, table, sizes, keys, values):
-    """Write keys and values of all heads, at two places of the source, to a place of a row of a cache."""
-    heads, units, end = sizes
-    one = np.float32(1)
+    """Write keys and values of all heads, which begin at two places of the source, to a place of a cache."""
+    heads, units, size = sizes
+    column, one = place % size, np.float32(1)
     for head in range(heads):
+        start = (row * heads + head) * units * size
         turn(source, key + head * units, units, table, place, one, one, turned, 0)
         for unit in range(units):
-            at = ((row * heads + head) * units + unit) * (end + COUNT) + place
-            v.store_one(keys, at, v.load_one(turned, unit))
-        to = ((row * heads + head) * end + place) * units
+            v.store_one(keys, start + unit * size + column, v.load_one(turned, unit))
         for unit in range(0, units, COUNT):
-            v.store(values, to + unit, v.load(source, value + head * units + unit))
+            v.store(values, start + column * units + unit, v.load(source, value + head * units + unit))
 
 
 @v.compiled
 def _step(first, last, query, packed, seen, place, table, sizes, keys, values, out):
-    """Process rows `first` .. `last` - 1."""
-    heads, units, end = sizes
+    """Attend for rows `first` .. `last` - 1. The keys of a row are those from one column on, then those from 0 on."""
+    heads, units, size = sizes
     width, scale = heads * units, np.float32(LOG2_E / math.sqrt(units))
-    turned = query + 4 * units
-    ends = turned + 4 * units
-    scores = ends + 4 * COUNT
+    mixed = query + 4 * units
+    scores = mixed + 4 * units
     for row in range(first, last):
-        start, count = row * 3 * width, int(v.load_one(seen, row))
-        oldest = place + 1 - count
-        _append(turned, packed, start + width, start + 2 * width, row, place, table, sizes, keys, values)
+        at, count = row * 3 * width, int(v.load_one(seen, row))
+        _append(mixed, packed, at + width, at + 2 * width, row, place, table, sizes, keys, values)
+        column = (place + 1 - count) % size
+        older = min(count, size - column)
         for head in range(heads):
-            turn(packed, start + head * units, units, table, place, scale, scale, query, 0)
-            number = row * heads + head
-            total = _softmax(query, keys, number * units * (end + COUNT) + oldest, end + COUNT, count, units, scores, ends)
-            _mix(scores, values, (number * end + oldest) * units, count, units, total, out, row * width + head * units)
+            turn(packed, at + head * units, units, table, place, scale, scale, query, 0)
+            start, to = (row * heads + head) * units * size, row * width + head * units
+            _scores(query, units, keys, start + column, size, older, scores)
+            _scores(query, units, keys, start, size, count - older, scores + 4 * older)
+            v.store(scores, count, v.constant(LOWEST))
+            share = v.constant(np.float32(1) / _softmax(scores, count, mixed))
+            _mix(scores, values, start + column * units, older, units, share, True, out, to)
+            _mix(scores + 4 * older, values, start, count - older, units, share, False, out, to)
 
 
 @v.compiled
-def _softmax(query, keys, start, stride, count, units, scores, ends):
-    """Write 2^(score - max) of each key, and give their sum."""
-    highest = v.constant(LOWEST)
+def _scores(query, units, keys, start, stride, count, scores):
+    """Write the products of a query with keys that stand side by side."""
     for key in range(0, count, COUNT):
         score = v.constant(0.0)
         for unit in range(units):
             score = v.multiply_add(v.broadcast(query, unit), v.load(keys, start + unit * stride + key), score)
-        if key + COUNT > count:
-            score = v.replace_from(count - key, v.constant(LOWEST), score)
         v.store(scores, key, score)
-        highest = v.maximum(highest, score)
-    v.store(ends, 0, highest)
-    top = v.load_one(ends, 0)
+
+
+@v.compiled
+def _softmax(scores, count, eight):
+    """Replace each score by 2^(score - max), and give the sum of them."""
+    highest = v.constant(LOWEST)
+    for key in range(0, count, COUNT):
+        highest = v.maximum(highest, v.load(scores, key))
+    v.store(eight, 0, highest)
+    top = v.load_one(eight, 0)
     for element in range(1, COUNT):
-        top = max(top, v.load_one(ends, element))
+        top = max(top, v.load_one(eight, element))
     sums = v.constant(0.0)
     for key in range(0, count, COUNT):
         weight = v.exp2(v.load(scores, key) - v.constant(top))
-        if key + COUNT > count:
-            weight = v.replace_from(count - key, v.constant(0.0), weight)
         v.store(scores, key, weight)
         sums = sums + weight
-    v.store(ends, 0, sums)
-    total = v.load_one(ends, 0)
+    v.store(eight, 0, sums)
+    total = v.load_one(eight, 0)
     for element in range(1, COUNT):
-        total += v.load_one(ends, element)
+        total += v.load_one(eight, element)
     return total
 
 
 @v.compiled
-def _mix(weights, values, start, count, units, total, out, to):
-    """Write the sum over keys of weights[j] / total times row j of the values."""
-    share = v.constant(np.float32(1) / total)
+def _mix(weights, values, start, count, units, share, fresh, out, to):
+    """Write the sum over rows of values times their weights times the share; without `fresh` add it."""
+    whole = count - count % 4
     for unit in range(0, units, COUNT):
         a = b = c = d = v.constant(0.0)
-        at, whole = start + unit, count - count % 4
         for key in range(0, whole, 4):
-            a = v.multiply_add(v.broadcast(weights, key), v.load(values, at + key * units), a)
-            b = v.multiply_add(v.broadcast(weights, key + 1), v.load(values, at + (key + 1) * units), b)
-            c = v.multiply_add(v.broadcast(weights, key + 2), v.load(values, at + (key + 2) * units), c)
-            d = v.multiply_add(v.broadcast(weights, key + 3), v.load(values, at + (key + 3) * units), d)
+            at = start + key * units + unit
+            a = v.multiply_add(v.broadcast(weights, key), v.load(values, at), a)
+            b = v.multiply_add(v.broadcast(weights, key + 1), v.load(values, at + units), b)
+            c = v.multiply_add(v.broadcast(weights, key + 2), v.load(values, at + 2 * units), c)
+            d = v.multiply_add(v.broadcast(weights, key + 3), v.load(values, at + 3 * units), d)
         for key in range(whole, count):
-            a = v.multiply_add(v.broadcast(weights, key), v.load(values, at + key * units), a)
-        v.store(out, to + unit, (a + b + (c + d)) * share)
+            a = v.multiply_add(v.broadcast(weights, key), v.load(values, start + key * units + unit), a)
+        before = v.constant(0.0) if fresh else v.load(out, to + unit)
+        v.store(out, to + unit, v.multiply_add(a + b + (c + d), share, before))
+
+
+@v.compiled
+def _shift(first, last, scratch, x, past, seen, length, width, inputs):
+    """Write the newest inputs (B, P, D), zeros where an episode had not begun."""
+    for row in range(first, last):
+        start, kept = row * length * width, int(v.load_one(seen, row)) - 1
+        empty = max(0, length - 1 - kept) * width
+        for index in range(0, empty, COUNT):
+            v.store(inputs, start + index, v.constant(0.0))
+        for index in range(empty, (length - 1) * width, COUNT):
+            v.store(inputs, start + index, v.load(past, start + index + width))
+        for index in range(0, width, COUNT):
+            v.store(inputs, start + (length - 1) * width + index, v.load(x, row * width + index))
