@@ -257,11 +257,11 @@ class StreamedAttention(Memory):
             begun = torch.where(reset, index, 0)
             first = torch.maximum(first, begun if time == 1 else begun.cummax(1).values)  # ONNX has no cummax
         after = (before + time - first[:, -1]).clamp(max=before)
-        past = past.to(x.dtype).masked_fill((places[:before] < first[:, :1])[..., None], 0)
-        last = torch.cat((past, x), 1)[:, time:]
-        if time > 1:
-            last = last.masked_fill((places[time:] < first[:, -1:])[..., None], 0)
+        past = past.to(x.dtype)
+        last = torch.cat((past[:, time:], x[:, max(0, time - before) :]), 1)
+        last = last.masked_fill((places[time:] < first[:, -1:])[..., None], 0)
         if time == 1 and not torch.is_grad_enabled():  # rows are independent: no input can spoil another episode
+            past = past.masked_fill((places[:before] < first)[..., None], 0)
             return self._mix(past, x, first), (last, after)
         return self._guarded(past, x, first, places), (last, after)
 
