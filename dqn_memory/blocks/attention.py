@@ -1,7 +1,7 @@
 """Multi-head self-attention whose scores are shaped by a temporal prior."""
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,6 @@ from dqn_memory.blocks.finite import add_flags, are_finite, bad_flags, contained
 from dqn_memory.blocks.kernels.operator import NUMBA, without_autocast
 from dqn_memory.blocks.positions import rotary_table, rotate
 from dqn_memory.blocks.priors import Prior, PriorConfig
-
-if TYPE_CHECKING:
-    from dqn_memory.blocks.kernels.cpu_attention_step import KeyCache
 
 KeysValues = tuple[Tensor, Tensor]  # keys and values, each (B, H, T, hd)
 SMALLEST_CHUNK = 32  # min positions of a chunk of `StreamedAttention`; a longer context is its size
@@ -194,7 +191,8 @@ class StreamedAttention(Memory):
     Equal to `Attention` over a window of the last K inputs that is encoded again at each position. Positions are
     relative ones: rotary, a prior's, or none. L such layers together reach about L K back. 4 D^2 + 4 D parameters and
     the prior's. With K of at least 32, a sequence takes 6 D^2 + 4 K D multiply-adds a token; a step, which computes the
-    keys and values of all K inputs, takes 2 (K + 1) D^2 + 2 K D. A state of O(K D); stable at any length.
+    keys and values of all K inputs, takes 2 (K + 1) D^2 + 2 K D. Kernels of a CPU take half of the 4 K D, and 4 D^2 +
+    2 K D for a step that follows another one. A state of O(K D); stable at any length.
     """
 
     degree = DEGREE
@@ -227,29 +225,36 @@ class StreamedAttention(Memory):
         plain = not (torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch.compiler.is_compiling())
         if not (plain and self.context > 1 and type(x) is Tensor and state[0].dtype == x.dtype and self._is_fast(x)):
             return super().advance(x, state, reset)
-        (past, count), kept, attention = state, self._take_kept(), self.attention
-        if kept is None or not kept.serves(state, attention.project_in):
-            kept = _Kept.compute(past, attention)
-        seen = count + 1 if reset is None else torch.where(reset, 1, count + 1)  # (B,)
-        mixed, last = kept.cache.step(attention.project_in(x), x, past, seen)
+        from dqn_memory.blocks.kernels.cpu_attention_step import KeyCache
+
+        (past, count), cache, attention = state, self._take_cache(), self.attention
+        if cache is None or not cache.serves(state, attention.project_in):
+            cache = KeyCache(past, attention.project_in, attention.heads, attention.rotary)
+        seen = count.clamp(0, self.context - 1) + 1  # (B,); the kernel checks nothing
+        seen = seen if reset is None else torch.where(reset, 1, seen)
+        mixed, last = cache.step(attention.project_in(x), seen), torch.empty_like(past)
+        last[:, :-1] = past[:, 1:]
+        if reset is not None:
+            last[reset.nonzero()[:, 0]] = 0
+        last[:, -1] = x
         after = last, seen.clamp(max=self.context - 1)
-        self._kept = kept._replace(state=after, versions=_versions(after))
+        cache.follow(after)
+        self._cache = cache
         return self.tail(attention.project_out(mixed)), after
 
-    def _take_kept(self) -> "_Kept | None":
-        """Remove what the last step kept, so that no other thread appends to it, and a copy has none."""
-        kept: _Kept | None = self.__dict__.pop("_kept", None)
-        return kept
+    def _take_cache(self) -> Any:
+        """Remove what the last step kept: no other thread may append to it."""
+        return self.__dict__.pop("_cache", None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what the last step kept: a copy computes it again."""
-        return {name: part for name, part in self.__dict__.items() if name != "_kept"}
+        return {name: part for name, part in self.__dict__.items() if name != "_cache"}
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         past, count = state
         before, time = self.context - 1, x.shape[1]
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self._take_kept()  # the first step after an update computes all keys, as it does in a resumed run
+            self._take_cache()  # the first step after an update computes all keys, as it does in a resumed run
         places = torch.arange(before + time, device=x.device)
         index = places[before:]  # of the positions of x
         first = (before - count)[:, None].expand(-1, time)  # (B, T), where the episode of each position begins
@@ -334,39 +339,3 @@ class StreamedAttention(Memory):
                 scores = scores * scale.to(query.dtype)[:, distance.clamp(0, before)]
                 mixed = F.dropout((scores + mask).softmax(-1), dropout) @ value
         return attention.project_out(mixed.to(inputs.dtype).transpose(1, 2).flatten(2))
-
-
-class _Kept(NamedTuple):
-    """Keys and values that steps computed, and what they follow from."""
-
-    cache: "KeyCache"
-    weights: tuple[Tensor, Tensor]  # of the projection, as they were
-    state: State | None = None  # that the last step returned
-    versions: tuple[int, ...] = ()
-
-    @classmethod
-    def compute(cls, past: Tensor, attention: Attention) -> "_Kept":
-        """Compute keys and values of past inputs (B, K - 1, D)."""
-        from dqn_memory.blocks.kernels import cpu_attention_step
-
-        width, weight, bias = past.shape[2], attention.project_in.weight, attention.project_in.bias
-        length = past.shape[1] + cpu_attention_step.ROOM
-        table = rotary_table(length, width // attention.heads) if attention.rotary else None
-        packed = F.linear(past, weight[width:], bias[width:])
-        return cls(cpu_attention_step.KeyCache(packed, table, attention.heads), (weight.clone(), bias.clone()))
-
-    def serves(self, state: State, project: nn.Linear) -> bool:
-        """Tell whether the next step may go on from these keys."""
-        return (
-            self.state is not None
-            and all(mine is theirs for mine, theirs in zip(self.state, state, strict=True))
-            and self.versions == _versions(state)
-            and not self.cache.full
-            and torch.equal(self.weights[0], project.weight)
-            and torch.equal(self.weights[1], project.bias)
-        )
-
-
-def _versions(state: State) -> tuple[int, ...]:
-    """List how often each part was changed in place."""
-    return tuple(part._version for part in state)

@@ -141,7 +141,7 @@ EQUAL = {
     },
     **{
         f"{before} keys, {time} positions of {units}": (*of_one(before), draw(3, before + time, 6 * units), 3e-6)
-        for before, time, units in [(0, 9, 8), (1, 1, 8), (5, 40, 8), (49, 64, 8), (90, 20, 8), (9, 30, 16), (9, 30, 32)]
+        for before, time, units in [(0, 9, 8), (1, 1, 8), (5, 40, 8), (49, 64, 8), (90, 20, 8), (9, 30, 16), (9, 9, 32)]
     },
     "large scores": (*heads(2), draw(3, 9, 48, scale=10.0), 1e-3),
     "gelu where it bends": (cpu_gelu.cpu_gelu, gelu, torch.linspace(-8, 8, 4000), 1e-6),

@@ -28,7 +28,7 @@ LOG2_E = math.log2(math.e)
 
 
 def attention_is_faster(x: Tensor, width: int, heads: int, context: int, rotary: bool = False) -> bool:
-    """Tell whether attention to `context` keys, of the rows and the dtype of x (B, ...), is faster here than in torch."""
+    """Tell whether attention to `context` keys, of the rows and dtype of x (B, ...), is faster here than in torch."""
     units = width // heads
     return (
         x.dtype == torch.float32
@@ -71,7 +71,7 @@ def attention_backward(
     norms: Tensor,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of the packed projection, (B, T, 3D), and of past keys and values, (B, P, 2D)."""
-    changes = _changes(grad, packed, past, begin, table, out, norms)
+    changes = _changes(grad, packed, past)
     sizes, arrays = _sizes(norms, past, out.shape[2]), tuple(map(v.dense, (packed, past, begin, table)))
     _, before, context, _, units = sizes
     scratch = COUNT * (5 * units + 2 * (context + COUNT) + 4) + 4 * units * (before + norms.shape[2])
@@ -86,17 +86,13 @@ def _sizes(norms: Tensor, past: Tensor | None, width: int) -> tuple[int, ...]:
     return time, before, time if past is None else before + 1, heads, width // heads
 
 
-def _outputs(
-    packed: Tensor, past: Tensor | None, begin: Tensor | None, table: Tensor | None, heads: int
-) -> tuple[Tensor, Tensor]:
+def _outputs(packed: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    heads = others[-1]
     batch, time, width = packed.shape
     return packed.new_empty(batch, time, width // 3), packed.new_empty(batch, heads, time)
 
 
-def _changes(
-    grad: Tensor, packed: Tensor, past: Tensor | None, begin: Tensor | None, table: Tensor | None, out: Tensor,
-    norms: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _changes(grad: Tensor, packed: Tensor, past: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
     dense = torch.contiguous_format
     before = packed.new_empty(0) if past is None else torch.empty_like(past, memory_format=dense)
     return torch.empty_like(packed, memory_format=dense), before
@@ -124,18 +120,14 @@ def _reference(
     distance = place[before:, None] - place  # (T, P + T)
     hidden = (distance < 0) | (distance > (len(place) if past is None else before))
     if begin is not None:
-        hidden = hidden | (place < begin[..., None])  # (B, T, P + T)
-        hidden = hidden[:, None]
+        hidden = (hidden | (place < begin[..., None]))[:, None]  # (B, 1, T, P + T)
     scores = (query @ key.mT / math.sqrt(query.shape[-1])).masked_fill(hidden, -math.inf)
     return ((scores.softmax(-1) @ value).transpose(1, 2).flatten(2),)
 
 
-def _again(
-    grad: Tensor, packed: Tensor, past: Tensor | None, begin: Tensor | None, table: Tensor | None, out: Tensor,
-    norms: Tensor,
-) -> Any:  # fmt: skip
-    again = through(lambda packed, past: _reference(packed, past, begin, table, norms.shape[1]))
-    return again(grad, packed, past)
+def _again(grad: Tensor, packed: Tensor, past: Tensor | None, *rest: Any) -> Any:
+    begin, table, _, norms = rest
+    return through(lambda packed, past: _reference(packed, past, begin, table, norms.shape[1]))(grad, packed, past)
 
 
 attend = operator(
@@ -147,7 +139,7 @@ attend = operator(
 def _forward(first, last, query, arrays, sizes, out, norms):
     """Process sequences `first` .. `last` - 1. All arrays are addresses; scratch memory begins at `query`."""
     packed, _, begin, table = arrays
-    time, before, context, heads, units = sizes
+    time, before, _, heads, units = sizes
     width, scale, nothing = heads * units, np.float32(LOG2_E / math.sqrt(units)), v.constant(0.0)
     mixed = query + 4 * units * COUNT
     rows = mixed + 4 * units * COUNT
@@ -356,7 +348,7 @@ def _add_outer(weights, rows, keys, units, change):
 
 @v.compiled
 def _seen(value, key, top, full, low, other):
-    """Take `value` where a query reads a key, `other` elsewhere: from `top` on, and below `full`, not all queries do."""
+    """Take `value` where a query reads a key, else `other`: after `top` and before `full` not all queries do."""
     if key > top:
         value = v.replace_from(key - top, value, other)
     if key < full:

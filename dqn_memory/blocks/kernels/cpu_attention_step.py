@@ -1,20 +1,23 @@
 """Attention of one query a row to keys and values that earlier steps computed, on a CPU.
 
-Eight keys stand side by side in a register for the scores, and eight units of a value for their mixture. A key is turned
-by the number of its place, which does not change, so that a step computes the keys and values of one position alone.
+Eight keys stand side by side in a register for the scores, and eight units of a value for their mixture. A key is
+turned by the number of its place, which stays, so that a step computes the keys and values of one position alone.
 
 Symbols: B rows, K keys at most, P = K - 1 of them before a step; H heads of h units, D in all.
 """
 
 import math
+import operator
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.cpu_attention import LOG2_E, LOWEST, turn
 from dqn_memory.blocks.kernels.simd import COUNT
+from dqn_memory.blocks.positions import rotary_table
 
 ROOM = 256  # steps that a cache serves
 
@@ -22,34 +25,39 @@ ROOM = 256  # steps that a cache serves
 class KeyCache:
     """Keys (B, H, h, K) and values (B, H, K, h) of the last inputs; place p is in column p modulo K of them."""
 
-    def __init__(self, past: Tensor, table: Tensor | None, heads: int) -> None:
-        """Begin with keys and values `past` (B, P, 2D); the table (P + ROOM, 2, h) turns keys and queries."""
+    def __init__(self, past: Tensor, project: nn.Linear, heads: int, rotary: bool) -> None:
+        """Compute keys and values of past inputs (B, P, D)."""
         batch, self.place, width = past.shape
-        self.end, self.table = self.place + ROOM, table
-        self.sizes = heads, width // (2 * heads), self.place + 1
-        numbers = batch * (width // 2) * (self.place + 1)
-        self.keys = past.new_empty(numbers + COUNT)  # a register may reach beyond the last key
-        self.values = past.new_empty(numbers)
-        cache = table, self.sizes, self.keys, self.values
-        v.run_in_threads(_fill, batch, self.sizes[1], past, self.place, *cache)
+        self.end, self.weights = self.place + ROOM, (project.weight.clone(), project.bias.clone())
+        self.sizes = heads, width // heads, self.place + 1
+        self.table = rotary_table(self.end, width // heads) if rotary else None
+        self.keys = past.new_empty(batch * width * (self.place + 1) + COUNT)  # a register may reach beyond the last key
+        self.values = torch.empty_like(self.keys)
+        packed = v.dense(F.linear(past, project.weight[width:], project.bias[width:]))
+        cache = self.keys, self.values
+        v.run_in_threads(_fill, batch, width // heads, packed, self.place, self.table, self.sizes, *cache)
 
-    @property
-    def full(self) -> bool:
-        """Tell whether there is no place for another step."""
-        return self.place == self.end
+    def follow(self, state: tuple[Tensor, ...]) -> None:
+        """Note the state that these keys and values belong to."""
+        self.state, self.versions = state, [part._version for part in state]
 
-    def step(self, packed: Tensor, x: Tensor, past: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values of packed (B, 3D), and attend to the newest `seen` (B,) of them -> (B, D).
+    def serves(self, state: tuple[Tensor, ...], project: nn.Linear) -> bool:
+        """Tell whether keys and values are those of a state, which is the very one that was noted."""
+        return (
+            all(map(operator.is_, self.state, state))
+            and self.versions == [part._version for part in state]
+            and self.place < self.end
+            and all(map(torch.equal, self.weights, (project.weight, project.bias)))
+        )
 
-        Also append inputs x (B, D) to past ones (B, P, D) of which the newest `seen` - 1 are kept -> (B, P, D).
-        """
-        out, inputs = torch.empty_like(x), torch.empty_like(past, memory_format=torch.contiguous_format)
-        seen, cache = seen.to(torch.float32), (self.table, self.sizes, self.keys, self.values)
-        scratch = 2 * self.sizes[1] + self.sizes[2] + 2 * COUNT
-        v.run_in_threads(_step, len(out), scratch, packed, seen, self.place, *cache, out)
-        v.run_in_threads(_shift, len(out), 0, x.contiguous(), past.contiguous(), seen, *past.shape[1:], inputs)
+    def step(self, packed: Tensor, seen: Tensor) -> Tensor:
+        """Append keys and values of packed (B, 3D), and attend to the newest `seen` (B,) of them -> (B, D)."""
+        _, units, size = self.sizes
+        out, scratch = packed.new_empty(len(packed), packed.shape[1] // 3), 2 * units + size + 2 * COUNT
+        given = packed, seen.to(torch.float32), self.place, self.table, self.sizes, self.keys, self.values
+        v.run_in_threads(_step, len(out), scratch, *given, out)
         self.place += 1
-        return out, inputs
+        return out
 
 
 @v.compiled
@@ -148,17 +156,3 @@ def _mix(weights, values, start, count, units, share, fresh, out, to):
             a = v.multiply_add(v.broadcast(weights, key), v.load(values, start + key * units + unit), a)
         before = v.constant(0.0) if fresh else v.load(out, to + unit)
         v.store(out, to + unit, v.multiply_add(a + b + (c + d), share, before))
-
-
-@v.compiled
-def _shift(first, last, scratch, x, past, seen, length, width, inputs):
-    """Write the newest inputs (B, P, D), zeros where an episode had not begun."""
-    for row in range(first, last):
-        start, kept = row * length * width, int(v.load_one(seen, row)) - 1
-        empty = max(0, length - 1 - kept) * width
-        for index in range(0, empty, COUNT):
-            v.store(inputs, start + index, v.constant(0.0))
-        for index in range(empty, (length - 1) * width, COUNT):
-            v.store(inputs, start + index, v.load(past, start + index + width))
-        for index in range(0, width, COUNT):
-            v.store(inputs, start + (length - 1) * width + index, v.load(x, row * width + index))
