@@ -203,6 +203,11 @@ def _each(shape: tuple[int, ...], operations: int) -> int:
     return operations * math.prod(shape) * (2 if len(shape) == 4 else 1)
 
 
+def _keys(x: tuple[int, ...], past: tuple[int, ...] | None) -> int:
+    """Count the keys of a query: all of its window (B, T, ...), or those of the past (B, K - 1, ...) and its own."""
+    return x[1] if past is None else past[1] + 1
+
+
 # Operations of our own operators from the shapes of their inputs; a multiply-add is two.
 _OPERATORS: dict[Any, Callable[..., int]] = {
     # x (T, B, D) meets (G H, D), the states meet (G H, H); on the way back both matrices and both inputs
@@ -223,12 +228,12 @@ if NUMBA:
     from dqn_memory.blocks.kernels import cpu_attention, cpu_bidirectional  # noqa: F401 - for their operators
 
     _OPERATORS |= {
-        # packed (B, T, 3D): every query meets every key, every weight every value
-        _kernels.cpu_attention: lambda x, *_, **__: 4 * x[0] * x[1] ** 2 * (x[2] // 3),
+        # packed (B, T, 3D): every query meets every key that it may read, every weight every value
+        _kernels.cpu_attention: lambda x, past, *_, **__: 4 * x[0] * x[1] * _keys(x, past) * (x[2] // 3),
         # gradient (B, T, D): those of weights, values, queries and keys, but not scores that are computed anew
+        _kernels.cpu_attention_backward: lambda x, _, past, *__, **___: 8 * math.prod(x) * _keys(x, past),
         _kernels.cpu_bidirectional: _recurrence(2, 0),
         _kernels.cpu_bidirectional_backward: _recurrence(4, 4),
-        _kernels.cpu_attention_backward: lambda x, *_, **__: 8 * x[0] * x[1] ** 2 * x[2],
     }
 
 

@@ -1,6 +1,7 @@
 """Multi-head self-attention whose scores are shaped by a temporal prior."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, 
 from dqn_memory.blocks.chunks import head_width
 from dqn_memory.blocks.finite import add_flags, are_finite, bad_flags, contained_at, contained_window, finite
 from dqn_memory.blocks.kernels.operator import NUMBA, without_autocast
-from dqn_memory.blocks.positions import rotate
+from dqn_memory.blocks.positions import rotary_table, rotate
 from dqn_memory.blocks.priors import Prior, PriorConfig
 
 KeysValues = tuple[Tensor, Tensor]  # keys and values, each (B, H, T, hd)
@@ -143,7 +144,7 @@ class Attention(Block):
         if plain and packed.device.type == "cpu" and NUMBA and not torch.compiler.is_exporting():
             from dqn_memory.blocks.kernels import cpu_attention  # at first use: it loads numba
 
-            if cpu_attention.attention_is_faster(packed, self.heads):
+            if cpu_attention.attention_is_faster(packed, x.shape[2], self.heads, x.shape[1]):
                 return self.project_out(cpu_attention.cpu_attention(packed, self.heads))
         mixed = attend(*self._heads(packed), *tables, lengths, future_logit_zero=zero, dropout=dropout)
         return self.project_out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
@@ -190,7 +191,8 @@ class StreamedAttention(Memory):
     Equal to `Attention` over a window of the last K inputs that is encoded again at each position. Positions are
     relative ones: rotary, a prior's, or none. L such layers together reach about L K back. 4 D^2 + 4 D parameters and
     the prior's. With K of at least 32, a sequence takes 6 D^2 + 4 K D multiply-adds a token; a step, which computes the
-    keys and values of all K inputs, takes 2 (K + 1) D^2 + 2 K D. A state of O(K D); stable at any length.
+    keys and values of all K inputs, takes 2 (K + 1) D^2 + 2 K D. Kernels of a CPU take half of the 4 K D, and 4 D^2 +
+    2 K D for a step that follows another one. A state of O(K D); stable at any length.
     """
 
     degree = DEGREE
@@ -214,9 +216,45 @@ class StreamedAttention(Memory):
         inputs = torch.zeros(batch, self.context - 1, self.width, device=device, dtype=dtype)
         return inputs, torch.zeros(batch, dtype=torch.int64, device=device)
 
+    def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        """Compute `step`; keys and values of steps that follow one another are computed once.
+
+        They are kept beside the state that the last step returned, and serve if the next step is given that very state
+        and the weights are the same.
+        """
+        plain = not (torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch.compiler.is_compiling())
+        if not (plain and self.context > 1 and type(x) is Tensor and state[0].dtype == x.dtype and self._is_fast(x)):
+            return super().advance(x, state, reset)
+        from dqn_memory.blocks.kernels.cpu_attention_step import KeyCache
+
+        (past, count), cache, attention = state, self._take_cache(), self.attention
+        if cache is None or not cache.serves(state, attention.project_in):
+            cache = KeyCache(past, attention.project_in, attention.heads, attention.rotary)
+        seen = count.clamp(0, self.context - 1) + 1  # (B,); the kernel checks nothing
+        seen = seen if reset is None else torch.where(reset, 1, seen)
+        mixed, last = cache.step(attention.project_in(x), seen), torch.empty_like(past)
+        last[:, :-1] = past[:, 1:]
+        if reset is not None:
+            last[reset.nonzero()[:, 0]] = 0
+        last[:, -1] = x
+        after = last, seen.clamp(max=self.context - 1)
+        cache.follow(after)
+        self._cache = cache
+        return self.tail(attention.project_out(mixed)), after
+
+    def _take_cache(self) -> Any:
+        """Remove what the last step kept: no other thread may append to it."""
+        return self.__dict__.pop("_cache", None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what the last step kept: a copy computes it again."""
+        return {name: part for name, part in self.__dict__.items() if name != "_cache"}
+
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         past, count = state
         before, time = self.context - 1, x.shape[1]
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self._take_cache()  # the first step after an update computes all keys, as it does in a resumed run
         places = torch.arange(before + time, device=x.device)
         index = places[before:]  # of the positions of x
         first = (before - count)[:, None].expand(-1, time)  # (B, T), where the episode of each position begins
@@ -224,24 +262,48 @@ class StreamedAttention(Memory):
             begun = torch.where(reset, index, 0)
             first = torch.maximum(first, begun if time == 1 else begun.cummax(1).values)  # ONNX has no cummax
         after = (before + time - first[:, -1]).clamp(max=before)
-        past = past.to(x.dtype).masked_fill((places[:before] < first[:, :1])[..., None], 0)
-        inputs = torch.cat((past, x), 1)  # (B, K - 1 + T, D)
-        last = inputs[:, time:]
-        if time > 1:
-            last = last.masked_fill((places[time:] < first[:, -1:])[..., None], 0)
+        past = past.to(x.dtype)
+        last = torch.cat((past[:, time:], x[:, max(0, time - before) :]), 1)
+        last = last.masked_fill((places[time:] < first[:, -1:])[..., None], 0)
         if time == 1 and not torch.is_grad_enabled():  # rows are independent: no input can spoil another episode
-            return self._in_chunks(inputs, first), (last, after)
-        return self._guarded(inputs, first, places), (last, after)
+            past = past.masked_fill((places[:before] < first)[..., None], 0)
+            return self._mix(past, x, first), (last, after)
+        return self._guarded(past, x, first, places), (last, after)
 
-    def _guarded(self, inputs: Tensor, first: Tensor, places: Tensor) -> Tensor:
+    def _guarded(self, past: Tensor, x: Tensor, first: Tensor, places: Tensor) -> Tensor:
         """Attend; an input that is not finite spoils only the outputs that read it."""
+        if torch.compiler.is_exporting() or are_finite(x, self.degree, (past,)):
+            return self._mix(past, x, first)
         before = self.context - 1
-        if torch.compiler.is_exporting() or are_finite(inputs, self.degree):
-            return self._in_chunks(inputs, first)
-        newest = torch.where(bad_flags(inputs, 2, self.degree) == 0, -1, places).cummax(1).values[:, before:]  # (B, T)
+        flags = torch.cat((bad_flags(past, 2, self.degree), bad_flags(x, 2, self.degree)), 1)
+        newest = torch.where(flags == 0, -1, places).cummax(1).values[:, before:]  # (B, T)
         read = newest >= torch.maximum(first, places[before:] - before)
-        y = self._in_chunks(finite(inputs, self.degree), first)
-        return add_flags(y, inputs.new_zeros(()).masked_fill(read, math.nan))
+        y = self._mix(finite(past, self.degree), finite(x, self.degree), first)
+        return add_flags(y, x.new_zeros(()).masked_fill(read, math.nan))
+
+    def _mix(self, past: Tensor, x: Tensor, first: Tensor) -> Tensor:
+        """Mix past inputs (B, K - 1, D) and x (B, T, D) for each position of x, from `first` (B, T) on -> (B, T, D)."""
+        if not self._is_fast(x):
+            return self.tail(self._in_chunks(torch.cat((past, x), 1), first))
+        from dqn_memory.blocks.kernels import cpu_attention
+
+        attention, width = self.attention, self.width
+        weight, bias = attention.project_in.weight[width:], attention.project_in.bias[width:]
+        packed, earlier = attention.project_in(x), F.linear(past, weight, bias)  # (B, T, 3D), (B, K - 1, 2D)
+        table = rotary_table(past.shape[1] + x.shape[1], width // attention.heads) if attention.rotary else None
+        mixed = cpu_attention.streamed_attention(packed, earlier, first, table, attention.heads)
+        return self.tail(attention.project_out(mixed))
+
+    def _is_fast(self, x: Tensor) -> bool:
+        """Tell whether a kernel serves for inputs like x (B, ..., D)."""
+        attention = self.attention
+        if x.device.type != "cpu" or not NUMBA or torch.compiler.is_exporting() or torch.is_autocast_enabled("cpu"):
+            return False
+        if attention.prior.tables(self.context) != (None, None) or (attention.dropout and self.training):
+            return False
+        from dqn_memory.blocks.kernels import cpu_attention  # at first use: it loads numba
+
+        return cpu_attention.attention_is_faster(x, self.width, attention.heads, self.context, attention.rotary)
 
     def _in_chunks(self, inputs: Tensor, first: Tensor) -> Tensor:
         before, time, size = self.context - 1, first.shape[1], max(self.context, SMALLEST_CHUNK)
@@ -249,7 +311,7 @@ class StreamedAttention(Memory):
             self._attend(inputs[:, start : start + before + size], first[:, start : start + size] - start)
             for start in range(0, time, size)
         ]
-        return self.tail(torch.cat(outputs, 1))
+        return torch.cat(outputs, 1)
 
     def _attend(self, inputs: Tensor, first: Tensor) -> Tensor:
         """Mix inputs (B, K - 1 + C, D) for each of the last C of them, from `first` (B, C) on -> (B, C, D)."""

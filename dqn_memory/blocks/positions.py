@@ -64,3 +64,13 @@ def rotate(x: Tensor, position: Tensor | None = None) -> Tensor:
     first, second = x.to(kind).split(half, -1)
     cosine, sine = angle.cos(), angle.sin()
     return torch.cat((first * cosine - second * sine, first * sine + second * cosine), -1).to(x.dtype)
+
+
+def rotary_table(length: int, units: int) -> Tensor:
+    """Make cosines and signed sines, (T, 2, hd), with which x * cosine + x.roll(hd / 2, -1) * sine is `rotate` of x."""
+    half = units // 2
+    frequency = torch.exp(torch.arange(half, dtype=torch.float64) * (-math.log(ROTARY_BASE) / half))
+    angle = torch.arange(length, dtype=torch.float64)[:, None] * frequency  # (T, hd/2)
+    cosine, sine = angle.cos(), angle.sin()
+    table = torch.stack((torch.cat((cosine, cosine), 1), torch.cat((-sine, sine), 1)), 1)
+    return table.to(torch.float32)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -18,6 +19,7 @@ from dqn_memory.blocks.kernels import cpu_attention, cpu_gate, cpu_gelu, recurre
 from dqn_memory.blocks.kernels.cpu_bidirectional import bidirectional_scan as both
 from dqn_memory.blocks.kernels.cpu_scan import scan_simd
 from dqn_memory.blocks.kernels.scan import scan_torch
+from dqn_memory.blocks.positions import rotary_table, rotate
 from dqn_memory.blocks.recurrence import CELLS, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,6 +64,42 @@ def heads(count):
     return lambda x: cpu_attention.cpu_attention(x, count), lambda x: attention(x, count)
 
 
+def streamed(packed, past, begin):
+    """Attention of two heads that follows past keys and values, in a kernel."""
+    table = rotary_table(past.shape[1] + packed.shape[1], past.shape[2] // 4)
+    return cpu_attention.streamed_attention(packed, past, begin, table, 2)
+
+
+def streamed_by_torch(packed, past, begin):
+    query, *own = packed.unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+    earlier = past.unflatten(-1, (2, 2, -1)).permute(2, 0, 3, 1, 4)
+    key, value = (torch.cat(pair, 2) for pair in zip(earlier, own, strict=True))
+    place = torch.arange(key.shape[2])
+    index, before = place[past.shape[1] :], past.shape[1]
+    first = torch.maximum(begin, index - before)[..., None]  # (B, T, 1)
+    seen = ((place >= first) & (place <= index[:, None]))[:, None]
+    mixed = F.scaled_dot_product_attention(rotate(query, index), rotate(key), value, attn_mask=seen)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def streamed_inputs(batch, before=7, time=20, units=8):
+    """Draw packed inputs, past ones, and where the episode of each position begins."""
+    places = before + torch.arange(time)
+    resets = (torch.arange(time) + 3 * torch.arange(batch)[:, None]) % 11 == 10
+    begun = torch.where(resets, places, torch.arange(batch)[:, None] % (before + 1)).cummax(1).values
+    return [draw(batch, time, 6 * units), draw(batch, before, 4 * units, seed=1), begun]
+
+
+def of_one(before):
+    """Both forms as functions of one tensor (3, P + T, 6 h)."""
+
+    def split(function, x):
+        begun = streamed_inputs(3, before, x.shape[1] - before)[2]
+        return function(x[:, before:], x[:, :before, x.shape[2] // 3 :], begun)
+
+    return partial(split, streamed), partial(split, streamed_by_torch)
+
+
 def gate_inputs(batch):
     """Draw the inputs of a gate of width 16: x, y, from_output, from_stream, from_reset, bias."""
     shapes = [(batch, 16), (batch, 16), (48, 16), (32, 16), (16, 16), (16,)]
@@ -79,7 +117,12 @@ BEFORE_LAST = (True, True, False, True, True, True)  # which inputs of a scan ha
 # function, reference, inputs of a batch, which of them are batched, the operator and small inputs of it
 KERNELS = {
     "attention": (
-        *heads(2), lambda batch: [draw(batch, 20, 48)], (True,), lambda: (cpu_attention.attend, (draw(3, 9, 48), 2)),
+        *heads(2), lambda batch: [draw(batch, 20, 48)], (True,),
+        lambda: (cpu_attention.attend, (draw(3, 9, 48), None, None, None, 2)),
+    ),
+    "streamed attention": (
+        streamed, streamed_by_torch, streamed_inputs, (True, True, True),
+        lambda: (cpu_attention.attend, (*(x.float() for x in streamed_inputs(3)), rotary_table(27, 8), 2)),
     ),
     "gelu": (
         cpu_gelu.cpu_gelu, gelu, lambda batch: [draw(batch, 12, 8)], (True,),
@@ -107,6 +150,10 @@ EQUAL = {
             *((2, 8, time) for time in (1, 7, 8, 9, 16, 31, 50, 128)),
             *((1, 8, 20), (8, 8, 20), (3, 16, 20), (2, 24, 20), (4, 32, 20)),
         ]
+    },
+    **{
+        f"{before} keys, {time} positions of {units}": (*of_one(before), draw(3, before + time, 6 * units), 3e-6)
+        for before, time, units in [(0, 9, 8), (1, 1, 8), (5, 40, 8), (49, 64, 8), (90, 20, 8), (9, 30, 16), (9, 9, 32)]
     },
     "large scores": (*heads(2), draw(3, 9, 48, scale=10.0), 1e-3),
     "gelu where it bends": (cpu_gelu.cpu_gelu, gelu, torch.linspace(-8, 8, 4000), 1e-6),

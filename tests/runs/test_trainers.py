@@ -73,6 +73,7 @@ KINDS = {
             f"--env {MEMORY} --evaluate-every 256 --prediction-weight 1",
             f"--env {CARDS} --architecture mlstm --ema-decay 0",
             "--env CartPole-v1 --architecture gtrxl_memory --checkpoint-every 256 --max-repeated-actions 150",
+            f"--env {CAR} --architecture attention --num-envs 8",  # as many rows as its kernels take
         ),
         **ROLLOUTS,
     ),

@@ -1,10 +1,11 @@
 """Causal attention for short windows on a CPU, forward and backward, from the packed projection.
 
 torch's fused kernel is built for long sequences and wide heads; on small matrices most of its time is overhead. Here
-eight queries stand side by side in a register, keys are read one after the other, no query reads a key of its future,
+eight queries stand side by side in a register, keys are read one after the other, no query reads a key that it may not,
 and scores never leave the first-level cache. The backward pass computes the scores again.
 
-Symbols: one head of one sequence has T positions of h units; scores and weights of eight queries are stored as (T, 8).
+Symbols: one head of one sequence has T positions of h units, which follow P earlier keys; key P + i is that of position
+i, which reads the newest K keys. Scores and weights of eight queries are stored as (keys, 8).
 """
 
 import math
@@ -19,132 +20,258 @@ from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.operator import call, operator, through
 from dqn_memory.blocks.kernels.simd import COUNT
 
-LONGEST = 128  # max positions: above, the fused kernel is as fast
+LONGEST = 128  # max keys of a query: above, the fused kernel is as fast
 WIDEST = 32  # max units a head: above, the fused kernel is as fast
 FEWEST = 16  # min sequences x heads: below, the call costs more than the work
 LOWEST = -1e30  # score of a masked key, whose weight becomes 0
 LOG2_E = math.log2(math.e)
 
 
-def attention_is_faster(packed: Tensor, heads: int) -> bool:
-    """Tell whether packed queries, keys and values (B, T, 3D) are faster here than in the fused kernel."""
-    batch, length, width = packed.shape
-    units = width // (3 * heads)
+def attention_is_faster(x: Tensor, width: int, heads: int, context: int, rotary: bool = False) -> bool:
+    """Tell whether attention to `context` keys, of the rows and dtype of x (B, ...), is faster here than in torch."""
+    units = width // heads
     return (
-        packed.dtype == torch.float32
-        and length <= LONGEST
+        x.dtype == torch.float32
+        and context <= LONGEST
         and units % COUNT == 0
+        and (not rotary or units == COUNT or units % (2 * COUNT) == 0)  # a register holds one half of a head, or both
         and units <= WIDEST
-        and batch * heads >= FEWEST
+        and x.shape[0] * heads >= FEWEST
     )
 
 
 def cpu_attention(packed: Tensor, heads: int) -> Tensor:
     """Compute causal attention of packed queries, keys and values: (B, T, 3D) -> (B, T, D)."""
-    return call(attend, packed, heads)[0]
+    return call(attend, packed, None, None, None, heads)[0]
 
 
-def attention_forward(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def streamed_attention(packed: Tensor, past: Tensor, begin: Tensor, table: Tensor | None, heads: int) -> Tensor:
+    """Compute attention of packed (B, T, 3D) that follows keys and values `past` (B, K - 1, 2D) -> (B, T, D).
+
+    Position i reads the newest K keys, from number `begin` (B, T) among past and own keys on, which never decreases.
+    The table (K - 1 + T, 2, h) of `rotary_table` turns queries and keys.
+    """
+    return call(attend, packed, past, begin.to(torch.float32), table, heads)[0]
+
+
+def attention_forward(
+    packed: Tensor, past: Tensor | None, begin: Tensor | None, table: Tensor | None, heads: int
+) -> tuple[Tensor, Tensor]:
     """Compute attention (B, T, D), and for the backward pass each query's largest score and 1 / its sum of weights."""
-    packed, (out, norms) = packed.detach().contiguous(), _outputs(packed, heads)
-    batch, time, width = out.shape
-    units = width // heads
-    v.run_in_threads(_forward, batch, COUNT * (2 * units + time + 2), packed, time, heads, units, out, norms)
+    out, norms = _outputs(packed, past, begin, table, heads)
+    sizes, arrays = _sizes(norms, past, out.shape), tuple(map(v.dense, (packed, past, begin, table)))
+    time, before, context, _, units = sizes
+    scratch = COUNT * (3 * units + context + COUNT + 3) + 2 * units * (before + time)
+    v.run_in_threads(_forward, len(out), scratch, arrays, sizes, out, norms)
     return out, norms
 
 
-def attention_backward(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
-    """Compute the gradient of the packed projection, (B, T, 3D)."""
-    packed, grad, change = packed.detach().contiguous(), grad.contiguous(), _change(grad, packed, out, norms)
-    (batch, time, _), heads = out.shape, norms.shape[1]
-    units, arrays = out.shape[2] // heads, (out, norms, grad, change)
-    v.run_in_threads(_backward, batch, COUNT * (3 * units + 2 * time), packed, time, heads, units, *arrays)
-    return change
+def attention_backward(
+    grad: Tensor, packed: Tensor, past: Tensor | None, begin: Tensor | None, table: Tensor | None, out: Tensor,
+    norms: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Compute the gradients of the packed projection, (B, T, 3D), and of past keys and values, (B, P, 2D)."""
+    changes = _changes(grad, packed, past)
+    sizes, arrays = _sizes(norms, past, out.shape), tuple(map(v.dense, (packed, past, begin, table)))
+    time, before, context, _, units = sizes
+    scratch = COUNT * (5 * units + 2 * (context + COUNT) + 1) + 4 * units * (before + time)
+    v.run_in_threads(_backward, len(out), scratch, arrays, sizes, out, norms, grad.contiguous(), changes)
+    return changes
 
 
-def _outputs(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def _sizes(norms: Tensor, past: Tensor | None, shape: torch.Size) -> tuple[int, ...]:
+    """List T, P, K, H and h."""
+    (_, time, width), heads = shape, norms.shape[1]
+    before = 0 if past is None else past.shape[1]
+    return time, before, time if past is None else before + 1, heads, width // heads
+
+
+def _outputs(packed: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    heads = others[-1]
     batch, time, width = packed.shape
     return packed.new_empty(batch, time, width // 3), packed.new_empty(batch, heads, -(-time // COUNT), 2, COUNT)
 
 
-def _change(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
-    return torch.empty_like(packed, memory_format=torch.contiguous_format)
+def _changes(grad: Tensor, packed: Tensor, past: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+    dense = torch.contiguous_format
+    before = packed.new_empty(0) if past is None else torch.empty_like(past, memory_format=dense)
+    return torch.empty_like(packed, memory_format=dense), before
 
 
-def _saved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    return inputs[0], *outputs
+def _saved(inputs: Sequence[Any], outputs: Sequence[Tensor]) -> tuple[Any, ...]:
+    return *inputs[:4], *outputs
 
 
-def _reference(packed: Tensor, heads: int) -> tuple[Tensor]:
+def _reference(
+    packed: Tensor, past: Tensor | None, begin: Tensor | None, table: Tensor | None, heads: int
+) -> tuple[Tensor]:
     """Compute the attention in operators of torch that it can transform and differentiate twice."""
     query, key, value = packed.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, H, T, h)
-    future = torch.ones(packed.shape[1], packed.shape[1], dtype=torch.bool, device=packed.device).triu(1)
-    scores = (query @ key.mT / math.sqrt(query.shape[-1])).masked_fill(future, -math.inf)
+    if past is not None:
+        earlier = past.unflatten(-1, (2, heads, -1)).permute(2, 0, 3, 1, 4)
+        key, value = torch.cat((earlier[0], key), 2), torch.cat((earlier[1], value), 2)
+    before = key.shape[2] - query.shape[2]
+    if table is not None:
+        query, key = (
+            each * cosine + each.roll(each.shape[-1] // 2, -1) * sine
+            for each, (cosine, sine) in ((query, table[before:].unbind(1)), (key, table.unbind(1)))
+        )
+    place = torch.arange(key.shape[2], device=packed.device)
+    distance = place[before:, None] - place  # (T, P + T)
+    hidden = (distance < 0) | (distance > (len(place) if past is None else before))
+    if begin is not None:
+        hidden = (hidden | (place < begin[..., None]))[:, None]  # (B, 1, T, P + T)
+    scores = (query @ key.mT / math.sqrt(query.shape[-1])).masked_fill(hidden, -math.inf)
     return ((scores.softmax(-1) @ value).transpose(1, 2).flatten(2),)
 
 
-def _again(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Any:
-    return through(lambda packed: _reference(packed, norms.shape[1]))(grad, packed)
+def _again(grad: Tensor, packed: Tensor, past: Tensor | None, *rest: Any) -> Any:
+    begin, table, _, norms = rest
+    return through(lambda packed, past: _reference(packed, past, begin, table, norms.shape[1]))(grad, packed, past)
 
 
 attend = operator(
-    "cpu_attention", attention_forward, attention_backward, (_outputs, _change), _reference, _saved, again=_again
+    "cpu_attention", attention_forward, attention_backward, (_outputs, _changes), _reference, _saved, again=_again
 )
 
 
 @v.compiled
-def _forward(first, last, query, packed, time, heads, units, out, norms):
+def _forward(first, last, query, arrays, sizes, out, norms):
     """Process sequences `first` .. `last` - 1. All arrays are addresses; scratch memory begins at `query`."""
+    packed, _, begin, table = arrays
+    time, before, _, heads, units = sizes
     width, scale, nothing = heads * units, np.float32(LOG2_E / math.sqrt(units)), v.constant(0.0)
     mixed = query + 4 * units * COUNT
-    scores = mixed + 4 * units * COUNT
-    ends, norm = scores + 4 * time * COUNT, first * heads * ((time + COUNT - 1) // COUNT) * 2 * COUNT
+    rows = mixed + 4 * units * COUNT
+    ends = rows + 4 * units * COUNT
+    keys = ends + 4 * 3 * COUNT
+    values = keys + 4 * units * (before + time)
+    scores = values + 4 * units * (before + time)
     for row in range(first, last):
         for head in range(heads):
-            start = row * time * 3 * width + head * units  # of the first query
+            _gather(arrays, sizes, row, head, keys, values)
             for block in range(0, time, COUNT):
-                here, keys = min(COUNT, time - block), min(block + COUNT, time)
-                _transpose(packed, start + block * 3 * width, 3 * width, here, units, scale, query)
-                _products(query, units, packed + 4 * (start + width), 3 * width, keys, nothing, scores)
-                _softmax(scores, block, keys, ends)
+                here, top = min(COUNT, time - block), before + block
+                start, full = _lowest(begin, row * time, block, here, sizes, ends + 4 * 2 * COUNT)
+                count, low = min(top + COUNT, before + time) - start, v.load(ends, 2 * COUNT)
+                own = (row * time + block) * 3 * width + head * units
+                _rows(packed, own, 3 * width, here, units, table, top, rows)
+                _transpose(rows, 0, units, here, units, scale, query)
+                _products(query, units, keys + 4 * start * units, units, count, nothing, scores)
+                _softmax(scores, start, top, count, full, low, ends)
                 share = v.constant(1.0) / v.load(ends, COUNT)
+                norm = ((row * heads + head) * ((time + COUNT - 1) // COUNT) + block // COUNT) * 2 * COUNT
                 v.store(norms, norm, v.load(ends, 0)), v.store(norms, norm + COUNT, share)
-                norm += 2 * COUNT
-                _mix(scores, packed, start + 2 * width, 3 * width, keys, units, share, mixed)
+                _mix(scores, values, start * units, units, count, units, share, mixed)
                 _write(mixed, units, here, out, (row * time + block) * width + head * units, width)
 
 
 @v.compiled
-def _backward(first, last, query, packed, time, heads, units, out, norms, grad, change):
-    """Compute the gradient of `packed` from that of `out`; the last queries come first, as they read all keys."""
-    width, scale, natural = heads * units, np.float32(LOG2_E / math.sqrt(units)), np.float32(1 / math.sqrt(units))
-    nothing, given = v.constant(0.0), query + 4 * units * COUNT
+def _backward(first, last, query, arrays, sizes, out, norms, grad, changes):
+    """Compute the gradients of `packed` and `past` from that of `out`."""
+    packed, _, begin, table = arrays
+    time, before, context, heads, units = sizes
+    total, width, one = before + time, heads * units, np.float32(1)
+    scale, natural = np.float32(LOG2_E / math.sqrt(units)), np.float32(1 / math.sqrt(units))
+    given = query + 4 * units * COUNT
     mixed = given + 4 * units * COUNT
-    scores = mixed + 4 * units * COUNT
-    slopes = scores + 4 * time * COUNT
-    norm = last * heads * ((time + COUNT - 1) // COUNT) * 2 * COUNT
-    for row in range(last - 1, first - 1, -1):
-        for head in range(heads - 1, -1, -1):
-            start = row * time * 3 * width + head * units
-            for block in range((time - 1) // COUNT * COUNT, -1, -COUNT):
-                here, keys = min(COUNT, time - block), min(block + COUNT, time)
-                own, whole = start + block * 3 * width, (row * time + block) * width + head * units
-                norm -= 2 * COUNT
-                _transpose(packed, own, 3 * width, here, units, scale, query)
-                _transpose(grad, whole, width, here, units, np.float32(1), given)
-                _transpose(out, whole, width, here, units, np.float32(-1), mixed)
-                mean = nothing
+    rows = mixed + 4 * units * COUNT
+    others = rows + 4 * units * COUNT
+    lows = others + 4 * units * COUNT
+    keys = lows + 4 * COUNT
+    values = keys + 4 * units * total
+    key_changes = values + 4 * units * total
+    value_changes = key_changes + 4 * units * total
+    scores = value_changes + 4 * units * total
+    slopes = scores + 4 * (context + COUNT) * COUNT
+    for row in range(first, last):
+        for head in range(heads):
+            _gather(arrays, sizes, row, head, keys, values)
+            for index in range(0, 2 * total * units, COUNT):
+                v.store(key_changes, index, v.constant(0.0))
+            for block in range(0, time, COUNT):
+                here, top = min(COUNT, time - block), before + block
+                start, full = _lowest(begin, row * time, block, here, sizes, lows)
+                count, low = min(top + COUNT, total) - start, v.load(lows, 0)
+                norm = ((row * heads + head) * ((time + COUNT - 1) // COUNT) + block // COUNT) * 2 * COUNT
+                own = (row * time + block) * 3 * width + head * units
+                whole = (row * time + block) * width + head * units
+                _rows(packed, own, 3 * width, here, units, table, top, rows)
+                _rows(grad, whole, width, here, units, 0, 0, others)
+                _transpose(rows, 0, units, here, units, scale, query)
+                _transpose(others, 0, units, here, units, one, given)
+                _transpose(out, whole, width, here, units, -one, mixed)
+                mean = v.constant(0.0)  # less the sum of each query's outputs times their gradients
                 for unit in range(units):
                     mean = v.multiply_add(v.load(mixed, unit * COUNT), v.load(given, unit * COUNT), mean)
-                _products(query, units, packed + 4 * (start + width), 3 * width, keys, nothing, scores)
-                _products(given, units, packed + 4 * (start + 2 * width), 3 * width, keys, mean, slopes)
-                _weights(scores, slopes, block, keys, v.load(norms, norm), v.load(norms, norm + COUNT))
-                _mix(slopes, packed, start + width, 3 * width, keys, units, v.constant(natural), mixed)
-                _write(mixed, units, here, change, own, 3 * width)
-                _rows(packed, own, 3 * width, here, units, natural, query)
-                _rows(grad, whole, width, here, units, np.float32(1), given)
-                _add_outer(slopes, query, keys, units, keys == time, change + 4 * (start + width), 3 * width)
-                _add_outer(scores, given, keys, units, keys == time, change + 4 * (start + 2 * width), 3 * width)
+                _products(query, units, keys + 4 * start * units, units, count, v.constant(0.0), scores)
+                _products(given, units, values + 4 * start * units, units, count, mean, slopes)
+                _weights(scores, slopes, start, top, count, full, low, v.load(norms, norm), v.load(norms, norm + COUNT))
+                _add_outer(slopes, rows, count, units, key_changes + 4 * start * units)
+                _add_outer(scores, others, count, units, value_changes + 4 * start * units)
+                _mix(slopes, keys, start * units, units, count, units, v.constant(1.0), mixed)
+                _write(mixed, units, here, rows, 0, units)
+                for element in range(here):
+                    at = own + element * 3 * width
+                    turn(rows, element * units, units, table, top + element, -natural, natural, changes[0], at)
+            _scatter(changes, table, sizes, row, head, natural, key_changes, value_changes)
+
+
+@v.compiled
+def _gather(arrays, sizes, row, head, keys, values):
+    """Copy keys, turned by their positions, and values of one head, each (P + T, h)."""
+    packed, past, _, table = arrays
+    time, before, _, heads, units = sizes
+    width, one = heads * units, np.float32(1)
+    for key in range(before + time):
+        source, at = past, (row * before + key) * 2 * width + head * units
+        if key >= before:
+            source, at = packed, (row * time + key - before) * 3 * width + width + head * units
+        turn(source, at, units, table, key, one, one, keys, key * units)
+        turn(source, at + width, units, 0, 0, one, one, values, key * units)
+
+
+@v.compiled
+def _scatter(changes, table, sizes, row, head, natural, key_changes, value_changes):
+    """Write the gradients of keys, turned back, and of values to where `_gather` read keys and values."""
+    time, before, _, heads, units = sizes
+    width, one = heads * units, np.float32(1)
+    for key in range(before + time):
+        to, at = changes[1], (row * before + key) * 2 * width + head * units
+        if key >= before:
+            to, at = changes[0], (row * time + key - before) * 3 * width + width + head * units
+        turn(key_changes, key * units, units, table, key, -natural, natural, to, at)
+        turn(value_changes, key * units, units, 0, 0, one, one, to, at + width)
+
+
+@v.compiled
+def turn(source, start, units, table, position, direction, factor, turned, to):
+    """Write a row of h units times `factor`; with a table turned by its position, or back if `direction` is negative.
+
+    `direction` is plus or minus `factor`.
+    """
+    ahead, size = v.constant(direction), v.constant(factor)
+    for unit in range(0, units, COUNT):
+        row = v.load(source, start + unit)
+        result = row * size
+        if table:
+            at = 2 * units * position + unit
+            other = v.swap(row) if units == COUNT else v.load(source, start + (unit + units // 2) % units)
+            result = v.multiply_add(result, v.load(table, at), other * v.load(table, at + units) * ahead)
+        v.store(turned, to + unit, result)
+
+
+@v.compiled
+def _lowest(begin, start, block, here, sizes, lows):
+    """Write the number of the first key of each of eight queries; give that of the first query, and of the last one."""
+    _, before, context, _, _ = sizes
+    for element in range(COUNT):
+        index = block + min(element, here - 1)
+        low = max(0, before + index + 1 - context)
+        if begin:
+            low = max(low, int(v.load_one(begin, start + index)))
+        v.store_one(lows, element, np.float32(low))
+    return int(v.load_one(lows, 0)), int(v.load_one(lows, COUNT - 1))
 
 
 @v.compiled
@@ -156,7 +283,7 @@ def _transpose(source, start, stride, here, units, scale, transposed):
         for element in range(COUNT):
             row = v.load(source, start + element * stride + unit) * factor if element < here else v.constant(0.0)
             v.store(block, element * COUNT, row)
-        _turn(block)
+        _transpose_block(block)
 
 
 @v.compiled
@@ -164,13 +291,13 @@ def _write(mixed, units, here, target, start, stride):
     """Write h rows of eight elements as eight rows of h units; the h rows are lost."""
     for unit in range(0, units, COUNT):
         block = mixed + 4 * unit * COUNT
-        _turn(block)
+        _transpose_block(block)
         for element in range(here):
             v.store(target, start + element * stride + unit, v.load(block, element * COUNT))
 
 
 @v.compiled
-def _turn(block):
+def _transpose_block(block):
     """Transpose eight rows of eight numbers in place."""
     a, b, c, d = v.load(block, 0), v.load(block, 8), v.load(block, 16), v.load(block, 24)
     e, f, g, h = v.load(block, 32), v.load(block, 40), v.load(block, 48), v.load(block, 56)
@@ -180,15 +307,13 @@ def _turn(block):
 
 
 @v.compiled
-def _rows(source, start, stride, here, units, scale, rows):
-    """Write eight rows of h units one after the other; rows after the last position are zero."""
-    factor = v.constant(scale)
-    for element in range(COUNT):
-        for unit in range(0, units, COUNT):
-            row = v.constant(0.0)
-            if element < here:
-                row = v.load(source, start + element * stride + unit) * factor
-            v.store(rows, element * units + unit, row)
+def _rows(source, start, stride, here, units, table, position, rows):
+    """Write eight rows of h units, turned by their positions, one after the other; rows after the last are zero."""
+    one = np.float32(1)
+    for element in range(here):
+        turn(source, start + element * stride, units, table, position + element, one, one, rows, element * units)
+    for index in range(here * units, COUNT * units, COUNT):
+        v.store(rows, index, v.constant(0.0))
 
 
 @v.compiled
@@ -223,41 +348,47 @@ def _products(transposed, units, source, stride, keys, first, scores):
 
 
 @v.compiled
-def _add_outer(weights, rows, keys, units, fresh, change, stride):
-    """Add to row j of the change the sum over eight queries of weights[j] times the query's row (fresh: from 0)."""
+def _add_outer(weights, rows, keys, units, change):
+    """Add to row j of the change the sum over eight queries of weights[j] times the query's row."""
     for unit in range(0, units, COUNT):
-        _add_products(rows + 4 * unit, units, weights, COUNT, keys, v.constant(0.0), fresh, change + 4 * unit, stride)
+        vectors, to = rows + 4 * unit, change + 4 * unit
+        _add_products(vectors, units, weights, COUNT, keys, v.constant(0.0), False, to, units)
 
 
 @v.compiled
-def _softmax(scores, block, keys, ends):
+def _seen(value, key, top, full, low, other):
+    """Take `value` where a query reads a key, else `other`: after `top` and before `full` not all queries do."""
+    if key > top:
+        value = v.replace_from(key - top, value, other)
+    if key < full:
+        value = v.where_at_least(v.constant(np.float32(key)), low, value, other)
+    return value
+
+
+@v.compiled
+def _softmax(scores, start, top, keys, full, low, ends):
     """Replace scores by 2^(score - max); write the max score and the sum of each element to `ends`."""
-    lowest = v.constant(LOWEST)
-    top = lowest
+    highest = v.constant(LOWEST)
     for key in range(keys):
-        score = v.load(scores, key * COUNT)
-        if key > block:  # a key in the future of the first elements
-            score = v.replace_from(key - block, score, lowest)
-            v.store(scores, key * COUNT, score)
-        top = v.maximum(top, score)
+        score = _seen(v.load(scores, key * COUNT), start + key, top, full, low, v.constant(LOWEST))
+        v.store(scores, key * COUNT, score)
+        highest = v.maximum(highest, score)
     total = v.constant(0.0)
     for key in range(keys):
-        weight = v.exp2(v.load(scores, key * COUNT) - top)
-        if key > block:
-            weight = v.replace_from(key - block, weight, v.constant(0.0))
+        weight = v.exp2(v.load(scores, key * COUNT) - highest)
+        weight = _seen(weight, start + key, top, full, low, v.constant(0.0))
         v.store(scores, key * COUNT, weight)
         total = total + weight
-    v.store(ends, 0, top)
+    v.store(ends, 0, highest)
     v.store(ends, COUNT, total)
 
 
 @v.compiled
-def _weights(scores, slopes, block, keys, top, share):
+def _weights(scores, slopes, start, top, keys, full, low, highest, share):
     """Replace scores by weights, and slopes, which hold d(weight) less its mean, by d(score)."""
     for key in range(keys):
-        weight = v.exp2(v.load(scores, key * COUNT) - top) * share
-        if key > block:
-            weight = v.replace_from(key - block, weight, v.constant(0.0))
+        weight = v.exp2(v.load(scores, key * COUNT) - highest) * share
+        weight = _seen(weight, start + key, top, full, low, v.constant(0.0))
         v.store(scores, key * COUNT, weight)
         v.store(slopes, key * COUNT, v.load(slopes, key * COUNT) * weight)
 

@@ -174,6 +174,12 @@ def replace_from(builder: Any, first: Any, value: Any, before: Any) -> Any:
     return builder.select(builder.icmp_signed(">=", numbers, bounds), value, before)
 
 
+@_instruction(vector8, vector8, vector8, vector8, vector8)
+def where_at_least(builder: Any, number: Any, bound: Any, value: Any, other: Any) -> Any:
+    """Take `value` where a number reaches its bound and `other` elsewhere."""
+    return builder.select(builder.fcmp_ordered(">=", number, bound), value, other)
+
+
 def _arranged(builder: Any, x: Any, order: list[int]) -> Any:
     return builder.shuffle_vector(x, ir.Constant(FLOATS, ir.Undefined), ir.Constant(INTEGERS, order))
 
@@ -212,6 +218,12 @@ def transpose(builder: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: A
     for number, column in enumerate(rows):
         columns = builder.insert_value(columns, column, number)
     return columns
+
+
+@_instruction(vector8, vector8)
+def swap(builder: Any, x: Any) -> Any:
+    """Exchange the first four and the last four numbers."""
+    return _arranged(builder, x, [4, 5, 6, 7, 0, 1, 2, 3])
 
 
 @_instruction(vector8, vector8)
