@@ -11,6 +11,7 @@ States (B, H, d, d) are S^T: key by value. `keep` (B, T) is 0 where a position b
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,13 +60,18 @@ def _mask(reset: Tensor | None) -> Tensor | None:
     return None if reset is None else (~reset).float()
 
 
-def _sizes(maps: Tensor, initial: Tensor) -> tuple[int, ...]:
-    return maps.shape[1], *initial.shape[1:3], maps.shape[2]
+def _sizes(maps: Tensor, initial: Tensor) -> tuple[Any, ...]:
+    """Give T, H, a tuple with a number for each eight features of a head, and the width of maps.
+
+    The length of a tuple is known when a kernel is compiled, so that its loops over a head are unrolled.
+    """
+    heads, head = initial.shape[1:3]
+    return maps.shape[1], heads, (0,) * (head // COUNT), maps.shape[2]
 
 
 def _scratch(head: int) -> int:
     """Count the numbers of `_places`."""
-    return (2 * CHUNK + 1) * head * 4 + 4 * CHUNK * COUNT + (CHUNK + 1) * head**2 + 2 * COUNT * head + 3 * head
+    return 10 * CHUNK * head + 4 * CHUNK * COUNT + 4 * CHUNK + 2 * head * COUNT + (CHUNK + 1) * head**2
 
 
 def _outputs(
@@ -93,74 +99,65 @@ cpu_delta = operator(
 )
 
 
-# ---- kernels: rows `first` .. `last` - 1, head by head, a chunk of positions at a time --------------------------------
+# ---- kernels: rows `first` .. `last` - 1, a chunk of positions from `here` on for each head ---------------------------
 @v.compiled
-def _places(scratch, head):
-    """Divide scratch memory: addresses of arrays that hold a row for each position of a chunk, and of others.
+def _places(scratch, blocks):
+    """Divide scratch memory for one chunk of one head into arrays, most of them with a row for each position.
 
-    In this order: q, k and v (3, C, d); the sigmoids in them (3, C, d); 1 / |q| and 1 / |k| (2, C, 8); b, a (C, 8)
-    each, the same number eight times; what a write adds less b (C, d); S q (C, d); states (C + 1, d, d); gradients of
-    S q, v, q and k, (d,) each but for rows of eight summands, (d, 8) each, of the last two.
+    They hold, in this order: q, k, v (3, C, d); the sigmoids in them (3, C, d); 1 / |q| and 1 / |k| (2, C, 8), b (C, 8)
+    and a (C, 8), each number eight times; what a write lacks before its factor b (C, d); S q (C, d); the gradients of
+    q and k (2, C, d), of b and log a (2, C); eight summands of each number of q and k (2, d, 8); states (C + 1, d, d).
     """
-    rows, eight = 4 * CHUNK * head, 4 * CHUNK * COUNT
+    rows, eight = 4 * CHUNK * COUNT * len(blocks), 4 * CHUNK * COUNT
     sigmoids = scratch + 3 * rows
     lengths = sigmoids + 3 * rows
     rates = lengths + 2 * eight
-    left = rates + eight
-    missing = left + eight
+    missing = rates + 2 * eight
     read = missing + rows
-    states = read + rows
-    to_read = states + 4 * (CHUNK + 1) * head * head
-    to_value = to_read + 4 * head
-    to_query = to_value + 4 * head
-    return scratch, sigmoids, lengths, rates, left, missing, read, states, to_read, to_value, to_query
+    to_given = read + rows
+    to_rates = to_given + 2 * rows
+    sums = to_rates + 16 * CHUNK
+    states = sums + 8 * COUNT * COUNT * len(blocks)
+    return scratch, sigmoids, lengths, rates, missing, read, to_given, to_rates, sums, states
 
 
 @v.compiled
 def _forward(first, last, scratch, sizes, arrays):
-    time, heads, head, _ = sizes
+    time, heads, blocks, _ = sizes
     maps, scale, decay, initial, keep, y, final, kept = arrays
-    places, plane = _places(scratch, head), head * head
+    places, plane = _places(scratch, blocks), (COUNT * len(blocks)) ** 2
     for row in range(first, last):
-        for which in range(heads):
-            own = row * heads + which
-            memory = final + 4 * own * plane
-            _copy(initial + 4 * own * plane, memory, plane)
-            for start in range(0, time, CHUNK):
-                if start:
-                    chunk = row * ((time - 1) // CHUNK) + start // CHUNK - 1
-                    _copy(memory, kept + 4 * (chunk * heads + which) * plane, plane)
-                here, count = row * time + start, min(CHUNK, time - start)
+        own = 4 * row * heads * plane
+        _copy(initial + own, final + own, heads * plane)
+        for start in range(0, time, CHUNK):
+            here, count = row * time + start, min(CHUNK, time - start)
+            if start:
+                chunk = row * ((time - 1) // CHUNK) + start // CHUNK - 1
+                _copy(final + own, kept + 4 * chunk * heads * plane, heads * plane)
+            for which in range(heads):
                 _prepare(here, count, which, sizes, maps, decay, places)
-                _recur(here, count, head, keep, memory, 0, places)
-                for t in range(count):
-                    _finish(here + t, t, which, sizes, maps, scale, decay, places, y)
+                _recur(here, count, blocks, keep, final + own + 4 * which * plane, 0, places)
+                _finish(here, count, which, sizes, maps, scale, decay, places, y)
 
 
 @v.compiled
 def _backward(first, last, scratch, sizes, arrays):
-    time, heads, head, _ = sizes
+    time, heads, blocks, _ = sizes
     maps, scale, decay, initial, keep, grad, kept, to_maps, to_scale, to_decay, to_initial = arrays
-    places, plane, chunks = _places(scratch, head), head * head, (time - 1) // CHUNK
-    states = places[7]
+    places, plane, chunks = _places(scratch, blocks), (COUNT * len(blocks)) ** 2, (time - 1) // CHUNK
     for row in range(first, last):
-        for which in range(heads):
-            own = row * heads + which
-            change = to_initial + 4 * own * plane
-            for chunk in range(chunks, -1, -1):
-                before = kept + 4 * ((row * chunks + chunk - 1) * heads + which) * plane
-                _copy(before if chunk else initial + 4 * own * plane, states, plane)
-                start = chunk * CHUNK
-                here, count = row * time + start, min(CHUNK, time - start)
+        small = to_scale + 4 * row * COUNT * len(blocks), to_decay + 8 * row * heads
+        for chunk in range(chunks, -1, -1):
+            here, count = row * time + chunk * CHUNK, min(CHUNK, time - chunk * CHUNK)
+            source, at = (kept, row * chunks + chunk - 1) if chunk else (initial, row)
+            for which in range(heads):
+                change = to_initial + 4 * (row * heads + which) * plane
+                _copy(source + 4 * (at * heads + which) * plane, places[9], plane)
                 _prepare(here, count, which, sizes, maps, decay, places)
-                _recur(here, count, head, keep, states, plane, places)
-                for t in range(count - 1, -1, -1):
-                    tensors = maps, scale, decay, grad, to_maps, to_scale + 4 * row * head, to_decay + 8 * row * heads
-                    _finish_back(here + t, t, which, sizes, tensors, places)
-                    to_rate, to_left = _recur_back(t, head, change, places)
-                    _prepare_back(here + t, t, which, sizes, tensors, places, to_rate, to_left)
-                    if v.begins(keep, here + t):
-                        _clear(change, plane)
+                _recur(here, count, blocks, keep, places[9], plane, places)
+                _finish_back(here, count, which, sizes, maps, scale, decay, places, grad, to_maps, small[0])
+                _recur_back(here, count, blocks, keep, change, places)
+                _prepare_back(here, count, which, sizes, maps, decay, places, to_maps, small[1])
 
 
 @v.compiled
@@ -176,96 +173,94 @@ def _clear(target, count):
 
 
 @v.compiled
-def _step(maps, number, decay, heads, which):
-    """Compute softplus(W_a x + c) and its argument."""
-    x = v.load_one(maps, number) + v.load_one(decay, heads + which)
-    return max(x, np.float32(0)) + math.log1p(math.exp(-abs(x))), x
+def _dot(x, at_x, y, at_y, blocks):
+    """Multiply two vectors of a head; all eight elements are the product."""
+    total = v.constant(0.0)
+    for unit in range(0, COUNT * len(blocks), COUNT):
+        total = v.multiply_add(v.load(x, at_x + unit), v.load(y, at_y + unit), total)
+    return v.total(total)
 
 
 @v.compiled
 def _prepare(here, count, which, sizes, maps, decay, places):
-    """Compute q, k, v, b and a of the positions of a chunk from `here` on."""
-    _, heads, head, width = sizes
-    given, sigmoids, lengths, rates, left = places[0], places[1], places[2], places[3], places[4]
-    one = v.constant(1.0)
+    """Compute q, k, v, b and a."""
+    _, heads, blocks, width = sizes
+    given, sigmoids, lengths, rates, to_rates = places[0], places[1], places[2], places[3], places[7]
+    head, one = COUNT * len(blocks), v.constant(1.0)
     for t in range(count):
         for part in range(3):
             source, to = (here + t) * width + (part * heads + which) * head, (part * CHUNK + t) * head
-            squares = v.constant(0.0)
             for unit in range(0, head, COUNT):
                 x = v.load(maps, source + unit)
                 sigmoid = _sigmoid(x)
-                x = x * sigmoid
-                squares = v.multiply_add(x, x, squares)
                 v.store(sigmoids, to + unit, sigmoid)
-                v.store(given, to + unit, x)
+                v.store(given, to + unit, x * sigmoid)
             if part < 2:
-                inverse = one / v.root(v.total(squares) + v.constant(SMALLEST))
+                inverse = one / v.root(_dot(given, to, given, to, blocks) + v.constant(SMALLEST))
                 v.store(lengths, (part * CHUNK + t) * COUNT, inverse)
                 for unit in range(0, head, COUNT):
                     v.store(given, to + unit, v.load(given, to + unit) * inverse)
-        number = (here + t) * width + 3 * heads * head + which
+        number, share = (here + t) * width + 3 * heads * head + which, np.float32(1)
         v.store(rates, t * COUNT, _sigmoid(v.broadcast(maps, number)))
-        share = np.float32(1)
         if decay:
-            share = np.float32(math.exp(-v.load_one(decay, which) * _step(maps, number + heads, decay, heads, which)[0]))
-        v.store(left, t * COUNT, v.constant(share))
+            x = v.load_one(maps, number + heads) + v.load_one(decay, heads + which)
+            power = np.float32(math.exp(-abs(x)))
+            step = max(x, np.float32(0)) + np.float32(math.log1p(power))  # softplus
+            share = np.float32(math.exp(-v.load_one(decay, which) * step))
+            v.store_one(to_rates, (2 * CHUNK + t), step)
+            v.store_one(to_rates, (3 * CHUNK + t), (np.float32(1) if x > 0 else power) / (np.float32(1) + power))
+        v.store(rates, (CHUNK + t) * COUNT, v.constant(share))
 
 
 @v.compiled
-def _recur(here, count, head, keep, memory, stride, places):
-    """Go through a chunk: the state before position t lies t `stride` after `memory`, and the state after it next."""
-    plane = CHUNK * head
-    given, rates, left, missing, read = places[0], places[3], places[4], places[5], places[6]
+def _recur(here, count, blocks, keep, memory, stride, places):
+    """Read and write: the state before position t lies t `stride` after `memory`, and the state after it next."""
+    given, rates, missing, read, head = places[0], places[3], places[4], places[5], COUNT * len(blocks)
     for t in range(count):
-        before, after, query, key = memory, memory + 4 * stride, t * head, plane + t * head
+        before, after, query, key = memory, memory + 4 * stride, t * head, (CHUNK + t) * head
         memory = after
         if v.begins(keep, here + t):  # a product with 0 would let NaN pass
             _clear(before, head * head)
-        rate, share = v.load(rates, t * COUNT), v.load(left, t * COUNT)
-        both = v.constant(0.0)
+        rate, share = v.load(rates, t * COUNT), v.load(rates, (CHUNK + t) * COUNT)
+        both = _dot(given, query, given, key, blocks)
         for unit in range(0, head, COUNT):
-            both = v.multiply_add(v.load(given, query + unit), v.load(given, key + unit), both)
-        both = v.total(both)
-        for unit in range(0, head, COUNT):
-            known = known_too = found = found_too = v.constant(0.0)  # two sums each, which do not wait for each other
+            known = next_known = found = next_found = v.constant(0.0)  # no sum waits for the one before it
             for n in range(0, head, 2):
-                here_, next_ = v.load(before, n * head + unit), v.load(before, (n + 1) * head + unit)
-                known = v.multiply_add(v.broadcast(given, key + n), here_, known)
-                found = v.multiply_add(v.broadcast(given, query + n), here_, found)
-                known_too = v.multiply_add(v.broadcast(given, key + n + 1), next_, known_too)
-                found_too = v.multiply_add(v.broadcast(given, query + n + 1), next_, found_too)
-            miss = v.load(given, plane + key + unit) - share * (known + known_too)
+                held, next_held = v.load(before, n * head + unit), v.load(before, (n + 1) * head + unit)
+                known = v.multiply_add(v.broadcast(given, key + n), held, known)
+                found = v.multiply_add(v.broadcast(given, query + n), held, found)
+                next_known = v.multiply_add(v.broadcast(given, key + n + 1), next_held, next_known)
+                next_found = v.multiply_add(v.broadcast(given, query + n + 1), next_held, next_found)
+            miss = v.load(given, (2 * CHUNK + t) * head + unit) - share * (known + next_known)
             written = rate * miss
             v.store(missing, t * head + unit, miss)
-            v.store(read, t * head + unit, v.multiply_add(both, written, share * (found + found_too)))
+            v.store(read, t * head + unit, v.multiply_add(both, written, share * (found + next_found)))
             for n in range(head):
-                kept = share * v.load(before, n * head + unit)
-                v.store(after, n * head + unit, v.multiply_add(v.broadcast(given, key + n), written, kept))
+                held = share * v.load(before, n * head + unit)
+                v.store(after, n * head + unit, v.multiply_add(v.broadcast(given, key + n), written, held))
 
 
 @v.compiled
-def _finish(at, t, which, sizes, maps, scale, decay, places, y):
-    """Divide S q by the root of its mean square, scale and gate it."""
-    _, heads, head, width = sizes
-    read, gate = places[6], at * width + (3 * heads + which) * head + 2 * heads
-    inverse, target = _inverse(read, t, head), (at * heads + which) * head
-    for unit in range(0, head, COUNT):
-        value = v.load(read, t * head + unit) * inverse * v.load(scale, unit)
-        if decay:
-            x = v.load(maps, gate + unit)
-            value = value * x * _sigmoid(x)
-        v.store(y, target + unit, value)
-
-
-@v.compiled
-def _inverse(read, t, head):
+def _inverse(read, at, blocks):
     """Compute 1 / sqrt(mean square + epsilon) of S q."""
-    squares = v.constant(0.0)
-    for unit in range(0, head, COUNT):
-        x = v.load(read, t * head + unit)
-        squares = v.multiply_add(x, x, squares)
-    return v.constant(1.0) / v.root(v.total(squares) * v.constant(1 / head) + v.constant(EPSILON))
+    mean = _dot(read, at, read, at, blocks) * v.constant(1 / (COUNT * len(blocks)))
+    return v.constant(1.0) / v.root(mean + v.constant(EPSILON))
+
+
+@v.compiled
+def _finish(here, count, which, sizes, maps, scale, decay, places, y):
+    """Divide S q by the root of its mean square, scale and gate it."""
+    _, heads, blocks, width = sizes
+    read, head = places[5], COUNT * len(blocks)
+    for t in range(count):
+        inverse, target = _inverse(read, t * head, blocks), ((here + t) * heads + which) * head
+        gate = (here + t) * width + (3 * heads + which) * head + 2 * heads
+        for unit in range(0, head, COUNT):
+            value = v.load(read, t * head + unit) * inverse * v.load(scale, unit)
+            if decay:
+                x = v.load(maps, gate + unit)
+                value = value * x * _sigmoid(x)
+            v.store(y, target + unit, value)
 
 
 @v.compiled
@@ -274,94 +269,97 @@ def _silu_slope(x, sigmoid):
 
 
 @v.compiled
-def _finish_back(at, t, which, sizes, tensors, places):
-    """Compute the gradients of S q, of the gate and of the scale."""
-    _, heads, head, width = sizes
-    maps, scale, decay, grad, to_maps, to_scale, _ = tensors
-    read, to_read, gate = places[6], places[8], at * width + (3 * heads + which) * head + 2 * heads
-    inverse, source, along = _inverse(read, t, head), (at * heads + which) * head, v.constant(0.0)
-    for unit in range(0, head, COUNT):
-        value, given = v.load(read, t * head + unit) * inverse, v.load(grad, source + unit)
-        if decay:
-            x = v.load(maps, gate + unit)
-            sigmoid = _sigmoid(x)
-            v.store(to_maps, gate + unit, given * value * v.load(scale, unit) * _silu_slope(x, sigmoid))
-            given = given * x * sigmoid
-        v.store(to_scale, unit, v.multiply_add(given, value, v.load(to_scale, unit)))
-        given = given * v.load(scale, unit)
-        v.store(to_read, unit, given)
-        along = v.multiply_add(given, value, along)
-    along = v.total(along) * v.constant(1 / head) * inverse
-    for unit in range(0, head, COUNT):
-        value = v.load(read, t * head + unit) * along
-        v.store(to_read, unit, inverse * (v.load(to_read, unit) - value))
+def _finish_back(here, count, which, sizes, maps, scale, decay, places, grad, to_maps, to_scale):
+    """Turn S q into its gradient, and compute those of the gate and of the scale."""
+    _, heads, blocks, width = sizes
+    read, head = places[5], COUNT * len(blocks)
+    for t in range(count):
+        inverse, source = _inverse(read, t * head, blocks), ((here + t) * heads + which) * head
+        gate, along = (here + t) * width + (3 * heads + which) * head + 2 * heads, v.constant(0.0)
+        for unit in range(0, head, COUNT):
+            value, given = v.load(read, t * head + unit) * inverse, v.load(grad, source + unit)
+            if decay:
+                x = v.load(maps, gate + unit)
+                sigmoid = _sigmoid(x)
+                v.store(to_maps, gate + unit, given * value * v.load(scale, unit) * _silu_slope(x, sigmoid))
+                given = given * x * sigmoid
+            v.store(to_scale, unit, v.multiply_add(given, value, v.load(to_scale, unit)))
+            along = v.multiply_add(given * v.load(scale, unit), value, along)
+        along = v.total(along) * v.constant(1 / head)
+        for unit in range(0, head, COUNT):
+            value, given = v.load(read, t * head + unit) * inverse, v.load(grad, source + unit) * v.load(scale, unit)
+            if decay:
+                x = v.load(maps, gate + unit)
+                given = given * x * _sigmoid(x)
+            v.store(read, t * head + unit, inverse * (given - value * along))
 
 
 @v.compiled
-def _recur_back(t, head, change, places):
-    """Turn the gradient of the state after position t into that of the state before; return those of b and log a."""
-    given, missing, states, to_read, to_value, sums = places[0], places[5], places[7], places[8], places[9], places[10]
-    before, query, key = states + 4 * t * head * head, t * head, (CHUNK + t) * head
-    rate, share = v.load(places[3], t * COUNT), v.load(places[4], t * COUNT)
-    both = to_rate = reads_own = to_left = v.constant(0.0)
-    for unit in range(0, head, COUNT):
-        both = v.multiply_add(v.load(given, query + unit), v.load(given, key + unit), both)
-    both = v.total(both)
-    for unit in range(0, head, COUNT):
-        out, miss = v.load(to_read, unit), v.load(missing, t * head + unit)
-        received = both * out
+def _recur_back(here, count, blocks, keep, change, places):
+    """Compute the gradients of q, k, b, log a and, in its place, v, from that of S q; `change` is that of the state."""
+    given, missing, to_read, head = places[0], places[4], places[5], COUNT * len(blocks)
+    to_given, to_rates, sums = places[6], places[7], places[8]
+    for t in range(count - 1, -1, -1):
+        before, query, key, value = places[9] + 4 * t * head * head, t * head, (CHUNK + t) * head, (2 * CHUNK + t) * head
+        rate, share = v.load(places[3], t * COUNT), v.load(places[3], (CHUNK + t) * COUNT)
+        both, to_rate = _dot(given, query, given, key, blocks), v.constant(0.0)
+        reads_own = _dot(to_read, query, missing, query, blocks) * rate
+        for unit in range(0, head, COUNT):
+            received, next_received = both * v.load(to_read, query + unit), v.constant(0.0)
+            for n in range(0, head, 2):
+                total, next_total = v.load(change, n * head + unit), v.load(change, (n + 1) * head + unit)
+                received = v.multiply_add(v.broadcast(given, key + n), total, received)
+                next_received = v.multiply_add(v.broadcast(given, key + n + 1), next_total, next_received)
+            received = received + next_received
+            to_rate = v.multiply_add(received, v.load(missing, query + unit), to_rate)
+            v.store(given, value + unit, rate * received)
+        to_left = v.constant(0.0)
         for n in range(head):
-            received = v.multiply_add(v.broadcast(given, key + n), v.load(change, n * head + unit), received)
-        to_rate = v.multiply_add(received, miss, to_rate)
-        reads_own = v.multiply_add(out, miss, reads_own)
-        v.store(to_value, unit, rate * received)
-    reads_own = v.total(reads_own) * rate
-    for n in range(head):
-        q, k = v.broadcast(given, query + n), v.broadcast(given, key + n)
-        to_query = to_key = v.constant(0.0)
+            q, k = v.broadcast(given, query + n), v.broadcast(given, key + n)
+            to_query = to_key = to_removal = v.constant(0.0)
+            for unit in range(0, head, COUNT):
+                held, out, passed = v.load(before, n * head + unit), v.load(to_read, query + unit), v.load(given, value + unit)
+                total = v.multiply_add(q, out, v.load(change, n * head + unit))
+                to_query = v.multiply_add(held, out, to_query)
+                to_key = v.multiply_add(total, v.load(missing, query + unit), to_key)
+                to_removal = v.multiply_add(held, passed, to_removal)
+                total = total - k * passed
+                to_left = v.multiply_add(total, held, to_left)
+                v.store(change, n * head + unit, share * total)
+            v.store(sums, n * COUNT, share * to_query)
+            v.store(sums, (head + n) * COUNT, rate * to_key - share * to_removal)
         for unit in range(0, head, COUNT):
-            out, passed = v.load(to_read, unit), v.load(to_value, unit)
-            total = v.multiply_add(q, out, v.load(change, n * head + unit))
-            held = share * v.load(before, n * head + unit)
-            to_query = v.multiply_add(held, out, to_query)
-            to_key = v.multiply_add(total, rate * v.load(missing, t * head + unit), to_key) - held * passed
-            total = total - k * passed
-            to_left = v.multiply_add(total, held, to_left)
-            v.store(change, n * head + unit, share * total)
-        v.store(sums, n * COUNT, to_query)
-        v.store(sums, (head + n) * COUNT, to_key)
-    for unit in range(0, head, COUNT):
-        own = v.multiply_add(reads_own, v.load(given, key + unit), v.row_sums(sums, unit * COUNT))
-        v.store(sums, unit, own)  # below the rows that are still to be summed
-        v.store(sums, head * COUNT + unit, v.row_sums(sums, (head + unit) * COUNT))
-    return v.total(to_rate), v.total(to_left)
+            own = reads_own * v.load(given, key + unit)
+            v.store(to_given, query + unit, own + v.row_sums(sums, unit * COUNT))
+            v.store(to_given, key + unit, v.row_sums(sums, (head + unit) * COUNT))
+        v.store_one(to_rates, t, v.first(v.total(to_rate)))
+        v.store_one(to_rates, CHUNK + t, v.first(v.total(to_left) * share))
+        if v.begins(keep, here + t):
+            _clear(change, head * head)
 
 
 @v.compiled
-def _prepare_back(at, t, which, sizes, tensors, places, to_rate, to_left):
+def _prepare_back(here, count, which, sizes, maps, decay, places, to_maps, to_decay):
     """Compute the gradients of the linear maps for q, k, v, b and a, and those of A and c."""
-    _, heads, head, width = sizes
-    maps, _, decay, _, to_maps, _, to_decay = tensors
-    given, sigmoids, lengths, sums = places[0], places[1], places[2], places[10]
-    for part in range(3):
-        source, here = at * width + (part * heads + which) * head, (part * CHUNK + t) * head
-        change = places[9] if part == 2 else sums + 4 * part * head * COUNT
-        inverse, along = v.constant(1.0), v.constant(0.0)
-        if part < 2:
-            inverse = v.load(lengths, (part * CHUNK + t) * COUNT)
+    _, heads, blocks, width = sizes
+    given, sigmoids, to_rates, head = places[0], places[1], places[7], COUNT * len(blocks)
+    for t in range(count):
+        for part in range(3):
+            source, at = (here + t) * width + (part * heads + which) * head, (part * CHUNK + t) * head
+            change, inverse, along = given, v.constant(1.0), v.constant(0.0)
+            if part < 2:
+                change, inverse = places[6], v.load(places[2], (part * CHUNK + t) * COUNT)
+                along = _dot(change, at, given, at, blocks)
             for unit in range(0, head, COUNT):
-                along = v.multiply_add(v.load(change, unit), v.load(given, here + unit), along)
-            along = v.total(along)
-        for unit in range(0, head, COUNT):
-            passed = inverse * (v.load(change, unit) - along * v.load(given, here + unit))
-            slope = _silu_slope(v.load(maps, source + unit), v.load(sigmoids, here + unit))
-            v.store(to_maps, source + unit, passed * slope)
-    number, rate = at * width + 3 * heads * head + which, v.load(places[3], t * COUNT)
-    v.store_one(to_maps, number, v.first(to_rate * (rate - rate * rate)))
-    if decay:
-        step, x = _step(maps, number + heads, decay, heads, which)
-        change = -v.first(to_left)
-        v.store_one(to_decay, which, v.load_one(to_decay, which) + change * step)
-        change *= v.load_one(decay, which) * v.first(_sigmoid(v.constant(x)))
-        v.store_one(to_maps, number + heads, change)
-        v.store_one(to_decay, heads + which, v.load_one(to_decay, heads + which) + change)
+                passed = inverse * (v.load(change, at + unit) - along * v.load(given, at + unit))
+                slope = _silu_slope(v.load(maps, source + unit), v.load(sigmoids, at + unit))
+                v.store(to_maps, source + unit, passed * slope)
+        number, rate = (here + t) * width + 3 * heads * head + which, v.first(v.load(places[3], t * COUNT))
+        v.store_one(to_maps, number, v.load_one(to_rates, t) * (rate - rate * rate))
+        if decay:
+            to_step = -v.load_one(to_rates, CHUNK + t)
+            to_pace = v.load_one(to_decay, which) + to_step * v.load_one(to_rates, 2 * CHUNK + t)
+            v.store_one(to_decay, which, to_pace)
+            to_step *= v.load_one(decay, which) * v.load_one(to_rates, 3 * CHUNK + t)
+            v.store_one(to_maps, number + heads, to_step)
+            v.store_one(to_decay, heads + which, v.load_one(to_decay, heads + which) + to_step)
