@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,25 +50,22 @@ class DeltaNet(Memory):
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         maps = F.linear(x, self._weight())
         with without_autocast(x):
-            run = _sequence(maps, self.head)
-            y, after, *_ = run(maps, self.scale, self._decay(), *carried(state, x), reset)
+            form = delta_kernel(maps, self.head) or delta_torch
+            y, after, *_ = form(maps, self.scale, self._decay(), *carried(state, x), reset)
         return self.tail(self.project_out(y.to(x.dtype))), (after,)
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        if not (torch.is_grad_enabled() or torch.compiler.is_exporting()):  # one call of a kernel, where there is one
-            return super().advance(x, state, reset)
         maps = F.linear(x, self._weight())
         with without_autocast(x):
-            (memory,), decay = fresh(carried(state, x), reset), self._decay()
-            packed, numbers, gate = _split(maps, decay, memory)
-            query, key, value = _directions(packed.unflatten(-1, (3 * self.heads, -1)))  # (B, H, d)
-            rate, *log_decay = _rates(numbers, decay)  # (B, H)
-            if log_decay:
-                memory = memory * log_decay[0].exp()[..., None, None]
-            change = rate[..., None] * (value - chunks.read_one(key, memory))
-            memory = chunks.write_one(key, change, memory)
-            y = _gated(_normalised(chunks.read_one(query, memory), self.scale).flatten(1), gate)
-        return self.tail(self.project_out(y.to(x.dtype))), (memory,)
+            (before,), decay = carried(state, x), self._decay()
+            own = torch.is_grad_enabled() or torch.compiler.is_exporting()  # no exported file has operators of ours
+            kernel = None if own else delta_kernel(maps, self.head)
+            if kernel is None:
+                y, after = _step(maps, self.scale, decay, *fresh((before,), reset))
+            else:
+                begins = None if reset is None else reset[:, None]
+                y, after, *_ = kernel(maps[:, None], self.scale, decay, before, begins)
+        return self.tail(self.project_out(y.view(x.shape).to(x.dtype))), (after,)
 
     def _weight(self) -> Tensor:
         """Join the weights of all linear maps of x."""
@@ -105,14 +103,13 @@ class GatedDeltaNet(DeltaNet):
         return torch.stack((self.A_log.exp(), self.decay_bias))
 
 
-def _sequence(maps: Tensor, head: int) -> Any:
-    """Choose the form of `delta_torch` that is fastest for these maps."""
-    if NUMBA and maps.device.type == "cpu":
-        from dqn_memory.blocks.kernels import cpu_matrix  # loads numba
+def delta_kernel(maps: Tensor, head: int) -> Callable[..., Any] | None:
+    """Choose a kernel that is faster than `delta_torch` for these maps, if there is one."""
+    if not NUMBA or maps.device.type != "cpu":
+        return None
+    from dqn_memory.blocks.kernels import cpu_matrix  # loads numba
 
-        if cpu_matrix.fits(maps, head):
-            return functools.partial(call, cpu_matrix.cpu_delta)
-    return delta_torch
+    return functools.partial(call, cpu_matrix.cpu_delta) if cpu_matrix.fits(maps, head) else None
 
 
 def delta_torch(
@@ -127,6 +124,18 @@ def delta_torch(
     inputs = *_directions(split_heads(packed, 3 * initial.shape[1])), *_rates(numbers.mT, decay)
     y, (last,) = chunks.in_chunks(_part, CHUNK, inputs, (initial,), reset)
     return _gated(join_heads(_normalised(y, scale)), gate), last
+
+
+def _step(maps: Tensor, scale: Tensor, decay: Tensor | None, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute `delta_torch` for one position, maps (B, ...)."""
+    packed, numbers, gate = _split(maps, decay, memory)
+    query, key, value = _directions(packed.unflatten(-1, (3 * memory.shape[1], -1)))  # (B, H, d)
+    rate, *log_decay = _rates(numbers, decay)  # (B, H)
+    if log_decay:
+        memory = memory * log_decay[0].exp()[..., None, None]
+    change = rate[..., None] * (value - chunks.read_one(key, memory))
+    memory = chunks.write_one(key, change, memory)
+    return _gated(_normalised(chunks.read_one(query, memory), scale).flatten(1), gate), memory
 
 
 def _split(maps: Tensor, decay: Tensor | None, state: Tensor) -> tuple[Tensor, ...]:

@@ -9,7 +9,6 @@ decay (2, H), which is A and c of `delta.GatedDeltaNet`, maps (B, T, 4 D + 2 H) 
 States (B, H, d, d) are S^T: key by value. `keep` (B, T) is 0 where a position begins an episode; None: nowhere.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,11 +18,21 @@ from torch import Tensor
 
 from dqn_memory.blocks.delta import EPSILON, SMALLEST, delta_torch
 from dqn_memory.blocks.kernels import simd as v
-from dqn_memory.blocks.kernels.cpu_recurrent import _sigmoid
+from dqn_memory.blocks.kernels.cpu_recurrent import LOG2_E, _sigmoid
+from dqn_memory.blocks.kernels.cpu_scan import _power
 from dqn_memory.blocks.kernels.operator import operator
 from dqn_memory.blocks.kernels.simd import COUNT
 
 CHUNK = 16  # positions from one kept state to the next
+
+
+def _logarithm() -> tuple[float, ...]:
+    """Fit log(1 + x) / x for x from 0 to 1 by a polynomial, highest power first: relative error 2e-7."""
+    fit = np.polynomial.chebyshev.Chebyshev.interpolate(lambda x: np.log1p(x) / x, 8, domain=[0, 1])
+    return tuple(float(each) for each in fit.convert(kind=np.polynomial.Polynomial).coef[::-1])
+
+
+LOGARITHM = _logarithm()
 
 
 def fits(maps: Tensor, head: int) -> bool:
@@ -71,7 +80,7 @@ def _sizes(maps: Tensor, initial: Tensor) -> tuple[Any, ...]:
 
 def _scratch(head: int) -> int:
     """Count the numbers of `_places`."""
-    return 10 * CHUNK * head + 4 * CHUNK * COUNT + 4 * CHUNK + 2 * head * COUNT + (CHUNK + 1) * head**2
+    return 10 * CHUNK * head + 6 * CHUNK * COUNT + 2 * CHUNK + 2 * head * COUNT + (CHUNK + 1) * head**2
 
 
 def _outputs(
@@ -112,11 +121,11 @@ def _places(scratch, blocks):
     sigmoids = scratch + 3 * rows
     lengths = sigmoids + 3 * rows
     rates = lengths + 2 * eight
-    missing = rates + 2 * eight
+    missing = rates + 4 * eight
     read = missing + rows
     to_given = read + rows
     to_rates = to_given + 2 * rows
-    sums = to_rates + 16 * CHUNK
+    sums = to_rates + 8 * CHUNK
     states = sums + 8 * COUNT * COUNT * len(blocks)
     return scratch, sigmoids, lengths, rates, missing, read, to_given, to_rates, sums, states
 
@@ -182,10 +191,19 @@ def _dot(x, at_x, y, at_y, blocks):
 
 
 @v.compiled
+def _log_one_plus(x):
+    """Compute log(1 + x) for x from 0 to 1."""
+    ratio = v.constant(0.0)
+    for coefficient in LOGARITHM:
+        ratio = v.multiply_add(ratio, x, v.constant(coefficient))
+    return ratio * x
+
+
+@v.compiled
 def _prepare(here, count, which, sizes, maps, decay, places):
     """Compute q, k, v, b and a."""
     _, heads, blocks, width = sizes
-    given, sigmoids, lengths, rates, to_rates = places[0], places[1], places[2], places[3], places[7]
+    given, sigmoids, lengths, rates = places[0], places[1], places[2], places[3]
     head, one = COUNT * len(blocks), v.constant(1.0)
     for t in range(count):
         for part in range(3):
@@ -200,16 +218,17 @@ def _prepare(here, count, which, sizes, maps, decay, places):
                 v.store(lengths, (part * CHUNK + t) * COUNT, inverse)
                 for unit in range(0, head, COUNT):
                     v.store(given, to + unit, v.load(given, to + unit) * inverse)
-        number, share = (here + t) * width + 3 * heads * head + which, np.float32(1)
+        number, share = (here + t) * width + 3 * heads * head + which, one
         v.store(rates, t * COUNT, _sigmoid(v.broadcast(maps, number)))
         if decay:
-            x = v.load_one(maps, number + heads) + v.load_one(decay, heads + which)
-            power = np.float32(math.exp(-abs(x)))
-            step = max(x, np.float32(0)) + np.float32(math.log1p(power))  # softplus
-            share = np.float32(math.exp(-v.load_one(decay, which) * step))
-            v.store_one(to_rates, (2 * CHUNK + t), step)
-            v.store_one(to_rates, (3 * CHUNK + t), (np.float32(1) if x > 0 else power) / (np.float32(1) + power))
-        v.store(rates, (CHUNK + t) * COUNT, v.constant(share))
+            x = v.broadcast(maps, number + heads) + v.broadcast(decay, heads + which)
+            nothing = v.constant(0.0)
+            power = v.exp2(v.constant(-LOG2_E) * v.maximum(x, nothing - x))  # e^-|x|
+            step = v.maximum(x, nothing) + _log_one_plus(power)  # softplus
+            share = _power(v.constant(-LOG2_E) * v.broadcast(decay, which) * step)
+            v.store(rates, (2 * CHUNK + t) * COUNT, step)
+            v.store(rates, (3 * CHUNK + t) * COUNT, _sigmoid(x))
+        v.store(rates, (CHUNK + t) * COUNT, share)
 
 
 @v.compiled
@@ -272,7 +291,7 @@ def _silu_slope(x, sigmoid):
 def _finish_back(here, count, which, sizes, maps, scale, decay, places, grad, to_maps, to_scale):
     """Turn S q into its gradient, and compute those of the gate and of the scale."""
     _, heads, blocks, width = sizes
-    read, head = places[5], COUNT * len(blocks)
+    read, to_value, head = places[5], places[6], COUNT * len(blocks)
     for t in range(count):
         inverse, source = _inverse(read, t * head, blocks), ((here + t) * heads + which) * head
         gate, along = (here + t) * width + (3 * heads + which) * head + 2 * heads, v.constant(0.0)
@@ -284,14 +303,13 @@ def _finish_back(here, count, which, sizes, maps, scale, decay, places, grad, to
                 v.store(to_maps, gate + unit, given * value * v.load(scale, unit) * _silu_slope(x, sigmoid))
                 given = given * x * sigmoid
             v.store(to_scale, unit, v.multiply_add(given, value, v.load(to_scale, unit)))
-            along = v.multiply_add(given * v.load(scale, unit), value, along)
+            given = given * v.load(scale, unit)
+            v.store(to_value, t * head + unit, given)
+            along = v.multiply_add(given, value, along)
         along = v.total(along) * v.constant(1 / head)
         for unit in range(0, head, COUNT):
-            value, given = v.load(read, t * head + unit) * inverse, v.load(grad, source + unit) * v.load(scale, unit)
-            if decay:
-                x = v.load(maps, gate + unit)
-                given = given * x * _sigmoid(x)
-            v.store(read, t * head + unit, inverse * (given - value * along))
+            value = v.load(read, t * head + unit) * inverse
+            v.store(read, t * head + unit, inverse * (v.load(to_value, t * head + unit) - value * along))
 
 
 @v.compiled
@@ -315,7 +333,7 @@ def _recur_back(here, count, blocks, keep, change, places):
             v.store(given, value + unit, rate * received)
         to_left = v.constant(0.0)
         for n in range(head):
-            q, k = v.broadcast(given, query + n), v.broadcast(given, key + n)
+            q, removed = v.broadcast(given, query + n), v.constant(0.0) - v.broadcast(given, key + n)
             to_query = to_key = to_removal = v.constant(0.0)
             for unit in range(0, head, COUNT):
                 held, out, passed = v.load(before, n * head + unit), v.load(to_read, query + unit), v.load(given, value + unit)
@@ -323,7 +341,7 @@ def _recur_back(here, count, blocks, keep, change, places):
                 to_query = v.multiply_add(held, out, to_query)
                 to_key = v.multiply_add(total, v.load(missing, query + unit), to_key)
                 to_removal = v.multiply_add(held, passed, to_removal)
-                total = total - k * passed
+                total = v.multiply_add(removed, passed, total)
                 to_left = v.multiply_add(total, held, to_left)
                 v.store(change, n * head + unit, share * total)
             v.store(sums, n * COUNT, share * to_query)
@@ -342,7 +360,7 @@ def _recur_back(here, count, blocks, keep, change, places):
 def _prepare_back(here, count, which, sizes, maps, decay, places, to_maps, to_decay):
     """Compute the gradients of the linear maps for q, k, v, b and a, and those of A and c."""
     _, heads, blocks, width = sizes
-    given, sigmoids, to_rates, head = places[0], places[1], places[7], COUNT * len(blocks)
+    given, sigmoids, rates, to_rates, head = places[0], places[1], places[3], places[7], COUNT * len(blocks)
     for t in range(count):
         for part in range(3):
             source, at = (here + t) * width + (part * heads + which) * head, (part * CHUNK + t) * head
@@ -354,12 +372,12 @@ def _prepare_back(here, count, which, sizes, maps, decay, places, to_maps, to_de
                 passed = inverse * (v.load(change, at + unit) - along * v.load(given, at + unit))
                 slope = _silu_slope(v.load(maps, source + unit), v.load(sigmoids, at + unit))
                 v.store(to_maps, source + unit, passed * slope)
-        number, rate = (here + t) * width + 3 * heads * head + which, v.first(v.load(places[3], t * COUNT))
+        number, rate = (here + t) * width + 3 * heads * head + which, v.load_one(rates, t * COUNT)
         v.store_one(to_maps, number, v.load_one(to_rates, t) * (rate - rate * rate))
         if decay:
+            step, slope = v.load_one(rates, (2 * CHUNK + t) * COUNT), v.load_one(rates, (3 * CHUNK + t) * COUNT)
             to_step = -v.load_one(to_rates, CHUNK + t)
-            to_pace = v.load_one(to_decay, which) + to_step * v.load_one(to_rates, 2 * CHUNK + t)
-            v.store_one(to_decay, which, to_pace)
-            to_step *= v.load_one(decay, which) * v.load_one(to_rates, 3 * CHUNK + t)
+            v.store_one(to_decay, which, v.load_one(to_decay, which) + to_step * step)
+            to_step *= v.load_one(decay, which) * slope
             v.store_one(to_maps, number + heads, to_step)
             v.store_one(to_decay, heads + which, v.load_one(to_decay, heads + which) + to_step)
