@@ -219,13 +219,17 @@ _OPERATORS: dict[Any, Callable[..., int]] = {
     _kernels.linear_scan_backward: lambda grad, *_, **__: _each(grad, 4),
 }
 if NUMBA:
-    from dqn_memory.blocks.kernels import cpu_attention  # noqa: F401 - for its operators
+    from dqn_memory.blocks.kernels import cpu_attention, cpu_matrix  # noqa: F401 - for their operators
 
     _OPERATORS |= {
         # packed (B, T, 3D): every query meets every key, every weight every value
         _kernels.cpu_attention: lambda x, *_, **__: 4 * x[0] * x[1] ** 2 * (x[2] // 3),
         # gradient (B, T, D): those of weights, values, queries and keys, but not scores that are computed anew
         _kernels.cpu_attention_backward: lambda x, *_, **__: 8 * x[0] * x[1] ** 2 * x[2],
+        # three multiply-adds for every number of a state (B, H, d, d): read by key, write, read by query
+        _kernels.cpu_delta: lambda maps, scale, _, state, *__, **___: 6 * maps[1] * math.prod(state),
+        # six: two gradients for each, but not for states that are computed anew
+        _kernels.cpu_delta_backward: lambda grad, state, *_, **__: 12 * grad[1] * math.prod(state),
     }
 
 

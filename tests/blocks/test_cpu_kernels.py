@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from dqn_memory.blocks import LayerConfig
 from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.blocks.gates import GruGate
-from dqn_memory.blocks.kernels import cpu_attention, cpu_gate, cpu_gelu, recurrent, simd
+from dqn_memory.blocks.kernels import cpu_attention, cpu_gate, cpu_gelu, cpu_matrix, recurrent, simd
 from dqn_memory.blocks.kernels.cpu_scan import scan_simd
 from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.recurrence import CELLS, run
@@ -67,6 +67,19 @@ def gate_inputs(batch):
     return [draw(*shape, seed=seed) for seed, shape in enumerate(shapes)]
 
 
+def delta_inputs(batch, time=20, heads=2, head=8, gated=True):
+    """Draw the inputs of the delta rule: maps, scale, decay, initial, reset."""
+    maps = draw(batch, time, heads * (4 * head + 2 if gated else 3 * head + 1))
+    decay = draw(2, heads, seed=1).detach().abs().requires_grad_() if gated else None
+    reset = draw(batch, time, seed=2) > 1.2
+    return [maps, draw(head, seed=3), decay, draw(batch, heads, head, head, seed=4), reset]
+
+
+def joined(operator):
+    """Join y and the last state of the delta rule."""
+    return lambda *inputs: torch.cat([each.flatten() for each in operator(*inputs)[:2]])
+
+
 attend_two, attention_of_two = heads(2)
 BEFORE_LAST = (True, True, False, True, True, True)  # which inputs of a scan have a row for each row of the batch
 # function, reference, inputs of a batch, which of them are batched, the operator and small inputs of it
@@ -81,6 +94,10 @@ KERNELS = {
     "gate": (
         lambda *inputs: cpu_gate.cpu_gate(*inputs)[0], lambda *inputs: cpu_gate.cpu_gate.reference(*inputs)[0],
         gate_inputs, (True, True, False, False, False, False), lambda: (cpu_gate.cpu_gate, tuple(gate_inputs(5))),
+    ),
+    "delta": (
+        lambda *inputs: cpu_matrix.cpu_delta(*inputs)[0], lambda *inputs: cpu_matrix.cpu_delta.reference(*inputs)[0],
+        delta_inputs, (True, False, False, True, True), lambda: (cpu_matrix.cpu_delta, tuple(delta_inputs(3, 18))),
     ),
     "scan": (
         lambda *inputs: scan_simd(*inputs)[0], lambda *inputs: scan_torch(*inputs)[0],
@@ -127,6 +144,27 @@ def test_a_gate_is_that_of_its_equations(shape):
         for each, inputs in ((gate, given), (exact, wide))
     )
     assert max(map(off, ours, known)) <= 1e-5  # torch's own form in float32 is off by 5e-6
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(("batch", "time", "heads", "head"), [
+    *((3, time, 2, 8) for time in (1, 2, 15, 16, 17, 33)), (1, 20, 1, 16), (2, 40, 4, 16), (2, 20, 3, 24), (2, 9, 1, 64),
+])  # fmt: skip
+def test_the_delta_rule_is_that_of_torch(batch, time, heads, head, gated):
+    inputs = delta_inputs(batch, time, heads, head, gated)
+    given = [x for x in inputs if x is not None and x.requires_grad]
+    exact = [x.detach().double().requires_grad_() for x in given]
+
+    def run(operator):
+        def complete(maps, scale, *others):
+            return joined(operator)(maps, scale, *others, inputs[-1]) if gated else joined(operator)(
+                maps, scale, None, *others, inputs[-1]
+            )
+
+        return complete
+
+    known = gradients(run(cpu_matrix.cpu_delta.reference), exact)
+    assert max(map(off, gradients(run(cpu_matrix.cpu_delta), given), known)) <= 3e-6  # of torch in float32: 2e-6
 
 
 def test_attention_of_the_largest_scores_stays_finite():
