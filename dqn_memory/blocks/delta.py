@@ -50,7 +50,7 @@ class DeltaNet(Memory):
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         maps = F.linear(x, self._weight())
         with without_autocast(x):
-            form = delta_kernel(maps, self.head) or delta_torch
+            form: Callable[..., Any] = delta_kernel(maps, self.head) or delta_torch
             y, after, *_ = form(maps, self.scale, self._decay(), *carried(state, x), reset)
         return self.tail(self.project_out(y.to(x.dtype))), (after,)
 
@@ -58,8 +58,8 @@ class DeltaNet(Memory):
         maps = F.linear(x, self._weight())
         with without_autocast(x):
             (before,), decay = carried(state, x), self._decay()
-            own = torch.is_grad_enabled() or torch.compiler.is_exporting()  # no exported file has operators of ours
-            kernel = None if own else delta_kernel(maps, self.head)
+            # no exported file has operators of ours
+            kernel = None if torch.compiler.is_exporting() else delta_kernel(maps, self.head)
             if kernel is None:
                 y, after = _step(maps, self.scale, decay, *fresh((before,), reset))
             else:

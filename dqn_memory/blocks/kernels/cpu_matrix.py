@@ -1,4 +1,4 @@
-"""Memories whose state is a matrix, on a CPU, forward and backward, as loops over eight values side by side: see `simd`.
+"""Memories whose state is a matrix, forward and backward on a CPU, as loops over eight values side by side: see `simd`.
 
 In torch the chunk-wise form makes a hundred passes over all numbers. The state of a head is small: here it stays in the
 first-level cache, and one kernel goes position by position, from the linear maps of x to the input of the last one. The
@@ -9,6 +9,7 @@ decay (2, H), which is A and c of `delta.GatedDeltaNet`, maps (B, T, 4 D + 2 H) 
 States (B, H, d, d) are S^T: key by value. `keep` (B, T) is 0 where a position begins an episode; None: nowhere.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,15 +25,7 @@ from dqn_memory.blocks.kernels.operator import operator
 from dqn_memory.blocks.kernels.simd import COUNT
 
 CHUNK = 16  # positions from one kept state to the next
-
-
-def _logarithm() -> tuple[float, ...]:
-    """Fit log(1 + x) / x for x from 0 to 1 by a polynomial, highest power first: relative error 2e-7."""
-    fit = np.polynomial.chebyshev.Chebyshev.interpolate(lambda x: np.log1p(x) / x, 8, domain=[0, 1])
-    return tuple(float(each) for each in fit.convert(kind=np.polynomial.Polynomial).coef[::-1])
-
-
-LOGARITHM = _logarithm()
+ZERO = np.float32(0)
 
 
 def fits(maps: Tensor, head: int) -> bool:
@@ -108,14 +101,15 @@ cpu_delta = operator(
 )
 
 
-# ---- kernels: rows `first` .. `last` - 1, a chunk of positions from `here` on for each head ---------------------------
+# ---- kernels: rows `first` .. `last` - 1; `here` is the first of `count` positions of one head -----------------------
 @v.compiled
 def _places(scratch, blocks):
     """Divide scratch memory for one chunk of one head into arrays, most of them with a row for each position.
 
-    They hold, in this order: q, k, v (3, C, d); the sigmoids in them (3, C, d); 1 / |q| and 1 / |k| (2, C, 8), b (C, 8)
-    and a (C, 8), each number eight times; what a write lacks before its factor b (C, d); S q (C, d); the gradients of
-    q and k (2, C, d), of b and log a (2, C); eight summands of each number of q and k (2, d, 8); states (C + 1, d, d).
+    They hold, in this order: q, k, v (3, C, d); the sigmoids in them (3, C, d); 1 / |q| and 1 / |k| (2, C, 8); b, a,
+    softplus(W_a x + c) and its slope (4, C, 8), each number eight times; what a write adds less its factor b (C, d);
+    S q, later its gradient (C, d); the gradients of q and k (2, C, d); those of b and log a (2, C); eight summands of
+    each number of q and k (2, d, 8); states (C + 1, d, d).
     """
     rows, eight = 4 * CHUNK * COUNT * len(blocks), 4 * CHUNK * COUNT
     sigmoids = scratch + 3 * rows
@@ -191,17 +185,8 @@ def _dot(x, at_x, y, at_y, blocks):
 
 
 @v.compiled
-def _log_one_plus(x):
-    """Compute log(1 + x) for x from 0 to 1."""
-    ratio = v.constant(0.0)
-    for coefficient in LOGARITHM:
-        ratio = v.multiply_add(ratio, x, v.constant(coefficient))
-    return ratio * x
-
-
-@v.compiled
 def _prepare(here, count, which, sizes, maps, decay, places):
-    """Compute q, k, v, b and a."""
+    """Compute q, k, v, b and a; without a decay, a is 1."""
     _, heads, blocks, width = sizes
     given, sigmoids, lengths, rates = places[0], places[1], places[2], places[3]
     head, one = COUNT * len(blocks), v.constant(1.0)
@@ -221,13 +206,11 @@ def _prepare(here, count, which, sizes, maps, decay, places):
         number, share = (here + t) * width + 3 * heads * head + which, one
         v.store(rates, t * COUNT, _sigmoid(v.broadcast(maps, number)))
         if decay:
-            x = v.broadcast(maps, number + heads) + v.broadcast(decay, heads + which)
-            nothing = v.constant(0.0)
-            power = v.exp2(v.constant(-LOG2_E) * v.maximum(x, nothing - x))  # e^-|x|
-            step = v.maximum(x, nothing) + _log_one_plus(power)  # softplus
+            x = v.load_one(maps, number + heads) + v.load_one(decay, heads + which)
+            step = v.constant(max(x, ZERO) + math.log1p(math.exp(-abs(x))))  # softplus
             share = _power(v.constant(-LOG2_E) * v.broadcast(decay, which) * step)
             v.store(rates, (2 * CHUNK + t) * COUNT, step)
-            v.store(rates, (3 * CHUNK + t) * COUNT, _sigmoid(x))
+            v.store(rates, (3 * CHUNK + t) * COUNT, _sigmoid(v.constant(x)))
         v.store(rates, (CHUNK + t) * COUNT, share)
 
 
@@ -291,7 +274,7 @@ def _silu_slope(x, sigmoid):
 def _finish_back(here, count, which, sizes, maps, scale, decay, places, grad, to_maps, to_scale):
     """Turn S q into its gradient, and compute those of the gate and of the scale."""
     _, heads, blocks, width = sizes
-    read, to_value, head = places[5], places[6], COUNT * len(blocks)
+    read, passed, head = places[5], places[6], COUNT * len(blocks)
     for t in range(count):
         inverse, source = _inverse(read, t * head, blocks), ((here + t) * heads + which) * head
         gate, along = (here + t) * width + (3 * heads + which) * head + 2 * heads, v.constant(0.0)
@@ -304,12 +287,12 @@ def _finish_back(here, count, which, sizes, maps, scale, decay, places, grad, to
                 given = given * x * sigmoid
             v.store(to_scale, unit, v.multiply_add(given, value, v.load(to_scale, unit)))
             given = given * v.load(scale, unit)
-            v.store(to_value, t * head + unit, given)
+            v.store(passed, t * head + unit, given)
             along = v.multiply_add(given, value, along)
         along = v.total(along) * v.constant(1 / head)
         for unit in range(0, head, COUNT):
             value = v.load(read, t * head + unit) * inverse
-            v.store(read, t * head + unit, inverse * (v.load(to_value, t * head + unit) - value * along))
+            v.store(read, t * head + unit, inverse * (v.load(passed, t * head + unit) - value * along))
 
 
 @v.compiled
@@ -318,7 +301,7 @@ def _recur_back(here, count, blocks, keep, change, places):
     given, missing, to_read, head = places[0], places[4], places[5], COUNT * len(blocks)
     to_given, to_rates, sums = places[6], places[7], places[8]
     for t in range(count - 1, -1, -1):
-        before, query, key, value = places[9] + 4 * t * head * head, t * head, (CHUNK + t) * head, (2 * CHUNK + t) * head
+        before, query, key = places[9] + 4 * t * head * head, t * head, (CHUNK + t) * head
         rate, share = v.load(places[3], t * COUNT), v.load(places[3], (CHUNK + t) * COUNT)
         both, to_rate = _dot(given, query, given, key, blocks), v.constant(0.0)
         reads_own = _dot(to_read, query, missing, query, blocks) * rate
@@ -330,13 +313,14 @@ def _recur_back(here, count, blocks, keep, change, places):
                 next_received = v.multiply_add(v.broadcast(given, key + n + 1), next_total, next_received)
             received = received + next_received
             to_rate = v.multiply_add(received, v.load(missing, query + unit), to_rate)
-            v.store(given, value + unit, rate * received)
+            v.store(given, CHUNK * head + key + unit, rate * received)
         to_left = v.constant(0.0)
         for n in range(head):
             q, removed = v.broadcast(given, query + n), v.constant(0.0) - v.broadcast(given, key + n)
             to_query = to_key = to_removal = v.constant(0.0)
             for unit in range(0, head, COUNT):
-                held, out, passed = v.load(before, n * head + unit), v.load(to_read, query + unit), v.load(given, value + unit)
+                held, out = v.load(before, n * head + unit), v.load(to_read, query + unit)
+                passed = v.load(given, CHUNK * head + key + unit)
                 total = v.multiply_add(q, out, v.load(change, n * head + unit))
                 to_query = v.multiply_add(held, out, to_query)
                 to_key = v.multiply_add(total, v.load(missing, query + unit), to_key)
