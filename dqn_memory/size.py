@@ -225,7 +225,7 @@ _OPERATORS: dict[Any, Callable[..., int]] = {
     _kernels.linear_scan_backward: lambda grad, *_, **__: _each(grad, 4),
 }
 if NUMBA:
-    from dqn_memory.blocks.kernels import cpu_attention, cpu_bidirectional  # noqa: F401 - for their operators
+    from dqn_memory.blocks.kernels import cpu_attention, cpu_bidirectional, cpu_matrix  # noqa: F401 - for operators
 
     _OPERATORS |= {
         # packed (B, T, 3D): every query meets every key that it may read, every weight every value
@@ -234,6 +234,10 @@ if NUMBA:
         _kernels.cpu_attention_backward: lambda x, _, past, *__, **___: 8 * math.prod(x) * _keys(x, past),
         _kernels.cpu_bidirectional: _recurrence(2, 0),
         _kernels.cpu_bidirectional_backward: _recurrence(4, 4),
+        # three multiply-adds for every number of a state (B, H, d, d): read by key, write, read by query
+        _kernels.cpu_delta: lambda maps, scale, _, state, *__, **___: 6 * maps[1] * math.prod(state),
+        # six: two gradients for each, but not for states that are computed anew
+        _kernels.cpu_delta_backward: lambda grad, state, *_, **__: 12 * grad[1] * math.prod(state),
     }
 
 

@@ -1,6 +1,8 @@
 """Memories that write by the delta rule: a write replaces the value that its key reads."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,10 +12,11 @@ from torch.nn import functional as F
 from dqn_memory.blocks import chunks
 from dqn_memory.blocks.block import Device, Memory, State, Tail, carried, fresh, wide, wide_dtype
 from dqn_memory.blocks.chunks import join_heads, split_heads
-from dqn_memory.blocks.kernels.operator import without_autocast
+from dqn_memory.blocks.kernels.operator import NUMBA, call, without_autocast
 
 CHUNK = 32  # positions whose writes are solved for at once
 SMALLEST = 1e-6  # added to a key's squared length, which can be 0
+EPSILON = 1e-5  # added to the mean square of an output
 SLOWEST, FASTEST = 1e-3, 1e-1  # initial decay a position, of the first and of the last head
 
 
@@ -45,42 +48,32 @@ class DeltaNet(Memory):
         return (torch.zeros(batch, self.heads, self.head, self.head, device=device, dtype=wide_dtype(dtype)),)
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        packed, numbers = self.project_in(x).tensor_split((3 * self.width,), -1)
+        maps = F.linear(x, self._weight())
         with without_autocast(x):
-            inputs = *self._maps(split_heads(packed, 3 * self.heads)), *self._numbers(numbers.mT)
-            y, after = chunks.in_chunks(_part, CHUNK, inputs, carried(state, x), reset)
-            y = join_heads(self._normalise(y)).to(x.dtype)
-        return self.tail(self.project_out(self._gate(y, x))), after
+            form: Callable[..., Any] = delta_kernel(maps, self.head) or delta_torch
+            y, after, *_ = form(maps, self.scale, self._decay(), *carried(state, x), reset)
+        return self.tail(self.project_out(y.to(x.dtype))), (after,)
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
-        packed, numbers = self.project_in(x).tensor_split((3 * self.width,), -1)
+        maps = F.linear(x, self._weight())
         with without_autocast(x):
-            query, key, value = self._maps(packed.unflatten(-1, (3 * self.heads, -1)))  # (B, H, d)
-            rate, *decay = self._numbers(numbers)  # (B, H)
-            (memory,) = fresh(carried(state, x), reset)
-            if decay:
-                memory = memory * decay[0].exp()[..., None, None]
-            change = rate[..., None] * (value - chunks.read_one(key, memory))
-            memory = chunks.write_one(key, change, memory)
-            y = self._normalise(chunks.read_one(query, memory)).flatten(1).to(x.dtype)
-        return self.tail(self.project_out(self._gate(y, x))), (memory,)
+            (before,), decay = carried(state, x), self._decay()
+            # no exported file has operators of ours
+            kernel = None if torch.compiler.is_exporting() else delta_kernel(maps, self.head)
+            if kernel is None:
+                y, after = _step(maps, self.scale, decay, *fresh((before,), reset))
+            else:
+                begins = None if reset is None else reset[:, None]
+                y, after, *_ = kernel(maps[:, None], self.scale, decay, before, begins)
+        return self.tail(self.project_out(y.view(x.shape).to(x.dtype))), (after,)
 
-    def _maps(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute q, k and v (B, H, ..., d) from their linear maps (B, 3 H, ..., d)."""
-        pair, value = F.silu(wide(packed)[0]).split((2 * self.heads, self.heads), 1)
-        query, key = _divided(pair, SMALLEST).chunk(2, 1)
-        return query, key, value
+    def _weight(self) -> Tensor:
+        """Join the weights of all linear maps of x."""
+        return self.project_in.weight
 
-    def _numbers(self, maps: Tensor) -> tuple[Tensor, ...]:
-        """Compute b (B, H, ...), and the logarithm of the decay if there is one, from linear maps of x."""
-        return (torch.sigmoid(*wide(maps)),)
-
-    def _normalise(self, y: Tensor) -> Tensor:
-        """Divide y (..., d) by the root of its mean square, and scale."""
-        return _divided(y, 1e-5 * self.head) * (self.scale * math.sqrt(self.head))
-
-    def _gate(self, y: Tensor, x: Tensor) -> Tensor:
-        return y
+    def _decay(self) -> Tensor | None:
+        """Compute A and c (2, H)."""
+        return None
 
 
 class GatedDeltaNet(DeltaNet):
@@ -103,19 +96,85 @@ class GatedDeltaNet(DeltaNet):
         step = torch.logspace(math.log10(SLOWEST), math.log10(FASTEST), heads)
         self.decay_bias = nn.Parameter(step + torch.log(-torch.expm1(-step)))  # c, the inverse of softplus
 
-    def _numbers(self, maps: Tensor) -> tuple[Tensor, ...]:
-        (maps,), like = wide(maps), (self.heads, *[1] * (maps.dim() - 2))
-        rate, decay = maps.chunk(2, 1)
-        step = F.softplus(decay + self.decay_bias.view(like))
-        return rate.sigmoid(), -self.A_log.exp().view(like) * step
+    def _weight(self) -> Tensor:
+        return torch.cat((self.project_in.weight, self.project_gate.weight))
 
-    def _gate(self, y: Tensor, x: Tensor) -> Tensor:
-        return y * F.silu(self.project_gate(x))
+    def _decay(self) -> Tensor:
+        return torch.stack((self.A_log.exp(), self.decay_bias))
+
+
+def delta_kernel(maps: Tensor, head: int) -> Callable[..., Any] | None:
+    """Choose a kernel that is faster than `delta_torch` for these maps, if there is one."""
+    if not NUMBA or maps.device.type != "cpu":
+        return None
+    from dqn_memory.blocks.kernels import cpu_matrix  # loads numba
+
+    return functools.partial(call, cpu_matrix.cpu_delta) if cpu_matrix.fits(maps, head) else None
+
+
+def delta_torch(
+    maps: Tensor, scale: Tensor, decay: Tensor | None, initial: Tensor, reset: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Compute the input y (B, T, D) of W_o and the last state (B, H, d, d).
+
+    maps (B, T, 3 D + H) holds linear maps for q, k, v and b. With a decay (2, H), which is A and c, maps
+    (B, T, 4 D + 2 H) holds those for a and the gate too.
+    """
+    packed, numbers, gate = _split(maps, decay, initial)
+    inputs = *_directions(split_heads(packed, 3 * initial.shape[1])), *_rates(numbers.mT, decay)
+    y, (last,) = chunks.in_chunks(_part, CHUNK, inputs, (initial,), reset)
+    return _gated(join_heads(_normalised(y, scale)), gate), last
+
+
+def _step(maps: Tensor, scale: Tensor, decay: Tensor | None, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute `delta_torch` for one position, maps (B, ...)."""
+    packed, numbers, gate = _split(maps, decay, memory)
+    query, key, value = _directions(packed.unflatten(-1, (3 * memory.shape[1], -1)))  # (B, H, d)
+    rate, *log_decay = _rates(numbers, decay)  # (B, H)
+    if log_decay:
+        memory = memory * log_decay[0].exp()[..., None, None]
+    change = rate[..., None] * (value - chunks.read_one(key, memory))
+    memory = chunks.write_one(key, change, memory)
+    return _gated(_normalised(chunks.read_one(query, memory), scale).flatten(1), gate), memory
+
+
+def _split(maps: Tensor, decay: Tensor | None, state: Tensor) -> tuple[Tensor, ...]:
+    """Split maps into those for q, k and v (..., 3 D), for b and a (..., n H), and for the gate (..., D or 0)."""
+    (_, heads, head, _), (maps,) = state.shape, wide(maps)
+    first = 3 * heads * head
+    return maps.tensor_split((first, first + (1 if decay is None else 2) * heads), -1)
+
+
+def _directions(packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute q, k and v (B, H, ..., d) from their linear maps (B, 3 H, ..., d)."""
+    heads = packed.shape[1] // 3
+    pair, value = F.silu(packed).split((2 * heads, heads), 1)
+    query, key = _divided(pair, SMALLEST).chunk(2, 1)
+    return query, key, value
+
+
+def _rates(numbers: Tensor, decay: Tensor | None) -> tuple[Tensor, ...]:
+    """Compute b (B, H, ...), and the logarithm of a if there is a decay, from their linear maps (B, n H, ...)."""
+    if decay is None:
+        return (numbers.sigmoid(),)
+    rate, step = numbers.chunk(2, 1)
+    pace, bias = decay.view(*decay.shape, *[1] * (numbers.dim() - 2))
+    return rate.sigmoid(), -pace * F.softplus(step + bias)
 
 
 def _divided(x: Tensor, smallest: float) -> Tensor:
     """Divide x (..., d) by its length."""
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + smallest)
+
+
+def _normalised(y: Tensor, scale: Tensor) -> Tensor:
+    """Divide y (..., d) by the root of its mean square, and scale."""
+    head = y.shape[-1]
+    return _divided(y, EPSILON * head) * (scale * math.sqrt(head))
+
+
+def _gated(y: Tensor, gate: Tensor) -> Tensor:
+    return y * F.silu(gate) if gate.shape[-1] else y
 
 
 def _part(query: Tensor, key: Tensor, value: Tensor, rate: Tensor, *rest: Any) -> tuple[Tensor, State]:

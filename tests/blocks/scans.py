@@ -77,7 +77,7 @@ def gradients(function, inputs, grad=None):
     """Compute outputs, and gradients of their sum weighted by `grad`, or by a different number each."""
     y = function(*inputs)
     weight = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view_as(y).to(y.dtype) if grad is None else grad
-    return [y, *torch.autograd.grad(y, [x for x in inputs if x.requires_grad], weight)]
+    return [y, *torch.autograd.grad(y, [x for x in inputs if x is not None and x.requires_grad], weight)]
 
 
 def on_threads(function):

@@ -15,10 +15,11 @@ from torch.nn import functional as F
 from dqn_memory.blocks import MEMORY, LayerConfig
 from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.blocks.gates import GruGate
-from dqn_memory.blocks.kernels import cpu_attention, cpu_gate, cpu_gelu, recurrent, simd
+from dqn_memory.blocks.kernels import cpu_attention, cpu_gate, cpu_gelu, cpu_matrix, recurrent, simd
 from dqn_memory.blocks.kernels.cpu_bidirectional import bidirectional_scan as both
 from dqn_memory.blocks.kernels.cpu_scan import scan_simd
 from dqn_memory.blocks.kernels.scan import scan_torch
+from dqn_memory.blocks.memory import build
 from dqn_memory.blocks.positions import rotary_table, rotate
 from dqn_memory.blocks.recurrence import CELLS, run
 
@@ -112,6 +113,20 @@ def both_inputs(batch):
     return [*(draw(*shape, seed=seed) for seed, shape in enumerate(shapes)), 1.0 + torch.arange(batch) % 7]
 
 
+def delta_inputs(batch, time=20, heads=2, head=8, gated=True):
+    """Draw the inputs of the delta rule: maps, scale, decay, initial, reset."""
+    maps = draw(batch, time, heads * (4 * head + 2 if gated else 3 * head + 1))
+    decay = draw(2, heads, seed=1).detach().abs().requires_grad_() if gated else None
+    reset = draw(batch, time, seed=2) > 1.2
+    return [maps, draw(head, seed=3), decay, draw(batch, heads, head, head, seed=4), reset]
+
+
+def joined(operator):
+    """Join y and the last state of the delta rule."""
+    return lambda *inputs: torch.cat([each.flatten() for each in operator(*inputs)[:2]])
+
+
+DELTA = joined(lambda *inputs: cpu_matrix.cpu_delta(*inputs))
 attend_two, attention_of_two = heads(2)
 BEFORE_LAST = (True, True, False, True, True, True)  # which inputs of a scan have a row for each row of the batch
 # function, reference, inputs of a batch, which of them are batched, the operator and small inputs of it
@@ -135,6 +150,10 @@ KERNELS = {
     "both directions": (
         lambda *inputs: both(*inputs)[0], lambda *inputs: both.reference(*inputs)[0], both_inputs,
         (True, False, False, False, False, True), lambda: (both, tuple(both_inputs(3))),
+    ),
+    "delta": (
+        lambda *inputs: cpu_matrix.cpu_delta(*inputs)[0], lambda *inputs: cpu_matrix.cpu_delta.reference(*inputs)[0],
+        delta_inputs, (True, False, False, True, True), lambda: (cpu_matrix.cpu_delta, tuple(delta_inputs(3, 18))),
     ),
     "scan": (
         lambda *inputs: scan_simd(*inputs)[0], lambda *inputs: scan_torch(*inputs)[0],
@@ -186,6 +205,63 @@ def test_a_gate_is_that_of_its_equations(shape):
         for each, inputs in ((gate, given), (exact, wide))
     )
     assert max(map(off, ours, known)) <= 1e-5  # torch's own form in float32 is off by 5e-6
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(("batch", "time", "heads", "head"), [
+    *((3, time, 2, 8) for time in (1, 2, 15, 16, 17, 33)),
+    *((1, 20, 1, 16), (2, 40, 4, 16), (2, 20, 3, 24), (2, 9, 1, 64)),
+])  # fmt: skip
+def test_the_delta_rule_is_that_of_torch(batch, time, heads, head, gated):
+    inputs = delta_inputs(batch, time, heads, head, gated)
+    exact = [x.detach().double().requires_grad_() if x is not None and x.requires_grad else x for x in inputs]
+    ours, known = gradients(DELTA, inputs), gradients(joined(cpu_matrix.cpu_delta.reference), exact)
+    assert max(map(off, ours, known)) <= 3e-6  # torch in float32 is off by 2e-6
+
+
+def test_second_derivatives_of_the_delta_rule_are_those_of_torch():
+    def second(function):
+        inputs = delta_inputs(2, 18)
+        first = torch.autograd.grad(function(*inputs).square().sum(), inputs[:4], create_graph=True)
+        return torch.autograd.grad(sum(each.square().sum() for each in first), inputs[:4])
+
+    assert max(map(off, second(DELTA), second(joined(cpu_matrix.cpu_delta.reference)))) <= 1e-4
+
+
+def test_a_delta_rule_begins_anew_after_nan():
+    maps, scale, decay, initial, _ = delta_inputs(3, 40)
+    bad, late = maps.detach().clone(), torch.zeros(3, 40, dtype=torch.bool)
+    bad[1, 5], late[1, 20] = torch.nan, True
+    ours = cpu_matrix.cpu_delta(bad, scale, decay, initial, late)[0].isnan().all(-1)
+    assert ours[1, 5:20].all() and ours.sum() == 15
+    first = torch.ones(3, 40, dtype=torch.bool)
+    nothing = torch.full_like(initial, torch.nan).requires_grad_()
+    y, last, _ = cpu_matrix.cpu_delta(maps, scale, decay, nothing, first)
+    (change,) = torch.autograd.grad(y.sum() + last.sum(), nothing)
+    assert y.isfinite().all() and last.isfinite().all() and change.eq(0).all()
+
+
+def test_a_strong_decay_forgets_exactly():
+    maps, scale, decay, initial, _ = delta_inputs(2, 1)
+    decay = torch.full_like(decay, 1e4)
+    now = cpu_matrix.cpu_delta(maps, scale, decay, initial, None)[0]
+    assert torch.equal(now, cpu_matrix.cpu_delta(maps, scale, decay, 1e6 * initial, None)[0])
+
+
+@pytest.mark.parametrize("name", ["deltanet", "gated_deltanet"])
+@pytest.mark.parametrize(("width", "dtype", "autocast", "fits"), [
+    (32, torch.float32, False, True), (16, torch.float32, False, False), (32, torch.float64, False, False),
+    (32, torch.bfloat16, False, False), (32, torch.float32, True, False),
+])  # fmt: skip
+def test_the_delta_rule_is_used_for_float32(name, width, dtype, autocast, fits, monkeypatch):
+    calls, original = [], cpu_matrix.cpu_delta
+    monkeypatch.setattr(cpu_matrix, "cpu_delta", lambda *given: (calls.append(given), original(*given))[1])
+    block, x = build(name, width).to(dtype), draw(2, 5, width).to(dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        y, (last,) = block.sequence(x)
+        after, _ = block.step(x[:, 0], None)
+    assert len(calls) == 2 * fits and last.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert y.shape == x.shape and after.shape == x[:, 0].shape
 
 
 def test_attention_of_the_largest_scores_stays_finite():

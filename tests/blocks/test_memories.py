@@ -10,7 +10,7 @@ import torch
 from dqn_memory.blocks import build, names
 
 WIDTH, BATCH, TIME = 8, 3, 21
-OPTIONS = {"attention": {"heads": 2, "context": 5}}
+OPTIONS = {"attention": {"heads": 2, "context": 5}, "gated_deltanet": {"heads": 1}}  # its kernel takes 8 features
 STATEFUL = [name for name in names() if build(name, WIDTH).stateful]
 EACH = pytest.mark.parametrize("name", STATEFUL)
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}  # of the largest number

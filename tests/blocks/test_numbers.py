@@ -14,7 +14,7 @@ from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec
 
 BATCH, TIME, WIDTH = 2, 6, 8
-OPTIONS = {"attention": {"heads": 2, "context": 3}}
+OPTIONS = {"attention": {"heads": 2, "context": 3}, "gated_deltanet": {"heads": 1}}  # its kernel takes 8 features
 BAD = [math.nan, math.inf, -math.inf, 1e30]
 STATEFUL = [name for name in MEMORY if build(name, WIDTH).stateful]
 EACH = pytest.mark.parametrize("name", STATEFUL)

@@ -22,7 +22,7 @@ from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec
 
 BATCH, TIME, WIDTH = 2, 5, 8
-OPTIONS = {"attention": {"heads": 2, "context": 3}, "shm": {"size": 4}}
+OPTIONS = {"attention": {"heads": 2, "context": 3}, "shm": {"size": 4}, "gated_deltanet": {"heads": 1}}
 EACH = pytest.mark.parametrize("name", MEMORY)
 LONG = {"marks": pytest.mark.long}
 

@@ -166,6 +166,18 @@ def maximum(builder: Any, a: Any, b: Any) -> Any:
     return builder.select(builder.fcmp_ordered("<", a, b), b, a)  # in this form one instruction
 
 
+@_instruction(vector8, vector8)
+def root(builder: Any, x: Any) -> Any:
+    """Compute the square root."""
+    return _call(builder, "sqrt", x)
+
+
+@_instruction(types.float32, vector8)
+def first(builder: Any, x: Any) -> Any:
+    """Take the first one of eight numbers."""
+    return builder.extract_element(x, INTEGER(0))
+
+
 @_instruction(vector8, types.intp, vector8, vector8)
 def replace_from(builder: Any, first: Any, value: Any, before: Any) -> Any:
     """Take `value` in the elements from number `first` on and `before` in those before it."""
@@ -224,6 +236,27 @@ def transpose(builder: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: A
 def swap(builder: Any, x: Any) -> Any:
     """Exchange the first four and the last four numbers."""
     return _arranged(builder, x, [4, 5, 6, 7, 0, 1, 2, 3])
+
+
+@_instruction(vector8, vector8)
+def total(builder: Any, x: Any) -> Any:
+    """Sum eight numbers; all eight elements are the sum."""
+    for distance in (4, 2, 1):
+        x = builder.fadd(x, _arranged(builder, x, [n ^ distance for n in range(COUNT)]))
+    return x
+
+
+@_instruction(vector8, types.intp, types.intp)
+def row_sums(builder: Any, address: Any, index: Any) -> Any:
+    """Sum each of eight rows of eight numbers, which lie one after the other from `index` on."""
+    starts = [builder.add(index, ir.Constant(index.type, COUNT * row)) for row in range(COUNT)]
+    rows = [builder.load(_pointer(builder, address, start, FLOATS), align=4) for start in starts]
+    for width in (1, 2, 4):  # of the groups in which the sums of neighbouring rows alternate
+        low = [n + (COUNT - width if n & width else 0) for n in range(COUNT)]
+        orders = [ir.Constant(INTEGERS, order) for order in (low, [n + width for n in low])]
+        pairs = zip(rows[::2], rows[1::2], strict=True)
+        rows = [builder.fadd(*(builder.shuffle_vector(*pair, order) for order in orders)) for pair in pairs]
+    return rows[0]
 
 
 @_instruction(vector8, vector8)
