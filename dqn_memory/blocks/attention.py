@@ -246,6 +246,11 @@ class StreamedAttention(Memory):
         """Remove what the last step kept: no other thread may append to it."""
         return self.__dict__.pop("_cache", None)
 
+    def _save_to_state_dict(self, *given: Any) -> None:
+        """Let the next step compute keys anew, as it does in a run that is resumed from what is saved here."""
+        self._take_cache()
+        super()._save_to_state_dict(*given)
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what the last step kept: a copy computes it again."""
         return {name: part for name, part in self.__dict__.items() if name != "_cache"}

@@ -136,6 +136,16 @@ def test_steps_after_an_update_are_those_of_a_resumed_run():
     assert torch.equal(ours, theirs)
 
 
+@torch.no_grad()
+def test_steps_after_a_save_are_those_of_a_run_resumed_from_it():
+    block, x = made(), drawn(BATCH, 30, WIDTH)
+    _, state = in_steps(block, x[:, :20], begun(), resets(20))
+    again = made()
+    again.load_state_dict(block.state_dict())
+    ours, theirs = (in_steps(each, x[:, 20:], state, resets(10))[0] for each in (block, again))
+    assert torch.equal(ours, theirs)
+
+
 def test_numbers_that_are_not_finite_stay_in_their_episode():
     block, x, reset = made(), drawn(BATCH, 12, WIDTH), torch.zeros(BATCH, 12, dtype=torch.bool)
     reset[2, 6] = True
