@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import FilterObservation, FrameStackObservation
 
 from envs.errors import DrawsNothing, UserError, near_names, require
 from envs.registry import WORLDS
@@ -59,11 +61,12 @@ GRIDVERSE = Package(ORIGINAL, "gym_gridverse", "git+https://github.com/abaisero/
 ORIGINAL_STEPS = 500  # their time limit, as in this suite
 
 
-def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def make_env(id: str, stack: int = 1, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Call `gymnasium.make`, with a UserError for an id, a package or a keyword that does not exist.
 
     The module of "module:Id-v0" must be known or imported already, see `load_wanted`. "gym_gridverse:NAME" is an
-    `envs.gridverse.original.Original`.
+    `envs.gridverse.original.Original`. With `stack` above 1 an observation holds as many of the newest ones, oldest
+    first; the first of an episode fills the places before it.
     """
     name, original = without_module(id), _original(id)
     ours = [known for known in WORLDS if known.rpartition("-v")[0] == name]
@@ -76,7 +79,8 @@ def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
             # a caller that needs pictures gets DrawsNothing instead
             warnings.filterwarnings("ignore", message=".*is being initialised with render_mode")
             env = gymnasium.make(original or name, disable_env_checker=True, **kwargs)
-        return Unclosed(env) if package is not None and package.closes_all else env
+        env = Unclosed(env) if package is not None and package.closes_all else env
+        return _stacked(env, stack) if stack > 1 else env
     except gymnasium.error.UnregisteredEnv as error:
         raise UserError(near_names("environment", id, {*WORLDS, *gymnasium.registry})) from error
     except (gymnasium.error.Error, ImportError, ValueError) as error:
@@ -89,6 +93,14 @@ def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         if set(kwargs) == {"render_mode"}:
             raise DrawsNothing(f"Environment {id!r} draws nothing: it takes no render_mode.") from error
         raise UserError(f"Environment {id!r} cannot be made with {sorted(kwargs)}: {error}") from error
+
+
+def _stacked(env: gymnasium.Env[Any, Any], count: int) -> gymnasium.Env[Any, Any]:
+    """Stack observations; a dictionary loses entries such as texts, which cannot be stacked."""
+    shown, kinds = env.observation_space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    if isinstance(shown, spaces.Dict):
+        env = FilterObservation(env, [name for name, entry in shown.items() if isinstance(entry, kinds)])
+    return FrameStackObservation(env, count)
 
 
 def _original(id: str) -> EnvSpec | None:
