@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 
 from envs.errors import UserError
-from envs.spaces import Array, Unfit, fitter, shown
+from envs.spaces import Array, Unfit, encoder, fitter, shown
 from envs.terminal import say
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and new line
@@ -72,6 +72,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._kind = tuple(_kinds(env))
         if isinstance(seen, gymnasium.spaces.Box) and len(seen.shape) == 3 and not _bounded(seen):
             say_once(f"{self.name}: its images have no bounds ({shown(seen)}); their values are read as they are")
+        if isinstance(seen, gymnasium.spaces.Box) and len(seen.shape) > 1 == len(encoder(seen)[0].shape or ()):
+            say_once(f"{self.name}: its observations {shown(seen)} are no image and are read as flat vectors")
         say_learning(self.name, env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -189,6 +189,7 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
             reward, ended, cut = np.where(idle, 0.0, reward), ended & ~idle, cut & ~idle
         self._done = ended | cut
         finished = np.flatnonzero(self._done)
+        self.last = after  # before rows start over
         info = self._info(finished, after, success) if finished.size else {}
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         restarted = finished if same_step else finished[:0] if idle is None else np.flatnonzero(idle)

@@ -21,6 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import FilterObservation, FrameStackObservation
 
 from envs.errors import DrawsNothing, UserError, near_names, require
 from envs.registry import WORLDS
@@ -53,13 +56,19 @@ PACKAGES = (
     ),
 )
 
+ORIGINAL = "gym_gridverse:"  # begins the ids of the environments that gym-gridverse runs itself
+GRIDVERSE = Package(ORIGINAL, "gym_gridverse", "git+https://github.com/abaisero/gym-gridverse")
+ORIGINAL_STEPS = 500  # their time limit, as in this suite
 
-def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+
+def make_env(id: str, stack: int = 1, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Call `gymnasium.make`, with a UserError for an id, a package or a keyword that does not exist.
 
-    The module of "module:Id-v0" must be known or imported already, see `load_wanted`.
+    The module of "module:Id-v0" must be known or imported already, see `load_wanted`. "gym_gridverse:NAME" is an
+    `envs.gridverse.original.Original`. With `stack` above 1 an observation holds as many of the newest ones, oldest
+    first; the first of an episode fills the places before it.
     """
-    name = without_module(id)
+    name, original = without_module(id), _original(id)
     ours = [known for known in WORLDS if known.rpartition("-v")[0] == name]
     require(not ours, f"Environment {id!r} lacks its version; give {' or '.join(ours)}.")
     package = next((each for each in PACKAGES if re.match(each.ids, name)), None)
@@ -69,8 +78,9 @@ def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         with warnings.catch_warnings(), _path_of(name):
             # a caller that needs pictures gets DrawsNothing instead
             warnings.filterwarnings("ignore", message=".*is being initialised with render_mode")
-            env = gymnasium.make(name, disable_env_checker=True, **kwargs)
-        return Unclosed(env) if package is not None and package.closes_all else env
+            env = gymnasium.make(original or name, disable_env_checker=True, **kwargs)
+        env = Unclosed(env) if package is not None and package.closes_all else env
+        return _stacked(env, stack) if stack > 1 else env
     except gymnasium.error.UnregisteredEnv as error:
         raise UserError(near_names("environment", id, {*WORLDS, *gymnasium.registry})) from error
     except (gymnasium.error.Error, ImportError, ValueError) as error:
@@ -85,6 +95,23 @@ def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         raise UserError(f"Environment {id!r} cannot be made with {sorted(kwargs)}: {error}") from error
 
 
+def _stacked(env: gymnasium.Env[Any, Any], count: int) -> gymnasium.Env[Any, Any]:
+    """Stack observations; a dictionary loses entries such as texts, which cannot be stacked."""
+    shown, kinds = env.observation_space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    if isinstance(shown, spaces.Dict):
+        env = FilterObservation(env, [name for name, entry in shown.items() if isinstance(entry, kinds)])
+    return FrameStackObservation(env, count)
+
+
+def _original(id: str) -> EnvSpec | None:
+    """Specify the environment "gym_gridverse:NAME"; None for other ids."""
+    if not id.startswith(ORIGINAL):
+        return None
+    _import(GRIDVERSE, f"Environment {id!r}")
+    entry, kwargs = "envs.gridverse.original:Original", {"name": id.removeprefix(ORIGINAL)}
+    return EnvSpec("Gridverse/Original-v0", entry, max_episode_steps=ORIGINAL_STEPS, kwargs=kwargs)
+
+
 class Unclosed(gymnasium.Wrapper[Any, Any, Any, Any]):
     """An environment that ignores `close`, which would also close the others of its process."""
 
@@ -94,6 +121,8 @@ class Unclosed(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def without_module(id: str) -> str:
     """Import the module of "module:Id-v0" if that is allowed, and return the id without it."""
+    if id.startswith(ORIGINAL):
+        return id
     module, colon, name = id.rpartition(":")
     if colon:
         load_wanted([module], f"the environment {id!r}")
@@ -188,6 +217,8 @@ def _is_installed(place: str) -> bool:
 
 def _path_of(name: str) -> AbstractContextManager[None]:
     """Hide the working directory from an installed package's environment, but not from one of the user's."""
+    if name.startswith(ORIGINAL):
+        return installed_alone()  # a file may name modules
     spec = gymnasium.registry.get(name)
     if spec is None or spec.additional_wrappers or not isinstance(spec.entry_point, str):
         return nullcontext()

@@ -16,6 +16,7 @@ Encode = Callable[[Any], Array]
 Decode = Callable[[Any], Any]
 Fit = Callable[[Any], Any]
 BRIEF = 100  # characters of a value in a sentence
+COLOURS = (1, 3, 4)  # channels of pictures
 MAX_ACTIONS = 2**15 - 2  # int16, minus one number for "no action"
 
 
@@ -196,8 +197,9 @@ def encoder(
     """Give the space that a network sees, and the function that converts an observation to it.
 
     Discrete, MultiDiscrete and MultiBinary become flat int64 vectors that count from 0, as a MultiDiscrete. An image, a
-    Box of three axes, keeps its shape and gets a dtype that torch supports. Any other Box becomes a flat float32
-    vector. From a Dict the entry `key` is used. With `fitted`, observations have the form of their space already.
+    Box of three axes, keeps its shape and gets a dtype that torch supports. Images of bytes with two or four axes get
+    three, see `_arranged`. Any other Box becomes a flat float32 vector. From a Dict the entry `key` is used. With
+    `fitted`, observations have the form of their space already.
     """
     if isinstance(space, spaces.Dict):
         inner, encode = encoder(_entry(space, key), None, fitted)
@@ -212,6 +214,9 @@ def encoder(
         require(fits, f"Images of {space.dtype} may hold numbers up to {_most(dtype)}, not those of {shown(space)}.")
         wide = spaces.Box(space.low.astype(dtype), space.high.astype(dtype), dtype=dtype.type)
         return wide, lambda observation: fit(observation).astype(dtype)
+    if isinstance(space, spaces.Box) and (arranged := _arranged(space)) is not None:
+        low, high = arranged(space.low), arranged(space.high)
+        return spaces.Box(low, high, dtype=np.uint8), lambda observation: arranged(fit(observation))
     if isinstance(space, spaces.Box):
         low, high = space.low.astype(np.float32).flatten(), space.high.astype(np.float32).flatten()
         return spaces.Box(low, high, dtype=np.float32), lambda observation: np.float32(fit(observation)).reshape(-1)
@@ -219,6 +224,25 @@ def encoder(
         sizes, start = ranges
         return spaces.MultiDiscrete(sizes), lambda observation: np.int64(fit(observation)).reshape(-1) - start
     raise UserError(f"Observations must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, not {space}.")
+
+
+def _arranged(space: spaces.Box) -> Encode | None:
+    """Make the function that arranges bytes of two or four axes as an image of three; None for all else.
+
+    A grey image (H, W) becomes (1, H, W). S stacked images (S, H, W, C) or (S, C, H, W), where C is 1, 3 or 4, become
+    (S * C, H, W). An image is larger than four pixels in both directions.
+    """
+    shape = space.shape
+    if space.dtype != np.uint8 or len(shape) not in (2, 4):
+        return None
+    last = shape[-1] in COLOURS and len(shape) == 4
+    height, width = shape[-3:-1] if last else shape[-2:]
+    if min(height, width) <= max(COLOURS) or not (last or len(shape) == 2 or shape[1] in COLOURS):
+        return None
+    channels = math.prod(shape) // (height * width)
+    told = channels < min(height, width) or height == width  # the network knows the channels by the sizes
+    require(told, f"{shape[0]} images of {height} x {width} have {channels} channels; stack fewer, or pad to a square.")
+    return lambda image: (np.moveaxis(image, -1, 1) if last else image).reshape(-1, height, width)
 
 
 def _stored(dtype: Any) -> np.dtype[Any]:

@@ -6,9 +6,11 @@
 | `StepCount`      | `VectorStepCount`      | the number of steps taken as a part                              |
 | `OneHot`         | `VectorOneHot`         | integers as 0 and 1                                              |
 | `Antialias`      | `VectorAntialias`      | continuous numbers, such as Car Flag's position, as soft one-hot |
+| `PhantomWalls`   | `VectorPhantomWalls`   | walls of rooms that are not there, in the view of a grid         |
 
 They can be nested: `Antialias(StepCount(env), bins=20, entries=[0, 3])`. A wrapper changes observations by a
-`Transform`, a pure function of batches that the single and the vector form share.
+`Transform`, a pure function of batches that the single and the vector form share. `PhantomWalls` needs the agent's
+place, too, and goes inside of the others.
 """
 
 from collections.abc import Callable, Sequence
@@ -231,6 +233,38 @@ class StepCount(_Wrapper):
         super().__init__(env, step_count(space, self.limit), limit=limit)
 
 
+class PhantomWalls(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs):
+    """Draw the inner walls of phantom rooms over the floor that the agent sees; they block neither it nor its sight.
+
+    The observations of a Gridverse world are those of the same world with `phantom_rooms=rooms`. So
+    `PhantomWalls(gymnasium.make("Gridverse/Memory-Empty-13x13-v0"), rooms=(5, 5))` shows what
+    `Gridverse/Memory-13x13-Hallucinated-v0` shows. Pictures of `render` stay without the walls.
+
+    MiniGrid's view gets grey walls, also inside of `ViewSizeWrapper` and `ImgObsWrapper`. The agent's own cell shows
+    what it carries there and is never painted.
+
+    Args:
+        env: a Gridverse world, or a MiniGrid environment with its own partial view.
+        rooms: numbers of rooms (down, across), which divide the grid like real rooms.
+
+    Raises:
+        UserError: the environment is no such grid, a wrapper changes its view, or the rooms do not fit.
+    """
+
+    def __init__(self, env: Single, rooms: Sequence[int]) -> None:
+        from envs.grids import phantom_view  # imports torch
+
+        _space(env, "PhantomWalls")
+        RecordConstructorArgs.__init__(self, rooms=rooms)
+        gymnasium.ObservationWrapper.__init__(self, env)
+        self._view = phantom_view(env, rooms)
+
+    def observation(self, observation: Any) -> Any:
+        """Paint one observation."""
+        inner: Any = self.unwrapped
+        return self._view.paint(observation, self._view.pose(getattr(inner, "state", inner)))
+
+
 # Vector environments, in every autoreset mode, final observations included
 
 
@@ -294,6 +328,35 @@ class VectorStepCount(_VectorWrapper):
     def __init__(self, env: Vector, limit: int | None = None) -> None:
         space, self.limit = _space(env, "VectorStepCount"), _step_limit(env, limit)
         super().__init__(env, step_count(space, self.limit))
+
+
+class VectorPhantomWalls(VectorWrapper[Any, Any, Any, Any, Array]):
+    """`PhantomWalls` for vectors of Gridverse worlds.
+
+    Other vectors wrap each environment: `gymnasium.make_vec(id, wrappers=[partial(PhantomWalls, rooms=(2, 2))])`.
+    """
+
+    def __init__(self, env: Vector, rooms: Sequence[int]) -> None:
+        from envs.grids import phantom_view  # imports torch
+
+        _space(env, "VectorPhantomWalls")
+        super().__init__(env)
+        self._view = phantom_view(env, rooms)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start all episodes, or those of `options["reset_mask"]`."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        inner: Any = self.unwrapped
+        return self._view.paint(observation, self._view.pose(inner.state)), info
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Take one action in every row."""
+        observation, *rest, info = self.env.step(actions)
+        inner: Any = self.unwrapped
+        for index in np.flatnonzero(info.get("_final_obs", ())):
+            final, pose = info["final_obs"][index], self._view.pose(inner.last)[index : index + 1]
+            info["final_obs"][index] = self._view.paint(final, pose)
+        return self._view.paint(observation, self._view.pose(inner.state)), *rest, info
 
 
 # Checks of the wrapped environment

@@ -38,13 +38,14 @@ def channels_last(shape: tuple[int, ...]) -> bool:
     """Tell whether an image's channels are its last axis; else they are its first.
 
     The channels are the end axis that is shorter than both other axes. If neither end is, they are the end axis with
-    1, 3 or 4 entries.
+    1, 3 or 4 entries; and if that is none or both, the end axis without which the image is a square.
 
     Raises:
         ValueError: both ends may be the channels.
     """
     first, middle, last = shape
-    for settled in ((first < min(middle, last), last < min(first, middle)), (first in COLOURS, last in COLOURS)):
+    shorter, colours = (first < min(middle, last), last < min(first, middle)), (first in COLOURS, last in COLOURS)
+    for settled in (shorter, colours, (middle == last, first == middle)):
         if settled[0] != settled[1]:
             return settled[1]
     raise ValueError(

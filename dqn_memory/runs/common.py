@@ -44,6 +44,8 @@ class EnvironmentConfig:
     """Entry of a dictionary observation that the agent sees (None: its only Box)."""
     observe: Literal["observation", "state"] = "observation"
     """`state` shows the hidden state instead of the observation (environments of this suite)."""
+    stack: Annotated[int, Bounds(1)] = 1
+    """Newest observations, such as frames, that the agent sees at once (Gymnasium environments)."""
     # The results do not depend on it. Processes pay if a step of all copies takes milliseconds: a message costs about
     # 0.2 ms. The metric time/processor leaves their time out.
     env_workers: Annotated[int, Bounds(1)] | None = None
@@ -98,6 +100,9 @@ class EnvironmentConfig:
         if self.env_workers is not None and (ours or self.env.startswith("ALE/")):
             how = "all copies at once, as tensors" if ours else "its copies in threads of its own"
             raise UserError(f"--env-workers {self.env_workers}: {self.env} steps {how}; leave the flag out")
+        if self.stack > 1 and (ours or self.env.startswith("ALE/")):
+            advice = "--architecture frame_stack gives a network the last four observations"
+            raise UserError(f"--stack {self.stack} is for Gymnasium's environments, which {self.env} is not; {advice}")
         if self.observe == "state" and not ours:
             raise UserError(
                 f"--observe state needs an environment of this suite, which {self.env} is not; use --observe "
@@ -112,6 +117,7 @@ class EnvironmentConfig:
             frames = AtariConfig().frame_skip * (given.pop(limit) or 0)
             given["most_frames"] = frames or None
         given |= {"observe": self.observe if self.observe == "state" else None}
+        given |= {"stack": self.stack if self.stack > 1 else None}
         return {name: value for name, value in given.items() if value is not None}
 
     def _endless(self) -> bool:

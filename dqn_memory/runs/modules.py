@@ -21,7 +21,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Settings
 from envs.cli import load_plugins
 from envs.files import parse_json, sha256, write_atomic
-from envs.packages import is_known, load_wanted
+from envs.packages import ORIGINAL, is_known, load_wanted
 from envs.terminal import say
 
 MAX_ENTRIES = 4096  # remembered runs and studies; the oldest are forgotten
@@ -31,7 +31,7 @@ MAX_ENTRY_BYTES = 1 << 16
 def module_of(env: str | None) -> list[str]:
     """List the module in an environment's id "module:Id-v0"; the list is empty for an id without a module."""
     module, colon, _ = (env or "").rpartition(":")
-    return [module] if colon else []
+    return [module] if colon and not str(env).startswith(ORIGINAL) else []
 
 
 def modules_of(config: Any) -> list[str]:

@@ -98,7 +98,7 @@ class GridWorld(World[GridState]):
         plain = task.actions == tuple(range(len(task.actions)))
         self._canonical = None if plain else torch.tensor(task.actions, device=self.device)
         encoded = encoding_of(encoding, task.objects, self.device)
-        self._numbers = encoded.numbers  # (SEEN, C)
+        self.numbers = encoded.numbers  # (SEEN, C)
         self._shown = view.rows * view.columns * len(encoded.sizes)
         agent = torch.zeros(1, view.rows, view.columns, dtype=torch.int64, device=self.device)
         agent[0, view.agent[0], view.agent[1]] = 1
@@ -135,11 +135,11 @@ class GridWorld(World[GridState]):
     def observe(self, scene: Scene, u: Tensor) -> Tensor:
         """Compute the observation (N, d) int64 of a scene, with uniforms u (N, view.draws)."""
         codes = self.view(scene.cells, scene.position, scene.heading, u, self.phantoms)
-        shown: Tensor = take(self._numbers, codes.reshape(-1)).reshape(-1, self._shown)
+        shown: Tensor = take(self.numbers, codes.reshape(-1)).reshape(-1, self._shown)
         if not self.dictionary:
             return shown
         agent = take(self._agent, scene.held * 0)
-        return concatenate([agent, shown, take(self._numbers, scene.held)])
+        return concatenate([agent, shown, take(self.numbers, scene.held)])
 
     def observe_state(self, state: GridState) -> Tensor:
         """Return the complete state (N, S*S + 5) int64, see `envs.gridverse.encodings.FullState`."""

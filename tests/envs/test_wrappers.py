@@ -32,6 +32,8 @@ CASES = [
     (DICTIONARY, "PreviousAction", {}),
     (DICTIONARY, "StepCount", {"limit": 5}),
     (DICTIONARY, "OneHot", {}),
+    (DICTIONARY, "PhantomWalls", {"rooms": (2, 2)}),
+    (("Gridverse/Memory-Empty-13x13-v0", {"time_limit": 9}), "PhantomWalls", {"rooms": (5, 5)}),
 ]
 
 
