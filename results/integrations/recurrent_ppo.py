@@ -21,7 +21,6 @@ from stable_baselines3.common.env_util import make_vec_env
 
 import envs  # noqa: F401  registers the environments
 from dqn_memory.integrations.sb3 import MemoryPolicy
-from envs.machine import cpu, revision
 
 with suppress(ImportError):
     import popgym  # noqa: F401  registers its environments
@@ -60,7 +59,7 @@ def train(environment: str, steps: int, seed: int, memory: str) -> dict[str, obj
     return {
         "environment": environment, "memory": memory, "seed": seed, "steps": steps, "seconds": round(seconds, 1),
         "steps_s": round(steps / seconds), "return_half": round(means[len(means) // 2], 2),
-        "return_end": round(means[-1], 2), "revision": revision(), "cpu": cpu(),
+        "return_end": round(means[-1], 2),
     }  # fmt: skip
 
 
