@@ -116,10 +116,7 @@ class MemoryPolicy(RecurrentActorCriticPolicy):
         require(not kwargs.get("lstm_kwargs"), "policy_kwargs: lstm_kwargs are options of an LSTM; give memory_kwargs")
         kwargs.setdefault("features_extractor_class", default_extractor(observation_space))
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)
-        self.rebuilt_by = {"memory": memory, "memory_kwargs": memory_kwargs} | {
-            name: kwargs[name] for name in ("lstm_hidden_size", "n_lstm_layers", "shared_lstm", "enable_critic_lstm",
-            "share_features_extractor") if name in kwargs
-        }  # fmt: skip
+        self.given = kwargs | {"memory": memory, "memory_kwargs": memory_kwargs}
 
         def packed() -> PackedMemory:
             layers = kwargs.get("n_lstm_layers", 1)
@@ -139,7 +136,7 @@ class MemoryPolicy(RecurrentActorCriticPolicy):
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         """Add what the class of sb3-contrib leaves out, so that `policy.save` and `MemoryPolicy.load` work."""
-        return super()._get_constructor_parameters() | self.rebuilt_by
+        return super()._get_constructor_parameters() | self.given
 
     @staticmethod
     def _process_sequence(
