@@ -3,6 +3,7 @@
 # make test-long         the long tests: complete runs, killed runs, torch's compiler
 # make test-results      compare remade pages of results/ with the tracked ones
 # make test-cluster      the tests of Ray
+# make test-integrations the tests with sb3-contrib and TorchRL
 # make test-triton       the tests of Triton's scan, interpreted
 # make test-wheel        build the package, and try it alone in a new environment
 # make fuzz MINUTES=10   change files at random and report failures
@@ -20,7 +21,7 @@ WORKERS ?= 2
 MINUTES ?= 10
 BIN := .venv/bin
 
-.PHONY: demo test test-long test-results test-cluster test-wheel test-triton fuzz study-smoke results lint bench docs clean
+.PHONY: demo test test-long test-results test-cluster test-integrations test-wheel test-triton fuzz study-smoke results lint bench docs clean
 
 demo: .venv/.all
 	$(BIN)/python -m dqn_memory.demo
@@ -38,6 +39,10 @@ test-results: .venv/.stamp
 test-cluster: .venv/.stamp
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[cluster]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -k ray tests/study/test_study_run.py
+
+test-integrations: .venv/.stamp
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[sb3,torchrl]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/integrations
 
 test-wheel:
 	rm -rf build/lib build/bdist.* build/wheel

@@ -15,6 +15,8 @@ EXTRAS = {  # the modules of each extra, as in pyproject.toml
     "atari": ("ale_py",),
     "tensorboard": ("tensorboard",),
     "fast": ("numba", "llvmlite"),
+    "sb3": ("sb3_contrib", "stable_baselines3"),
+    "torchrl": ("torchrl", "tensordict"),
 }
 OURS = ("dqn_memory", "envs", "world_models")
 

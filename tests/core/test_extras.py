@@ -61,6 +61,8 @@ def test_the_base_trains_and_evaluates(script, flags, tmp_path):
         (["world_models.unizero.train", "--env", "Pixel/BlinkingCatch-v0"], "fast"),
         (["world_models.glam.train", "--env", "ALE/Pong-v5"], "atari"),
         (["dqn_memory.train", "--track", "tensorboard", "csv"], "tensorboard"),
+        (["dqn_memory.integrations.sb3"], "sb3"),
+        (["dqn_memory.integrations.torchrl"], "torchrl"),
     ],
 )
 def test_what_is_missing_is_one_sentence_with_the_extras_name(arguments, extra, tmp_path):

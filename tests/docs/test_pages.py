@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 from pages import PAGES, Q_BUDGET, ROOT, SHELL, Block, anchors, blocks, code, cut, help_of, links, shorten
 
 RUN = ("python", "toml", *SHELL)
-TEXT = ("", "text")  # output, or a formula
+TEXT = ("", "text", "cpp")  # output, a formula, or a file for a compiler
 SHORT = ("docs/memories.md",)
 README = (ROOT / "README.md").read_text().splitlines()
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
