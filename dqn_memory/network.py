@@ -128,6 +128,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "linear_attention": _memory("linear_attention"),
     "deltanet": _memory("deltanet"),
     "gated_deltanet": _memory("gated_deltanet"),
+    "deltaproduct": _memory("deltaproduct"),
     "mlstm": _memory("mlstm"),
     "frame_stack": _memory("frame_stack"),
     "mlp": _memory("mlp"),

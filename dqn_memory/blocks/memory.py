@@ -16,6 +16,7 @@ from dqn_memory.blocks.delta import DeltaNet, GatedDeltaNet
 from dqn_memory.blocks.feed_forward import FeedForward, FrameStack, LinearMap
 from dqn_memory.blocks.ffm import FFM
 from dqn_memory.blocks.hadamard import StableHadamard
+from dqn_memory.blocks.householder import DeltaProduct
 from dqn_memory.blocks.linear_attention import LinearAttention
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.blocks.minimal import MinGRU, MinLSTM
@@ -60,6 +61,7 @@ MEMORY: dict[str, Builder] = {
     "linear_attention": LinearAttention,
     "deltanet": DeltaNet,
     "gated_deltanet": GatedDeltaNet,
+    "deltaproduct": DeltaProduct,
     "mlstm": MLSTM,
     # controls
     "frame_stack": FrameStack,

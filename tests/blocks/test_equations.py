@@ -17,6 +17,7 @@ OPTIONS = {  # none of them a default
     "mlstm": {"heads": 2},
     "deltanet": {"heads": 2},
     "gated_deltanet": {"heads": 2},
+    "deltaproduct": {"heads": 4, "steps": 3},
     "lru": {"states": 5},
     "s5": {"states": 6},
     "ffm": {"memory": 3, "context": 2},
@@ -215,12 +216,35 @@ def deltanet(w, x, heads):
         yield affine(w, "project_out", np.concatenate(y) * (silu(affine(w, "project_gate", x_t)) if gated else 1))
 
 
+def deltaproduct(w, x, heads, steps):
+    width = x.shape[1]
+    d = width // heads
+    s = np.zeros((heads, d, d))
+    for x_t in x:
+        vectors, numbers = np.split(affine(w, "project_in", x_t), [(2 * steps + 1) * width])
+        vectors = silu(vectors).reshape(-1, heads, d)
+        q, *keys = vectors[: steps + 1] / np.sqrt((vectors[: steps + 1] ** 2).sum(-1, keepdims=True) + 1e-6)
+        values = vectors[steps + 1 :]
+        b, decay = 2 * sigmoid(numbers[: steps * heads]).reshape(steps, heads), numbers[steps * heads :]
+        a = np.exp(-np.exp(w["A_log"]) * np.log1p(np.exp(decay + w["decay_bias"])))
+        y = []
+        for h in range(heads):
+            product, written = np.eye(d), np.zeros((d, d))  # A and B of the paper: S_t = a S A + B
+            for j in range(steps):
+                step = np.eye(d) - b[j, h] * np.outer(keys[j][h], keys[j][h])
+                product, written = product @ step, written @ step + b[j, h] * np.outer(values[j][h], keys[j][h])
+            s[h] = a[h] * s[h] @ product + written
+            read = s[h] @ q[h]
+            y.append(read / np.sqrt((read * read).mean() + 1e-5) * w["scale"])
+        yield affine(w, "project_out", np.concatenate(y) * silu(affine(w, "project_gate", x_t)))
+
+
 EQUATIONS = {
     **dict.fromkeys(("feedforward_x1", "feedforward_x2", "feedforward_x3", "feedforward_x4", "mlp"), feed_forward),
     "linear": linear, "frame_stack": frame_stack, "rnn": rnn, "lstm": lstm, "gru": gru, "mingru": mingru,
     "minlstm": minlstm, "lru": lru, "s5": s5, "ffm": ffm, "shm": shm, "attention": attention,
     "linear_attention": linear_attention, "deltanet": deltanet, "gated_deltanet": deltanet,
-    "slstm": slstm, "mlstm": mlstm,
+    "slstm": slstm, "mlstm": mlstm, "deltaproduct": deltaproduct,
 }  # fmt: skip
 ELSEWHERE = ("darqn", "darqn_released", "mamba")  # in test_pieces.py, and the public implementation's in test_mamba.py
 
@@ -312,6 +336,9 @@ COUNTS = {
     "linear_attention": lambda d, heads=4: 4 * d * d,
     "deltanet": lambda d, heads=4: 4 * d * d + heads * d + d // heads,
     "gated_deltanet": lambda d, heads=4: 5 * d * d + 2 * heads * d + 2 * heads + d // heads,
+    "deltaproduct": lambda d, heads=2, steps=2: (
+        (2 * steps + 3) * d * d + (steps + 1) * heads * d + 2 * heads + d // heads
+    ),
     "slstm": lambda d, heads=4: 4 * d * d + 4 * d * d // heads + 4 * d,
     "mlstm": lambda d, heads=4: 4 * d * d + 2 * heads * d + 4 * d + 2 * heads,
 }  # fmt: skip
