@@ -129,6 +129,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "deltanet": _memory("deltanet"),
     "gated_deltanet": _memory("gated_deltanet"),
     "deltaproduct": _memory("deltaproduct"),
+    "rwkv7": _memory("rwkv7"),
     "mlstm": _memory("mlstm"),
     "frame_stack": _memory("frame_stack"),
     "mlp": _memory("mlp"),

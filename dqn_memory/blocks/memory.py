@@ -21,6 +21,7 @@ from dqn_memory.blocks.linear_attention import LinearAttention
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.blocks.minimal import MinGRU, MinLSTM
 from dqn_memory.blocks.recurrence import Bidirectional, DarqnLSTM, Recurrence
+from dqn_memory.blocks.rwkv import RWKV7
 from dqn_memory.blocks.state_space import LRU, S5
 from dqn_memory.blocks.xlstm import MLSTM, SLSTM
 
@@ -62,6 +63,7 @@ MEMORY: dict[str, Builder] = {
     "deltanet": DeltaNet,
     "gated_deltanet": GatedDeltaNet,
     "deltaproduct": DeltaProduct,
+    "rwkv7": RWKV7,
     "mlstm": MLSTM,
     # controls
     "frame_stack": FrameStack,

@@ -18,6 +18,7 @@ OPTIONS = {  # none of them a default
     "deltanet": {"heads": 2},
     "gated_deltanet": {"heads": 2},
     "deltaproduct": {"heads": 4, "steps": 3},
+    "rwkv7": {"heads": 4, "rank": 3},
     "lru": {"states": 5},
     "s5": {"states": 6},
     "ffm": {"memory": 3, "context": 2},
@@ -239,12 +240,38 @@ def deltaproduct(w, x, heads, steps):
         yield affine(w, "project_out", np.concatenate(y) * silu(affine(w, "project_gate", x_t)))
 
 
+def rwkv7(w, x, heads, rank):
+    width = x.shape[1]
+    d = width // heads
+    before, s = np.zeros(width), np.zeros((heads, d, d))
+    for x_t in x:
+        r, k, v, z, a, g = ((1 - mu) * x_t + mu * before for mu in w["shift"])
+        before = x_t
+        r, k, v = (affine(w, f"maps.{i}", part) for i, part in enumerate((r, k, v)))
+        z = affine(w, "broad.0", np.tanh(affine(w, "narrow.0", z))) + w["decay_bias"]
+        decay = np.exp(-np.exp(-0.5) * sigmoid(z))
+        a = sigmoid(affine(w, "broad.1", affine(w, "narrow.1", a)) + w["rate_bias"])
+        g = affine(w, "broad.2", sigmoid(affine(w, "narrow.2", g)))
+        c = (k * w["removal"]).reshape(heads, d)
+        c = c / np.sqrt((c * c).sum(-1, keepdims=True) + 1e-6)
+        k = k * (1 + w["replacement"] * (a - 1))
+        r, k, v, a, decay, rho = (part.reshape(heads, d) for part in (r, k, v, a, decay, w["bonus"]))
+        y, bonus = [], []
+        for h in range(heads):
+            s[h] = s[h] @ (np.diag(decay[h]) - np.outer(c[h], a[h] * c[h])) + np.outer(v[h], k[h])
+            read = s[h] @ r[h]
+            y.append((read - read.mean()) / np.sqrt(read.var() + 1e-5))
+            bonus.append((r[h] @ (rho[h] * k[h])) * v[h])
+        y = np.concatenate(y) * w["scale"] + w["bias"] + np.concatenate(bonus)
+        yield affine(w, "project_out", g * y)
+
+
 EQUATIONS = {
     **dict.fromkeys(("feedforward_x1", "feedforward_x2", "feedforward_x3", "feedforward_x4", "mlp"), feed_forward),
     "linear": linear, "frame_stack": frame_stack, "rnn": rnn, "lstm": lstm, "gru": gru, "mingru": mingru,
     "minlstm": minlstm, "lru": lru, "s5": s5, "ffm": ffm, "shm": shm, "attention": attention,
     "linear_attention": linear_attention, "deltanet": deltanet, "gated_deltanet": deltanet,
-    "slstm": slstm, "mlstm": mlstm, "deltaproduct": deltaproduct,
+    "slstm": slstm, "mlstm": mlstm, "deltaproduct": deltaproduct, "rwkv7": rwkv7,
 }  # fmt: skip
 ELSEWHERE = ("darqn", "darqn_released", "mamba")  # in test_pieces.py, and the public implementation's in test_mamba.py
 
@@ -339,6 +366,7 @@ COUNTS = {
     "deltaproduct": lambda d, heads=2, steps=2: (
         (2 * steps + 3) * d * d + (steps + 1) * heads * d + 2 * heads + d // heads
     ),
+    "rwkv7": lambda d, heads=2, rank=None: 4 * d * d + 6 * d * (rank or math.ceil(d / 8)) + 13 * d,
     "slstm": lambda d, heads=4: 4 * d * d + 4 * d * d // heads + 4 * d,
     "mlstm": lambda d, heads=4: 4 * d * d + 2 * heads * d + 4 * d + 2 * heads,
 }  # fmt: skip
