@@ -130,6 +130,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gated_deltanet": _memory("gated_deltanet"),
     "deltaproduct": _memory("deltaproduct"),
     "rwkv7": _memory("rwkv7"),
+    "mamba2": _memory("mamba2"),
     "mlstm": _memory("mlstm"),
     "frame_stack": _memory("frame_stack"),
     "mlp": _memory("mlp"),

@@ -19,6 +19,7 @@ from dqn_memory.blocks.hadamard import StableHadamard
 from dqn_memory.blocks.householder import DeltaProduct
 from dqn_memory.blocks.linear_attention import LinearAttention
 from dqn_memory.blocks.mamba import Mamba
+from dqn_memory.blocks.mamba2 import Mamba2
 from dqn_memory.blocks.minimal import MinGRU, MinLSTM
 from dqn_memory.blocks.recurrence import Bidirectional, DarqnLSTM, Recurrence
 from dqn_memory.blocks.rwkv import RWKV7
@@ -64,6 +65,7 @@ MEMORY: dict[str, Builder] = {
     "gated_deltanet": GatedDeltaNet,
     "deltaproduct": DeltaProduct,
     "rwkv7": RWKV7,
+    "mamba2": Mamba2,
     "mlstm": MLSTM,
     # controls
     "frame_stack": FrameStack,

@@ -19,6 +19,7 @@ OPTIONS = {  # none of them a default
     "gated_deltanet": {"heads": 2},
     "deltaproduct": {"heads": 4, "steps": 3},
     "rwkv7": {"heads": 4, "rank": 3},
+    "mamba2": {"heads": 2, "states": 3, "taps": 3, "expand": 3},
     "lru": {"states": 5},
     "s5": {"states": 6},
     "ffm": {"memory": 3, "context": 2},
@@ -266,12 +267,27 @@ def rwkv7(w, x, heads, rank):
         yield affine(w, "project_out", g * y)
 
 
+def mamba2(w, x, heads, states, taps, expand):
+    inner = expand * x.shape[1]
+    recent, s = [np.zeros(inner + 2 * states)] * taps, np.zeros((heads, states, inner // heads))
+    for x_t in x:
+        z, packed, step = np.split(affine(w, "in_proj", x_t), [inner, 2 * inner + 2 * states])
+        recent = [*recent[1:], packed]
+        u, b, c = np.split(
+            silu((w["conv1d.weight"][:, 0].T * recent).sum(0) + w["conv1d.bias"]), [inner, inner + states]
+        )
+        step, u = np.log1p(np.exp(step + w["dt_bias"])), u.reshape(heads, -1)
+        s = np.exp(-step * np.exp(w["A_log"]))[:, None, None] * s + step[:, None, None] * b[:, None] * u[:, None]
+        y = ((c @ s) + w["D"][:, None] * u).ravel() * silu(z)
+        yield affine(w, "out_proj", y / np.sqrt((y * y).mean() + 1e-5) * w["scale"])
+
+
 EQUATIONS = {
     **dict.fromkeys(("feedforward_x1", "feedforward_x2", "feedforward_x3", "feedforward_x4", "mlp"), feed_forward),
     "linear": linear, "frame_stack": frame_stack, "rnn": rnn, "lstm": lstm, "gru": gru, "mingru": mingru,
     "minlstm": minlstm, "lru": lru, "s5": s5, "ffm": ffm, "shm": shm, "attention": attention,
     "linear_attention": linear_attention, "deltanet": deltanet, "gated_deltanet": deltanet,
-    "slstm": slstm, "mlstm": mlstm, "deltaproduct": deltaproduct, "rwkv7": rwkv7,
+    "slstm": slstm, "mlstm": mlstm, "deltaproduct": deltaproduct, "rwkv7": rwkv7, "mamba2": mamba2,
 }  # fmt: skip
 ELSEWHERE = ("darqn", "darqn_released", "mamba")  # in test_pieces.py, and the public implementation's in test_mamba.py
 
@@ -367,6 +383,9 @@ COUNTS = {
         (2 * steps + 3) * d * d + (steps + 1) * heads * d + 2 * heads + d // heads
     ),
     "rwkv7": lambda d, heads=2, rank=None: 4 * d * d + 6 * d * (rank or math.ceil(d / 8)) + 13 * d,
+    "mamba2": lambda d, heads=4, states=64, taps=4, expand=2: (
+        d * (3 * expand * d + 2 * states + heads) + (expand * d + 2 * states) * (taps + 1) + expand * d + 3 * heads
+    ),
     "slstm": lambda d, heads=4: 4 * d * d + 4 * d * d // heads + 4 * d,
     "mlstm": lambda d, heads=4: 4 * d * d + 2 * heads * d + 4 * d + 2 * heads,
 }  # fmt: skip

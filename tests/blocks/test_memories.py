@@ -168,6 +168,8 @@ def test_wrong_memories_are_one_sentence():
         "dropout is 1.5; it must be 0 or more and below 1": lambda: build("attention", 8, dropout=1.5),
         "frames is 0; frame_stack needs at least 1": lambda: build("frame_stack", 8, frames=0),
         "states=0, taps=4, expand=2, rank=1; mamba needs at least 1": lambda: build("mamba", 8, states=0),
+        "states=0, taps=4, expand=2; mamba2 needs at least 1": lambda: build("mamba2", 8, states=0),
+        "heads is 3, which does not divide the width 16": lambda: build("mamba2", 8, heads=3),
         "steps is 0; deltaproduct needs at least 1": lambda: build("deltaproduct", 8, steps=0),
         "rank is 0; rwkv7 needs at least 1": lambda: build("rwkv7", 8, rank=0),
         "r_min=0.9, r_max=0.5, max_phase=1; 0 <= r_min < r_max": lambda: build("lru", 8, r_max=0.5, max_phase=1),
