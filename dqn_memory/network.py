@@ -131,6 +131,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "deltaproduct": _memory("deltaproduct"),
     "rwkv7": _memory("rwkv7"),
     "mamba2": _memory("mamba2"),
+    "ttt_linear": _memory("ttt_linear"),
     "mlstm": _memory("mlstm"),
     "frame_stack": _memory("frame_stack"),
     "mlp": _memory("mlp"),

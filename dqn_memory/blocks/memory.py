@@ -24,6 +24,7 @@ from dqn_memory.blocks.minimal import MinGRU, MinLSTM
 from dqn_memory.blocks.recurrence import Bidirectional, DarqnLSTM, Recurrence
 from dqn_memory.blocks.rwkv import RWKV7
 from dqn_memory.blocks.state_space import LRU, S5
+from dqn_memory.blocks.ttt import TTTLinear
 from dqn_memory.blocks.xlstm import MLSTM, SLSTM
 
 # builder(width, dropout, projection, **options): `projection` adds a last Linear(D, D).
@@ -66,6 +67,7 @@ MEMORY: dict[str, Builder] = {
     "deltaproduct": DeltaProduct,
     "rwkv7": RWKV7,
     "mamba2": Mamba2,
+    "ttt_linear": TTTLinear,
     "mlstm": MLSTM,
     # controls
     "frame_stack": FrameStack,

@@ -20,6 +20,7 @@ OPTIONS = {  # none of them a default
     "deltaproduct": {"heads": 4, "steps": 3},
     "rwkv7": {"heads": 4, "rank": 3},
     "mamba2": {"heads": 2, "states": 3, "taps": 3, "expand": 3},
+    "ttt_linear": {"heads": 4},
     "lru": {"states": 5},
     "s5": {"states": 6},
     "ffm": {"memory": 3, "context": 2},
@@ -282,12 +283,37 @@ def mamba2(w, x, heads, states, taps, expand):
         yield affine(w, "out_proj", y / np.sqrt((y * y).mean() + 1e-5) * w["scale"])
 
 
+def ttt_linear(w, x, heads):
+    """The gradient comes from tiny imaginary steps, so that the reference knows no derivative."""
+    width = x.shape[1]
+    d = width // heads
+    inner = [w["start"][h].T for h in range(heads)]
+
+    def f(matrix, vector, h):
+        z = vector @ np.swapaxes(matrix, -1, -2)
+        z = z - z.mean(-1, keepdims=True)
+        z = z / np.sqrt((z * z).mean(-1, keepdims=True) + 1e-5)  # complex too, which numpy's variance is not
+        return vector + z * w["scale"][h] + w["bias"][h]
+
+    for x_t in x:
+        maps = affine(w, "project_in", x_t)
+        (q, k, v), eta = maps[: 3 * width].reshape(3, heads, d), sigmoid(maps[3 * width :])
+        y = []
+        for h in range(heads):
+            tiny = 1e-30j * np.eye(d * d).reshape(-1, d, d)  # one entry at a time
+            gradient = np.array([((f(inner[h] + each, k[h], h) - v[h]) ** 2).mean().imag / 1e-30 for each in tiny])
+            inner[h] = inner[h] - eta[h] * gradient.reshape(d, d)
+            y.append(f(inner[h], q[h], h))
+        yield affine(w, "project_out", np.concatenate(y))
+
+
 EQUATIONS = {
     **dict.fromkeys(("feedforward_x1", "feedforward_x2", "feedforward_x3", "feedforward_x4", "mlp"), feed_forward),
     "linear": linear, "frame_stack": frame_stack, "rnn": rnn, "lstm": lstm, "gru": gru, "mingru": mingru,
     "minlstm": minlstm, "lru": lru, "s5": s5, "ffm": ffm, "shm": shm, "attention": attention,
     "linear_attention": linear_attention, "deltanet": deltanet, "gated_deltanet": deltanet,
     "slstm": slstm, "mlstm": mlstm, "deltaproduct": deltaproduct, "rwkv7": rwkv7, "mamba2": mamba2,
+    "ttt_linear": ttt_linear,
 }  # fmt: skip
 ELSEWHERE = ("darqn", "darqn_released", "mamba")  # in test_pieces.py, and the public implementation's in test_mamba.py
 
@@ -386,6 +412,7 @@ COUNTS = {
     "mamba2": lambda d, heads=4, states=64, taps=4, expand=2: (
         d * (3 * expand * d + 2 * states + heads) + (expand * d + 2 * states) * (taps + 1) + expand * d + 3 * heads
     ),
+    "ttt_linear": lambda d, heads=2: 4 * d * d + d * d // heads + heads * d + 2 * d,
     "slstm": lambda d, heads=4: 4 * d * d + 4 * d * d // heads + 4 * d,
     "mlstm": lambda d, heads=4: 4 * d * d + 2 * heads * d + 4 * d + 2 * heads,
 }  # fmt: skip
