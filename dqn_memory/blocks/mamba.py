@@ -17,6 +17,39 @@ from dqn_memory.blocks.kernels.scan import Scan, scan_torch, selective_scan
 SLOWEST, FASTEST, FLOOR = 1e-3, 1e-1, 1e-4  # range of the first step sizes
 
 
+class CausalConvolution(nn.Conv1d):
+    """A convolution over the last W inputs of each channel, inside their episode, then a SiLU. State: those inputs."""
+
+    def __init__(self, channels: int, taps: int) -> None:
+        super().__init__(channels, channels, taps, groups=channels)
+        self.taps = taps  # W
+
+    def sequence(self, u: Tensor, before: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Map u (B, T, E) after the inputs `before` (B, E, W); returns (B, T, E), and the last inputs (B, E, W)."""
+        inputs = torch.cat([before.to(u.dtype), u.mT], -1)  # (B, E, W + T), raw inputs, oldest first
+        after = inputs[..., -self.taps :]
+        if reset is None:
+            return F.silu(self(inputs[..., 1:])).mT, after
+        episode = F.pad(reset.cumsum(1), (self.taps, 0))  # (B, W + T): 0 before the first reset
+        ended = episode[:, None, -self.taps :] != episode[:, None, -1:]
+        return F.silu(self._within(inputs[..., 1:], episode[:, 1:])).mT, after.masked_fill(ended, 0)
+
+    def step(self, u: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        """Map one position u (B, E), likewise."""
+        inputs = torch.cat([before[..., 1:].to(u.dtype), u[..., None]], -1)  # (B, E, W)
+        return F.silu(self(inputs)[..., 0]), inputs
+
+    def _within(self, inputs: Tensor, episode: Tensor) -> Tensor:
+        """Convolve inputs (B, E, W - 1 + T) within each episode, numbered by `episode` (B, W - 1 + T): (B, E, T)."""
+        time = inputs.shape[-1] - self.taps + 1
+        assert self.bias is not None
+        total = self.bias[:, None]
+        for tap, weight in enumerate(self.weight[:, 0].unbind(1)):  # (E,)
+            same = episode[:, tap : tap + time] == episode[:, self.taps - 1 :]
+            total = total + weight[:, None] * inputs[..., tap : tap + time] * same[:, None]
+        return total
+
+
 class Mamba(Memory):
     """One mixer. Its state: the last inputs of the convolution (B, E, W) and the scan's state (B, E, N) in float32.
 
@@ -44,7 +77,7 @@ class Mamba(Memory):
         if min(states, taps, expand, self.rank) < 1:
             raise ValueError(f"{states=}, {taps=}, {expand=}, rank={self.rank}; mamba needs at least 1 of each")
         self.in_proj = nn.Linear(width, 2 * self.inner, bias=False)
-        self.conv1d = nn.Conv1d(self.inner, self.inner, taps, groups=self.inner)
+        self.conv1d = CausalConvolution(self.inner, taps)
         self.x_proj = nn.Linear(self.inner, self.rank + 2 * states, bias=False)
         self.dt_proj = nn.Linear(self.rank, self.inner)
         self.A_log = nn.Parameter(torch.arange(1.0, states + 1).log().repeat(self.inner, 1))  # (E, N)
@@ -70,16 +103,8 @@ class Mamba(Memory):
 
     def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, E)
-        inputs = torch.cat([state[0].to(u.dtype), u.mT], -1)  # (B, E, W + T), raw inputs, oldest first
-        if reset is None:
-            keep, after = None, inputs[..., -self.taps :]
-            u = F.silu(self.conv1d(inputs[..., 1:])).mT  # (B, T, E)
-        else:
-            keep = (~reset).to(wide_dtype(u.dtype))
-            episode = F.pad(reset.cumsum(1), (self.taps, 0))  # (B, W + T): 0 before the first reset
-            ended = episode[:, None, -self.taps :] != episode[:, None, -1:]
-            after = inputs[..., -self.taps :].masked_fill(ended, 0)
-            u = F.silu(self._convolve(inputs[..., 1:], episode[:, 1:])).mT
+        u, after = self.conv1d.sequence(u, state[0], reset)
+        keep = None if reset is None else (~reset).to(wide_dtype(u.dtype))
         y, last = self._scan(u.contiguous(), gate, state[1], keep)  # the scan reads channels side by side
         return self.dropout(self.out_proj(y)), (after, last)
 
@@ -87,8 +112,7 @@ class Mamba(Memory):
         """Compute one position x (B, D) by torch's own operators, so that a step can be exported."""
         before, hidden = fresh(state, reset)
         entered, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, E)
-        inputs = torch.cat([before[..., 1:].to(entered.dtype), entered[..., None]], -1)  # (B, E, W)
-        u = F.silu(F.conv1d(inputs, self.conv1d.weight, self.conv1d.bias, groups=self.inner)[..., 0])
+        u, inputs = self.conv1d.step(entered, before)
         low, write, read = self.x_proj(u).split([self.rank, self.states, self.states], dim=-1)
         delta, decay = F.linear(low, self.dt_proj.weight), self._decay()
         with without_autocast(x):
@@ -102,16 +126,6 @@ class Mamba(Memory):
 
     def _decay(self) -> Tensor:
         return -torch.exp(*wide(self.A_log))  # (E, N)
-
-    def _convolve(self, inputs: Tensor, episode: Tensor) -> Tensor:
-        """Convolve inputs (B, E, W - 1 + T) within each episode, numbered by `episode` (B, W - 1 + T): (B, E, T)."""
-        time = inputs.shape[-1] - self.taps + 1
-        assert self.conv1d.bias is not None
-        total = self.conv1d.bias[:, None]
-        for tap, weight in enumerate(self.conv1d.weight[:, 0].unbind(1)):  # (E,)
-            same = episode[:, tap : tap + time] == episode[:, self.taps - 1 :]
-            total = total + weight[:, None] * inputs[..., tap : tap + time] * same[:, None]
-        return total
 
     def _scan(self, u: Tensor, gate: Tensor, initial: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
         """Run the selective state space over convolved inputs u (B, T, E); return y (B, T, E) and the last state."""

@@ -16,11 +16,15 @@ from dqn_memory.blocks.delta import DeltaNet, GatedDeltaNet
 from dqn_memory.blocks.feed_forward import FeedForward, FrameStack, LinearMap
 from dqn_memory.blocks.ffm import FFM
 from dqn_memory.blocks.hadamard import StableHadamard
+from dqn_memory.blocks.householder import DeltaProduct
 from dqn_memory.blocks.linear_attention import LinearAttention
 from dqn_memory.blocks.mamba import Mamba
+from dqn_memory.blocks.mamba2 import Mamba2
 from dqn_memory.blocks.minimal import MinGRU, MinLSTM
 from dqn_memory.blocks.recurrence import Bidirectional, DarqnLSTM, Recurrence
+from dqn_memory.blocks.rwkv import RWKV7
 from dqn_memory.blocks.state_space import LRU, S5
+from dqn_memory.blocks.ttt import TTTLinear
 from dqn_memory.blocks.xlstm import MLSTM, SLSTM
 
 # builder(width, dropout, projection, **options): `projection` adds a last Linear(D, D).
@@ -60,6 +64,10 @@ MEMORY: dict[str, Builder] = {
     "linear_attention": LinearAttention,
     "deltanet": DeltaNet,
     "gated_deltanet": GatedDeltaNet,
+    "deltaproduct": DeltaProduct,
+    "rwkv7": RWKV7,
+    "mamba2": Mamba2,
+    "ttt_linear": TTTLinear,
     "mlstm": MLSTM,
     # controls
     "frame_stack": FrameStack,

@@ -12,6 +12,8 @@ from dqn_memory.blocks.finite import cast
 from dqn_memory.blocks.kernels.linear_scan import multiply
 from dqn_memory.blocks.minimal import Linear
 
+R_MIN, R_MAX, MAX_PHASE = 0.9, 0.999, 2 * math.pi  # of a ring of initial values
+
 
 class StateSpace(Linear):
     """h_t = a h_{t-1} + s (B x_t), y_t = n Re(C h_t) + D x_t, with N complex numbers in h, a and the scale s.
@@ -47,27 +49,37 @@ class StateSpace(Linear):
         return cast(recalled + self.skip * x, self.skip.dtype)
 
 
+def ring(states: int, r_min: float, r_max: float, max_phase: float) -> tuple[Tensor, Tensor]:
+    """Draw the squared sizes (N,) and the phases (N,) of numbers a uniformly from a ring, or from a sector of it."""
+    if not (0 <= r_min < r_max <= 1 and max_phase > 0):
+        raise ValueError(f"{r_min=}, {r_max=}, {max_phase=}; 0 <= r_min < r_max <= 1 and a phase above 0 are needed")
+    squared = r_min**2 + (r_max**2 - r_min**2) * torch.rand(states)
+    return squared.clamp(1e-12, 1 - 1e-6), max_phase * torch.rand(states).clamp(min=1e-6)
+
+
 class LRU(StateSpace):
     """Linear Recurrent Unit (Orvieto et al. 2023, Resurrecting recurrent neural networks, section 3, appendix A).
 
         a = exp(-exp(nu) + i exp(theta))    h_t = a h_{t-1} + gamma B x_t    y_t = Re(C h_t) + D x_t
 
-    with complex B (N, D) and C (D, N), real D (D,), and gamma = exp(g). Initial values: |a|^2 uniform from 0 to 1, the
-    phase uniform, gamma = sqrt(1 - |a|^2) (normalisation), B of variance 1/D, C of 2/N, D of 1. The nonlinear layer
-    that follows it in the paper is not part of it. 4 N D + 3 N + D parameters with N = `states`, by default D; 4 N D +
-    4 N + D multiply-adds a token, a state of O(N). Stable at any length: |a| < 1.
+    with complex B (N, D) and C (D, N), real D (D,), and gamma = exp(g). Initial values: |a|^2 uniform from `r_min`^2 to
+    `r_max`^2, the phase uniform up to `max_phase`, gamma = sqrt(1 - |a|^2) (normalisation), B of variance 1/D, C of
+    2/N, D of 1. The paper tunes the ring; 0.9 to 0.999 are half-lives of 7 to 700 positions. The nonlinear layer that
+    follows in the paper is not part of it. 4 N D + 3 N + D parameters with N = `states`, by default D; 4 N D + 4 N + D
+    multiply-adds a token, a state of O(N). Stable at any length: |a| < 1.
     """
 
     def __init__(
-        self, width: int, dropout: float = 0.0, projection: bool = False, *, states: int | None = None
-    ) -> None:
+        self, width: int, dropout: float = 0.0, projection: bool = False, *, states: int | None = None,
+        r_min: float = R_MIN, r_max: float = R_MAX, max_phase: float = MAX_PHASE,
+    ) -> None:  # fmt: skip
         number = width if states is None else states
         if number < 1:
             raise ValueError(f"states is {number}; an lru needs at least 1")
         super().__init__(width, number, dropout, projection)
-        squared = torch.rand(number).clamp(1e-12, 1 - 1e-6)
+        squared, phase = ring(number, r_min, r_max, max_phase)
         self.nu = nn.Parameter(torch.log(-0.5 * torch.log(squared)))
-        self.theta = nn.Parameter(torch.log(2 * math.pi * torch.rand(number).clamp(min=1e-6)))
+        self.theta = nn.Parameter(torch.log(phase))
         self.gamma = nn.Parameter(0.5 * torch.log1p(-squared))
 
     def diagonal(self) -> tuple[Tensor, Tensor]:
@@ -96,17 +108,18 @@ class S5(StateSpace):
 
     One state space serves all inputs. Its diagonal L is discretised by zero-order hold, with a step size dt for each
     number. Initial values: L the eigenvalues of HiPPO-N, B = V* B' and C = C' V in its eigenvectors, B' normal of
-    variance 1/D and C' complex normal of 1/N, dt log-uniform from 0.001 to 0.1. N = `states` counts both numbers of
-    a conjugate pair; one of them is computed. Choices: Re(L) = -exp(.) stays negative, one block, no activation after.
-    2 N D + 3 N / 2 + D parameters; 2 N D + 2 N + D multiply-adds a token, a state of O(N). Stable at any length:
-    |a| < 1.
+    variance 1/D and C' complex normal of 1/N, dt log-uniform from 0.001 to 0.1. With `r_min`, `r_max` or `max_phase`
+    L is such that a begins as in the LRU. N = `states` counts both numbers of a conjugate pair; one is computed.
+    Choices: Re(L) = -exp(.) stays negative, one block, no activation after. 2 N D + 3 N / 2 + D parameters; 2 N D +
+    2 N + D multiply-adds a token, a state of O(N). Stable at any length: |a| < 1.
     """
 
     times = 2.0
 
     def __init__(
-        self, width: int, dropout: float = 0.0, projection: bool = False, *, states: int | None = None
-    ) -> None:
+        self, width: int, dropout: float = 0.0, projection: bool = False, *, states: int | None = None,
+        r_min: float | None = None, r_max: float | None = None, max_phase: float | None = None,
+    ) -> None:  # fmt: skip
         number = width + width % 2 if states is None else states
         if number < 2 or number % 2:
             raise ValueError(f"states is {number}; s5 keeps conjugate pairs, so it must be even and at least 2")
@@ -117,6 +130,14 @@ class S5(StateSpace):
         low, high = math.log(1e-3), math.log(1e-1)
         self.step_size = nn.Parameter(torch.rand(pairs) * (high - low) + low)
         self._start(number)
+        given = r_min, r_max, max_phase
+        if given != (None, None, None):
+            usual = R_MIN, R_MAX, MAX_PHASE
+            bounds = (known if own is None else own for own, known in zip(given, usual, strict=True))
+            squared, phase = ring(pairs, *bounds)
+            step = torch.exp(self.step_size.detach())
+            self.decay = nn.Parameter(torch.log(-0.5 * torch.log(squared) / step))
+            self.frequency = nn.Parameter(phase / step)
 
     @torch.no_grad()
     def _start(self, states: int) -> None:

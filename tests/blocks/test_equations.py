@@ -17,6 +17,10 @@ OPTIONS = {  # none of them a default
     "mlstm": {"heads": 2},
     "deltanet": {"heads": 2},
     "gated_deltanet": {"heads": 2},
+    "deltaproduct": {"heads": 4, "steps": 3},
+    "rwkv7": {"heads": 4, "rank": 3},
+    "mamba2": {"heads": 2, "states": 3, "taps": 3, "expand": 3},
+    "ttt_linear": {"heads": 4},
     "lru": {"states": 5},
     "s5": {"states": 6},
     "ffm": {"memory": 3, "context": 2},
@@ -215,12 +219,101 @@ def deltanet(w, x, heads):
         yield affine(w, "project_out", np.concatenate(y) * (silu(affine(w, "project_gate", x_t)) if gated else 1))
 
 
+def deltaproduct(w, x, heads, steps):
+    width = x.shape[1]
+    d = width // heads
+    s = np.zeros((heads, d, d))
+    for x_t in x:
+        vectors, numbers = np.split(affine(w, "project_in", x_t), [(2 * steps + 1) * width])
+        vectors = silu(vectors).reshape(-1, heads, d)
+        q, *keys = vectors[: steps + 1] / np.sqrt((vectors[: steps + 1] ** 2).sum(-1, keepdims=True) + 1e-6)
+        values = vectors[steps + 1 :]
+        b, decay = 2 * sigmoid(numbers[: steps * heads]).reshape(steps, heads), numbers[steps * heads :]
+        a = np.exp(-np.exp(w["A_log"]) * np.log1p(np.exp(decay + w["decay_bias"])))
+        y = []
+        for h in range(heads):
+            product, written = np.eye(d), np.zeros((d, d))  # A and B of the paper: S_t = a S A + B
+            for j in range(steps):
+                step = np.eye(d) - b[j, h] * np.outer(keys[j][h], keys[j][h])
+                product, written = product @ step, written @ step + b[j, h] * np.outer(values[j][h], keys[j][h])
+            s[h] = a[h] * s[h] @ product + written
+            read = s[h] @ q[h]
+            y.append(read / np.sqrt((read * read).mean() + 1e-5) * w["scale"])
+        yield affine(w, "project_out", np.concatenate(y) * silu(affine(w, "project_gate", x_t)))
+
+
+def rwkv7(w, x, heads, rank):
+    width = x.shape[1]
+    d = width // heads
+    before, s = np.zeros(width), np.zeros((heads, d, d))
+    for x_t in x:
+        r, k, v, z, a, g = ((1 - mu) * x_t + mu * before for mu in w["shift"])
+        before = x_t
+        r, k, v = (affine(w, f"maps.{i}", part) for i, part in enumerate((r, k, v)))
+        z = affine(w, "broad.0", np.tanh(affine(w, "narrow.0", z))) + w["decay_bias"]
+        decay = np.exp(-np.exp(-0.5) * sigmoid(z))
+        a = sigmoid(affine(w, "broad.1", affine(w, "narrow.1", a)) + w["rate_bias"])
+        g = affine(w, "broad.2", sigmoid(affine(w, "narrow.2", g)))
+        c = (k * w["removal"]).reshape(heads, d)
+        c = c / np.sqrt((c * c).sum(-1, keepdims=True) + 1e-6)
+        k = k * (1 + w["replacement"] * (a - 1))
+        r, k, v, a, decay, rho = (part.reshape(heads, d) for part in (r, k, v, a, decay, w["bonus"]))
+        y, bonus = [], []
+        for h in range(heads):
+            s[h] = s[h] @ (np.diag(decay[h]) - np.outer(c[h], a[h] * c[h])) + np.outer(v[h], k[h])
+            read = s[h] @ r[h]
+            y.append((read - read.mean()) / np.sqrt(read.var() + 1e-5))
+            bonus.append((r[h] @ (rho[h] * k[h])) * v[h])
+        y = np.concatenate(y) * w["scale"] + w["bias"] + np.concatenate(bonus)
+        yield affine(w, "project_out", g * y)
+
+
+def mamba2(w, x, heads, states, taps, expand):
+    inner = expand * x.shape[1]
+    recent, s = [np.zeros(inner + 2 * states)] * taps, np.zeros((heads, states, inner // heads))
+    for x_t in x:
+        z, packed, step = np.split(affine(w, "in_proj", x_t), [inner, 2 * inner + 2 * states])
+        recent = [*recent[1:], packed]
+        u, b, c = np.split(
+            silu((w["conv1d.weight"][:, 0].T * recent).sum(0) + w["conv1d.bias"]), [inner, inner + states]
+        )
+        step, u = np.log1p(np.exp(step + w["dt_bias"])), u.reshape(heads, -1)
+        s = np.exp(-step * np.exp(w["A_log"]))[:, None, None] * s + step[:, None, None] * b[:, None] * u[:, None]
+        y = ((c @ s) + w["D"][:, None] * u).ravel() * silu(z)
+        yield affine(w, "out_proj", y / np.sqrt((y * y).mean() + 1e-5) * w["scale"])
+
+
+def ttt_linear(w, x, heads):
+    """The gradient comes from tiny imaginary steps, so that the reference knows no derivative."""
+    width = x.shape[1]
+    d = width // heads
+    inner = [w["start"][h].T for h in range(heads)]
+
+    def f(matrix, vector, h):
+        z = vector @ np.swapaxes(matrix, -1, -2)
+        z = z - z.mean(-1, keepdims=True)
+        z = z / np.sqrt((z * z).mean(-1, keepdims=True) + 1e-5)  # complex too, which numpy's variance is not
+        return vector + z * w["scale"][h] + w["bias"][h]
+
+    for x_t in x:
+        maps = affine(w, "project_in", x_t)
+        (q, k, v), eta = maps[: 3 * width].reshape(3, heads, d), sigmoid(maps[3 * width :])
+        y = []
+        for h in range(heads):
+            tiny = 1e-30j * np.eye(d * d).reshape(-1, d, d)  # one entry at a time
+            gradient = np.array([((f(inner[h] + each, k[h], h) - v[h]) ** 2).mean().imag / 1e-30 for each in tiny])
+            inner[h] = inner[h] - eta[h] * gradient.reshape(d, d)
+            y.append(f(inner[h], q[h], h))
+        yield affine(w, "project_out", np.concatenate(y))
+
+
 EQUATIONS = {
     **dict.fromkeys(("feedforward_x1", "feedforward_x2", "feedforward_x3", "feedforward_x4", "mlp"), feed_forward),
     "linear": linear, "frame_stack": frame_stack, "rnn": rnn, "lstm": lstm, "gru": gru, "mingru": mingru,
     "minlstm": minlstm, "lru": lru, "s5": s5, "ffm": ffm, "shm": shm, "attention": attention,
     "linear_attention": linear_attention, "deltanet": deltanet, "gated_deltanet": deltanet,
-    "slstm": slstm, "mlstm": mlstm,
+    "slstm": slstm, "mlstm": mlstm, "deltaproduct": deltaproduct, "rwkv7": rwkv7, "mamba2": mamba2,
+    "ttt_linear": ttt_linear,
 }  # fmt: skip
 ELSEWHERE = ("darqn", "darqn_released", "mamba")  # in test_pieces.py, and the public implementation's in test_mamba.py
 
@@ -312,6 +405,14 @@ COUNTS = {
     "linear_attention": lambda d, heads=4: 4 * d * d,
     "deltanet": lambda d, heads=4: 4 * d * d + heads * d + d // heads,
     "gated_deltanet": lambda d, heads=4: 5 * d * d + 2 * heads * d + 2 * heads + d // heads,
+    "deltaproduct": lambda d, heads=2, steps=2: (
+        (2 * steps + 3) * d * d + (steps + 1) * heads * d + 2 * heads + d // heads
+    ),
+    "rwkv7": lambda d, heads=2, rank=None: 4 * d * d + 6 * d * (rank or math.ceil(d / 8)) + 13 * d,
+    "mamba2": lambda d, heads=4, states=64, taps=4, expand=2: (
+        d * (3 * expand * d + 2 * states + heads) + (expand * d + 2 * states) * (taps + 1) + expand * d + 3 * heads
+    ),
+    "ttt_linear": lambda d, heads=2: 4 * d * d + d * d // heads + heads * d + 2 * d,
     "slstm": lambda d, heads=4: 4 * d * d + 4 * d * d // heads + 4 * d,
     "mlstm": lambda d, heads=4: 4 * d * d + 2 * heads * d + 4 * d + 2 * heads,
 }  # fmt: skip

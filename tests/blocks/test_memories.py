@@ -149,6 +149,14 @@ def test_gates_that_are_both_closed_still_average():
     assert all(each.isfinite().all() for each in (block.sequence(x)[0], stepped[0]))
 
 
+@pytest.mark.parametrize("name", ["lru", "s5"])
+def test_a_state_space_begins_on_its_ring(name):
+    block = build(name, 64, r_min=0.5, r_max=0.6, max_phase=0.3)
+    a = torch.view_as_complex(block.diagonal()[0])
+    assert (a.abs() - 0.55).abs().max() <= 0.05 + 1e-6 and a.abs().max() - a.abs().min() > 0.05
+    assert a.angle().min() > 0 and 0.15 < a.angle().max() <= 0.3 + 1e-6
+
+
 def test_wrong_memories_are_one_sentence():
     cases = {
         "unknown memory 'gruu'; did you mean gru": lambda: build("gruu", 8),
@@ -160,6 +168,11 @@ def test_wrong_memories_are_one_sentence():
         "dropout is 1.5; it must be 0 or more and below 1": lambda: build("attention", 8, dropout=1.5),
         "frames is 0; frame_stack needs at least 1": lambda: build("frame_stack", 8, frames=0),
         "states=0, taps=4, expand=2, rank=1; mamba needs at least 1": lambda: build("mamba", 8, states=0),
+        "states=0, taps=4, expand=2; mamba2 needs at least 1": lambda: build("mamba2", 8, states=0),
+        "heads is 3, which does not divide the width 16": lambda: build("mamba2", 8, heads=3),
+        "steps is 0; deltaproduct needs at least 1": lambda: build("deltaproduct", 8, steps=0),
+        "rank is 0; rwkv7 needs at least 1": lambda: build("rwkv7", 8, rank=0),
+        "r_min=0.9, r_max=0.5, max_phase=1; 0 <= r_min < r_max": lambda: build("lru", 8, r_max=0.5, max_phase=1),
     }
     for sentence, call in cases.items():
         with pytest.raises(ValueError, match=re.escape(sentence)) as caught:
