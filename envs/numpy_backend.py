@@ -5,6 +5,7 @@ numpy arrays for a Gymnasium environment on a CPU. There the arrays are so small
 and numpy's overhead is a third of torch's. Arguments are all tensors or all arrays; the resulting numbers are equal.
 """
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -90,6 +91,11 @@ def single(values: Values) -> Values:
     return values.float() if isinstance(values, torch.Tensor) else values.astype(np.float32)
 
 
+def double(values: Values) -> Values:
+    """Convert to float64."""
+    return values.double() if isinstance(values, torch.Tensor) else values.astype(np.float64)
+
+
 def truncate(values: Values) -> Values:
     """Round towards zero."""
     return values.trunc() if isinstance(values, torch.Tensor) else np.trunc(values)
@@ -98,6 +104,39 @@ def truncate(values: Values) -> Values:
 def argsort(keys: Values) -> Values:
     """Sort the columns of every row (N, K) by their keys, ascending, stable; returns their indices."""
     return keys.argsort(dim=1, stable=True) if isinstance(keys, torch.Tensor) else keys.argsort(1, kind="stable")
+
+
+class Series:
+    """Sine and cosine in float64 as sums of series, with so many `terms` after the first.
+
+    Libraries and devices round their sines differently, but sums and products alike.
+    """
+
+    runs_on_numpy = True
+
+    def __init__(self, terms: int, device: torch.device) -> None:
+        series = [[(-1) ** n / math.factorial(2 * n + odd) for n in range(terms, 0, -1)] for odd in (1, 0)]
+        self.sines, self.cosines = map(torch.unbind, torch.tensor(series, dtype=torch.float64, device=device))
+        self.unit = torch.tensor(1.0, dtype=torch.float64, device=device)
+
+    def __call__(self, angle: Values) -> tuple[Values, Values]:
+        """Return sine and cosine (N,) of angles (N,)."""
+        square = angle * angle
+        sine = angle + angle * square * _polynomial(self.sines, square)
+        return sine, self.unit + square * _polynomial(self.cosines, square)
+
+    def cosine(self, angle: Values) -> Values:
+        """Return the cosine (N,) of angles (N,)."""
+        square = angle * angle
+        return self.unit + square * _polynomial(self.cosines, square)
+
+
+def _polynomial(coefficients: tuple[Values, ...], x: Values) -> Values:
+    """Return the sum (N,) of powers of x (N,), the highest first."""
+    value = coefficients[0] * x + coefficients[1]
+    for coefficient in coefficients[2:]:
+        value = value * x + coefficient
+    return value
 
 
 @lru_cache(maxsize=32)

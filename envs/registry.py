@@ -69,6 +69,10 @@ WORLDS: dict[str, Entry] = {
     "POMDP/HeavenHell-v0": Entry("envs.worlds.heaven_hell:HeavenHell"),
     "POMDP/File-v0": Entry("envs.worlds.pomdp:File"),
     "Control/CartPole-v0": Entry("envs.worlds.cart_pole:CartPole"),
+    "Control/Pendulum-v0": Entry("envs.worlds.control:Pendulum"),
+    "Control/MaskedPendulum-v0": Entry("envs.worlds.control:Pendulum", {"masked": True}),
+    "Control/MountainCar-v0": Entry("envs.worlds.control:MountainCar"),
+    "Control/MaskedMountainCar-v0": Entry("envs.worlds.control:MountainCar", {"masked": True}),
     "Pixel/BlinkingCatch-v0": Entry("envs.worlds.catch:BlinkingCatch"),
 }
 FROM_FILES = ("Gridverse/Yaml-v0", "POMDP/File-v0")  # defined by the file of their keyword `path`

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from envs.core import Plain, State, Uniform, World
-from envs.numpy_backend import single, stack, take, zeros
+from envs.numpy_backend import Series, single, stack, take, zeros
 
 FORCE, GRAVITY, TICK = 10.0, 9.8, 0.02
 POLE, TOTAL, HALF_LENGTH = 0.1, 1.1, 0.5  # masses of the pole and of pole and cart; half the pole's length
@@ -50,8 +50,7 @@ class CartPole(World[PoleState]):
         self.gravity, self.moment, self.inertia, self.lost, self.tick, self.start, self.width, self.unit = constants
         limits = torch.tensor([[MAX_POSITION, MAX_ANGLE], [-FORCE / TOTAL, FORCE / TOTAL]], dtype=torch.float64)
         self.limits, self.push = limits.to(self.device).unbind()
-        series = [[(-1) ** n / math.factorial(2 * n + odd) for n in range(TERMS, 0, -1)] for odd in (1, 0)]
-        self.sines, self.cosines = map(torch.unbind, torch.tensor(series, dtype=torch.float64, device=self.device))
+        self.sine_and_cosine = Series(TERMS, self.device)
 
     def reset(self, u: Tensor) -> PoleState:
         """Draw position, speed, angle and spin from u (N, 4)."""
@@ -87,15 +86,6 @@ class CartPole(World[PoleState]):
         reward = float(self.unit)
         return (body, steps + 1, returns + reward, body), reward, out, False
 
-    def sine_and_cosine(self, angle: Tensor) -> tuple[Tensor, Tensor]:
-        """Return sine and cosine (N,) of angles up to MAX_ANGLE, as the sums of their series.
-
-        Libraries and devices round their sines differently, but sums and products alike.
-        """
-        square = angle * angle
-        sine = angle + angle * square * _polynomial(self.sines, square)
-        return sine, self.unit + square * _polynomial(self.cosines, square)
-
     def observe(self, body: Tensor) -> Tensor:
         """Return the observation (N, 4) float32."""
         return single(body)
@@ -122,14 +112,6 @@ class CartPole(World[PoleState]):
         line = ["."] * 41
         line[min(max(round(20 + 20 * position / MAX_POSITION), 0), 40)] = "/" if angle > 0 else "\\"
         return f"{''.join(line)}\nposition {position:+.3f} {speed:+.3f}, angle {angle:+.4f} {spin:+.4f}"
-
-
-def _polynomial(coefficients: tuple[Tensor, ...], x: Tensor) -> Tensor:
-    """Return the sum (N,) of powers of x (N,), the highest first."""
-    value = coefficients[0] * x + coefficients[1]
-    for coefficient in coefficients[2:]:
-        value = value * x + coefficient
-    return value
 
 
 def _column(position: float) -> int:
