@@ -123,7 +123,7 @@ def delta_torch(
     packed, numbers, gate = _split(maps, decay, initial)
     inputs = *_directions(split_heads(packed, 3 * initial.shape[1])), *_rates(numbers.mT, decay)
     y, (last,) = chunks.in_chunks(_part, CHUNK, inputs, (initial,), reset)
-    return _gated(join_heads(_normalised(y, scale)), gate), last
+    return gated(join_heads(normalised(y, scale)), gate), last
 
 
 def _step(maps: Tensor, scale: Tensor, decay: Tensor | None, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -135,7 +135,7 @@ def _step(maps: Tensor, scale: Tensor, decay: Tensor | None, memory: Tensor) -> 
         memory = memory * log_decay[0].exp()[..., None, None]
     change = rate[..., None] * (value - chunks.read_one(key, memory))
     memory = chunks.write_one(key, change, memory)
-    return _gated(_normalised(chunks.read_one(query, memory), scale).flatten(1), gate), memory
+    return gated(normalised(chunks.read_one(query, memory), scale).flatten(1), gate), memory
 
 
 def _split(maps: Tensor, decay: Tensor | None, state: Tensor) -> tuple[Tensor, ...]:
@@ -167,13 +167,14 @@ def _divided(x: Tensor, smallest: float) -> Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + smallest)
 
 
-def _normalised(y: Tensor, scale: Tensor) -> Tensor:
+def normalised(y: Tensor, scale: Tensor) -> Tensor:
     """Divide y (..., d) by the root of its mean square, and scale."""
     head = y.shape[-1]
     return _divided(y, EPSILON * head) * (scale * math.sqrt(head))
 
 
-def _gated(y: Tensor, gate: Tensor) -> Tensor:
+def gated(y: Tensor, gate: Tensor) -> Tensor:
+    """Multiply y by silu of the gate, if there is one."""
     return y * F.silu(gate) if gate.shape[-1] else y
 
 

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from dqn_memory.blocks import chunks
 from dqn_memory.blocks.block import State, carried, fresh, wide
 from dqn_memory.blocks.chunks import join_heads, split_heads
-from dqn_memory.blocks.delta import SMALLEST, GatedDeltaNet
+from dqn_memory.blocks.delta import SMALLEST, GatedDeltaNet, gated, normalised
 from dqn_memory.blocks.kernels.operator import without_autocast
 
 CHUNK = 32  # steps whose writes are solved for at once
@@ -44,8 +44,8 @@ class DeltaProduct(GatedDeltaNet):
             rates, decay = self._numbers(numbers.mT)  # (B, n, H, T), (B, H, T)
             inputs = query, *(part.movedim(1, 3) for part in (keys, values, rates)), decay
             y, after = chunks.in_chunks(_part, max(1, CHUNK // self.steps), inputs, carried(state, x), reset)
-            y = join_heads(self._normalise(y)).to(x.dtype)
-        return self.tail(self.project_out(self._gate(y, x))), after
+            y = join_heads(normalised(y, self.scale)).to(x.dtype)
+        return self.tail(self.project_out(gated(y, self.project_gate(x)))), after
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
         packed, numbers = self.project_in(x).tensor_split((self.vectors * self.head,), -1)
@@ -57,8 +57,8 @@ class DeltaProduct(GatedDeltaNet):
             for key, value, rate in zip(keys.unbind(1), values.unbind(1), rates.unbind(1), strict=True):
                 change = rate[..., None] * (value - chunks.read_one(key, memory))
                 memory = chunks.write_one(key, change, memory)
-            y = self._normalise(chunks.read_one(query, memory)).flatten(1).to(x.dtype)
-        return self.tail(self.project_out(self._gate(y, x))), (memory,)
+            y = normalised(chunks.read_one(query, memory), self.scale).flatten(1).to(x.dtype)
+        return self.tail(self.project_out(gated(y, self.project_gate(x)))), (memory,)
 
     def _maps(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Compute q (B, H, ..., d), k and v (B, n, H, ..., d) from their linear maps (B, (2 n + 1) H, ..., d)."""

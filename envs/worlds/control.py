@@ -11,6 +11,7 @@ from torch import Tensor
 
 from envs.core import S, State, World
 from envs.numpy_backend import Series, double, single, stack, where, zeros
+from envs.spaces import Array
 
 TERMS = 15  # of the series of sine and cosine after the first, enough for angles up to 3.6
 
@@ -18,7 +19,7 @@ TERMS = 15  # of the series of sine and cosine after the first, enough for angle
 class Pushed(World[S]):
     """A World with one real action from -force to force.
 
-    An observation holds the numbers between `low` and `high` in float32. The last one is the velocity, and `masked`
+    An observation holds the numbers between `low` and `high`, in float32. The last one is the velocity, and `masked`
     leaves it out.
     """
 
@@ -27,12 +28,10 @@ class Pushed(World[S]):
     runs_on_numpy = True
     force: float
 
-    def __init__(
-        self, low: list[float], high: list[float], masked: bool, time_limit: int, device: str | torch.device
-    ) -> None:
+    def __init__(self, low: Array, high: Array, masked: bool, time_limit: int, device: str | torch.device) -> None:
         super().__init__(time_limit, device)
         self.shown = len(high) - bool(masked)
-        self.observation_space = Box(*(np.float32(bound[: self.shown]) for bound in (low, high)))
+        self.observation_space = Box(low[: self.shown].astype(np.float32), high[: self.shown].astype(np.float32))
         self.series = Series(TERMS, self.device)
 
     @property
@@ -69,11 +68,11 @@ class Pendulum(Pushed[PendulumState]):
     force = 2.0
 
     def __init__(self, masked: bool = False, time_limit: int = 200, device: str | torch.device = "cpu") -> None:
-        high = [1.0, 1.0, MAX_SPEED]
-        super().__init__([-each for each in high], high, masked, time_limit, device)
-        self.state_space = Box(-np.array(high), np.array(high), dtype=np.float64)
+        high = np.array([1.0, 1.0, MAX_SPEED])
+        super().__init__(-high, high, masked, time_limit, device)
+        self.state_space = Box(-high, high, dtype=np.float64)
         numbers = [2 * math.pi, 0.5 / math.pi, 15.0, 0.05, 0.1]
-        constants = torch.tensor([*numbers, *(-each for each in high), *high], dtype=torch.float64, device=self.device)
+        constants = torch.tensor([*numbers, *-high, *high], dtype=torch.float64, device=self.device)
         self.turn, self.turns, self.gravity, self.tick, self.drag = constants[:5].unbind()
         self.low, self.high = constants[5:].view(2, 3)
         self.push, self.effort = torch.tensor([3.0, 0.001], device=self.device)  # torques are in float32
@@ -147,9 +146,9 @@ class MountainCar(Pushed[CarState]):
     force = 1.0
 
     def __init__(self, masked: bool = False, time_limit: int = 999, device: str | torch.device = "cpu") -> None:
-        low, high = [LEFT, -SPEED], [RIGHT, SPEED]
+        low, high = np.array([[LEFT, -SPEED], [RIGHT, SPEED]], np.float32)
         super().__init__(low, high, masked, time_limit, device)
-        self.state_space = Box(np.float32(low), np.float32(high))
+        self.state_space = Box(low, high)
         constants = torch.tensor([3.0, POWER, LEFT, GOAL, 0.0], device=self.device)
         self.waves, self.power, self.left, self.goal, self.rest = constants.unbind()
         numbers = [SLOPE, 100.0, 0.1, START[0], START[1] - START[0]]

@@ -18,6 +18,7 @@ from dqn_memory.evaluate import load_network
 from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.network import NetworkConfig
 from dqn_memory.network_trainer import RECALL_EPISODES
+from dqn_memory.ppo import PPOConfig, PPOLearnerConfig, PPOTrainer
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import parse
@@ -290,19 +291,26 @@ def test_nothing_is_evaluated_before_the_first_update(tmp_path):
 FILES = {"Gridverse/Yaml-v0": "dynamic_obstacles.5x5", "POMDP/File-v0": "tests/data/envs/pomdp/tiger.pomdp"}
 
 
+def of_real_actions(environment):
+    learner = PPOLearnerConfig(rollout_steps=8, minibatches=2)
+    return PPOConfig(environment.in_parts(), NetworkConfig("gru", width=16), learner)
+
+
 @pytest.mark.parametrize("id", sorted(WORLDS))
 def test_every_world_of_ours_trains_on_its_state(id, request):
     path = FILES.get(id)
     path = str(request.config.rootpath / path) if path and path.startswith("tests") else path
+    environment = EnvironmentConfig(env=id, observe="state", num_envs=2, path=path)
     config = TrainConfig(
-        environment=EnvironmentConfig(env=id, observe="state", num_envs=2, path=path),
+        environment=environment,
         network=NetworkConfig(width=16, heads=2, layers=1, context=4),
         replay=ReplayConfig(learning_starts=4, capacity=64),
         learner=LearnerConfig(batch_size=2),
         exploration=ExplorationConfig(prepopulate=0),
     )
-    training = QTrainer(config)
+    training = QTrainer(config) if environment.in_parts() == environment else PPOTrainer(of_real_actions(environment))
+    training.begin()
     for _ in range(4):
         training.iterate()
     assert training.updates > 0 and training.vector.observation_space == training.vector.world.state_space
-    assert torch.isfinite(training.network.head[0].weight).all()
+    assert all(parameter.isfinite().all() for parameter in training.network.parameters())

@@ -6,8 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from run_folders import error_of
 from world_keywords import uniforms
 
+from dqn_memory.size import environment_sizes
+from envs import benchmark, memoryless
+from envs.baselines.__main__ import main as reference_scores
 from envs.gymnasium import Engine
 from envs.registry import make_world
 
@@ -64,3 +68,47 @@ def test_every_step_of_a_car_is_that_of_gymnasium(on_arrays):
             ended = terminated[0] or truncated[0]
         lengths.append(int(state.steps[0]))
     assert max(lengths) == 999 and min(lengths) < 120 and walls
+
+
+@pytest.mark.parametrize(("id", "theirs"), PAIRS)
+def test_the_spaces_are_those_of_gymnasium(id, theirs):
+    theirs, ours, masked = (gymnasium.make(each) for each in (theirs, id, id.replace("/", "/Masked")))
+    assert (ours.observation_space, ours.action_space) == (theirs.observation_space, theirs.action_space)
+    low, high = theirs.observation_space.low[:-1], theirs.observation_space.high[:-1]
+    assert masked.observation_space == gymnasium.spaces.Box(low, high) and masked.action_space == ours.action_space
+
+
+@pytest.mark.parametrize("id", [PENDULUM, CAR])
+def test_a_mask_hides_the_velocity_alone(id):
+    whole, masked = (make_world(each) for each in (id, id.replace("/", "/Masked")))
+    u, action = uniforms(5, whole.reset_draws), torch.full((5, 1), 0.5)
+    state, hidden = whole.reset(u), masked.reset(u)
+    for _ in range(3):
+        assert torch.equal(state.observation[:, :-1], hidden.observation)
+        assert torch.equal(whole.observe_state(state), masked.observe_state(hidden))
+        state, hidden = (world.step(each, action, u[:, :0])[0] for world, each in ((whole, state), (masked, hidden)))
+
+
+def test_the_state_of_a_pendulum_is_within_its_space():
+    """Also where a sum of series is one unit of the last place beyond 1."""
+    world = make_world(PENDULUM, observe="state")
+    u = torch.stack((torch.linspace(0, 1, 20_001, dtype=torch.float64), torch.full((20_001,), 0.5).double()), 1)
+    assert all(world.observation_space.contains(row) for row in world.reset(u).observation.numpy())
+
+
+def test_texts_show_where_the_rod_and_the_car_are():
+    pendulum, car = make_world(PENDULUM), make_world(CAR)
+    state = pendulum.reset(torch.tensor([[0.75, 0.5], [0.5, 1.0]], dtype=torch.float64))
+    texts = [pendulum.text(state, row).splitlines() for row in (0, 1)]
+    assert texts[0] == ["o" + "." * 40, "angle +1.5708, velocity +0.0000"]
+    assert texts[1] == ["." * 20 + "o" + "." * 20, "angle +0.0000, velocity +1.0000"]
+    state = car.reset(torch.tensor([[0.0]], dtype=torch.float64))
+    assert car.text(state, 0).splitlines() == ["." * 13 + "o" + "." * 27, "position -0.600, velocity +0.0000"]
+
+
+def test_tools_draw_real_actions_or_refuse_them_in_a_sentence(capsys):
+    assert "numbered actions" in error_of(memoryless.main, ["--env", PENDULUM])
+    assert "must be Discrete" in error_of(environment_sizes, CAR)
+    benchmark.main(["--quick", "--env", CAR, "--only", "vector"])
+    reference_scores(["--env", PENDULUM, "--episodes", "200"])
+    assert "No player is known for Pendulum" in (said := capsys.readouterr().out) and CAR in said

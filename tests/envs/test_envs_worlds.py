@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from world_keywords import IDS, build, check_same, play, same, uniforms
+from world_keywords import IDS, build, check_same, play, random_action, same, uniforms
 
 from envs.gymnasium import Engine, on_numpy
 from envs.registry import make_world
@@ -27,7 +27,7 @@ def test_n_worlds_are_n_single_worlds(id, kwargs):
     u = uniforms(n, world.reset_draws, generator=generator)
     together, apart = world.reset(u), [world.reset(row[None]) for row in u]
     for _ in range(30):
-        action = torch.randint(world.num_actions, (n,), generator=generator)
+        action = random_action(world, n, generator)
         u = uniforms(n, world.step_draws + world.reset_draws, generator=generator)
         together, step = advance(world, together, action, u)
         for row in range(n):
@@ -79,11 +79,11 @@ def test_resetting_the_finished_rows_alone_gives_the_same_numbers(id):
 def test_a_world_on_numpy_arrays_gives_the_numbers_of_tensors(id, observe):
     """Also its restarts, and nothing is written into an earlier state."""
     engines = [Engine(build(id, time_limit=20, observe=observe), on_arrays) for on_arrays in (False, True)]
-    world, draws = engines[0].world, np.random.default_rng(0)
+    world, draws, generator = engines[0].world, np.random.default_rng(0), torch.Generator().manual_seed(0)
     u = draws.random((64, world.reset_draws))
     states = [engine.reset(u) for engine in engines]
     for _ in range(50):
-        action, u = draws.integers(0, world.num_actions, 64), draws.random((64, world.step_draws))
+        action, u = random_action(world, 64, generator).numpy(), draws.random((64, world.step_draws))
         kept = [copy.deepcopy(state) for state in states]
         (ours, *numbers), (theirs, *others) = (
             engine.step(state, action, u) for engine, state in zip(engines, states, strict=True)

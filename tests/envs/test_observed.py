@@ -6,7 +6,7 @@ import pytest
 import torch
 from own_worlds import Cue
 from run_folders import error_of
-from world_keywords import IDS, build
+from world_keywords import IDS, actions, build
 
 from envs import spaces
 from envs.core import StateObserved
@@ -21,12 +21,10 @@ COUNTERS = ("observation", "steps", "returns", "shown")
 def walk(id, steps=40, rows=8, **kwargs):
     """Vectors of a world and of its state-observed twin, and the same random actions in both: states and Steps."""
     worlds = [build(id, time_limit=15, observe=observe, **kwargs) for observe in ("observation", "state")]
-    vectors = [TensorVector(world, rows, 3) for world in worlds]
-    generator = torch.Generator().manual_seed(0)
+    vectors = [TensorVector(world, rows, 3, form="clip") for world in worlds]
     for vector in vectors:
         vector.reset()
-    for _ in range(steps):
-        action = torch.randint(vectors[0].num_actions, (rows,), generator=generator)
+    for action in actions(vectors[0], steps):
         yield vectors, [vector.step(action) for vector in vectors]
 
 

@@ -184,9 +184,9 @@ KINDS = [*((id, keywords(id, time_limit=9)) for id in IDS), ("CartPole-v1", {}),
 
 @pytest.mark.parametrize(("id", "kwargs"), KINDS)
 def test_a_saved_state_continues_bit_for_bit(id, kwargs):
-    vector = make_vector(id, 3, seed=8, env_kwargs=kwargs)
+    vector = make_vector(id, 3, seed=8, env_kwargs=kwargs, form="clip")
     vector.reset()
-    early = make_vector(id, 3, seed=9, env_kwargs=kwargs)
+    early = make_vector(id, 3, seed=9, env_kwargs=kwargs, form="clip")
     early.load_state_dict(vector.state_dict())  # before the first step
     assert all(map(same, roll(vector, 20), roll(early, 20)))
     vector.reset()  # an extra start of all episodes is kept too
@@ -195,7 +195,7 @@ def test_a_saved_state_continues_bit_for_bit(id, kwargs):
     steps = roll(vector, 30, seed=2)  # does not touch what was saved before
     torch.save(saved, file)
     file.seek(0)
-    other = make_vector(id, 3, seed=77, env_kwargs=kwargs)
+    other = make_vector(id, 3, seed=77, env_kwargs=kwargs, form="clip")
     other.reset()
     roll(other, 5)
     other.load_state_dict(torch.load(file, weights_only=True))
@@ -203,7 +203,7 @@ def test_a_saved_state_continues_bit_for_bit(id, kwargs):
     if id == "CartPole-v1":
         said = error_of(other.load_state_dict, {**saved, "observation_hash": 1})
         assert "'CartPole-v1' is not deterministic: replaying 34 steps" in said
-    again = make_vector(id, 3, seed=0, env_kwargs=kwargs)
+    again = make_vector(id, 3, seed=0, env_kwargs=kwargs, form="clip")
     again.load_state_dict(other.state_dict())  # a resumed run is saved and resumed like any other
 
 
@@ -229,15 +229,16 @@ def test_pictures_of_one_row():
 
 @pytest.mark.parametrize("id", IDS)
 def test_a_step_reports_the_episode_and_its_observation_before_the_reset(id):
-    vector = make_vector(id, 32, seed=2, env_kwargs=keywords(id, time_limit=6))
-    first, world, action = vector.reset(), vector.world, torch.ones(32, dtype=torch.int64)
+    vector = make_vector(id, 32, seed=2, env_kwargs=keywords(id, time_limit=6), form="clip")
+    first, world, action = vector.reset(), vector.world, torch.ones(32, *vector.actions.shape, dtype=torch.int64)
+    taken = action if world.num_actions else vector.actions.reals(action.float())
     assert first.shape == (32, *(vector.observation_space.shape or (1,)))
     total, length, ended = torch.zeros(32, dtype=torch.float64), torch.zeros(32, dtype=torch.int64), []
     for _ in range(20):
         before, stream = vector.state, vector.generator.clone_state()
         step = vector.step(action)
         u = torch.rand(32, world.step_draws + world.reset_draws, dtype=torch.float64, generator=stream)
-        _, observation, reward, *_ = world.step(before, action, u[:, : world.step_draws])
+        _, observation, reward, *_ = world.step(before, taken, u[:, : world.step_draws])
         assert torch.equal(step.final_observation, observation)
         assert step.observation.dtype == observation.dtype == first.dtype
         assert step.reward.dtype == torch.float32 and torch.equal(step.reward, reward.float())

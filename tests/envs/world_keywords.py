@@ -32,12 +32,20 @@ def uniforms(*shape, seed=0, generator=None):
     return torch.rand(*shape, dtype=torch.float64, generator=generator)
 
 
+def random_action(world, count, generator):
+    """Random actions of a World, (N,) or (N, k)."""
+    if world.num_actions:
+        return torch.randint(world.num_actions, (count,), generator=generator)
+    low, high = map(torch.from_numpy, (world.action_space.low, world.action_space.high))
+    return low + (high - low) * torch.rand(count, len(low), generator=generator)
+
+
 def play(world, count, steps, engine=advance, device="cpu"):
     """Random actions: the state and Step after each, as lists."""
     generator = torch.Generator().manual_seed(0)
     state, path = world.reset(uniforms(count, world.reset_draws, generator=generator).to(device)), []
     for _ in range(steps):
-        action = torch.randint(world.num_actions, (count,), generator=generator).to(device)
+        action = random_action(world, count, generator).to(device)
         u = uniforms(count, world.step_draws + world.reset_draws, generator=generator).to(device)
         state, step = engine(world, state, action, u)
         path.append((state, step))
@@ -57,8 +65,10 @@ def check_same(paths):
 
 
 def actions(vector, steps, seed=0):
-    """Random actions (steps, N)."""
+    """Random actions (steps, N), or rows (steps, N, a) as the vector takes them."""
     generator = torch.Generator().manual_seed(seed)
+    if not vector.num_actions:
+        return vector.actions.random(torch.rand(steps, vector.num_envs, *vector.actions.shape, generator=generator))
     return torch.randint(vector.num_actions, (steps, vector.num_envs), generator=generator)
 
 
