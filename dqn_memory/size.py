@@ -175,7 +175,7 @@ def environment_sizes(env: str) -> EnvironmentSizes:
     require(not name.startswith("ALE/"), images)
     if name in WORLDS:
         world = make_world(name)
-        space, num_actions = world.observation_space, world.num_actions
+        space, (num_actions, _) = world.observation_space, discrete_actions(world.action_space)
     else:
         with make_env(env) as other:
             space, (num_actions, _) = other.observation_space, discrete_actions(other.action_space)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 from envs.cli import Ids
 from envs.errors import check_known, one_line_errors, require
@@ -92,11 +91,13 @@ def steps_per_second(id: str, args: EnvironmentArgs, vector: bool) -> float:
     if vector:
         rows, steps, warm_up = (16, 5, 2) if args.quick else (1024, 60, 11)  # until episodes no longer end together
         env: Any = gymnasium.make_vec(id, num_envs=rows, autoreset_mode="SameStep")
-        actions = list(np.random.default_rng(0).integers(0, env.single_action_space.n, (steps, rows)))
     else:
         rows, steps, warm_up = 1, 20 if args.quick else 1000, 1
         env = gymnasium.make(id)
-        actions = np.random.default_rng(0).integers(0, env.action_space.n, steps).tolist()
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(steps)]
+    if isinstance(env.action_space, gymnasium.spaces.Discrete):
+        actions = list(map(int, actions))  # as most users give them
     env.reset(seed=0)
 
     def play() -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from envs.baselines.players import draw_uniforms, finish
 from envs.baselines.search import PAID, WON, Graph, explore_states
-from envs.checker import probe
+from envs.checker import probe, world_name
 from envs.cli import Options, Plugins, WriteArgs, check_id, keywords, load_plugins, row_name
 from envs.core import State, World, where_state
 from envs.errors import one_line_errors, require
@@ -226,6 +226,8 @@ Game = ExactGame | SampledGame
 
 def make_game(world: World[Any], episodes: int, seed: int, fresh: int) -> Game:
     """Make an exact game if initial states are listed and the ending determines success, else a sampled one."""
+    name = world_name(world)
+    require(world.num_actions > 0, f"{name} takes real numbers as actions, but a search needs numbered actions.")
     if world.initial_draws() is not None:
         graph = explore_states(world)
         rewards = np.unique(graph.reward[graph.follower >= 0])  # of steps within an episode

@@ -76,7 +76,7 @@ def compute_reference(id: str, world: World[Any], args: Args, command: str) -> R
     Without a shipped row, as for your own environment, the row has no bounds and the reason is printed.
     """
     begin = time.perf_counter()
-    player = random_player(world.num_actions, args.seed + 1, world.device)
+    player = random_player(world, args.seed + 1)
     random = sampled_level(play_episodes(world, player, args.episodes, args.seed), "measured")
     shipped = reference_of(id)
     try:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from envs.actions import action_form
 from envs.baselines.reference import Level, Measure
 from envs.core import State, World, where_state
 from envs.gridverse.objects import EXIT, blocks_movement, colours, kinds
@@ -20,8 +21,8 @@ from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
 PUSH_LEFT, PUSH_RIGHT = 0, 2  # actions of Car Flag
 STARTS = 2_001  # number of initial positions on a grid in Car Flag
 Player = Callable[[Tensor, Tensor], Tensor]
-"""Maps observations (N, d) and the running rows (N,) bool to actions (N,) int64. A player has its own state between
-calls, so each game needs a new player."""
+"""Maps observations (N, d) and the running rows (N,) bool to actions (N,) int64 or (N, k) float32.
+A player has its own state between calls, so each game needs a new player."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,15 @@ def finish(world: World[Any], state: State, player: Player, chance: Callable[[],
     return Outcomes(success, state.returns, state.steps)
 
 
-def random_player(num_actions: int, seed: int, device: str | torch.device = "cpu") -> Player:
+def random_player(world: World[Any], seed: int) -> Player:
     """Choose uniformly random actions from a separate stream."""
-    generator = torch.Generator(device).manual_seed(seed)
+    generator, rows = torch.Generator(world.device).manual_seed(seed), action_form(world.action_space, "clip")[0]
 
     def act(observation: Tensor, running: Tensor) -> Tensor:
-        return torch.randint(num_actions, (len(running),), generator=generator, device=device)
+        count = len(running)
+        if world.num_actions:
+            return torch.randint(world.num_actions, (count,), generator=generator, device=world.device)
+        return rows.reals(rows.random(torch.rand(count, *rows.shape, generator=generator, device=world.device)))
 
     return act
 

@@ -63,13 +63,13 @@ class Coin(World):
 
 
 def test_short_episodes_are_not_counted_more_often_than_long_ones():
-    outcomes = players.play_episodes(Coin(100), players.random_player(2, 0), 4_000, 0)
+    outcomes = players.play_episodes(Coin(100), players.random_player(Coin(100), 0), 4_000, 0)
     assert apart(float(outcomes.success.double().mean()), 4_000, 0.5, 10**9) < 4
     assert torch.equal(outcomes.lengths, torch.where(outcomes.success, 9, 1))
     assert torch.equal(outcomes.returns, outcomes.lengths.double())  # an ended episode stands still
     measured = players.mean_with_error(torch.tensor([True, False, False, False]))
     assert (measured.mean, measured.error) == pytest.approx((0.25, 0.25))
-    cut = players.play_episodes(Coin(5), players.random_player(2, 0), 100, 0)
+    cut = players.play_episodes(Coin(5), players.random_player(Coin(100), 0), 100, 0)
     assert not cut.success.any() and set(cut.lengths.tolist()) == {1, 5}
 
 

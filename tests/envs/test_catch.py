@@ -101,7 +101,7 @@ def test_players_are_worth_what_the_docstring_says():
     assert memoryless(BlinkingCatch(8, 4, 3, blink=1)).bound == 3  # a ball that is always seen needs no memory
     towards = np.broadcast_to(np.sign(np.arange(8) - np.arange(8)[:, None]), (8, 8, 8)).copy()
     following = by_rule(world, Rule(np.zeros(8, np.int64), towards, 0.0))
-    players_of = {-7.5: random_player(3, 1), rule.bound: by_rule(world, rule), 1.79: following}
+    players_of = {-7.5: random_player(world, 1), rule.bound: by_rule(world, rule), 1.79: following}
     for worth, player in players_of.items():
         returns = play_episodes(world, player, 4_000, 2).returns
         assert float(returns.mean()) == pytest.approx(worth, abs=4 * float(returns.std()) / 4_000**0.5)
