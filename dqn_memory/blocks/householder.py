@@ -14,7 +14,7 @@ CHUNK = 32  # steps whose writes are solved for at once
 
 
 class DeltaProduct(GatedDeltaNet):
-    """Gated DeltaProduct (Siems et al. 2025, sections 3 and 4), H heads of d = D / H, n = `steps` a position.
+    """Gated DeltaProduct (Siems et al. 2025), H heads of d = D / H, n = `steps` a position.
 
         S_0 = a_t S_{t-1}        S_j = S_{j-1} (I - b_tj k_tj k_tj^T) + b_tj v_tj k_tj^T for j = 1 .. n        S_t = S_n
         k_j = silu(W_kj x) divided by its length, v_j = silu(W_vj x), b_j = 2 sigmoid(W_bj x), one a head

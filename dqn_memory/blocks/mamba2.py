@@ -16,14 +16,14 @@ CHUNK = 32  # positions whose scores are computed at once
 
 
 class Mamba2(Memory):
-    """Mamba-2 (Dao and Gu 2024, sections 6 and 7), H heads of P = E / H, inner width E = `expand` D, N = `states`.
+    """Mamba-2 (Dao and Gu 2024), H heads of P = E / H, inner width E = `expand` D, N = `states`.
 
         z, u, B, C, s = W_in x, then u, B, C = silu(their convolution over the last W = `taps` positions)
         h_t = exp(dt A) h_{t-1} + dt B_t u_t^T,        dt = softplus(s + c), one a head
         y_t = W_out RMSNorm((C_t^T h_t + D u_t) * silu(z_t))
 
     All heads share B and C (N,), so that h is (N, P) for each; A < 0, c and D are one number a head, and RMSNorm covers
-    all heads. A sequence is computed by the blocks of the paper's matrix form (section 6). Initial values and N = 64
+    all heads. A sequence is computed by the blocks of the paper's matrix form. Initial values and N = 64
     are choices: A = -1, D = 1, and c spaces the heads' dt evenly in their logarithm from 0.001 to 0.1. D (3 E + 2 N +
     H) + (E + 2 N) (W + 1) + E + 3 H parameters; D (3 E + 2 N + H) + (E + 2 N) W + 3 E N multiply-adds a position, a
     state of O(E N): h, and the last inputs of the convolution, (E + 2 N) W. Stable at any length: A < 0.

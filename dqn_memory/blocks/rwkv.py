@@ -18,7 +18,7 @@ SMALLEST = 1e-6  # added to a removal key's squared length, which can be 0
 
 
 class RWKV7(Memory):
-    """The time mixing of RWKV-7 (Peng et al. 2025, section 4), H heads of d = D / H, rank R.
+    """The time mixing of RWKV-7 (Peng et al. 2025), H heads of d = D / H, rank R.
 
         x^m = x_t + mu_m * (x_{t-1} - x_t) for each map m of r, k, v, w, a and g (token shift)
         r, k, v = W_r x^r, W_k x^k, W_v x^v        a = sigmoid(b_a + U_a V_a x^a)        g = U_g sigmoid(V_g x^g)

@@ -16,7 +16,7 @@ SMALLEST = 1e-5  # added to the variance in LN
 
 
 class TTTLinear(Memory):
-    """TTT-Linear (Sun et al. 2024, Learning to (learn at test time), section 2), H heads of d = D / H.
+    """TTT-Linear (Sun et al. 2024, Learning to (learn at test time)), H heads of d = D / H.
 
         W_t = W_{t-1} - eta_t grad l(W_{t-1}; k_t, v_t)        y_t = W_o f(q_t; W_t)
         l(W; k, v) = |f(k; W) - v|^2 / d        f(x; W) = x + LN(W x)        eta = sigmoid(W_eta x), one a head
