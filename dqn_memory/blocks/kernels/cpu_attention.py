@@ -149,20 +149,23 @@ def _forward(first, last, query, arrays, sizes, out, norms):
     scores = values + 4 * units * (before + time)
     for row in range(first, last):
         for head in range(heads):
-            _gather(arrays, sizes, row, head, keys, values)
+            own_keys, own_values, stride = _gather(arrays, sizes, row, head, keys, values)
             for block in range(0, time, COUNT):
                 here, top = min(COUNT, time - block), before + block
                 start, full = _lowest(begin, row * time, block, here, sizes, ends + 4 * 2 * COUNT)
                 count, low = min(top + COUNT, before + time) - start, v.load(ends, 2 * COUNT)
                 own = (row * time + block) * 3 * width + head * units
-                _rows(packed, own, 3 * width, here, units, table, top, rows)
-                _transpose(rows, 0, units, here, units, scale, query)
-                _products(query, units, keys + 4 * start * units, units, count, nothing, scores)
+                if table:
+                    _rows(packed, own, 3 * width, here, units, table, top, scale, rows)
+                    _transpose(rows, 0, units, here, units, np.float32(1), query)
+                else:
+                    _transpose(packed, own, 3 * width, here, units, scale, query)
+                _products(query, units, own_keys + 4 * start * stride, stride, count, nothing, scores)
                 _softmax(scores, start, top, count, full, low, ends)
                 share = v.constant(1.0) / v.load(ends, COUNT)
                 norm = ((row * heads + head) * ((time + COUNT - 1) // COUNT) + block // COUNT) * 2 * COUNT
                 v.store(norms, norm, v.load(ends, 0)), v.store(norms, norm + COUNT, share)
-                _mix(scores, values, start * units, units, count, units, share, mixed)
+                _mix(scores, own_values, start * stride, stride, count, units, share, mixed)
                 _write(mixed, units, here, out, (row * time + block) * width + head * units, width)
 
 
@@ -172,7 +175,7 @@ def _backward(first, last, query, arrays, sizes, out, norms, grad, changes):
     packed, _, begin, table = arrays
     time, before, context, heads, units = sizes
     total, width, one = before + time, heads * units, np.float32(1)
-    scale, natural = np.float32(LOG2_E / math.sqrt(units)), np.float32(1 / math.sqrt(units))
+    natural = np.float32(1 / math.sqrt(units))
     given = query + 4 * units * COUNT
     mixed = given + 4 * units * COUNT
     rows = mixed + 4 * units * COUNT
@@ -186,9 +189,15 @@ def _backward(first, last, query, arrays, sizes, out, norms, grad, changes):
     slopes = scores + 4 * (context + COUNT) * COUNT
     for row in range(first, last):
         for head in range(heads):
-            _gather(arrays, sizes, row, head, keys, values)
-            for index in range(0, 2 * total * units, COUNT):
-                v.store(key_changes, index, v.constant(0.0))
+            own_keys, own_values, stride = _gather(arrays, sizes, row, head, keys, values)
+            to_keys, to_values = key_changes, value_changes
+            if stride != units:  # keys and values lie in `packed` alone, and so do their gradients
+                to_keys = changes[0] + 4 * ((row * time * 3 + 1) * width + head * units)
+                to_values = to_keys + 4 * width
+            for index in range(total):
+                for unit in range(0, units, COUNT):
+                    v.store(to_keys, index * stride + unit, v.constant(0.0))
+                    v.store(to_values, index * stride + unit, v.constant(0.0))
             for block in range(0, time, COUNT):
                 here, top = min(COUNT, time - block), before + block
                 start, full = _lowest(begin, row * time, block, here, sizes, lows)
@@ -196,43 +205,54 @@ def _backward(first, last, query, arrays, sizes, out, norms, grad, changes):
                 norm = ((row * heads + head) * ((time + COUNT - 1) // COUNT) + block // COUNT) * 2 * COUNT
                 own = (row * time + block) * 3 * width + head * units
                 whole = (row * time + block) * width + head * units
-                _rows(packed, own, 3 * width, here, units, table, top, rows)
-                _rows(grad, whole, width, here, units, 0, 0, others)
-                _transpose(rows, 0, units, here, units, scale, query)
+                _rows(packed, own, 3 * width, here, units, table, top, natural, rows)
+                _rows(grad, whole, width, here, units, 0, 0, one, others)
+                _transpose(rows, 0, units, here, units, np.float32(LOG2_E), query)
                 _transpose(others, 0, units, here, units, one, given)
                 _transpose(out, whole, width, here, units, -one, mixed)
                 mean = v.constant(0.0)  # less the sum of each query's outputs times their gradients
                 for unit in range(units):
                     mean = v.multiply_add(v.load(mixed, unit * COUNT), v.load(given, unit * COUNT), mean)
-                _products(query, units, keys + 4 * start * units, units, count, v.constant(0.0), scores)
-                _products(given, units, values + 4 * start * units, units, count, mean, slopes)
+                _products(query, units, own_keys + 4 * start * stride, stride, count, v.constant(0.0), scores)
+                _products(given, units, own_values + 4 * start * stride, stride, count, mean, slopes)
                 _weights(scores, slopes, start, top, count, full, low, v.load(norms, norm), v.load(norms, norm + COUNT))
-                _add_outer(slopes, rows, count, units, key_changes + 4 * start * units)
-                _add_outer(scores, others, count, units, value_changes + 4 * start * units)
-                _mix(slopes, keys, start * units, units, count, units, v.constant(1.0), mixed)
-                _write(mixed, units, here, rows, 0, units)
-                for element in range(here):
-                    at = own + element * 3 * width
-                    turn(rows, element * units, units, table, top + element, -natural, natural, changes[0], at)
-            _scatter(changes, table, sizes, row, head, natural, key_changes, value_changes)
+                _add_outer(slopes, rows, count, units, to_keys + 4 * start * stride, stride)
+                _add_outer(scores, others, count, units, to_values + 4 * start * stride, stride)
+                _mix(slopes, own_keys, start * stride, stride, count, units, v.constant(natural), mixed)
+                if table:
+                    _write(mixed, units, here, rows, 0, units)
+                    for element in range(here):
+                        at = own + element * 3 * width
+                        turn(rows, element * units, units, table, top + element, -one, one, changes[0], at)
+                else:
+                    _write(mixed, units, here, changes[0], own, 3 * width)
+            if stride == units:
+                _scatter(changes, table, sizes, row, head, key_changes, value_changes)
 
 
 @v.compiled
 def _gather(arrays, sizes, row, head, keys, values):
-    """Copy keys, turned by their positions, and values of one head, each (P + T, h)."""
+    """Copy keys, turned by their positions, and values of one head, each (P + T, h); give their places and stride.
+
+    Without past or table they are read where they are.
+    """
     packed, past, _, table = arrays
     time, before, _, heads, units = sizes
     width, one = heads * units, np.float32(1)
+    if not (past or table):
+        own = packed + 4 * ((row * time * 3 + 1) * width + head * units)
+        return own, own + 4 * width, 3 * width
     for key in range(before + time):
         source, at = past, (row * before + key) * 2 * width + head * units
         if key >= before:
             source, at = packed, (row * time + key - before) * 3 * width + width + head * units
         turn(source, at, units, table, key, one, one, keys, key * units)
         turn(source, at + width, units, 0, 0, one, one, values, key * units)
+    return keys, values, units
 
 
 @v.compiled
-def _scatter(changes, table, sizes, row, head, natural, key_changes, value_changes):
+def _scatter(changes, table, sizes, row, head, key_changes, value_changes):
     """Write the gradients of keys, turned back, and of values to where `_gather` read keys and values."""
     time, before, _, heads, units = sizes
     width, one = heads * units, np.float32(1)
@@ -240,7 +260,7 @@ def _scatter(changes, table, sizes, row, head, natural, key_changes, value_chang
         to, at = changes[1], (row * before + key) * 2 * width + head * units
         if key >= before:
             to, at = changes[0], (row * time + key - before) * 3 * width + width + head * units
-        turn(key_changes, key * units, units, table, key, -natural, natural, to, at)
+        turn(key_changes, key * units, units, table, key, -one, one, to, at)
         turn(value_changes, key * units, units, 0, 0, one, one, to, at + width)
 
 
@@ -265,6 +285,8 @@ def turn(source, start, units, table, position, direction, factor, turned, to):
 def _lowest(begin, start, block, here, sizes, lows):
     """Write the number of the first key of each of eight queries; give that of the first query, and of the last one."""
     _, before, context, _, _ = sizes
+    if not begin and before + block + here <= context:
+        return 0, 0
     for element in range(COUNT):
         index = block + min(element, here - 1)
         low = max(0, before + index + 1 - context)
@@ -307,11 +329,11 @@ def _transpose_block(block):
 
 
 @v.compiled
-def _rows(source, start, stride, here, units, table, position, rows):
-    """Write eight rows of h units, turned by their positions, one after the other; rows after the last are zero."""
-    one = np.float32(1)
+def _rows(source, start, stride, here, units, table, position, factor, rows):
+    """Write eight rows of h units, turned by their positions, times a factor; rows after the last one are zero."""
     for element in range(here):
-        turn(source, start + element * stride, units, table, position + element, one, one, rows, element * units)
+        at = start + element * stride
+        turn(source, at, units, table, position + element, factor, factor, rows, element * units)
     for index in range(here * units, COUNT * units, COUNT):
         v.store(rows, index, v.constant(0.0))
 
@@ -348,11 +370,11 @@ def _products(transposed, units, source, stride, keys, first, scores):
 
 
 @v.compiled
-def _add_outer(weights, rows, keys, units, change):
+def _add_outer(weights, rows, keys, units, change, stride):
     """Add to row j of the change the sum over eight queries of weights[j] times the query's row."""
     for unit in range(0, units, COUNT):
         vectors, to = rows + 4 * unit, change + 4 * unit
-        _add_products(vectors, units, weights, COUNT, keys, v.constant(0.0), False, to, units)
+        _add_products(vectors, units, weights, COUNT, keys, v.constant(0.0), False, to, stride)
 
 
 @v.compiled
