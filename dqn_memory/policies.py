@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import dqn_memory.runs  # noqa: F401 - checks that `envs` is ours
 from dqn_memory.blocks.embeddings import ActionHistoryEmbedding
 from envs.actions import Actions
 
