@@ -106,7 +106,7 @@ def argsort(keys: Values) -> Values:
     return keys.argsort(dim=1, stable=True) if isinstance(keys, torch.Tensor) else keys.argsort(1, kind="stable")
 
 
-class Series:
+class PowerSeries:
     """Sine and cosine in float64 as sums of series, with so many `terms` after the first.
 
     Libraries and devices round their sines differently, but sums and products alike.

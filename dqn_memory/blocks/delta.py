@@ -109,7 +109,7 @@ def delta_kernel(maps: Tensor, head: int) -> Callable[..., Any] | None:
         return None
     from dqn_memory.blocks.kernels import cpu_matrix  # loads numba
 
-    return functools.partial(call, cpu_matrix.cpu_delta) if cpu_matrix.fits(maps, head) else None
+    return functools.partial(call, cpu_matrix.cpu_delta) if cpu_matrix.fits_delta(maps, head) else None
 
 
 def delta_torch(

@@ -61,7 +61,7 @@ def _fast(x: Tensor, *cells: nn.RNNBase) -> Any:
         return None
     from dqn_memory.blocks.kernels import cpu_bidirectional
 
-    return cpu_bidirectional if all(cpu_bidirectional.fits(x, cell) for cell in cells) else None
+    return cpu_bidirectional if all(cpu_bidirectional.fits_both(x, cell) for cell in cells) else None
 
 
 class Bidirectional(Block):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from envs.core import Plain, State, Uniform, World
-from envs.numpy_backend import Series, single, stack, take, zeros
+from envs.numpy_backend import PowerSeries, single, stack, take, zeros
 
 FORCE, GRAVITY, TICK = 10.0, 9.8, 0.02
 POLE, TOTAL, HALF_LENGTH = 0.1, 1.1, 0.5  # masses of the pole and of pole and cart; half the pole's length
@@ -50,7 +50,7 @@ class CartPole(World[PoleState]):
         self.gravity, self.moment, self.inertia, self.lost, self.tick, self.start, self.width, self.unit = constants
         limits = torch.tensor([[MAX_POSITION, MAX_ANGLE], [-FORCE / TOTAL, FORCE / TOTAL]], dtype=torch.float64)
         self.limits, self.push = limits.to(self.device).unbind()
-        self.sine_and_cosine = Series(TERMS, self.device)
+        self.sine_and_cosine = PowerSeries(TERMS, self.device)
 
     def reset(self, u: Tensor) -> PoleState:
         """Draw position, speed, angle and spin from u (N, 4)."""

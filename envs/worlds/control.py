@@ -10,7 +10,7 @@ from gymnasium.spaces import Box
 from torch import Tensor
 
 from envs.core import S, State, World
-from envs.numpy_backend import Series, double, single, stack, where, zeros
+from envs.numpy_backend import PowerSeries, double, single, stack, where, zeros
 from envs.spaces import Array
 
 TERMS = 15  # of the series of sine and cosine after the first, enough for angles up to 3.6
@@ -32,7 +32,7 @@ class Pushed(World[S]):
         super().__init__(time_limit, device)
         self.shown = len(high) - bool(masked)
         self.observation_space = Box(low[: self.shown].astype(np.float32), high[: self.shown].astype(np.float32))
-        self.series = Series(TERMS, self.device)
+        self.series = PowerSeries(TERMS, self.device)
 
     @property
     def action_space(self) -> Box:
@@ -129,13 +129,13 @@ START = -0.6, -0.4
 
 
 @dataclass
-class CarState(State):
+class MountainCarState(State):
     """N cars."""
 
     body: Tensor  # (N, 2) float32: position and velocity
 
 
-class MountainCar(Pushed[CarState]):
+class MountainCar(Pushed[MountainCarState]):
     """Swing a car out of a valley whose slopes are too steep for its motor: +100 at the flag, -0.1 force^2 each step.
 
     The dynamics are those of Gymnasium's MountainCarContinuous-v0, in float32 as there. The observation is (position,
@@ -155,12 +155,12 @@ class MountainCar(Pushed[CarState]):
         wide = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         self.slope, self.prize, self.effort, self.start, self.width = wide.unbind()
 
-    def reset(self, u: Tensor) -> CarState:
+    def reset(self, u: Tensor) -> MountainCarState:
         """Draw the position from u (N, 1); the car stands still."""
         position = single(u[:, 0] * self.width + self.start)
         return self._state(position, zeros(self.rest, len(u)), *self.counters(len(u)))
 
-    def step(self, state: CarState, action: Tensor, u: Tensor) -> tuple[CarState, Tensor, Tensor, Tensor, Tensor]:
+    def step(self, state: MountainCarState, action: Tensor, u: Tensor) -> tuple[MountainCarState, Tensor, Tensor, Tensor, Tensor]:
         """Push once."""
         force, position, velocity = action[:, 0], state.body[:, 0], state.body[:, 1]  # (N,) each
         pull = single(self.slope * self.series.cosine(double(self.waves * position)))
@@ -173,11 +173,11 @@ class MountainCar(Pushed[CarState]):
         after = self._state(position, velocity, state.steps + self.one, state.returns + reward)
         return after, after.observation, reward, reached, reached
 
-    def observe_state(self, state: CarState) -> Tensor:
+    def observe_state(self, state: MountainCarState) -> Tensor:
         """Return position and velocity, (N, 2)."""
         return state.body
 
-    def frame(self, state: CarState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def frame(self, state: MountainCarState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw the hills, the flag and the car."""
         picture = np.full((120, 360, 3), 245, np.uint8)
         for column in range(360):
@@ -187,14 +187,14 @@ class MountainCar(Pushed[CarState]):
             picture[ground - size : ground, max(column - 4, 0) : column + 4] = colour
         return picture
 
-    def text(self, state: CarState, row: int) -> str:
+    def text(self, state: MountainCarState, row: int) -> str:
         """Draw where the car is between the ends, its position and its velocity."""
         position, velocity = state.body[row].tolist()
         return f"{_line((position - LEFT) / (RIGHT - LEFT))}\nposition {position:+.3f}, velocity {velocity:+.4f}"
 
-    def _state(self, position: Tensor, velocity: Tensor, steps: Tensor, returns: Tensor) -> CarState:
+    def _state(self, position: Tensor, velocity: Tensor, steps: Tensor, returns: Tensor) -> MountainCarState:
         body = stack([position, velocity])
-        return CarState(self.observe(body), steps, returns, body)
+        return MountainCarState(self.observe(body), steps, returns, body)
 
 
 def _height(position: float) -> int:

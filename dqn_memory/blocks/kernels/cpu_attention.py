@@ -223,7 +223,7 @@ def _backward(first, last, query, arrays, sizes, out, norms, grad, changes):
                     _write(mixed, units, here, rows, 0, units)
                     for element in range(here):
                         at = own + element * 3 * width
-                        turn(rows, element * units, units, table, top + element, -one, one, changes[0], at)
+                        turn_row(rows, element * units, units, table, top + element, -one, one, changes[0], at)
                 else:
                     _write(mixed, units, here, changes[0], own, 3 * width)
             if stride == units:
@@ -246,8 +246,8 @@ def _gather(arrays, sizes, row, head, keys, values):
         source, at = past, (row * before + key) * 2 * width + head * units
         if key >= before:
             source, at = packed, (row * time + key - before) * 3 * width + width + head * units
-        turn(source, at, units, table, key, one, one, keys, key * units)
-        turn(source, at + width, units, 0, 0, one, one, values, key * units)
+        turn_row(source, at, units, table, key, one, one, keys, key * units)
+        turn_row(source, at + width, units, 0, 0, one, one, values, key * units)
     return keys, values, units
 
 
@@ -260,12 +260,12 @@ def _scatter(changes, table, sizes, row, head, key_changes, value_changes):
         to, at = changes[1], (row * before + key) * 2 * width + head * units
         if key >= before:
             to, at = changes[0], (row * time + key - before) * 3 * width + width + head * units
-        turn(key_changes, key * units, units, table, key, -one, one, to, at)
-        turn(value_changes, key * units, units, 0, 0, one, one, to, at + width)
+        turn_row(key_changes, key * units, units, table, key, -one, one, to, at)
+        turn_row(value_changes, key * units, units, 0, 0, one, one, to, at + width)
 
 
 @v.compiled
-def turn(source, start, units, table, position, direction, factor, turned, to):
+def turn_row(source, start, units, table, position, direction, factor, turned, to):
     """Write a row of h units times `factor`; with a table turned by its position, or back if `direction` is negative.
 
     `direction` is plus or minus `factor`.
@@ -333,7 +333,7 @@ def _rows(source, start, stride, here, units, table, position, factor, rows):
     """Write eight rows of h units, turned by their positions, times a factor; rows after the last one are zero."""
     for element in range(here):
         at = start + element * stride
-        turn(source, at, units, table, position + element, factor, factor, rows, element * units)
+        turn_row(source, at, units, table, position + element, factor, factor, rows, element * units)
     for index in range(here * units, COUNT * units, COUNT):
         v.store(rows, index, v.constant(0.0))
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.kernels import simd as v
-from dqn_memory.blocks.kernels.cpu_attention import LOG2_E, LOWEST, turn
+from dqn_memory.blocks.kernels.cpu_attention import LOG2_E, LOWEST, turn_row
 from dqn_memory.blocks.kernels.simd import COUNT
 from dqn_memory.blocks.positions import rotary_table
 
@@ -78,7 +78,7 @@ def _append(turned, source, key, value, row, place, table, sizes, keys, values):
     column, one = place % size, np.float32(1)
     for head in range(heads):
         start = (row * heads + head) * units * size
-        turn(source, key + head * units, units, table, place, one, one, turned, 0)
+        turn_row(source, key + head * units, units, table, place, one, one, turned, 0)
         for unit in range(units):
             v.store_one(keys, start + unit * size + column, v.load_one(turned, unit))
         for unit in range(0, units, COUNT):
@@ -98,7 +98,7 @@ def _step(first, last, query, packed, seen, place, table, sizes, keys, values, o
         column = (place + 1 - count) % size
         older = min(count, size - column)
         for head in range(heads):
-            turn(packed, at + head * units, units, table, place, scale, scale, query, 0)
+            turn_row(packed, at + head * units, units, table, place, scale, scale, query, 0)
             start, to = (row * heads + head) * units * size, row * width + head * units
             _scores(query, units, keys, start + column, size, older, scores)
             _scores(query, units, keys, start, size, count - older, scores + 4 * older)

@@ -25,7 +25,7 @@ LINE = 16  # numbers of a cache line
 CACHED = 320_000  # numbers that stay in a core's second-level cache
 
 
-def fits(x: Tensor, cell: nn.RNNBase) -> bool:
+def fits_both(x: Tensor, cell: nn.RNNBase) -> bool:
     """Tell whether this recurrence can run over x here."""
     single = all(each.device.type == "cpu" and each.dtype == torch.float32 for each in (x, *cell.parameters()))
     return single and isinstance(cell, nn.GRU) and cell.hidden_size % COUNT == 0

@@ -28,7 +28,7 @@ CHUNK = 16  # positions from one kept state to the next
 ZERO = np.float32(0)
 
 
-def fits(maps: Tensor, head: int) -> bool:
+def fits_delta(maps: Tensor, head: int) -> bool:
     """Tell whether heads of this width can be computed here from these maps."""
     return maps.device.type == "cpu" and maps.dtype == torch.float32 and head % COUNT == 0
 
