@@ -160,7 +160,9 @@ class MountainCar(Pushed[MountainCarState]):
         position = single(u[:, 0] * self.width + self.start)
         return self._state(position, zeros(self.rest, len(u)), *self.counters(len(u)))
 
-    def step(self, state: MountainCarState, action: Tensor, u: Tensor) -> tuple[MountainCarState, Tensor, Tensor, Tensor, Tensor]:
+    def step(
+        self, state: MountainCarState, action: Tensor, u: Tensor
+    ) -> tuple[MountainCarState, Tensor, Tensor, Tensor, Tensor]:
         """Push once."""
         force, position, velocity = action[:, 0], state.body[:, 0], state.body[:, 1]  # (N,) each
         pull = single(self.slope * self.series.cosine(double(self.waves * position)))
