@@ -26,12 +26,15 @@ for name in ("fork", "forkpty", "getpgid", "getuid", "killpg", "setsid", "uname"
 for name in ("SIGKILL", "SIGHUP", "SIGALRM"):
     delattr(signal, name)
 import dqn_memory, envs, world_models
+from envs.extras import MissingExtra
 for package in (dqn_memory, envs, world_models):
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         try:
             importlib.import_module(found.name)
         except ModuleNotFoundError as error:  # Ray, Triton and Mamba's kernels are optional
             assert error.name in ("mamba_ssm", "ray", "selective_scan_cuda", "triton"), error
+        except MissingExtra:  # so are the libraries of the integrations
+            assert found.name.startswith("dqn_memory.integrations."), found.name
 from dqn_memory import evaluate, train
 train.main(sys.argv[2:])
 evaluate.main([sys.argv[1], "--episodes", "4"])
