@@ -225,13 +225,16 @@ _OPERATORS: dict[Any, Callable[..., int]] = {
     _kernels.linear_scan_backward: lambda grad, *_, **__: _each(grad, 4),
 }
 if NUMBA:
-    from dqn_memory.blocks.kernels import cpu_attention, cpu_bidirectional, cpu_matrix  # noqa: F401 - for operators
+    from dqn_memory.blocks.kernels import cpu_attention, cpu_bidirectional, cpu_gate, cpu_matrix  # noqa: F401
 
     _OPERATORS |= {
         # packed (B, T, 3D): every query meets every key that it may read, every weight every value
         _kernels.cpu_attention: lambda x, past, *_, **__: 4 * x[0] * x[1] * _keys(x, past) * (x[2] // 3),
         # gradient (B, T, D): those of weights, values, queries and keys, but not scores that are computed anew
         _kernels.cpu_attention_backward: lambda x, _, past, *__, **___: 8 * math.prod(x) * _keys(x, past),
+        # six products of x or y (M, D) with a matrix (D, D), and two gradients of each
+        _kernels.cpu_gate: lambda x, *_, **__: 12 * x[0] * x[1] ** 2,
+        _kernels.cpu_gate_backward: lambda grad, *_, **__: 24 * grad[0] * grad[1] ** 2,
         _kernels.cpu_bidirectional: _recurrence(2, 0),
         _kernels.cpu_bidirectional_backward: _recurrence(4, 4),
         # three multiply-adds for every number of a state (B, H, d, d): read by key, write, read by query
