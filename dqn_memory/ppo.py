@@ -119,6 +119,7 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
 
     kind = "ppo"
     config_class = PPOConfig
+    takes_parts = True
     evaluation_flags = (*NetworkTrainer.evaluation_flags, "policy")
     shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "entropy": "losses/entropy"}
     state_names = ("collector", "explorer", "exploration", "drawing")

@@ -127,7 +127,7 @@ def action_form(space: gymnasium.Space[Any], form: Form = "numbered") -> tuple[A
     The function takes one action or a batch, as numbers or arrays.
 
     Raises:
-        UserError: the space has another kind, a space without bounds that are numbers, or too many actions.
+        UserError: the space is of another kind, holds no number, or has too many combinations to be numbered.
     """
     if form == "numbered" or isinstance(space, spaces.Discrete):
         count, decode = discrete_actions(space)
@@ -161,7 +161,7 @@ def action_form(space: gymnasium.Space[Any], form: Form = "numbered") -> tuple[A
 def _builder(space: gymnasium.Space[Any], leaves: list[tuple[gymnasium.Space[Any], Array]]) -> Callable[[Array], Any]:
     """Make the function from rows (..., a) to actions of a space, and list the leaves of the space with their columns.
 
-    The columns of a leaf are zeros here, and are moved to their places afterwards.
+    The columns of each leaf count from 0 here; the caller moves them to their places, in these arrays.
     """
     if isinstance(space, spaces.Dict):
         named = {name: _builder(entry, leaves) for name, entry in space.items()}

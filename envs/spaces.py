@@ -240,8 +240,10 @@ def _arranged(space: spaces.Box) -> Encode | None:
     if min(height, width) <= max(COLOURS) or not (last or len(shape) == 2 or shape[1] in COLOURS):
         return None
     channels = math.prod(shape) // (height * width)
-    told = channels < min(height, width) or height == width  # the network knows the channels by the sizes
-    require(told, f"{shape[0]} images of {height} x {width} have {channels} channels; stack fewer, or pad to a square.")
+    known = channels < min(height, width) or height == width  # the network knows the channels by the sizes
+    require(
+        known, f"{shape[0]} images of {height} x {width} have {channels} channels; stack fewer, or pad to a square."
+    )
     return lambda image: (np.moveaxis(image, -1, 1) if last else image).reshape(-1, height, width)
 
 

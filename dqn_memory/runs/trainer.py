@@ -21,7 +21,7 @@ from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.checkpoint import Checkpoint, check_actions, check_form, foreign_state
 from dqn_memory.runs.common import PLACE, Engine, place
-from dqn_memory.runs.errors import one_line_errors
+from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.interrupts import Interrupts
 from dqn_memory.runs.kinds import script_of
@@ -61,6 +61,8 @@ class Trainer(ABC, Generic[C]):
     """Metric of each word of the progress line."""
     evaluation_flags: ClassVar[tuple[str, ...]]
     """Options of `evaluate` that this kind of run supports, of those that some kinds lack."""
+    takes_parts: ClassVar[bool] = False
+    """Whether an action may be a row of parts (`envs.actions`) instead of a number."""
     attention_report: ClassVar[Any] = None
     """Function (run, seed) -> analysis.attention.Maps or None: the attention of a run in a study's report."""
     state_names: tuple[str, ...]
@@ -90,6 +92,11 @@ class Trainer(ABC, Generic[C]):
             observation_key=environment.observation_key, env_kwargs=config.env_kwargs(),
             workers=environment.env_workers, form=environment.action_form,
         )  # fmt: skip
+        if not (self.vector.actions.count or self.takes_parts):
+            raise UserError(
+                f"--actions {environment.actions} draws each part of an action by itself, which only ppo does; leave "
+                "the flag out, so that combinations are numbered"
+            )
 
     # ---- the algorithm: methods of a subclass --------------------------------------------------------------------
     @abstractmethod

@@ -218,3 +218,9 @@ def test_a_run_of_before_numbers_its_combinations(tmp_path):
 def test_q_learners_refuse_real_numbers_and_name_the_way_out(kind, tmp_path):
     with pytest.raises(UserError, match="PPO"):
         train(kind, env="EchoBox-v0", run=str(tmp_path / "run"), total_steps=5_000, num_envs=4)
+
+
+@pytest.mark.parametrize("kind", ["pqn", "q_network"])
+def test_q_learners_refuse_parts_of_actions(kind, tmp_path):
+    with pytest.raises(UserError, match="--actions clip"):
+        train(kind, env="EchoSeveral-v0", actions="clip", run=str(tmp_path / "run"), total_steps=5_000, num_envs=4)
