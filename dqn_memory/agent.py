@@ -94,23 +94,25 @@ class Agent:
         )
         return cls(loaded, interface, rows)
 
-    def act(self, observation: Any, reset: Any) -> Any:
+    def act(self, observation: Any, reset: Any, mask: Any = None) -> Any:
         """Choose an action for each observation and remember both.
 
         Args:
             observation: observation of one environment, or observations stacked (N, ...). Of the pair that `reset`
                 returns it is the first.
             reset: True for the first observation of an episode; one bool, or bools (N,) as array, tensor or list.
+            mask: flags of the legal actions, `info["action_mask"]`, if the agent was trained with masks; one for each
+                observation.
 
         Returns:
             The environment's own actions: of Discrete ones an int for one environment, else an int64 array (N,); of
             other spaces what the space holds, with an axis N in front for a batch.
 
         Raises:
-            UserError: the observation has another form or lies outside its space, a reset is no bool, or N differs
-                from the last call's.
+            UserError: the observation has another form or lies outside its space, a reset is no bool, the mask has
+                another form, or N differs from the last call's.
         """
-        batch, single = self.interface.batch(observation)
+        batch, single = self.interface.batch(observation, mask)
         rows = len(batch)
         again = _resets(reset, rows).to(self._loaded.device)
         policy = self._policy
@@ -147,11 +149,11 @@ class Agent:
         episodes, seed = _whole("episodes", episodes, 1), None if seed is None else _whole("seed", seed, 0)
         if not isinstance(env, (gymnasium.Env, VectorEnv)):
             raise UserError(f"{env!r} is no environment; give one, such as gymnasium.make('CartPole-v1')")
-        key = self.config.environment.observation_key
+        key, choices = self.config.environment.observation_key, self.interface.choices
         vector: VectorEnv[Any, Any, Any] = (
             env
             if isinstance(env, VectorEnv)
-            else SyncVectorEnv([lambda: Checked(env, key, MAX_STEPS)], autoreset_mode="SameStep")
+            else SyncVectorEnv([lambda: Checked(env, key, MAX_STEPS, choices)], autoreset_mode="SameStep")
         )
         trained, form = self.interface.actions, self.config.environment.action_form
         actions = action_form(vector.single_action_space, form)[0]
@@ -168,7 +170,8 @@ class Agent:
 
             q, chosen, state_0_after, ... = step(observation, action, reset, state_0, ...)
 
-        - `observation` (B, ...): encoded and flat (an image as it is), whole numbers counted from 0 or real numbers.
+        - `observation` (B, ...): encoded and flat (an image as it is), whole numbers counted from 0 or real numbers. Of
+          several entries it is a row of all their numbers; the flags of legal actions, 0 or 1, end a row.
         - `action` (B,): the previous action, counted from 0.
         - `reset` (B,): true where an episode begins. There `action` and the state are ignored and can be zeros.
         - `state_0`, ...: the states of the memories, or the window and its length.
@@ -200,10 +203,10 @@ class Agent:
         if find_spec("onnx") is None or find_spec("onnxscript") is None:
             raise UserError("writing ONNX needs packages that are not there; pip install onnx onnxscript")
         make_folder(files[0].parent)
-        raw, network = self.interface.raw, deepcopy(policy.actor.network).cpu().requires_grad_(False)
+        network = deepcopy(policy.actor.network).cpu().requires_grad_(False)
         actor = make_actor(network, 2, torch.device("cpu"), self.config.acting_state)
-        observations = np.stack([self.interface.encode(np.zeros(raw.shape or (), raw.dtype))] * 2)
-        for file, data in zip(files, export_actor(actor, torch.from_numpy(observations)), strict=True):
+        encoded: Any = self.interface.encoded
+        for file, data in zip(files, export_actor(actor, np.zeros((2, *encoded.shape), encoded.dtype)), strict=True):
             write_atomic(file, data)
         return files
 
@@ -237,9 +240,10 @@ def play_vector(agent: Agent, envs: VectorEnv[Any, Any, Any], episodes: int, see
     returns, lengths = np.zeros(rows), np.zeros(rows, np.int64)
     reset, idle = np.ones(rows, bool), np.zeros(rows, bool)  # idle: the next step is the row's reset
     given = CheckedVector(envs)
-    observation = given.reset(seed=seed)
+    observation, mask = given.reset(seed=seed), None
     while tally.open:
-        observation, reward, terminated, truncated, info = given.step(agent.act(observation, reset))
+        mask = None if agent.interface.choices is None else given.masks(mask)
+        observation, reward, terminated, truncated, info = given.step(agent.act(observation, reset, mask))
         returns, lengths = returns + np.where(idle, 0.0, reward), lengths + ~idle
         require(
             lengths.max() <= MAX_STEPS or given.limited,

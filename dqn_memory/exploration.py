@@ -86,10 +86,13 @@ class Explorer(Stateful):
         learning = step - self.config.prepopulate
         return 1.0 if learning < 0 else self.config.epsilon(learning)
 
-    def choose(self, own: Tensor, epsilon: float | Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    def choose(
+        self, own: Tensor, epsilon: float | Tensor, first: Tensor, legal: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Replace some of the agent's own actions (N, ...) by random ones; also return which are random, (N,).
 
-        `first` (N,) is true where an episode begins.
+        `first` (N,) is true where an episode begins. With the flags `legal` (N, c) of all choices, random actions are
+        legal, and a repeated action that is no longer legal is replaced by another.
         """
         max_start = self.config.random_start_steps
         u = torch.rand(3 + (max_start > 0), len(own), generator=self.generator, device=own.device)
@@ -109,7 +112,8 @@ class Explorer(Stateful):
             self.random_start_steps = (self.random_start_steps - 1).clamp(min=0)
         begins = begins & (self.sticky_steps == 0)
         parts = u[1] if self.actions.count else torch.rand(own.shape, generator=self.generator, device=own.device)
-        self.sticky_action = torch.where(self._each(begins), self.actions.random(parts), self.sticky_action)
+        drawn = begins if legal is None else begins | ~self.actions.allowed(self.sticky_action, legal)
+        self.sticky_action = torch.where(self._each(drawn), self.actions.random(parts, legal), self.sticky_action)
         self.sticky_steps = torch.where(begins, duration, self.sticky_steps)
         random = self.sticky_steps > 0
         self.sticky_steps = (self.sticky_steps - 1).clamp(min=0)

@@ -4,12 +4,14 @@ import io
 import json
 import logging
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dqn_memory.actors import Actor
 from dqn_memory.policies import best
+from envs.spaces import Array
 
 
 class GreedyStep(nn.Module):
@@ -25,8 +27,9 @@ class GreedyStep(nn.Module):
         return q, best(self.network.actions, q), *after
 
 
-def export_actor(actor: Actor, observation: Tensor) -> tuple[bytes, bytes]:
+def export_actor(actor: Actor, observations: Array) -> tuple[bytes, bytes]:
     """Make the torch.export archive and the ONNX file of an actor, for observations like the given ones (2, ...)."""
+    observation = torch.from_numpy(observations)
     state = actor.state_tensors
     arguments = observation, torch.zeros_like(actor.network.actions.none(2)), torch.zeros(2, dtype=torch.bool), *state
     names = "observation", "action", "reset", *(f"state_{index}" for index in range(len(state)))
@@ -46,7 +49,13 @@ def export_actor(actor: Actor, observation: Tensor) -> tuple[bytes, bytes]:
     inputs = {
         name: [str(each.dtype)[6:], "batch", *each.shape[1:]] for name, each in zip(names, arguments, strict=True)
     }
-    interface, archive = json.dumps({"inputs": inputs, "outputs": results}), io.BytesIO()
+    facts: dict[str, Any] = {"inputs": inputs, "outputs": results}
+    spec = actor.network.spec
+    if spec.entries:  # the columns of each entry in an observation, and the number of flags of legal actions after them
+        places = zip(spec.entries, spec.parts, strict=True)
+        facts["observation"] = {name: [place.start, place.stop] for (name, _), (place, _) in places}
+        facts["flags"] = spec.flags
+    interface, archive = json.dumps(facts), io.BytesIO()
     torch.export.save(program, archive, extra_files={"interface": interface})
     assert model is not None
     model.model.metadata_props["interface"] = interface

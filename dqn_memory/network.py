@@ -9,10 +9,12 @@ Shapes: B windows, T positions of a window (T <= K, the context length), D model
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
@@ -279,7 +281,7 @@ class QNetwork(nn.Module):
 
     def forward(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Compute Q at every position, (B, T, A)."""
-        return self.read(self.encode(observation, previous_action, lengths))
+        return self.read(self.encode(observation, previous_action, lengths), observation)
 
     def encode(
         self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, prefixes: bool = False
@@ -294,9 +296,21 @@ class QNetwork(nn.Module):
 
         return contained_window(run, observation, lengths, self.causal, self.degree)
 
-    def read(self, x: Tensor) -> Tensor:
-        """Compute Q (..., A) of encodings (B, T, D) or (B, D)."""
-        return contained_rows(lambda x: by_position(self.head, x), x)
+    def read(self, x: Tensor, observation: Tensor) -> Tensor:
+        """Compute Q (..., A) of encodings (B, T, D) or (B, D); illegal actions by the observation have -inf."""
+        outputs = contained_rows(lambda x: by_position(self.head, x), x)
+        legal = self.legal(observation)
+        if legal is None:
+            return outputs
+        if more := outputs.shape[-1] - legal.shape[-1]:  # numbers that are no choices
+            legal = F.pad(legal, (0, more), value=True)
+        return outputs.masked_fill(~legal, -math.inf)
+
+    def legal(self, observation: Tensor) -> Tensor | None:
+        """Read the flags (..., c) of legal choices from observations; None if the environment masks no actions."""
+        if not self.spec.flags:
+            return None
+        return self.actions.all_legal(observation[..., -self.spec.flags :] > 0.5)
 
     def embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         """Embed observations and previous actions, (B, T, D), without their positions."""
@@ -320,21 +334,22 @@ class QNetwork(nn.Module):
         """
 
         def run(observation: Tensor, lengths: Tensor | None, _: Tensor) -> Tensor:
-            return self.at_embedded(self.embed(observation, previous_action), lengths, index)
+            x = self.encode_embedded(self.embed(observation, previous_action), lengths, index)
+            return self.read(x, select(observation, place) if self.spec.flags else observation)
 
         place = last(observation, lengths) if index is None else index
         return contained_at(run, observation, lengths, place, self.causal, self.degree)
 
-    def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor | None) -> Tensor:
-        """Compute `at` from the result of `embed`, (B, T, D)."""
+    def encode_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor | None) -> Tensor:
+        """Compute the head's input (B, D) at a position, as `at` takes it, from the result of `embed`, (B, T, D)."""
         x = self._tokens(embedded)
         if not len(self.layers):
-            return self.read(self.norm(select(x, last(x, lengths) if index is None else index)))
+            return self.norm(select(x, last(x, lengths) if index is None else index))
         for layer in self.layers[:-1]:
             x = layer(x, lengths)
         final: Any = self.layers[-1]
         x = final.newest(x, lengths) if index is None else final.at(x, lengths, index)  # (B, D)
-        return self.read(self.norm(x))
+        return self.norm(x)
 
     def at_every_prefix(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Compute Q at every position as if it were the newest of its window, as in acting, (B, T, A).
@@ -342,14 +357,14 @@ class QNetwork(nn.Module):
         For a causal network this equals `forward`. If only the last layer is bidirectional (`supports_prefixes`), it
         costs no more: the backward direction takes one step at the newest position of a window.
         """
-        return self.read(self.encode(observation, previous_action, lengths, prefixes=True))
+        return self.read(self.encode(observation, previous_action, lengths, prefixes=True), observation)
 
     def step(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
         """Compute Q (B, A) of one step of B episodes from carried states; rows with `reset` start afresh."""
         x, after = self._encode_step(observation, previous_action, state, reset)
-        return self.read(x), after
+        return self.read(x, observation), after
 
     def encode_step(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None, reset: Tensor
@@ -380,7 +395,7 @@ class QNetwork(nn.Module):
         `reset` (B, T) is true where a step begins an episode.
         """
         x, after = self.encode_sequence(observation, previous_action, state, reset)
-        return self.read(x), after
+        return self.read(x, observation), after
 
     def encode_sequence(
         self, observation: Tensor, previous_action: Tensor, state: list[Any] | None = None, reset: Tensor | None = None

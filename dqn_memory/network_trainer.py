@@ -31,6 +31,7 @@ class NetworkTrainer(Trainer[C]):
     """A run whose agent is one network."""
 
     evaluation_flags: ClassVar[tuple[str, ...]] = ("episodes", "video", "video_episodes", "overwrite")
+    reads_rows = True
     network: QNetwork
     evaluated: QNetwork
     explorer: Explorer
@@ -84,7 +85,7 @@ class NetworkTrainer(Trainer[C]):
         setup, training = self.config.eval_setup(self.device), self.evaluated.training
         self.evaluated.eval()
         scalars = acting_cost(self.evaluated, setup) | self.recurrent_change()
-        if self.config.evaluation.memory_ablation and self.spec.kind != "image":  # images would take minutes
+        if self.config.evaluation.memory_ablation and not self.spec.has_images:  # they would take minutes
             scalars["final/recall_distance"] = float(self.recall(setup).distance)
         self.evaluated.train(training)
         return scalars

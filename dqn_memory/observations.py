@@ -1,5 +1,7 @@
 """Describe an environment's observations for networks and replays, and make the embedding of each kind."""
 
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,8 +10,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from dqn_memory.blocks.embeddings import ImageEmbedding, PixelBounds, TokenEmbedding, VectorEmbedding, channels_last
+from dqn_memory.blocks.embeddings import (
+    ImageEmbedding,
+    PixelBounds,
+    RowEmbedding,
+    TokenEmbedding,
+    VectorEmbedding,
+    channels_last,
+)
 from dqn_memory.runs.errors import UserError, require
+from envs.rows import RowSpace
 from envs.spaces import image_bounds
 
 MAX_TOKENS = 2**24  # an embedding table holds a vector for each
@@ -20,11 +30,13 @@ CONTINUOUS_PADDING = -5.0  # below every observation of the published environmen
 class ObservationSpec:
     """Kind, shape and values of one observation."""
 
-    kind: Literal["discrete", "continuous", "image"]
+    kind: Literal["discrete", "continuous", "image", "row"]
     shape: tuple[int, ...]
     vocabulary: int = 0  # number of tokens, the padding token included; 0 unless the kind is discrete
     dtype: torch.dtype = torch.float32  # as stored in the replay
     bounds: PixelBounds | None = None  # of an image's values (None: 0 .. 255; of floats 0 .. 1)
+    entries: tuple[tuple[str, "ObservationSpec"], ...] = ()  # of a row, by name
+    flags: int = 0  # of legal choices at the end of a row
 
     @property
     def padding(self) -> float:
@@ -33,9 +45,21 @@ class ObservationSpec:
             return self.vocabulary - 1
         return CONTINUOUS_PADDING if self.kind == "continuous" else 0
 
+    @property
+    def has_images(self) -> bool:
+        """Whether it is an image, or a row with one."""
+        return any(part.kind == "image" for _, part in self.parts)
+
+    @property
+    def parts(self) -> list[tuple[slice, "ObservationSpec"]]:
+        """List the places and the specs of the entries in a flat observation; one without entries is all of it."""
+        specs = [spec for _, spec in self.entries] or [self]
+        ends = list(itertools.accumulate((math.prod(spec.shape) for spec in specs), initial=0))
+        return [(slice(*place), spec) for place, spec in zip(itertools.pairwise(ends), specs, strict=True)]
+
 
 def observation_spec(space: gymnasium.Space) -> ObservationSpec:
-    """Describe the observations of a Discrete, MultiDiscrete or Box space.
+    """Describe the observations of a Discrete, MultiDiscrete, Box or row space.
 
     Vocabularies follow the published code. Discrete(n) has n + 1 tokens. MultiDiscrete(nvec) has max(nvec) + 2, one of
     which is never used. The last token is the padding.
@@ -44,6 +68,10 @@ def observation_spec(space: gymnasium.Space) -> ObservationSpec:
         UserError: the space is of another kind, an image whose sizes do not say which axis holds its channels, an
             image without pixels, or has more tokens than a table can hold.
     """
+    if isinstance(space, RowSpace):
+        dtype = torch.uint8 if space.dtype == np.uint8 else torch.float32
+        entries = tuple((name, observation_spec(entry)) for name, entry in space.entries.items())
+        return ObservationSpec("row", space.shape, 0, dtype, None, entries, space.flags)
     if isinstance(space, gymnasium.spaces.Discrete):
         return _tokens(1, int(space.n) + 1)
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
@@ -74,6 +102,9 @@ def _tokens(components: int, vocabulary: int) -> ObservationSpec:
 
 def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 8) -> nn.Module:
     """Make the embedding for a kind of observation."""
+    if spec.kind == "row":
+        entries = [(each.shape, observation_embedding(each, width, token_width)) for _, each in spec.entries]
+        return RowEmbedding(entries)
     if spec.kind == "discrete":
         return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
     if spec.kind == "continuous":

@@ -154,9 +154,10 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
         seed_dropout(streams.dropout)
 
     # ---- act -----------------------------------------------------------------------------------------------------
-    def read(self, x: Tensor) -> ActorCritic:
-        """Compute logits and values from the network's encodings (..., D)."""
-        both = torch.cat((self.network.read(x), self.critic(x)), -1)  # two tensors would round gradients differently
+    def read(self, x: Tensor, observation: Tensor) -> ActorCritic:
+        """Compute logits and values from the network's encodings (..., D) of observations."""
+        # two tensors would round gradients differently
+        both = torch.cat((self.network.read(x, observation), self.critic(x)), -1)
         return ActorCritic(both[..., :-1], both[..., -1])
 
     def choose(self, outputs: ActorCritic) -> Tensor:
@@ -191,8 +192,9 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
             part = rollout.rows(rows)
             x, _ = self.network.encode_sequence(*part.inputs)  # (B, T, D)
             loss, metrics = ppo_loss(
-                self.actions, self.read(x), part, advantage[rows], returns[rows], learner, entropy_weight
-            )
+                self.actions, self.read(x, part.observation), part, advantage[rows], returns[rows], learner,
+                entropy_weight,
+            )  # fmt: skip
             loss = loss + self.network.regularisation()
             if self.predictor is not None:
                 error = self.predictor.loss(x, part)

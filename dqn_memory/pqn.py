@@ -121,9 +121,9 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
         seed_dropout(streams.dropout)
 
     # ---- act -----------------------------------------------------------------------------------------------------
-    def read(self, x: Tensor) -> QValues:
-        """Compute Q from the network's encodings (..., D)."""
-        return QValues(self.network.read(x))
+    def read(self, x: Tensor, observation: Tensor) -> QValues:
+        """Compute Q from the network's encodings (..., D) of observations."""
+        return QValues(self.network.read(x, observation))
 
     def choose(self, outputs: QValues) -> Tensor:
         """Choose the best actions (N,)."""
@@ -154,7 +154,7 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
         for rows, decay in schedule.minibatches(learner.minibatches):
             part = rollout.rows(rows)
             x, _ = self.network.encode_sequence(*part.inputs)  # (B, T, D)
-            loss, metrics = q_loss(self.read(x).q, part.action, target[rows])
+            loss, metrics = q_loss(self.read(x, part.observation).q, part.action, target[rows])
             loss = loss + self.network.regularisation()
             if self.predictor is not None:
                 error = self.predictor.loss(x, part)

@@ -132,6 +132,7 @@ class Outputs(Protocol):
 
 
 Out = TypeVar("Out", bound=Outputs)
+Read = Callable[[Tensor, Tensor], Out]  # from encodings and their observations
 
 
 class Rollout(NamedTuple, Generic[Out]):
@@ -186,21 +187,19 @@ class Collector(Stateful):
         self.state = self.network.initial_state(rows, self.device)
 
     @torch.no_grad()
-    def collect(
-        self, read: Callable[[Tensor], Out], choose: Callable[[Out], Tensor], epsilon: Tensor
-    ) -> tuple[Rollout[Out], Ended]:
+    def collect(self, read: Read[Out], choose: Callable[[Out], Tensor], epsilon: Tensor) -> tuple[Rollout[Out], Ended]:
         """Take T steps in every environment; return them and the episodes that ended, (T, N).
 
         Args:
-            read: computes outputs (N, ...) from the network's encodings (N, D).
+            read: computes outputs (N, ...) from the network's encodings (N, D) of observations (N, ...).
             choose: chooses actions (N, ...) by outputs.
             epsilon: share of random actions at each step, (T,).
         """
         before, transitions, steps, ends = self.state, list[Rollout[Out]](), list[Step](), list[Any]()
         for t in range(self.length):
             x, state = self.network.encode_step(self.observation, self.previous_action, self.state, self.reset)
-            outputs = read(x)
-            action, random = self.explorer.choose(choose(outputs), epsilon[t], self.reset)  # (N,)
+            outputs, legal = read(x, self.observation), self.network.legal(self.observation)
+            action, random = self.explorer.choose(choose(outputs), epsilon[t], self.reset, legal)  # (N,)
             step = self.vector.step(action)
             cut = ~step.terminated if t + 1 == self.length else step.truncated
             ends.append(self._end(read, cut, [step.final_observation, action, state]))
@@ -217,7 +216,7 @@ class Collector(Stateful):
         bootstrap = self._bootstrap(read, ends, rollout.bootstrap, torch.zeros_like(rollout.outputs.value))
         return rollout._replace(bootstrap=bootstrap, state=before), ended_episodes(steps)
 
-    def _end(self, read: Callable[[Tensor], Out], cut: Tensor, parts: list[Any]) -> Any:
+    def _end(self, read: Read[Out], cut: Tensor, parts: list[Any]) -> Any:
         """Keep the rows (N,) of a step that are cut, to compute their V with those of all steps.
 
         An accelerator computes V (N,) of all rows at once: it would wait for the number of rows.
@@ -227,7 +226,7 @@ class Collector(Stateful):
         rows = cut.nonzero().squeeze(1)
         return tree_map(lambda part: part[rows], parts) if len(rows) else None
 
-    def _bootstrap(self, read: Callable[[Tensor], Out], ends: list[Any], cut: Tensor, nothing: Tensor) -> Tensor:
+    def _bootstrap(self, read: Read[Out], ends: list[Any], cut: Tensor, nothing: Tensor) -> Tensor:
         """Compute V (N, T) of the next observations where `cut` (N, T), and `nothing` (N, T) elsewhere.
 
         `ends` has the result of `_end` for each step.
@@ -240,14 +239,12 @@ class Collector(Stateful):
         value = self._next_value(read, *tree_map(lambda *parts: torch.cat(parts), *inputs))
         return nothing.T.masked_scatter(cut.T, value).T  # step by step, as the rows were kept
 
-    def _next_value(
-        self, read: Callable[[Tensor], Out], observation: Tensor, action: Tensor, state: list[Any]
-    ) -> Tensor:
+    def _next_value(self, read: Read[Out], observation: Tensor, action: Tensor, state: list[Any]) -> Tensor:
         """Compute V of observations that follow actions, from the states before them."""
         x, _ = self.network.encode_step(
             observation, action, state, torch.zeros(len(action), dtype=torch.bool, device=self.device)
         )
-        return read(x).value
+        return read(x, observation).value
 
     def scaled_reward(self, step: Step) -> Tensor:
         """Multiply rewards by the scale; without one, divide by the standard deviation of all returns so far.
@@ -350,11 +347,11 @@ class Predictor(nn.Module):
 
     def __init__(self, spec: ObservationSpec, width: int, actions: Actions, weight: float) -> None:
         super().__init__()
-        self.components = 0 if spec.kind == "image" else math.prod(spec.shape)
-        self.vocabulary, self.weight = spec.vocabulary, weight
+        self.parts = [(place, part) for place, part in spec.parts if part.kind != "image"]
+        self.weight = weight
         self.action = nn.Embedding(actions.count, width) if actions.count else ActionRowEmbedding(actions, width)
-        outputs = self.components * max(spec.vocabulary, 1)
-        self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, outputs + 1))
+        self.outputs = [math.prod(part.shape) * max(part.vocabulary, 1) for _, part in self.parts]
+        self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, sum(self.outputs) + 1))
 
     def _predict(self, x: Tensor, action: Tensor) -> Tensor:
         predicted: Tensor = self.head(x + self.action(action))
@@ -369,15 +366,22 @@ class Predictor(nn.Module):
         predicted = by_position(self._predict, x, rollout.action)  # (B, T, outputs + 1)
         squares = (predicted[..., -1] - rollout.reward).square()  # (B, T)
         reward = 0.5 * (masked_mean(squares, rollout.terminated) + masked_mean(squares, ~rollout.terminated))
-        if not self.components:
+        if not self.parts:
             return self.weight * reward
-        predicted, after = predicted[:, :-1, :-1], rollout.observation[:, 1:].flatten(2)  # (B, T - 1, ...)
-        if self.vocabulary:
-            logits = predicted.unflatten(-1, (self.components, self.vocabulary)).movedim(-1, 1)
-            errors = F.cross_entropy(logits, after.long(), reduction="none").mean(-1)
-        else:
-            errors = (predicted - after.to(predicted.dtype)).square().mean(-1)  # (B, T - 1)
-        return self.weight * (reward + torch.where(rollout.reset[:, 1:], 0.0, errors).mean())
+        after = rollout.observation[:, 1:].flatten(2)  # (B, T - 1, n)
+        guesses = predicted[:, :-1, :-1].split(self.outputs, -1)
+        parts = zip(guesses, self.parts, strict=True)
+        errors = [_errors(guess, after[..., place], part) for guess, (place, part) in parts]
+        error = torch.cat(errors, -1).mean(-1)  # (B, T - 1), every number counts alike
+        return self.weight * (reward + torch.where(rollout.reset[:, 1:], 0.0, error).mean())
+
+
+def _errors(predicted: Tensor, after: Tensor, spec: ObservationSpec) -> Tensor:
+    """Compute the error of each number of an entry, (B, T, n), from predictions (B, T, n [x V])."""
+    if not spec.vocabulary:
+        return (predicted - after.to(predicted.dtype)).square()
+    logits = predicted.unflatten(-1, (math.prod(spec.shape), spec.vocabulary)).movedim(-1, 1)
+    return F.cross_entropy(logits, after.long(), reduction="none")
 
 
 # ---- a whole iteration as one CUDA graph (`--engine cudagraph`) ------------------------------------------------------

@@ -82,7 +82,8 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         # act
         all_random = self.explorer.epsilon(self.steps) == 1.0
         greedy = torch.zeros_like(self.previous_action) if all_random else self.actor.q_values().argmax(1)
-        action, _ = self.explorer.choose(greedy, self.explorer.epsilon(self.steps), self.time == 0)  # (N,)
+        epsilon, legal = self.explorer.epsilon(self.steps), self.network.legal(self.observation)
+        action, _ = self.explorer.choose(greedy, epsilon, self.time == 0, legal)  # (N,)
         step = self.vector.step(action)
 
         # store
@@ -293,6 +294,7 @@ def _weighted_loss(
 ) -> tuple[Tensor, Metrics]:
     """Average the error over real steps, weighted by `step_weight` (B, T) if given."""
     chosen = q.gather(2, batch.action.unsqueeze(2)).squeeze(2)  # (B, T)
+    chosen = torch.where(chosen.isneginf(), td_target, chosen)  # padding holds any action, which may be illegal there
     error = _elementwise_loss(chosen, td_target, config)
     if not config.mask_padding:
         return error.mean(), _metrics(error.mean(), chosen, td_target)

@@ -87,13 +87,31 @@ class Actions:
             return torch.where(begins, self.count, action)
         return torch.where(begins.unsqueeze(-1), math.nan, action)
 
-    def random(self, u: Tensor) -> Tensor:
-        """Turn uniforms into random actions: (N,) into numbers, (N, a) into rows."""
+    def random(self, u: Tensor, legal: Tensor | None = None) -> Tensor:
+        """Turn uniforms into random actions: (N,) into numbers, (N, a) into rows.
+
+        With `legal` (N, c), flags of all values of the choices, only legal values are drawn.
+        """
         if self.count:
-            return (u * self.count).long()
+            return (u * self.count).long() if legal is None else _drawn(u, legal)
         choices, switches, reals = self.split(u)
-        sizes = self.constants(u.device).sizes
-        return torch.cat(((choices * sizes).floor(), (switches < 0.5).to(u.dtype), 2 * reals - 1), -1)
+        values = (choices * self.constants(u.device).sizes).floor()
+        if legal is not None:
+            parts = zip(choices.unbind(-1), legal.split(self.sizes, -1), strict=True)
+            values = torch.stack([_drawn(*part) for part in parts], -1).to(u.dtype)
+        return torch.cat((values, (switches < 0.5).to(u.dtype), 2 * reals - 1), -1)
+
+    def allowed(self, action: Tensor, legal: Tensor) -> Tensor:
+        """Tell which actions (N, ...) have legal values only, (N,), by the flags (N, c)."""
+        if self.count:
+            return legal.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+        chosen = zip(self.split(action)[0].long().split(1, -1), legal.split(self.sizes, -1), strict=True)
+        return torch.cat([flags.gather(-1, value) for value, flags in chosen], -1).all(-1)
+
+    def all_legal(self, flags: Tensor) -> Tensor:
+        """Replace the flags (..., c) of choices without a legal value, as padding has them, by true."""
+        parts = (flags,) if self.count else flags.split(self.sizes, -1)
+        return torch.cat([part | ~part.any(-1, keepdim=True) for part in parts], -1)
 
     def split(self, rows: Any) -> tuple[Any, Any, Any]:
         """Split rows (..., a) into choices, switches and real numbers."""
@@ -113,6 +131,13 @@ class Actions:
         """Give real numbers (..., k) as an agent reads them: between -1 and 1 if they have two bounds."""
         unit = real.tanh() if self.squash == "tanh" else real.clamp(-1, 1)
         return torch.where(self.constants(real.device).bounded, unit, real)
+
+
+def _drawn(u: Tensor, legal: Tensor) -> Tensor:
+    """Draw one of the legal values (N, n) by uniforms (N,)."""
+    count = legal.sum(-1)
+    place = (u * count).long().minimum(count - 1)
+    return (legal.cumsum(-1) > place.unsqueeze(-1)).long().argmax(-1)
 
 
 @cache

@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 
 from envs.errors import UserError
+from envs.rows import Choices, entry_at, leaves, mask_function
 from envs.spaces import Array, Unfit, encoder, fitter, shown
 from envs.terminal import say
 
@@ -54,26 +55,32 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         env: the environment.
         key: the entry of a Dict observation that is used; the other entries are not checked.
         max_steps: truncate an episode after this many steps if the environment has no limit of its own; None: never.
+        choices: how to read its masks of actions; None: it has none.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], key: str | None = None, max_steps: int | None = None) -> None:
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], key: str | None = None, max_steps: int | None = None,
+        choices: Choices | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(with_spaces(env))
         self.name = name_of(env)
         seen = env.observation_space
         self._key = key if isinstance(seen, gymnasium.spaces.Dict) and key in seen.spaces else None
         if self._key is not None:
             seen = seen[self._key]  # type: ignore[index]
-        self._fit, self._seen = fitter(seen), seen
-        self._careful = BOUND_CHECKS if isinstance(seen, gymnasium.spaces.Box) and seen.dtype.kind in "biu" else 0
+        self._fit, self._seen = fitter(seen), dict(leaves(seen))
+        self._careful = BOUND_CHECKS
+        self._masks, self._choices = mask_function(env), choices
         self._max_steps = None if limited(env) else max_steps
         self.taken = 0  # steps of the running episode
         self._where = "reset"
         self._globals: Globals | None = None
         self._kind = tuple(_kinds(env))
-        if isinstance(seen, gymnasium.spaces.Box) and len(seen.shape) == 3 and not _bounded(seen):
-            say_once(f"{self.name}: its images have no bounds ({shown(seen)}); their values are read as they are")
-        if isinstance(seen, gymnasium.spaces.Box) and len(seen.shape) > 1 == len(encoder(seen)[0].shape or ()):
-            say_once(f"{self.name}: its observations {shown(seen)} are no image and are read as flat vectors")
+        for leaf in self._seen.values():
+            if isinstance(leaf, gymnasium.spaces.Box) and len(leaf.shape) == 3 and not _bounded(leaf):
+                say_once(f"{self.name}: its images have no bounds ({shown(leaf)}); their values are read as they are")
+            if isinstance(leaf, gymnasium.spaces.Box) and len(leaf.shape) > 1 == len(encoder(leaf)[0].shape or ()):
+                say_once(f"{self.name}: its observations {shown(leaf)} are no image and are read as flat vectors")
         say_learning(self.name, env)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -211,11 +218,31 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise self.wrong(f"gives {error}") from None
         if self._careful:
             self._careful -= 1
-            space: Any = self._seen
-            outside = fitted[(fitted < space.low) | (fitted > space.high)]
-            if outside.size:
-                raise self.wrong(f"gives an observation that holds {outside[0]}, outside of {shown(self._seen)}")
+            self._check_bounds(fitted)
         return fitted if self._key is None else {**given, self._key: fitted}
+
+    def _check_bounds(self, fitted: Any) -> None:
+        """Refuse whole numbers outside of the bounds of a Box."""
+        for path, space in self._seen.items():
+            if isinstance(space, gymnasium.spaces.Box) and space.dtype.kind in "biu":
+                values = entry_at(fitted, path)
+                outside = values[(values < space.low) | (values > space.high)]
+                if outside.size:
+                    raise self.wrong(f"gives an observation that holds {outside[0]}, outside of {shown(space)}")
+
+    def flags(self, info: dict[str, Any], ended: bool) -> Array:
+        """Read the flags of legal choices after `reset` or `step`; at an episode's end they may be missing."""
+        assert self._choices is not None
+        given = info.get("action_mask") if self._masks is None else self._masks()
+        if given is None and ended:
+            return np.ones(self._choices.count, bool)
+        flags = None if given is None else self._choices.flags(given)
+        if flags is None:
+            wanted = f"{sum(self._choices.sizes)} flags, 0 or 1, for the values of {shown(self._choices.space)}"
+            raise self.wrong(f"gives the action_mask {shown(given)}; it must be {wanted}")
+        if not ended and not self._choices.some(flags):
+            raise self.error("no action is legal, but the episode goes on")
+        return flags
 
     def _reward(self, given: Any) -> float:
         with suppress(TypeError, ValueError, OverflowError):
@@ -234,9 +261,10 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _info(self, given: Any) -> dict[str, Any]:
         if type(given) is not dict and not isinstance(given, Mapping):
             raise self.wrong(f"gives an info that is no dictionary: {shown(given)}")
-        if "action_mask" in given:
+        if self._choices is None and "action_mask" in given:
             say_once(
-                f"{self.name}: its info holds an action_mask, which is not supported: agents choose among all actions"
+                f"{self.name}: its info holds an action_mask, which its first info did not; agents choose among all "
+                "actions"
             )
         return given  # type: ignore[return-value]
 
@@ -259,6 +287,7 @@ class CheckedVector:
         first = next(iter(getattr(env, "envs", ())), env)  # of Gymnasium's SyncVectorEnv: one of its environments
         self.env, self.rows, self.name, self.taken = env, env.num_envs, name_of(env if env.spec else first), 0
         self.limited = limited(env) or limited(first)
+        self.info: dict[str, Any] = {}  # of the last reset or step
         say_learning(self.name, env)
 
     def reset(self, **given: Any) -> Any:
@@ -266,6 +295,7 @@ class CheckedVector:
         result: Any = self.env.reset(**given)
         if not isinstance(result, tuple) or len(result) != 2:
             raise self.wrong("must give two values, as Gymnasium's: observations, infos", "reset")
+        self.info = result[1]
         return result[0]
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
@@ -276,9 +306,20 @@ class CheckedVector:
             given = ", ".join(type(each).__name__ for each in result) if isinstance(result, tuple) else shown(result)
             raise self.wrong(f"gives {given}; Gymnasium's are five: {FIVE}, the info a dict")
         observation, reward, ended, cut, info = result
+        self.info = info
         reward = self.column("the reward", reward, "biuf", "finite numbers")
         ended, cut = (self.column("a flag", each, "b", "truth values") for each in (ended, cut))
         return observation, reward, ended, cut, info
+
+    def masks(self, before: list[Any] | None) -> list[Any]:
+        """Return the masks of actions of all rows; rows that tell none keep those of `before`."""
+        told, own = self.info.get("action_mask"), self.info.get("_action_mask", np.ones(self.rows, bool))
+        if told is None:
+            first: Any = getattr(self.env.unwrapped, "envs", [None])[0]
+            asked = first is not None and mask_function(first) is not None
+            told = self.env.call("action_masks") if asked else [None] * self.rows  # type: ignore[attr-defined]
+        known = [None] * self.rows if before is None else before
+        return [new if given else old for new, given, old in zip(told, own, known, strict=True)]
 
     def success(self, info: dict[str, Any], done: Array) -> tuple[Array, Array] | None:
         """Return the successes (N,) and the mask (N,) of the rows whose info has one; None without any."""

@@ -20,7 +20,7 @@ from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
-from envs.core import State, StateObserved, World
+from envs.core import Reobserved, State, StateObserved, World
 from envs.errors import UserError, require
 from envs.spaces import entry_bounds, shown
 
@@ -85,9 +85,8 @@ def probe(world: World[Any]) -> None:
     state = world.reset(start)
     _check_state(f"{name}.reset", "return", state, rows)
     _check_observation(f"{name}.reset", state.observation, space, rows)
+    action = _first_actions(world, state, rows)
     before, where = {field: value.clone() for field, value in vars(state).items()}, f"{name}.step"
-    shape = world.action_space.shape or ()
-    action = torch.zeros(rows, *shape, dtype=torch.float32 if shape else torch.int64, device=world.device)
     result: Any = world.step(state, action, chance)
     count = f"{len(result)} values" if isinstance(result, tuple) else _described(result)
     require(count == "5 values", f"{where} must return five values {VALUES}, not {count}.")
@@ -110,10 +109,23 @@ def probe(world: World[Any]) -> None:
     require(not early, f"{where} returns success without terminated; only a terminated episode can succeed.")
 
 
+def _first_actions(world: World[Any], state: State, rows: int) -> Tensor:
+    """Make an action of each row: the first legal one, or zeros (rows, k); check the mask of the World."""
+    shape = world.action_space.shape or ()
+    if not world.masks_actions:
+        return torch.zeros(rows, *shape, dtype=torch.float32 if shape else torch.int64, device=world.device)
+    name, mask = world_name(world), world.mask(state)
+    wanted = f"a tensor ({rows}, {world.num_actions}) of bool"
+    fits = isinstance(mask, Tensor) and mask.shape == (rows, world.num_actions) and mask.dtype == torch.bool
+    require(fits, f"{name}.mask must return {wanted}, not {_described(mask)}.")
+    require(bool(mask.any(1).all()), f"{name}.mask allows no action in a first state.")
+    return mask.long().argmax(1)
+
+
 def world_name(world: Any) -> str:
     """Name a World's class in a sentence."""
-    if isinstance(world, StateObserved):
-        return f"{world_name(world.world)} with observe='state'"
+    if isinstance(world, Reobserved):
+        return world_name(world.world) + " with observe='state'" * isinstance(world, StateObserved)
     return type(world).__name__
 
 

@@ -54,7 +54,7 @@ Plain = tuple[Any, ...]  # one row's fields of a State as Python numbers, or lis
 Uniform = Callable[[], float]  # draws the next uniform from [0, 1)
 PlainStep = Callable[[Plain, int, Uniform], tuple[Plain, float, bool, bool]]
 OBSERVE = ("observation", "state")  # values of `make_world(observe=...)`
-SHOWN = "shown"  # the field with the World's own observation in `StateObserved`; pictures may need it
+SHOWN = "shown"  # the field with the World's own observation in a `Reobserved` state; pictures may need it
 
 
 class World(ABC, Generic[S]):
@@ -81,7 +81,8 @@ class World(ABC, Generic[S]):
     7. `step(state, action, u)`: a new state and four tensors, see below; do not write into the given state. `steps`
        grows by one and `returns` by the reward. The World truncates by itself at `time_limit`.
     8. `frame(state, row)` and `text(state, row)`: one row as a picture and as text, for videos and terminals.
-    9. Optional: `plain_step(row, action, draw)`, `step` in plain Python, which is faster for a single environment.
+    9. Optional: `mask(state)`, which tells the legal actions, together with `masks_actions = True`.
+    10. Optional: `plain_step(row, action, draw)`, `step` in plain Python, which is faster for a single environment.
 
     Attributes:
         action_names: a name for each action, for pictures; may be empty.
@@ -89,6 +90,7 @@ class World(ABC, Generic[S]):
         state_space: the space of `observe_state`'s result; None if the World does not offer it.
         device: the device of all tables and tensors.
         defines_success: whether an episode can succeed; if none can, scores are returns.
+        masks_actions: whether `mask` tells which actions are legal.
         runs_on_numpy: numpy arrays may replace all tensors. Then `reset`, `step` and `truncated` use only
             `envs.numpy_backend` and operators, and all tables are tensor attributes of the World or of parts that
             also set `runs_on_numpy`.
@@ -101,6 +103,7 @@ class World(ABC, Generic[S]):
     observation_space: gymnasium.Space[Any]
     state_space: gymnasium.Space[Any] | None = None
     defines_success: bool = True
+    masks_actions: bool = False
     runs_on_numpy: bool = False
 
     def __init__(self, time_limit: int, device: str | torch.device = "cpu") -> None:
@@ -142,6 +145,10 @@ class World(ABC, Generic[S]):
         """
         raise UserError(f"{type(self).__name__} has no plain_step.")
 
+    def mask(self, state: S) -> Tensor:
+        """Tell which actions are legal, (N, num_actions) bool; at least one in every state that goes on. Optional."""
+        raise UserError(f"{type(self).__name__} has no mask.")
+
     def observe_state(self, state: S) -> Tensor:
         """Return a Markov state (N, e) in the form of `state_space`: the episode's future depends on nothing else.
 
@@ -167,26 +174,21 @@ class World(ABC, Generic[S]):
         return zeros(self.one, count), zeros(self.nothing, count)
 
 
-class StateObserved(World[Any]):
-    """A World that shows its state instead of its observation, made by `observe="state"`.
-
-    Only the observation changes. Initial states, transitions, rewards, endings and pictures stay the same. So an agent
-    that must remember can be compared with one that need not, on the same episodes.
-
-    Raises:
-        UserError: the World has no `state_space`.
-    """
+class Reobserved(World[Any]):
+    """A World that shows something else in place of its observation; everything else stays the same."""
 
     def __init__(self, world: World[Any]) -> None:
-        kind, advice = type(world).__name__, "give it state_space and observe_state, or use observe='observation'"
-        require(world.state_space is not None, f"{kind} shows no state; {advice}.")
         super().__init__(world.time_limit, world.device)
         self.world = world
         self.num_actions, self.action_names = world.num_actions, world.action_names
         self.reset_draws, self.step_draws = world.reset_draws, world.step_draws
-        self.observation_space: Any = world.state_space
+        self.observation_space: Any = world.observation_space
         self.state_space, self.defines_success = world.state_space, world.defines_success
-        self.runs_on_numpy = world.runs_on_numpy
+        self.runs_on_numpy, self.masks_actions = world.runs_on_numpy, world.masks_actions
+
+    @abstractmethod
+    def seen(self, state: State) -> Tensor:
+        """Compute what is shown (N, ...) from the World's own state."""
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
@@ -199,6 +201,9 @@ class StateObserved(World[Any]):
         after, _, reward, terminated, success = self.world.step(state, action, u)
         after = self._observed(after)
         return after, after.observation, reward, terminated, success
+
+    def mask(self, state: State) -> Tensor:
+        return self.world.mask(_original(state))
 
     def observe_state(self, state: State) -> Tensor:
         return self.world.observe_state(state)
@@ -216,20 +221,41 @@ class StateObserved(World[Any]):
         return self.world.text(_original(state), row)
 
     def _observed(self, state: State) -> State:
-        values = {**vars(state), "observation": self.world.observe_state(state), SHOWN: state.observation}
-        return _kind(type(state))(**values)  # type: ignore[arg-type]  # a dataclass type hashes
+        kind, name = _kind(type(state))  # type: ignore[arg-type]  # a dataclass type hashes
+        return kind(**{**vars(state), "observation": self.seen(state), name: state.observation})
+
+
+class StateObserved(Reobserved):
+    """A World that shows its state instead of its observation, made by `observe="state"`.
+
+    So an agent that must remember can be compared with one that need not, on the same episodes.
+
+    Raises:
+        UserError: the World has no `state_space`.
+    """
+
+    def __init__(self, world: World[Any]) -> None:
+        kind, advice = type(world).__name__, "give it state_space and observe_state, or use observe='observation'"
+        require(world.state_space is not None, f"{kind} shows no state; {advice}.")
+        super().__init__(world)
+        self.observation_space = world.state_space
+
+    def seen(self, state: State) -> Tensor:
+        return self.world.observe_state(state)
 
 
 @cache  # states of one World must have one class
-def _kind(inner: type[State]) -> type[State]:
-    """Make a subclass of a World's state class with the field SHOWN."""
-    return dataclasses.make_dataclass(f"Observed{inner.__name__}", [(SHOWN, Tensor)], bases=(inner,))
+def _kind(inner: type[State]) -> tuple[type[State], str]:
+    """Make a subclass of a World's state class whose last field, also named, has the World's own observation."""
+    fields = [field.name for field in dataclasses.fields(inner)]
+    name = f"{SHOWN}_{len(fields)}" if SHOWN in fields else SHOWN
+    return dataclasses.make_dataclass(f"Observed{inner.__name__}", [(name, Tensor)], bases=(inner,)), name
 
 
 def _original(state: State) -> State:
     """Return the World's own state, with its own observation."""
     values = dict(vars(state))
-    values["observation"] = values.pop(SHOWN)
+    values["observation"] = values.pop(dataclasses.fields(state)[-1].name)
     return type(state).__bases__[0](**values)
 
 

@@ -25,6 +25,7 @@ from envs.errors import DrawsNothing, UserError, require
 from envs.packages import Make, make_env, without_module
 from envs.registry import make_world
 from envs.replayed import ReplayedVector
+from envs.rows import legal_in, tells_masks
 from envs.seeding import Floats, Rows, RowStreams
 from envs.spaces import Array, object_rows, row, unflatten
 from envs.workers import LocalRows, WorkerRows
@@ -64,7 +65,7 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
     """One episode of a World as a Gymnasium environment on numpy.
 
     `info["success"]` is set on the final step of every episode if the World defines a success. The World truncates
-    itself at `time_limit`.
+    itself at `time_limit`. A World that masks its actions gives `info["action_mask"]` (A,) int8.
 
     Args:
         world: an id of `envs.registry.WORLDS`, which takes the remaining keywords, or a World.
@@ -96,7 +97,7 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
         """Start an episode; a seed restarts the random stream."""
         super().reset(seed=seed)
         state = self.state = self._engine.reset(self._draw(self.world.reset_draws))
-        return self._observation(state), {}
+        return self._observation(state), self._masks() if self.world.masks_actions else {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one action."""
@@ -111,7 +112,12 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
             observation = dtype.type(seen[0]) if self._scalar else np.array(seen, dtype)
             cut = not ended and self._row[1] >= self._limit
         info = {"success": success} if (ended or cut) and self.world.defines_success else {}
+        if self.world.masks_actions:
+            info |= self._masks()
         return observation, reward, ended, cut, info
+
+    def _masks(self) -> dict[str, Any]:
+        return {"action_mask": self._engine.mask(self._started())[0]}
 
     def render(self) -> Any:
         """Draw a picture (height, width, 3) or a text; None without a render mode."""
@@ -179,7 +185,7 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
             self.streams.seed([each if picked else None for each, picked in zip(seeds, chosen, strict=True)])
         self.state = self._restarted(self.state, np.flatnonzero(chosen))
         self._done = self._done & ~chosen
-        return self._unflatten(self._engine.observation(self.state)), {}
+        return self._unflatten(self._engine.observation(self.state)), self._masks(self.state)
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Take one action in every row; a row that needs a reset ignores its action."""
@@ -190,15 +196,22 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         self._done = ended | cut
         finished = np.flatnonzero(self._done)
         self.last = after  # before rows start over
-        info = self._info(finished, after, success) if finished.size else {}
+        info: dict[str, Any] = self._info(finished, after, success) if finished.size else {}
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         restarted = finished if same_step else finished[:0] if idle is None else np.flatnonzero(idle)
         self.state = self._restarted(after, restarted)
+        info |= self._masks(self.state)
         return self._unflatten(self._engine.observation(self.state)), reward.copy(), ended.copy(), cut.copy(), info
 
     def render(self) -> tuple[Any, ...] | None:
         """Draw every row as a picture or a text; None without a render mode."""
         return None if self.render_mode is None else tuple(map(self._render_row, range(self.num_envs)))
+
+    def _masks(self, state: State) -> dict[str, Any]:
+        """Make the part of the info with the legal actions (N, A), if the World masks them."""
+        if not self.world.masks_actions:
+            return {}
+        return {"action_mask": self._engine.mask(state), "_action_mask": np.ones(self.num_envs, bool)}
 
     def _idle(self) -> Mask | None:
         """Return the rows (N,) that this step resets; None if there are none."""
@@ -233,10 +246,17 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
             info = {"success": success & done, "_success": done.copy()}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             final = self._unflatten(self._engine.observation(after)[finished])
-            info["final_info"] = {name: value.copy() for name, value in info.items()}
+            info["final_info"] = {name: value.copy() for name, value in info.items()} | self._final_masks(after)
             info["final_obs"] = object_rows(final, finished, self.num_envs)
             info |= {"_final_info": done.copy(), "_final_obs": done.copy()}
         return info
+
+    def _final_masks(self, after: State) -> dict[str, Any]:
+        """Make the legal actions of the last states of episodes, zeros in other rows, as Gymnasium does."""
+        masks = self._masks(after)
+        if masks:
+            masks = {"action_mask": masks["action_mask"] * self._done[:, None], "_action_mask": self._done.copy()}
+        return masks
 
     def _checked(self, actions: Any) -> Array:
         """Return the actions (N,) as int64, or (N, k) of a Box, or raise a UserError."""
@@ -287,7 +307,7 @@ class GymnasiumVector(ReplayedVector):
 
     Raises:
         UserError: the id is unknown or cannot be made, `form` does not take actions of this kind, the observation is
-            not Box, Discrete, MultiDiscrete or MultiBinary, or a key is missing.
+            not Box, Discrete, MultiDiscrete, MultiBinary or a Dict or Tuple of these, or a key is missing.
     """
 
     def __init__(
@@ -303,10 +323,11 @@ class GymnasiumVector(ReplayedVector):
         **kwargs: Any,
     ) -> None:
         make: Make = partial(make_env, without_module(env), **kwargs) if isinstance(env, str) else env
-        self._sample: Callable[[], LocalRows] = partial(LocalRows, make, 1, observation_key, None, form)
+        masked = _masked(make)
+        self._sample: Callable[[], LocalRows] = partial(LocalRows, make, 1, observation_key, None, form, masked)
         rows = LocalRows if workers is None else partial(WorkerRows, workers=workers)
         self._open: Callable[[], LocalRows | WorkerRows] = partial(
-            rows, make, num_envs, observation_key, max_steps, form
+            rows, make, num_envs, observation_key, max_steps, form, masked
         )
         children = np.random.SeedSequence(seed).spawn(num_envs)
         self.seeds = [int(child.generate_state(1)[0]) for child in children]
@@ -335,13 +356,16 @@ class GymnasiumVector(ReplayedVector):
     def ignores_seed(self) -> bool:
         """Tell whether two new environments with the same seed and actions differ within a few steps."""
         with suppress(Exception), closing(self._sample()) as one, closing(self._sample()) as other:
-            if not np.array_equal(one.first([self.seeds[0]]), other.first([self.seeds[0]])):
+            seen, twin = one.first([self.seeds[0]]), other.first([self.seeds[0]])
+            if not np.array_equal(seen, twin):
                 return True
             until = time.monotonic() + SEED_SECONDS
             draws = torch.Generator().manual_seed(0)
             for _ in range(SEED_STEPS):
-                action = self.actions.random(torch.rand(1, *self.actions.shape, generator=draws)).tolist()
+                u = torch.rand(1, *self.actions.shape, generator=draws)
+                action = self.actions.random(u, legal_in(self.observation_space, seen)).tolist()
                 results = [rows.step(action) for rows in (one, other)]
+                seen = results[0].fresh if len(results[0].fresh) else results[0].final
                 if not all(map(np.array_equal, *results)):
                     return True
                 if time.monotonic() > until:
@@ -363,6 +387,13 @@ class GymnasiumVector(ReplayedVector):
         self.observation = step.final.copy()
         self.observation[done] = step.fresh
         return Step(**self._fields(step.final, step.rewards, step.terminated, step.truncated, success))
+
+
+def _masked(make: Make) -> bool:
+    """Tell whether an environment masks its actions, by a copy that is reset once."""
+    with suppress(Exception), closing(make()) as env:  # the environments themselves raise an error, with its place
+        return tells_masks(env)
+    return False
 
 
 class Engine:
@@ -396,6 +427,12 @@ class Engine:
         """Start new episodes in the rows (M,), from uniforms (M, reset_draws)."""
         with self._mode():
             return put_state(state, self._given(rows), self.world.reset(self._given(u)))
+
+    def mask(self, state: State) -> Array:
+        """Return the flags of legal actions, (N, A) int8 as Gymnasium's `sample` takes them."""
+        with self._mode():
+            mask: Any = self.world.mask(state)
+        return np.asarray(mask if self.on_arrays else mask.cpu(), np.int8)
 
     def observation(self, state: State) -> Array:
         """Return the flat observation (N, d), read-only."""

@@ -96,6 +96,11 @@ def double(values: Values) -> Values:
     return values.double() if isinstance(values, torch.Tensor) else values.astype(np.float64)
 
 
+def converted(values: Values, like: Values) -> Values:
+    """Convert to the dtype of `like`."""
+    return values.to(like.dtype) if isinstance(values, torch.Tensor) else values.astype(like.dtype)
+
+
 def truncate(values: Values) -> Values:
     """Round towards zero."""
     return values.trunc() if isinstance(values, torch.Tensor) else np.trunc(values)

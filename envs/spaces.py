@@ -1,7 +1,7 @@
 """Convert observations between flat rows, the form of their Gymnasium space, and the form that networks take."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -128,9 +128,15 @@ def fitter(space: gymnasium.Space[Any]) -> Fit:
     """Make the function that converts one observation to the shape and the dtype of an array space.
 
     Acting and the replay read the same converted array. A cast must keep the value and its kind: whole numbers within
-    the bounds, or any number if the space holds real ones. Anything else raises `Unfit`. Observations of other kinds of
-    spaces are returned unchanged.
+    the bounds, or any number if the space holds real ones. Anything else raises `Unfit`. The entries of a Dict and of a
+    Tuple are converted one by one. Observations of other kinds of spaces are returned unchanged.
     """
+    if isinstance(space, spaces.Dict):
+        named = {name: fitter(entry) for name, entry in space.items()}
+        return lambda given: {name: _entry_fitted(given, name, fit, Mapping) for name, fit in named.items()}
+    if isinstance(space, spaces.Tuple):
+        fits = tuple(map(fitter, space))
+        return lambda given: tuple(_entry_fitted(given, place, fit, Sequence) for place, fit in enumerate(fits))
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return lambda given: given
     shape, dtype = space.shape or (), space.dtype
@@ -144,6 +150,16 @@ def fitter(space: gymnasium.Space[Any]) -> Fit:
         return _fitted(space, given)
 
     return fit
+
+
+def _entry_fitted(given: Any, name: Any, fit: Fit, kind: type[Any]) -> Any:
+    """Convert the entry of an observation by its function."""
+    if not isinstance(given, kind) or (name not in given if isinstance(given, Mapping) else name >= len(given)):
+        raise Unfit(f"an observation without the entry {name!r}: {shown(given)}")
+    try:
+        return fit(given[name])
+    except Unfit as error:
+        raise Unfit(f"in the entry {name!r} {error}") from None
 
 
 def _fitted(space: gymnasium.Space[Any], given: Any) -> Array:

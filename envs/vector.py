@@ -14,12 +14,13 @@ from torch import Tensor
 
 from envs.actions import Form, action_form
 from envs.atari import AtariConfig, AtariVector
-from envs.checker import probe
+from envs.checker import probe, world_name
 from envs.core import State, Step, World, put_state, where_state
 from envs.errors import UserError, require
 from envs.gymnasium import GymnasiumVector, on_numpy
 from envs.numpy_backend import single
 from envs.registry import WORLDS, check_keywords, make_world
+from envs.rows import as_rows, illegal
 from envs.seeding import digest, restore_generator
 
 S = TypeVar("S", bound=State)
@@ -89,6 +90,7 @@ class TensorVector:
     ) -> None:
         require(num_envs >= 1, f"num_envs must be at least 1, not {num_envs}.")
         probe(world)
+        world = as_rows(world)
         if initial is not None and (len(initial) > num_envs or initial.shape[1:] != (world.reset_draws,)):
             wanted = f"at most {num_envs} rows of {world.reset_draws}"
             raise UserError(f"initial reset draws must be {wanted}, not of shape {tuple(initial.shape)}.")
@@ -112,6 +114,7 @@ class TensorVector:
         if self.initial is not None:
             u = torch.cat([self.initial.to(u), u[len(self.initial) :]])
         self.state = self.world.reset(u)
+        self._check_legal(self.state.observation, self.state.steps)
         return self._started().observation
 
     def step(self, action: Tensor) -> Step:
@@ -120,7 +123,16 @@ class TensorVector:
             action = self.actions.reals(action)
         u = self.draws(self.world.step_draws + self.world.reset_draws)
         self.state, step = self._advance(self._stepped, self._started(), action, u)
+        self._check_legal(step.observation, step.episode_length)
         return step
+
+    def _check_legal(self, observation: Tensor, steps: Tensor) -> None:
+        """Refuse a state that goes on without a legal action; an accelerator would wait for the answer."""
+        if self.world.masks_actions and self.device.type == "cpu":
+            stuck = illegal(observation, self.world.num_actions)
+            if stuck.any():
+                where = f"step {int(steps[stuck][0])} of an episode"
+                raise UserError(f"{world_name(self.world)}: no action is legal, but the episode goes on ({where}).")
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw one environment as a picture (height, width, 3)."""

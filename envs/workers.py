@@ -22,31 +22,48 @@ from envs.actions import Form, action_form
 from envs.checked import Checked, with_spaces
 from envs.errors import UserError, require
 from envs.packages import Make
-from envs.spaces import Array, encoder, shown
+from envs.rows import Choices, RowSpace, check_choices, row_encoder
+from envs.spaces import Array, shown
 
 PATIENCE = 600.0  # seconds without an answer before an error is raised
 
 
 class LocalRows:
-    """N environments in this process, each started over when its episode ends."""
+    """N environments in this process, each started over when its episode ends.
+
+    With `masked`, observations are rows that end with the flags of legal choices.
+    """
 
     def __init__(
-        self, make: Make, count: int, key: str | None, max_steps: int | None = None, form: Form = "numbered"
-    ) -> None:
+        self, make: Make, count: int, key: str | None, max_steps: int | None = None, form: Form = "numbered",
+        masked: bool = False,
+    ) -> None:  # fmt: skip
         made = [with_spaces(make()) for _ in range(count)]
-        self.observation_space, self._encode = encoder(made[0].observation_space, key, fitted=True)
         self.actions, self._decode = action_form(made[0].action_space, form)
-        self.envs = [Checked(env, key, max_steps) for env in made]
+        choices = Choices(made[0].action_space, form == "numbered") if masked else None
+        flags = 0 if choices is None else choices.count
+        self.observation_space, self._encode = row_encoder(made[0].observation_space, key, True, flags)
+        self.masked, self.envs = masked, [Checked(env, key, max_steps, choices) for env in made]
+        if choices is not None:
+            check_choices(choices, self.envs[0].name)
 
     def first(self, seeds: list[int | None]) -> Array:
         """Start all episodes, with seeds (N,) or None for each; returns the observations (N, ...)."""
-        observations = [self._encode(env.reset(seed=seed)[0]) for env, seed in zip(self.envs, seeds, strict=True)]
+        observations = [self._row(env, *env.reset(seed=seed)) for env, seed in zip(self.envs, seeds, strict=True)]
         return self._checked(np.stack(observations), self.envs)
+
+    def _row(self, env: Checked, observation: Any, info: dict[str, Any], ended: bool = False) -> Array:
+        """Encode an observation, with its flags if the environment masks its actions."""
+        return self._encode((observation, env.flags(info, ended)) if self.masked else observation)
 
     def step(self, actions: list[Any]) -> RowsStep:
         """Take one action in each environment and start finished ones over."""
         results = [env.step(self._decode(action)) for env, action in zip(self.envs, actions, strict=True)]
-        final = self._checked(np.stack([self._encode(result[0]) for result in results]), self.envs)  # (N, ...)
+        rows = [
+            self._row(env, result[0], result[4], result[2] or result[3])
+            for env, result in zip(self.envs, results, strict=True)
+        ]
+        final = self._checked(np.stack(rows), self.envs)  # (N, ...)
         rewards = np.array([result[1] for result in results])
         with np.errstate(over="ignore"):
             finite = np.isfinite(rewards.astype(np.float32))  # agents learn from float32
@@ -60,7 +77,7 @@ class LocalRows:
         fresh = final[done]  # (M, ...)
         begun = [self.envs[row] for row in np.flatnonzero(done)]
         for place, env in enumerate(begun):
-            fresh[place] = self._encode(env.reset()[0])
+            fresh[place] = self._row(env, *env.reset())
         return RowsStep(final, self._checked(fresh, begun), rewards, terminated, truncated, success)
 
     def _checked(self, observations: Array, envs: list[Checked]) -> Array:
@@ -68,6 +85,9 @@ class LocalRows:
         space = self.observation_space
         if isinstance(space, gymnasium.spaces.MultiDiscrete):
             wild = (observations < 0) | (observations >= space.nvec)
+        elif isinstance(space, RowSpace):
+            outside = (observations < space.low) | (observations > space.high)
+            wild = (space.tokens & outside) | ~np.isfinite(observations)
         elif observations.dtype.kind == "f":
             wild = ~np.isfinite(observations)
         else:
@@ -122,17 +142,18 @@ class WorkerRows:
 
     def __init__(
         self, make: Make, count: int, key: str | None, max_steps: int | None = None, form: Form = "numbered",
-        workers: int = 1,
+        masked: bool = False, workers: int = 1,
     ) -> None:  # fmt: skip
         require(workers >= 1, f"workers must be at least 1 process, not {workers}.")
-        sample = LocalRows(make, 1, key, None, form)  # raises here if the environment is wrong
+        sample = LocalRows(make, 1, key, None, form, masked)  # raises here if the environment is wrong
         self.observation_space, self.actions = sample.observation_space, sample.actions
         spec, self.name = sample.envs[0].spec, sample.envs[0].name
         sample.close()
         # the processes are no forks: a fork of a process with threads can hang, and torch and numba have threads
         registered = {} if spec is None or spec.id not in gymnasium.registry else {spec.id: gymnasium.registry[spec.id]}
         bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
-        groups = [partial(RowGroup, *part, registered, make, key, max_steps, form) for part in pairwise(bounds)]
+        settings = registered, make, key, max_steps, form, masked
+        groups = [partial(RowGroup, begin, end, *settings) for begin, end in pairwise(bounds)]
         self.processes = AsyncVectorEnv(groups, shared_memory=False, context="spawn")
         self._ask("build")
 
@@ -186,10 +207,10 @@ class RowGroup(gymnasium.Env[Any, Any]):
 
     def __init__(
         self, begin: int, end: int, registered: dict[str, Any], make: Make, key: str | None, max_steps: int | None,
-        form: Form,
+        form: Form, masked: bool,
     ) -> None:  # fmt: skip
         self.begin, self.end, self.registered = begin, end, registered
-        self.job = make, end - begin, key, max_steps, form
+        self.job = make, end - begin, key, max_steps, form, masked
 
     def ask(self, method: str, argument: Any) -> Any:
         """Call a method of the rows with their part of the argument; return the exception that it raises."""

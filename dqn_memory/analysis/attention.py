@@ -111,8 +111,9 @@ def sensitivity(network: QNetwork, observation: Tensor, previous_action: Tensor)
     last = torch.tensor([len(observation) - 1], device=observation.device)
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):  # cuDNN's recurrences lack them in evaluation
         inputs = network.embed(observation[None], previous_action[None]).detach().requires_grad_()
-        q = network.at_embedded(inputs, None, last)[0]  # (A,)
-        best = q.topk(min(2, network.num_actions)).values  # (2,)
+        q = network.read(network.encode_embedded(inputs, None, last), observation[-1:])[0]  # (A,)
+        q = q[q.isfinite()]  # of the legal actions
+        best = q.topk(min(2, len(q))).values  # (2,)
         (gradient,) = torch.autograd.grad(best[0] - best[1:].sum(), inputs)
     norm = gradient[0].norm(dim=-1)  # (T,)
     return norm / norm.sum().clamp(min=1e-12)

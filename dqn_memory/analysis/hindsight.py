@@ -58,13 +58,14 @@ class Hindsight:
             return cls(0, 0.0, 0.0, 0.0, 0.0)
         inside = np.concatenate([each.inside for each in found])[counted]
         alone = np.concatenate([each.alone for each in found])[counted]
-        difference = np.abs(inside - alone)  # (P, A)
+        legal = np.isfinite(alone)  # illegal actions have -inf in both
+        difference = np.abs(inside[legal] - alone[legal])
         return cls(
             positions=int(counted.sum()),
             gap=float(difference.mean()),
             largest=float(difference.max()),
             flips=float((inside.argmax(1) != alone.argmax(1)).mean()),
-            spread=float(alone.std()),
+            spread=float(alone[legal].std()),
         )
 
     def words(self, causal: bool, whole: bool, outputs: str = "Q") -> str:

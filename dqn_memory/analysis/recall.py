@@ -99,7 +99,12 @@ def recall(
         lengths.append(given.lengths.cpu().numpy())
     decisions = (np.concatenate(lengths)[:, None] > np.arange(max(each.max() for each in lengths))).sum(0)  # (D,)
     occlusion, flips = (_profile(each, len(decisions)) for each in zip(*tables, strict=True))
-    return Recall(occlusion, flips, decisions, float(np.concatenate(values).std()))
+    return Recall(occlusion, flips, decisions, _spread(np.concatenate(values)))
+
+
+def _spread(values: Array) -> float:
+    """Compute the standard deviation of Q; illegal actions have -inf."""
+    return float(values[np.isfinite(values)].std())
 
 
 def _profile(tables: Sequence[Array], oldest: int) -> Array:
@@ -128,12 +133,15 @@ def occlusions(
         copies = len(tried) // rows
         index = (given.position - part[:, None]).clamp(min=0).flatten().repeat(copies // len(part))
         observation = given.observation.repeat(copies, *[1] * (given.observation.dim() - 1))
+        if flags := network.spec.flags:  # the replacement leaves the same actions legal
+            own = observation[torch.arange(len(tried), device=index.device), index]
+            tried = torch.cat((tried[:, :-flags], own[:, -flags:].to(tried.dtype)), 1)
         observation[torch.arange(len(tried), device=index.device), index] = tried.to(observation.dtype)
         before_each = given.previous_action
         previous, lengths = before_each.repeat(copies, *[1] * (before_each.dim() - 1)), given.lengths.repeat(copies)
         after = q_values(network, Windows(observation, previous, lengths, given.position.repeat(copies)))
         moved = after.unflatten(0, (-1, len(part), rows))  # (R, N, B, A)
-        changes.append((moved - before).abs().mean((0, 3)))
+        changes.append((moved - before).abs().nan_to_num(0.0).mean((0, 3)))  # illegal actions have -inf
         flips.append((moved.argmax(3) != before.argmax(1)).double().mean(0))
     return _known(torch.cat(changes).T, given), _known(torch.cat(flips).T, given)
 

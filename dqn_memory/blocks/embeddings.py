@@ -1,5 +1,7 @@
 """Embeddings of observations and actions: B sequences of T steps, model width D."""
 
+import math
+from collections.abc import Sequence
 from copy import deepcopy
 
 import torch
@@ -117,6 +119,30 @@ class ImageEmbedding(nn.Module):
         if self.channels_last:
             frames = frames.permute(0, 3, 1, 2)
         return self.linear(self.convolutions(frames).flatten(1)).unflatten(0, observation.shape[:2])
+
+
+class RowEmbedding(nn.Module):
+    """Embed a row of several entries, each by its own embedding, and sum them.
+
+    The sum equals one linear map of the joined features of all entries. Numbers after the entries are not embedded.
+
+    Args:
+        entries: the shape and the embedding of each entry, in the order of the row.
+    """
+
+    def __init__(self, entries: Sequence[tuple[tuple[int, ...], nn.Module]]) -> None:
+        super().__init__()
+        self.shapes = [shape for shape, _ in entries]
+        self.entries = nn.ModuleList(embedding for _, embedding in entries)
+
+    def forward(self, observation: Tensor) -> Tensor:  # (B, T, n) -> (B, T, D)
+        first, total = 0, None
+        for shape, embedding in zip(self.shapes, self.entries, strict=True):
+            last = first + math.prod(shape)
+            embedded = embedding(observation[..., first:last].unflatten(-1, shape))
+            first, total = last, embedded if total is None else total + embedded
+        assert total is not None
+        return total
 
 
 class ActionHistoryEmbedding(nn.Module):

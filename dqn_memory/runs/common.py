@@ -41,7 +41,7 @@ class EnvironmentConfig:
     path: str | None = None
     """File that defines the environment, if the environment is read from a file."""
     observation_key: str | None = None
-    """Entry of a dictionary observation that the agent sees (None: its only Box)."""
+    """Entry of a dictionary observation that the agent sees (None: all; if one cannot be read, the only Box)."""
     observe: Literal["observation", "state"] = "observation"
     """`state` shows the hidden state instead of the observation (environments of this suite)."""
     stack: Annotated[int, Bounds(1)] = 1
@@ -75,15 +75,16 @@ class EnvironmentConfig:
             made.close()
         return self if single else replace(self, actions="clip")
 
-    def completed(self) -> EnvironmentConfig:
-        """Choose the only Box of a dictionary observation if no key is given, and print the choice."""
+    def completed(self, reads_rows: bool) -> EnvironmentConfig:
+        """Choose the only Box of a dictionary observation that cannot be read as a whole, and print the choice."""
         from envs.packages import make_env
+        from envs.rows import is_readable
         from envs.spaces import only_box
 
         if self.observation_key is not None or self.env.startswith("ALE/") or self.env.removeprefix("envs:") in WORLDS:
             return self
         env = make_env(self.env, **self.kwargs(training=False))
-        key = only_box(env.observation_space)
+        key = None if reads_rows and is_readable(env.observation_space) else only_box(env.observation_space)
         env.close()
         if key is None:
             return self

@@ -38,6 +38,7 @@ from dqn_memory.runs.toml import to_toml
 from envs.files import portable_name
 from envs.gymnasium import GymnasiumVector
 from envs.replayed import ReplayedVector
+from envs.rows import RowSpace
 from envs.terminal import say
 from envs.vector import make_vector
 
@@ -61,6 +62,8 @@ class Trainer(ABC, Generic[C]):
     """Metric of each word of the progress line."""
     evaluation_flags: ClassVar[tuple[str, ...]]
     """Options of `evaluate` that this kind of run supports, of those that some kinds lack."""
+    reads_rows: ClassVar[bool] = False
+    """Whether it reads observations of several entries and masks of actions (`envs.rows`)."""
     takes_parts: ClassVar[bool] = False
     """Whether an action may be a row of parts (`envs.actions`) instead of a number."""
     attention_report: ClassVar[Any] = None
@@ -92,6 +95,12 @@ class Trainer(ABC, Generic[C]):
             observation_key=environment.observation_key, env_kwargs=config.env_kwargs(),
             workers=environment.env_workers, form=environment.action_form,
         )  # fmt: skip
+        if isinstance(self.vector.observation_space, RowSpace) and not self.reads_rows:
+            what = "masks its actions" if self.vector.observation_space.flags else "shows several entries"
+            raise UserError(
+                f"{environment.env} {what}, which {self.kind} cannot read but train, pqn and ppo can; choose one entry "
+                "by --observation-key, or let a wrapper take action_mask out of the info"
+            )
         if not (self.vector.actions.count or self.takes_parts):
             raise UserError(
                 f"--actions {environment.actions} draws each part of an action by itself, which only ppo does; leave "
@@ -275,7 +284,7 @@ class Trainer(ABC, Generic[C]):
             config = parse(cls.config_class, argv, base=config.base())
         config = replace(config, plugin=tuple(dict.fromkeys(config.plugin)))  # a preset and a flag may name one twice
         load_modules(config, "the config")
-        return cls.resolve(replace(config, environment=config.environment.completed()))
+        return cls.resolve(replace(config, environment=config.environment.completed(cls.reads_rows)))
 
     @classmethod
     def folder(cls, config: C) -> Path:
