@@ -17,7 +17,7 @@ from torch import Tensor
 from envs.core import Reobserved, State, World
 from envs.errors import UserError, require
 from envs.numpy_backend import concatenate, converted
-from envs.spaces import Array, Encode, encoder, integer_ranges
+from envs.spaces import Array, Encode, encoder, fitter, integer_ranges
 
 READABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)  # by networks
 Path = tuple[str | int, ...]  # of an entry: keys of dictionaries and places in tuples
@@ -66,17 +66,16 @@ def row_encoder(
     if not joined and not flags:
         return encoder(space, key, fitted)
     parts = dict(leaves(space)) if joined else {(): space}
-    known = {path: _encoded(path, entry, key, fitted) for path, entry in parts.items()}
+    known = {path: _encoded(path, entry, key, fitted or joined) for path, entry in parts.items()}
     row = RowSpace({name_of_entry(path): each[0] for path, each in known.items()}, flags)
+    fit = fitter(space) if joined and not fitted else (lambda observation: observation)
 
-    def encode(observation: Any) -> Array:
-        return row.row(encode(entry_at(observation, path)) for path, (_, encode) in known.items())
+    def encode(given: Any) -> Array:
+        observation, *ends = given if flags else (given,)
+        observation = fit(observation)
+        return row.row([*(encode(entry_at(observation, path)) for path, (_, encode) in known.items()), *ends])
 
-    if not flags:
-        return row, encode
-    return row, lambda pair: row.row(
-        [*(encode(entry_at(pair[0], path)) for path, (_, encode) in known.items()), pair[1]]
-    )
+    return row, encode
 
 
 def is_readable(space: gymnasium.Space[Any]) -> bool:

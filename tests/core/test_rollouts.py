@@ -84,9 +84,9 @@ def collector(length, env=MEMORY, critic=False, scale=None):
     value = torch.nn.Linear(16, 1).double()
     own = Explorer(ExplorationConfig(epsilon_start=0, epsilon_end=0), 4, vector.num_actions, torch.Generator())
     each = Collector(vector, network, own, length, scale)
-    each.read = lambda x: QValues(network.read(x))
+    each.read = lambda x, seen: QValues(network.read(x, seen))
     if critic:
-        each.read = lambda x: ActorCritic(network.read(x), value(x).squeeze(-1))
+        each.read = lambda x, seen: ActorCritic(network.read(x, seen), value(x).squeeze(-1))
     return each
 
 
