@@ -20,7 +20,7 @@ from dqn_memory.blocks.embeddings import (
 )
 from dqn_memory.runs.errors import UserError, require
 from envs.rows import RowSpace
-from envs.spaces import image_bounds
+from envs.spaces import ImageBox, image_bounds
 
 MAX_TOKENS = 2**24  # an embedding table holds a vector for each
 CONTINUOUS_PADDING = -5.0  # below every observation of the published environments, as in the published code
@@ -37,6 +37,7 @@ class ObservationSpec:
     bounds: PixelBounds | None = None  # of an image's values (None: 0 .. 255; of floats 0 .. 1)
     entries: tuple[tuple[str, "ObservationSpec"], ...] = ()  # of a row, by name
     flags: int = 0  # of legal choices at the end of a row
+    channels_last: bool | None = None  # of an image (None: its sizes tell)
 
     @property
     def padding(self) -> float:
@@ -87,11 +88,14 @@ def observation_spec(space: gymnasium.Space) -> ObservationSpec:
 
 def _image(space: gymnasium.spaces.Box) -> ObservationSpec:
     require(all(space.shape), f"an image of {' x '.join(map(str, space.shape))} holds no pixels")
+    dtype = torch.tensor(np.zeros(1, space.dtype)).dtype
+    if isinstance(space, ImageBox):
+        return ObservationSpec("image", space.shape, 0, dtype, image_bounds(space), channels_last=False)
     try:
         channels_last(space.shape)
     except ValueError as error:
         raise UserError(str(error)) from None
-    return ObservationSpec("image", space.shape, 0, torch.tensor(np.zeros(1, space.dtype)).dtype, image_bounds(space))
+    return ObservationSpec("image", space.shape, 0, dtype, image_bounds(space))
 
 
 def _tokens(components: int, vocabulary: int) -> ObservationSpec:
@@ -109,4 +113,4 @@ def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 
         return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
     if spec.kind == "continuous":
         return VectorEmbedding(spec.shape[0], width)
-    return ImageEmbedding(spec.shape, width, not spec.dtype.is_floating_point, spec.bounds)
+    return ImageEmbedding(spec.shape, width, not spec.dtype.is_floating_point, spec.bounds, spec.channels_last)

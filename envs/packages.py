@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import FilterObservation, FrameStackObservation
 
 from envs.errors import DrawsNothing, UserError, near_names, require
 from envs.registry import WORLDS
+from envs.spaces import ImageBox
 
 Make = Callable[[], gymnasium.Env[Any, Any]]
 HOME = Path(__file__).resolve().parents[1]  # the folder of this package and of `configs`
@@ -61,12 +63,13 @@ GRIDVERSE = Package(ORIGINAL, "gym_gridverse", "git+https://github.com/abaisero/
 ORIGINAL_STEPS = 500  # their time limit, as in this suite
 
 
-def make_env(id: str, stack: int = 1, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+def make_env(id: str, stack: int = 1, image_axes: str | None = None, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Call `gymnasium.make`, with a UserError for an id, a package or a keyword that does not exist.
 
     The module of "module:Id-v0" must be known or imported already, see `load_wanted`. "gym_gridverse:NAME" is an
     `envs.gridverse.original.Original`. With `stack` above 1 an observation holds as many of the newest ones, oldest
-    first; the first of an episode fills the places before it.
+    first; the first of an episode fills the places before it. `image_axes` says which axis of images has the channels,
+    "chw" or "hwc".
     """
     name, original = without_module(id), _original(id)
     ours = [known for known in WORLDS if known.rpartition("-v")[0] == name]
@@ -80,6 +83,7 @@ def make_env(id: str, stack: int = 1, **kwargs: Any) -> gymnasium.Env[Any, Any]:
             warnings.filterwarnings("ignore", message=".*is being initialised with render_mode")
             env = gymnasium.make(original or name, disable_env_checker=True, **kwargs)
         env = Unclosed(env) if package is not None and package.closes_all else env
+        env = env if image_axes is None else ImageAxes(env, image_axes)
         return _stacked(env, stack) if stack > 1 else env
     except gymnasium.error.UnregisteredEnv as error:
         raise UserError(near_names("environment", id, {*WORLDS, *gymnasium.registry})) from error
@@ -101,6 +105,33 @@ def _stacked(env: gymnasium.Env[Any, Any], count: int) -> gymnasium.Env[Any, Any
     if isinstance(shown, spaces.Dict):
         env = FilterObservation(env, [name for name, entry in shown.items() if isinstance(entry, kinds)])
     return FrameStackObservation(env, count)
+
+
+class ImageAxes(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Show images as (C, H, W), from (H, W, C) if `axes` is "hwc". Images are every Box of three axes."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], axes: str) -> None:
+        super().__init__(env)
+        self._last = axes == "hwc"
+        self.observation_space = self._space(env.observation_space)
+
+    def observation(self, observation: Any) -> Any:
+        """Move the channels."""
+        return self._moved(self.env.observation_space, observation)
+
+    def _space(self, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+        if isinstance(space, spaces.Dict):
+            return spaces.Dict({name: self._space(entry) for name, entry in space.items()})
+        if not (isinstance(space, spaces.Box) and len(space.shape) == 3):
+            return space
+        low, high = (self._moved(space, bound) for bound in (space.low, space.high))
+        return ImageBox(low, high, dtype=space.dtype)
+
+    def _moved(self, space: gymnasium.Space[Any], given: Any) -> Any:
+        if isinstance(space, spaces.Dict):
+            return {name: self._moved(entry, given[name]) for name, entry in space.items()}
+        image = isinstance(space, spaces.Box) and len(space.shape) == 3
+        return np.moveaxis(given, -1, 0) if image and self._last else given
 
 
 def _original(id: str) -> EnvSpec | None:

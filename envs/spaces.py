@@ -40,6 +40,10 @@ class MultiDiscrete(spaces.MultiDiscrete):
         self.nvec = self.nvec.view(IntegerSizes)
 
 
+class ImageBox(spaces.Box):
+    """Images (C, H, W), whatever their sizes; of any other Box of three axes the sizes tell where the channels are."""
+
+
 def integer_ranges(space: Any) -> tuple[Array, Array] | None:
     """Give the number of values and the first value of each integer in a space, both flat (K,).
 
@@ -228,7 +232,7 @@ def encoder(
             return space, fit
         fits = dtype.kind == "f" or int(space.high.max(initial=0)) <= _most(dtype)
         require(fits, f"Images of {space.dtype} may hold numbers up to {_most(dtype)}, not those of {shown(space)}.")
-        wide = spaces.Box(space.low.astype(dtype), space.high.astype(dtype), dtype=dtype.type)
+        wide = type(space)(space.low.astype(dtype), space.high.astype(dtype), dtype=dtype.type)
         return wide, lambda observation: fit(observation).astype(dtype)
     if isinstance(space, spaces.Box) and (arranged := _arranged(space)) is not None:
         low, high = arranged(space.low), arranged(space.high)

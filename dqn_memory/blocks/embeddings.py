@@ -51,8 +51,8 @@ def channels_last(shape: tuple[int, ...]) -> bool:
         if settled[0] != settled[1]:
             return settled[1]
     raise ValueError(
-        f"the channels of an image of {first} x {middle} x {last} may be its first or its last axis; flatten, pad or "
-        "transpose it by gymnasium.wrappers.TransformObservation, so that one end axis is shorter than both others"
+        f"the channels of an image of {first} x {middle} x {last} may be its first or its last axis; tell it by "
+        "--image-axes chw or hwc, or pad or transpose it, so that one end axis is shorter than both others"
     )
 
 
@@ -95,12 +95,16 @@ class UnitScale(nn.Module):
 class ImageEmbedding(nn.Module):
     """Embed an image: two 3x3 convolutions below 36 pixels, else the 8-4-3 stack of DQN (Mnih et al. 2015).
 
-    Values are scaled from their `bounds` to 0 .. 1, see `UnitScale`.
+    Values are scaled from their `bounds` to 0 .. 1, see `UnitScale`. `last` tells whether the channels are the last
+    axis (None: by the sizes, see `channels_last`).
     """
 
-    def __init__(self, shape: tuple[int, ...], width: int, integer: bool, bounds: PixelBounds | None = None) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], width: int, integer: bool, bounds: PixelBounds | None = None,
+        last: bool | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.channels_last = channels_last(shape)
+        self.channels_last = channels_last(shape) if last is None else last
         height, image_width, channels = shape if self.channels_last else (shape[1], shape[2], shape[0])
         self.scale = UnitScale(shape, integer, bounds)
         # channels, kernel, stride, padding

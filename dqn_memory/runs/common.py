@@ -46,6 +46,8 @@ class EnvironmentConfig:
     """`state` shows the hidden state instead of the observation (environments of this suite)."""
     stack: Annotated[int, Bounds(1)] = 1
     """Newest observations, such as frames, that the agent sees at once (Gymnasium environments)."""
+    image_axes: Literal["auto", "chw", "hwc"] = "auto"
+    """Order of the axes of images: channels first or last (auto: by their sizes)."""
     # The results do not depend on it. Processes pay if a step of all copies takes milliseconds: a message costs about
     # 0.2 ms. The metric time/processor leaves their time out.
     env_workers: Annotated[int, Bounds(1)] | None = None
@@ -104,6 +106,8 @@ class EnvironmentConfig:
         if self.stack > 1 and (ours or self.env.startswith("ALE/")):
             advice = "--architecture frame_stack gives a network the last four observations"
             raise UserError(f"--stack {self.stack} is for Gymnasium's environments, which {self.env} is not; {advice}")
+        if self.image_axes != "auto" and (ours or self.env.startswith("ALE/")):
+            raise UserError(f"--image-axes {self.image_axes}: the axes of {self.env} are known; leave the flag out")
         if self.observe == "state" and not ours:
             raise UserError(
                 f"--observe state needs an environment of this suite, which {self.env} is not; use --observe "
@@ -119,6 +123,7 @@ class EnvironmentConfig:
             given["most_frames"] = frames or None
         given |= {"observe": self.observe if self.observe == "state" else None}
         given |= {"stack": self.stack if self.stack > 1 else None}
+        given |= {"image_axes": None if self.image_axes == "auto" else self.image_axes}
         return {name: value for name, value in given.items() if value is not None}
 
     def _endless(self) -> bool:

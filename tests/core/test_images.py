@@ -198,3 +198,25 @@ def test_other_environments_take_no_stack(env):
 ])  # fmt: skip
 def test_an_observation_that_no_network_can_hold_is_one_sentence(space):
     assert error_of(lambda: observation_spec(encoder(space)[0])).isprintable()
+
+
+@pytest.mark.parametrize("axes", ["chw", "hwc"])
+@pytest.mark.parametrize("shape", [(4, 4, 4), (7, 7, 3), (3, 5, 4)])
+def test_axes_that_are_told_need_no_guess(shape, axes):
+    class Told(gymnasium.Env):
+        observation_space = spaces.Dict(seen=spaces.Box(0, 255, shape, np.uint8), number=spaces.Box(0, 1, (2,)))
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return {"seen": np.arange(np.prod(shape), dtype=np.uint8).reshape(shape), "number": np.zeros(2)}, {}
+
+    gymnasium.register("Mine/Told-v0", Told)
+    told = make_vector("Mine/Told-v0", 1, 0, observation_key="seen", env_kwargs={"image_axes": axes})
+    image, spec = told.reset()[0], observation_spec(told.observation_space)
+    rows = observation_spec(make_vector("Mine/Told-v0", 1, 0, env_kwargs={"image_axes": axes}).observation_space)
+    del gymnasium.registry["Mine/Told-v0"]
+    given = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    assert np.array_equal(image.numpy(), given if axes == "chw" else given.transpose(2, 0, 1))
+    channels = shape[0] if axes == "chw" else shape[2]
+    assert observation_embedding(spec, 8).convolutions[0].in_channels == channels
+    assert dict(rows.entries)["seen"] == spec

@@ -65,7 +65,7 @@ class ImageEncoder(LatentEncoder):
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
         super().__init__(spec)
-        self.channels_last = channels_last(spec.shape)
+        self.channels_last = channels_last(spec.shape) if spec.channels_last is None else spec.channels_last
         height, image_width, colours = spec.shape if self.channels_last else (*spec.shape[1:], spec.shape[0])
         if (height, image_width) != (SIDE, SIDE):
             raise UserError(f"images of {height} x {image_width} cannot be encoded; resize them to {SIDE} x {SIDE}")
