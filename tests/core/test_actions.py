@@ -179,7 +179,7 @@ def test_an_update_computes_the_probabilities_of_acting(env, form):
     trainer.begin()
     rollout, _ = trainer.collector.collect(trainer.read, trainer.choose, torch.zeros(16))
     x, _ = trainer.network.encode_sequence(*rollout.inputs)
-    new = policies.log_prob(trainer.actions, trainer.read(x).logits, rollout.action)
+    new = policies.log_prob(trainer.actions, trainer.read(x, rollout.observation).logits, rollout.action)
     old = policies.log_prob(trainer.actions, rollout.outputs.logits, rollout.action)
     assert torch.allclose(new, old, atol=1e-5)
     trainer.iterate()

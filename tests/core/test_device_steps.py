@@ -78,7 +78,7 @@ def test_steps_and_sequences_from_a_carried_state(architecture):
     observation, action = torch.zeros(*sizes, 3, device=NOWHERE), torch.zeros(sizes, dtype=torch.int64, device=NOWHERE)
     _, state = net.encode_step(observation[:, 0], action[:, 0], state, action[:, 0] == 0)
     x, _ = net.encode_sequence(observation, action, state, action == 0)
-    net.read(x).sum().backward()
+    net.read(x, observation).sum().backward()
     assert stays({name: each.grad for name, each in net.named_parameters() if each.grad is not None})
 
 

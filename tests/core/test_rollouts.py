@@ -147,7 +147,7 @@ def test_updates_compute_what_acting_computed(critic):
     collect(each)
     steps = collect(each)
     x, _ = each.network.encode_sequence(*steps.inputs)
-    torch.testing.assert_close(tuple(each.read(x)), tuple(steps.outputs), rtol=0, atol=1e-12)
+    torch.testing.assert_close(tuple(each.read(x, steps.observation)), tuple(steps.outputs), rtol=0, atol=1e-12)
     assert steps.reset[:, 1:].any() and torch.equal(steps.reset[:, 1:], steps.done[:, :-1])
     actions = torch.where(steps.done[:, :-1], each.vector.num_actions, steps.action[:, :-1])  # none where one begins
     assert torch.equal(steps.previous_action[:, 1:], actions)

@@ -82,8 +82,7 @@ def test_a_key_chooses_a_part_of_the_observation():
     assert vector.observation_space == spaces.MultiDiscrete([3])
     assert vector.reset().tolist() == [[0]]
     assert vector.step(torch.tensor([0])).observation.tolist() == [[1]]
-    for key, words in ((None, "'image', 'mission'"), ("imag", "did you mean 'image'")):
-        assert words in error_of(GymnasiumVector, Corridor, 1, seed=0, observation_key=key)
+    assert "did you mean 'image'" in error_of(GymnasiumVector, Corridor, 1, seed=0, observation_key="imag")
     for id in ("CartPole-v1", CAR, "ALE/Pong-v5"):
         assert "observation_key 'image'" in error_of(make_vector, id, 1, 0, observation_key="image")
 
