@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -29,6 +30,7 @@ from dqn_memory.policies import ActionRowEmbedding
 from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.gradients import Parts
 from dqn_memory.runs.metrics import Ended
 from dqn_memory.runs.seeding import seeded
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
@@ -314,11 +316,16 @@ class Schedule(NamedTuple):
         return zip((rows for order in self.order for rows in order.tensor_split(count)), self.decay, strict=True)
 
 
-def make_adam(modules: Iterable[nn.Module | None], learning_rate: float, device: torch.device) -> torch.optim.Adam:
+def learned_parts(network: QNetwork, **others: nn.Module | None) -> dict[str, list[nn.Parameter]]:
+    """List the trained parameters of the network's parts and of further modules, by name."""
+    return network.parts() | {name: list(each.parameters()) for name, each in others.items() if each is not None}
+
+
+def make_adam(parts: Parts, learning_rate: float, device: torch.device) -> torch.optim.Adam:
     """Make the optimiser; on CUDA its learning rate is a tensor, which a captured graph reads at every call."""
     cuda = device.type == "cuda"
     group = {
-        "params": [parameter for module in modules if module is not None for parameter in module.parameters()],
+        "params": list(chain.from_iterable(parts.values())),
         "lr": torch.tensor(learning_rate, device=device) if cuda else learning_rate,
         "first_lr": learning_rate,
     }
