@@ -141,7 +141,7 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
         self.exploration = generator(streams.exploration, self.device)  # of actions
         self.explorer = Explorer(config.exploration, num_envs, self.actions, self.exploration)
         self.collector = Collector(
-            self.vector, self.network, self.explorer, learner.rollout_steps, learner.reward_scale
+            self.vector, self.network, self.explorer, learner.rollout_steps, learner.reward_scale, config.keep_memory
         )
         # updates
         self.drawing = generator(streams.replay)  # of minibatches

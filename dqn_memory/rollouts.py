@@ -73,6 +73,8 @@ class RolloutConfig:
     """Seed of all random streams: environments, exploration, minibatches, evaluation, network, dropout."""
     total_steps: Annotated[int, Bounds(1)] = 3_000_000
     """Environment steps of the run, rounded up to whole rollouts of all environments."""
+    keep_memory: bool = False
+    """Carry memory and previous action from episode to episode, in evaluations too; returns still end with episodes."""
     match: str | None = None
     """Number of trainable parameters to match, such as 100k: sets width and head width (the critic is not counted)."""
     plugin: Repeatable = ()
@@ -141,7 +143,7 @@ class Rollout(NamedTuple, Generic[Out]):
 
     observation: Tensor  # (N, T, ...)
     previous_action: Tensor  # (N, T, ...), the action that led to each observation; none where an episode begins
-    reset: Tensor  # (N, T), where an episode begins
+    reset: Tensor  # (N, T), where the memory starts afresh
     action: Tensor  # (N, T, ...), a number or a row, as `Actions` says
     random: Tensor  # (N, T), where the action was not the network's own
     reward: Tensor  # (N, T), scaled
@@ -173,19 +175,20 @@ class Collector(Stateful):
         explorer: Explorer,
         length: int,
         reward_scale: float | None = None,
+        keep_memory: bool = False,
     ) -> None:
         self.vector, self.network, self.explorer, self.length = vector, network, explorer, length
-        self.reward_scale, self.device = reward_scale, vector.device
+        self.reward_scale, self.keep_memory, self.device = reward_scale, keep_memory, vector.device
+        rows = vector.num_envs
+        self.previous_action = vector.actions.none(rows, self.device)
+        self.state = network.initial_state(rows, self.device)
         self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)  # returns: number, sum, sum of squares
         self.begin()
 
     def begin(self) -> None:
-        """Start episodes in all environments, from the network's initial state."""
-        rows = self.vector.num_envs
+        """Start episodes in all environments; their first steps reset the memory, unless it is kept."""
         self.observation = self.vector.reset()  # (N, ...)
-        self.previous_action = self.vector.actions.none(rows, self.device)
-        self.reset = torch.ones(rows, dtype=torch.bool, device=self.device)
-        self.state = self.network.initial_state(rows, self.device)
+        self.reset = torch.ones(self.vector.num_envs, dtype=torch.bool, device=self.device)  # where episodes begin
 
     @torch.no_grad()
     def collect(
@@ -200,7 +203,8 @@ class Collector(Stateful):
         """
         before, transitions, steps, ends = self.state, list[Rollout[Out]](), list[Step](), list[Any]()
         for t in range(self.length):
-            x, state = self.network.encode_step(self.observation, self.previous_action, self.state, self.reset)
+            reset = torch.zeros_like(self.reset) if self.keep_memory else self.reset
+            x, state = self.network.encode_step(self.observation, self.previous_action, self.state, reset)
             outputs = read(x)
             action, random = self.explorer.choose(choose(outputs), epsilon[t], self.reset)  # (N,)
             step = self.vector.step(action)
@@ -208,13 +212,14 @@ class Collector(Stateful):
             ends.append(self._end(read, cut, [step.final_observation, action, state]))
             transitions.append(
                 Rollout(
-                    self.observation, self.previous_action, self.reset, action, random, self.scaled_reward(step),
+                    self.observation, self.previous_action, reset, action, random, self.scaled_reward(step),
                     step.terminated, step.done, outputs, bootstrap=cut, state=[],  # values take its place below
                 )
             )  # fmt: skip
             steps.append(step)
             self.observation, self.reset, self.state = step.observation, step.done, state
-            self.previous_action = self.vector.actions.without(action, step.done)
+            # a kept action stays: a reward can be learned from only beside the action that brought it
+            self.previous_action = action if self.keep_memory else self.vector.actions.without(action, step.done)
         rollout = tree_map(lambda *parts: torch.stack(parts, 1), *transitions)
         bootstrap = self._bootstrap(read, ends, rollout.bootstrap, torch.zeros_like(rollout.outputs.value))
         return rollout._replace(bootstrap=bootstrap, state=before), ended_episodes(steps)
@@ -384,7 +389,7 @@ class Predictor(nn.Module):
             errors = F.cross_entropy(logits, after.long(), reduction="none").mean(-1)
         else:
             errors = (predicted - after.to(predicted.dtype)).square().mean(-1)  # (B, T - 1)
-        return self.weight * (reward + torch.where(rollout.reset[:, 1:], 0.0, errors).mean())
+        return self.weight * (reward + torch.where(rollout.done[:, :-1], 0.0, errors).mean())
 
 
 # ---- a whole iteration as one CUDA graph (`--engine cudagraph`) ------------------------------------------------------
