@@ -1,4 +1,4 @@
-"""Clip gradients by their global norm, and measure the norm of each part of the networks."""
+"""Clip gradients by their global norm, measure the norm of each part of the networks, and list them for histograms."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
+
+from envs.spaces import Array
 
 Parts = Mapping[str, Sequence[nn.Parameter]]  # trained parameters by the part that holds them
 
@@ -38,3 +40,17 @@ def clip(parts: Parts, max_norm: float) -> dict[str, Tensor]:
     torch._foreach_mul_(every, (max_norm / (total + 1e-6)).clamp(max=1.0))  # without a branch, which would wait
     by_part = torch._foreach_norm(norms.split([len(part) for part in gradients]))
     return {"grad/norm": total} | {f"grad/{name}": norm for name, norm in zip(parts, by_part, strict=True)}
+
+
+def trained_values(networks: Mapping[str, nn.Module], optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, Array]:
+    """Copy the parameters that are trained, and their newest gradients after the clip, by network and name."""
+    groups = chain.from_iterable(optimizer.param_groups for optimizer in optimizers)
+    trained = {id(parameter) for group in groups for parameter in group["params"]}
+    values: dict[str, Array] = {}
+    for part, network in networks.items():
+        for name, parameter in network.named_parameters():
+            if id(parameter) in trained:
+                values[f"parameters/{part}.{name}"] = parameter.detach().float().cpu().numpy()
+                if parameter.grad is not None:
+                    values[f"gradients/{part}.{name}"] = parameter.grad.float().cpu().numpy()
+    return values

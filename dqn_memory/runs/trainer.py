@@ -24,6 +24,7 @@ from dqn_memory.runs.checkpoint import Checkpoint, check_actions, check_form, fo
 from dqn_memory.runs.common import PLACE, Engine, place
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
+from dqn_memory.runs.gradients import trained_values
 from dqn_memory.runs.interrupts import Interrupts
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
@@ -84,6 +85,8 @@ class Trainer(ABC, Generic[C]):
         self.placement = place(config.compute.device, config.compute.engine, torch.cuda.is_available(), fastest)
         self.device: torch.device = replace(config.compute, device=self.placement.device).start()
         self.engine = self.placement.engine
+        if config.output.histograms and self.engine == "cudagraph":
+            raise UserError("--histograms cannot read the gradients of a captured update; use --engine eager")
         self.streams = Streams.spawn(config.seed)
         self.iterations = self.updates = 0
         self.solved = self.stopped = False
@@ -376,6 +379,8 @@ class Trainer(ABC, Generic[C]):
             scalars["charts/SPS"] = (self.steps - self.began_at) / self.clock.seconds
             scalars |= self.clock.scalars()
             run.log(self.steps, scalars)
+            if config.output.histograms:
+                run.log_histograms(self.steps, trained_values(self.networks(), self.optimizers))
             self.events.add("on_log", scalars)
         first = getattr(config.evaluation, "evaluate_from", 0)  # the configs of some trainers lack it
         if self.updates and self.steps >= first and self._due(config.evaluation.evaluate_every):

@@ -1,5 +1,7 @@
 """What a run tells on its way: gradient norms of its parts, histograms, and the calls of callbacks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from run_folders import assert_same_run, error_of, metrics
@@ -7,10 +9,13 @@ from test_trainers import KINDS, TWO_KINDS_SOON, trained
 from trained import CARDS
 
 from dqn_memory.api import Callback, train
+from dqn_memory.runs import trackers
+from dqn_memory.runs.common import OutputConfig
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.gradients import clip, parts_of
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.metrics import read_metrics
+from dqn_memory.runs.toml import defaults
 
 PARTS = {  # of each kind, by the norm of all of them
     "q_network": {"norm": ("embedding", "layers", "head")},
@@ -202,3 +207,54 @@ def test_an_object_that_is_no_callback_is_refused_before_a_run_begins(tmp_path):
     for wrong in (5, Callback):
         assert "callbacks[1] is" in error_of(train, **SETTINGS, run=tmp_path / "run", callbacks=[Callback(), wrong])
     assert not (tmp_path / "run").exists()
+
+
+# ---- histograms ------------------------------------------------------------------------------------------------------
+def histograms(run):
+    """The histograms in a run's event files, by step and name."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    events = [each for file in run.glob("events*") for each in LegacyEventFileLoader(str(file)).Load()]
+    values = [(event.step, value) for event in events for value in event.summary.value]
+    return {(step, value.tag): value.histo for step, value in values if value.HasField("histo")}
+
+
+@TWO_KINDS_SOON
+def test_histograms_are_of_every_trained_parameter_and_its_gradient_at_log_lines(tmp_path, kind):
+    pytest.importorskip("tensorboard")
+    run = trained(kind, tmp_path, "--histograms", "--track", "tensorboard", "--checkpoint-every", "0")
+    found, saved = histograms(run), Run.open(run).load()
+    logged = [line["step"] for line in metrics(run) if "charts/updates" in line]
+    assert {step for step, _ in found} == set(logged)
+    last = {name: each for (step, name), each in found.items() if step == logged[-1]}
+    names = [name.removeprefix("parameters/") for name in last if name.startswith("parameters/")]
+    gradients = [name.removeprefix("gradients/") for name in last if name.startswith("gradients/")]
+    assert set(gradients) <= set(names) <= saved.weights.keys() and len(gradients) > len(names) / 2
+    for name in names:
+        assert last[f"parameters/{name}"].num == sum(last[f"parameters/{name}"].bucket) == saved.weights[name].numel()
+    if logged[-1] == saved.step:
+        weight = saved.weights[names[0]]
+        assert last[f"parameters/{names[0]}"].sum == pytest.approx(float(weight.double().sum()), rel=1e-6)
+        assert last[f"parameters/{names[0]}"].max == pytest.approx(float(weight.max()))
+
+
+def test_a_run_without_the_flag_writes_no_histograms(tmp_path):
+    pytest.importorskip("tensorboard")
+    assert not histograms(trained("q_network", tmp_path, "--track", "tensorboard", steps=200))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_histograms_that_cannot_be_had_are_one_sentence(monkeypatch, kind):
+    config = defaults(trainer_class(kind).config_class)
+    asked = replace(config, output=OutputConfig(track=("csv",), histograms=True))
+    assert "--histograms" in error_of(asked.check) and "--track csv tensorboard" in error_of(asked.check)
+    monkeypatch.setattr(trackers, "has_extra", lambda name: False)
+    asked = replace(config, output=OutputConfig(histograms=True))
+    assert "--histograms: tensorboard is not installed" in error_of(asked.check)
+
+
+def test_histograms_of_captured_updates_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("dqn_memory.runs.common.ComputeConfig.check", lambda self: None)  # there may be no GPU
+    trainer = trainer_class("pqn")
+    config = trainer.configure(KINDS["pqn"].flags(tmp_path, "--env", CARDS, "--engine", "cudagraph", "--histograms"))
+    assert "--histograms" in error_of(trainer, config) and "--engine eager" in error_of(trainer, config)
