@@ -143,18 +143,20 @@ def choose(actions: Actions, outputs: Tensor, draws: torch.Generator | None) -> 
 class NetworkPolicy:
     """Act by a network's outputs in N episodes.
 
-    With `draws` the outputs are logits by which actions are drawn. With `forgets` the network sees only the
-    newest observation.
+    With `draws` the outputs are logits by which actions are drawn. With `keeps` the state goes on where an episode
+    begins. With `forgets` the network sees only the newest observation.
     """
 
     def __init__(
-        self, actor: Actor, num_envs: int, draws: torch.Generator | None = None, forgets: bool = False
-    ) -> None:
-        self.actor, self.draws, self.forgets = actor, draws, forgets
+        self, actor: Actor, num_envs: int, draws: torch.Generator | None = None, forgets: bool = False,
+        keeps: bool = False,
+    ) -> None:  # fmt: skip
+        self.actor, self.draws, self.forgets, self.keeps = actor, draws, forgets, keeps
         self.previous_action = actor.network.actions.none(num_envs, actor.device)
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         """Choose actions (N,) for observations (N, ...), and give the network's outputs (N, A)."""
+        reset = torch.zeros_like(reset) if self.keeps else reset
         self.actor.observe(observation, self.previous_action, reset | self.forgets)
         outputs = self.actor.q_values()
         self.previous_action = choose(self.actor.network.actions, outputs, self.draws)

@@ -100,7 +100,8 @@ class Agent:
         Args:
             observation: observation of one environment, or observations stacked (N, ...). Of the pair that `reset`
                 returns it is the first.
-            reset: True for the first observation of an episode; one bool, or bools (N,) as array, tensor or list.
+            reset: True for the first observation of an episode; one bool, or bools (N,) as array, tensor or list. It
+                empties the memory, but not that of an agent trained with `--keep-memory`.
             mask: flags of the legal actions, `info["action_mask"]`, if the agent was trained with masks; one for each
                 observation.
 
@@ -132,6 +133,8 @@ class Agent:
         self, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], episodes: int = 100, seed: int | None = None
     ) -> Score:
         """Play whole episodes from an empty memory; the memory of `act` stays as it is.
+
+        An agent trained with `--keep-memory` carries its memory through all episodes of an environment.
 
         Args:
             env: one environment, or a vector of them in any autoreset mode; each plays as many episodes as the others,
@@ -173,7 +176,8 @@ class Agent:
         - `observation` (B, ...): encoded and flat (an image as it is), whole numbers counted from 0 or real numbers. Of
           several entries it is a row of all their numbers; the flags of legal actions, 0 or 1, end a row.
         - `action` (B,): the previous action, counted from 0.
-        - `reset` (B,): true where an episode begins. There `action` and the state are ignored and can be zeros.
+        - `reset` (B,): true where an episode begins, or with `--keep-memory` where the first one does. There `action`
+          and the state are ignored and can be zeros.
         - `state_0`, ...: the states of the memories, or the window and its length.
         - `q` (B, A): Q-values; for PPO logits, from which an action can be drawn.
         - `chosen` (B,): the action of the highest output, counted from 0.

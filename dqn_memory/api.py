@@ -21,6 +21,7 @@ import numpy as np
 from dqn_memory.agent import Agent
 from dqn_memory.evaluate import Args, Evaluation, evaluate_folder
 from dqn_memory.play import Score
+from dqn_memory.runs.callbacks import Callback, check_callbacks
 from dqn_memory.runs.errors import UserError, check_known, near_names
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
@@ -30,11 +31,13 @@ from dqn_memory.runs.toml import parse_toml
 from envs.cli import load_plugins
 from envs.spaces import Array
 
-__all__ = ["Agent", "RunData", "Series", "UserError", "evaluate", "load_run", "train"]
+__all__ = ["Agent", "Callback", "RunData", "Series", "UserError", "evaluate", "load_run", "train"]
 
 
 @process_restored()
-def train(kind: str = "q_network", *, plugins: Sequence[str] = (), **settings: Any) -> tuple[Path, Score]:
+def train(
+    kind: str = "q_network", *, plugins: Sequence[str] = (), callbacks: Sequence[Callback] = (), **settings: Any
+) -> tuple[Path, Score]:
     """Train an agent to the end of its run, or resume a run.
 
     Args:
@@ -43,18 +46,21 @@ def train(kind: str = "q_network", *, plugins: Sequence[str] = (), **settings: A
             one or several presets or TOML files; the other settings override them. `resume="runs/mine"` resumes a run,
             with the flags of `--resume`.
         plugins: modules to import, as `--plugin` does; a preset or a run that names others is refused.
+        callbacks: objects that are called at log lines, evaluations and checkpoints, and that can stop the run.
 
     Returns:
         The run's folder, and the score of its last evaluation.
 
     Raises:
         UserError: a setting is unknown or cannot work, or the folder holds a run already.
+        Exception: what a callback raises; a checkpoint is written first.
     """
+    check_callbacks(callbacks)
     if plugins:
         settings["plugin"] = [*settings.get("plugin", ()), *plugins]
     trainer, run = trainer_class(kind).start(settings)
     with run:
-        score = trainer.train(run)
+        score = trainer.train(run, callbacks)
     return run.path, score
 
 

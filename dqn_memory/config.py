@@ -180,6 +180,7 @@ class TrainConfig:
     trainer: ClassVar[str] = "q_network"
     fastest_on_cuda: ClassVar[Engine] = "cudagraph"
     removed: ClassVar[dict[str, Any]] = {"acting": "prefix"}
+    keep_memory: ClassVar[bool] = False
     stochastic: ClassVar[bool] = False  # whether outputs are logits to draw actions by; Q-values are not
     first_flags: ClassVar[tuple[str, ...]] = (
         "config", "env", "architecture", "prior", "total_steps", "seed", "run", "device",

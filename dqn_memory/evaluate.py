@@ -6,8 +6,10 @@ the most probable ones.
 
 If an environment has finitely many initial states, an agent that draws no actions plays from each of them once, and
 there are no intervals. Otherwise initial states are drawn, and intervals are 95 %: Wilson's for success, normal ones
-for means. The environment defines success. If it defines none, the return comes first and no success is printed; the
-JSON output then says success_told: false, and its success is the share of episodes with a return above 0.
+for means. An agent of --keep-memory plays many episodes in a row in each of 10 environments, the first from an empty
+memory, and all of them count. The environment defines success. If it defines none, the return comes first and no
+success is printed; the JSON output then says success_told: false, and its success is the share of episodes with a
+return above 0.
 
 From top to bottom: how a network is evaluated; how a run's latest checkpoint is evaluated; the command. `play.py` plays
 the episodes, `intervals.py` computes the intervals.
@@ -51,6 +53,7 @@ from envs.terminal import say
 from envs.vector import TensorVector, VectorEnvironment, make_vector
 
 MAX_EVAL_ENVS = 250  # maximum environments of an evaluation, stepped at once
+MAX_KEPT_ENVS = 10  # the same if memory is kept, so that each plays many episodes in a row
 TIMED_STEPS = 20  # last steps of acting, the fastest of which is its cost
 KINDS_OF_NETWORKS = ("q_network", "pqn", "ppo")  # runs whose agent is one network
 
@@ -70,6 +73,7 @@ class EvalSetup:
     workers: int | None = None  # processes that step the environments
     values: str = "Q-values"  # name of the network's outputs
     form: Form = "numbered"  # of the agent's actions
+    keep_memory: bool = False  # where an episode begins
 
     @classmethod
     def of(cls, config: Any, device: torch.device) -> EvalSetup:
@@ -79,7 +83,7 @@ class EvalSetup:
             environment.env, config.env_kwargs(training=False), environment.observation_key, device,
             config.acting_state, sampled=config.stochastic and config.evaluation.policy == "sampled",
             workers=environment.env_workers, values="Logits of the policy" if config.stochastic else "Q-values",
-            form=environment.action_form,
+            form=environment.action_form, keep_memory=config.keep_memory,
         )  # fmt: skip
 
     def interface(self) -> tuple[ObservationSpec, Actions]:
@@ -96,12 +100,12 @@ class EvalSetup:
             exactly once.
         """
         name = self.env.removeprefix("envs:")
-        if name in WORLDS:
+        if name in WORLDS and not self.keep_memory:
             world = make_world(name, device=self.device, **self.env_kwargs)
             draws = world.initial_draws()
             if draws is not None and not self.sampled:  # drawn actions need more than one episode a state
                 return TensorVector(world, len(draws), seed, draws, self.form), 1, True
-        num_envs = min(episodes, MAX_EVAL_ENVS)
+        num_envs = min(episodes, MAX_KEPT_ENVS if self.keep_memory else MAX_EVAL_ENVS)
         vector = make_vector(
             self.env,
             num_envs,
@@ -120,7 +124,7 @@ class EvalSetup:
         actor = make_actor(network, num_envs, self.device, self.acting_state)
         stream = Streams.spawn(seed).exploration  # environments draw from `seed` itself
         draws = generator(stream, self.device) if self.sampled else None
-        return NetworkPolicy(actor, num_envs, draws, self.reset_memory)
+        return NetworkPolicy(actor, num_envs, draws, self.reset_memory, self.keep_memory)
 
 
 @torch.no_grad()

@@ -36,11 +36,13 @@ from dqn_memory.observations import observation_embedding as observation_embeddi
 from dqn_memory.observations import observation_spec as observation_spec
 from dqn_memory.policies import Spread, previous_action_embedding
 from dqn_memory.runs.errors import UserError, check_known, require
+from dqn_memory.runs.gradients import parts_of
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.actions import Actions
 from envs.packages import in_own_code
 
 HEADS = ("mlp", "linear")
+PARTS = dict.fromkeys(("observation_embedding", "action_embedding", "positions"), "embedding") | {"norm": "head"}
 WINDOW_LENGTHS = (8, 16, 24, 32)  # lengths that shorter windows are cut to; compiled runs have a graph for each
 
 
@@ -458,6 +460,10 @@ class QNetwork(nn.Module):
         """Clamp learned spans to their bounds; call it after each step of the optimiser."""
         for part in constrained(self):
             part.project()
+
+    def parts(self) -> dict[str, list[nn.Parameter]]:
+        """List the trained parameters of embedding, layers and head, whose gradients are measured."""
+        return parts_of(self, PARTS)
 
     def memory_scalars(self) -> dict[str, float]:
         """Give the learned values of each head's attention prior, as `memory/<layer>.<head>.<mu | sigma | span>`."""

@@ -25,6 +25,7 @@ from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Sc
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.gradients import clip
 from dqn_memory.runs.metrics import Ended, RunStats
 from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout, seeded
@@ -140,12 +141,12 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
         self.exploration = generator(streams.exploration, self.device)  # of actions
         self.explorer = Explorer(config.exploration, num_envs, self.actions, self.exploration)
         self.collector = Collector(
-            self.vector, self.network, self.explorer, learner.rollout_steps, learner.reward_scale
+            self.vector, self.network, self.explorer, learner.rollout_steps, learner.reward_scale, config.keep_memory
         )
         # updates
         self.drawing = generator(streams.replay)  # of minibatches
-        learned = (self.network, self.critic, self.predictor)
-        self.optimizer = rollouts.make_adam(learned, learner.learning_rate, self.device)
+        self.parts = rollouts.learned_parts(self.network, critic=self.critic, predictor=self.predictor)
+        self.optimizer = rollouts.make_adam(self.parts, learner.learning_rate, self.device)
         self.optimizers = [self.optimizer]
         self.learn_once = self.learn  # or the same as one CUDA graph
         if self.engine == "cudagraph":
@@ -179,7 +180,6 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
     def learn(self, schedule: Schedule) -> tuple[Ended, dict[str, Tensor]]:
         """Collect one rollout and learn from it; give the episodes that ended, and metrics of all updates."""
         learner, updates = self.config.learner, []
-        parameters = self.optimizer.param_groups[0]["params"]
         entropy_weight = learner.entropy_weight * self.optimizer.param_groups[0]["lr"] / learner.learning_rate
 
         # collect
@@ -201,12 +201,12 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
                 loss, metrics["losses/prediction"] = loss + error, error.detach()
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            norm = nn.utils.clip_grad_norm_(parameters, learner.max_grad_norm, foreach=True)
+            norms = clip(self.parts, learner.max_grad_norm)
             self.optimizer.step()
             self.network.project()
             if self.evaluated is not self.network:
                 average_parameters(self.network, self.evaluated, decay)
-            updates.append(metrics | explained | {"grad/norm": norm.detach()})
+            updates.append(metrics | explained | norms)
         return episodes, rollouts.stack_metrics(updates)
 
     # ---- methods of the base class -------------------------------------------------------------------------------

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dqn_memory import rollouts
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network_trainer import NetworkTrainer, average_parameters
 from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, lambda_returns
 from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.gradients import clip
 from dqn_memory.runs.metrics import Ended
 from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout
@@ -107,12 +108,12 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
         self.exploration = generator(streams.exploration, self.device)  # of actions
         self.explorer = Explorer(config.exploration, num_envs, self.actions, self.exploration)
         self.collector = Collector(
-            self.vector, self.network, self.explorer, learner.rollout_steps, learner.reward_scale
+            self.vector, self.network, self.explorer, learner.rollout_steps, learner.reward_scale, config.keep_memory
         )
         # updates
         self.drawing = generator(streams.replay)  # of minibatches
-        learned = (self.network, self.predictor)
-        self.optimizer = rollouts.make_adam(learned, learner.learning_rate, self.device)
+        self.parts = rollouts.learned_parts(self.network, predictor=self.predictor)
+        self.optimizer = rollouts.make_adam(self.parts, learner.learning_rate, self.device)
         self.optimizers = [self.optimizer]
         self.learn_once = self.learn  # or the same as one CUDA graph
         if self.engine == "cudagraph":
@@ -144,7 +145,6 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
     def learn(self, schedule: Schedule) -> tuple[Ended, dict[str, Tensor]]:
         """Collect one rollout and learn from it; give the episodes that ended, and metrics of all updates."""
         learner, updates = self.config.learner, []
-        parameters = self.optimizer.param_groups[0]["params"]
 
         # collect
         rollout, episodes = self.collector.collect(self.read, self.choose, schedule.epsilon)
@@ -161,12 +161,12 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
                 loss, metrics["losses/prediction"] = loss + error, error.detach()
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            norm = nn.utils.clip_grad_norm_(parameters, learner.max_grad_norm, foreach=True)
+            norms = clip(self.parts, learner.max_grad_norm)
             self.optimizer.step()
             self.network.project()
             if self.evaluated is not self.network:
                 average_parameters(self.network, self.evaluated, decay)
-            updates.append(metrics | {"grad/norm": norm.detach()})
+            updates.append(metrics | norms)
         return episodes, rollouts.stack_metrics(updates)
 
     @torch.no_grad()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -29,6 +30,7 @@ from dqn_memory.policies import ActionRowEmbedding
 from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.gradients import Parts
 from dqn_memory.runs.metrics import Ended
 from dqn_memory.runs.seeding import seeded
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
@@ -71,6 +73,8 @@ class RolloutConfig:
     """Seed of all random streams: environments, exploration, minibatches, evaluation, network, dropout."""
     total_steps: Annotated[int, Bounds(1)] = 3_000_000
     """Environment steps of the run, rounded up to whole rollouts of all environments."""
+    keep_memory: bool = False
+    """Carry memory and previous action from episode to episode, in evaluations too; returns still end with episodes."""
     match: str | None = None
     """Number of trainable parameters to match, such as 100k: sets width and head width (the critic is not counted)."""
     plugin: Repeatable = ()
@@ -140,7 +144,7 @@ class Rollout(NamedTuple, Generic[Out]):
 
     observation: Tensor  # (N, T, ...)
     previous_action: Tensor  # (N, T, ...), the action that led to each observation; none where an episode begins
-    reset: Tensor  # (N, T), where an episode begins
+    reset: Tensor  # (N, T), where the memory starts afresh
     action: Tensor  # (N, T, ...), a number or a row, as `Actions` says
     random: Tensor  # (N, T), where the action was not the network's own
     reward: Tensor  # (N, T), scaled
@@ -172,19 +176,20 @@ class Collector(Stateful):
         explorer: Explorer,
         length: int,
         reward_scale: float | None = None,
+        keep_memory: bool = False,
     ) -> None:
         self.vector, self.network, self.explorer, self.length = vector, network, explorer, length
-        self.reward_scale, self.device = reward_scale, vector.device
+        self.reward_scale, self.keep_memory, self.device = reward_scale, keep_memory, vector.device
+        rows = vector.num_envs
+        self.previous_action = vector.actions.none(rows, self.device)
+        self.state = network.initial_state(rows, self.device)
         self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)  # returns: number, sum, sum of squares
         self.begin()
 
     def begin(self) -> None:
-        """Start episodes in all environments, from the network's initial state."""
-        rows = self.vector.num_envs
+        """Start episodes in all environments; their first steps reset the memory, unless it is kept."""
         self.observation = self.vector.reset()  # (N, ...)
-        self.previous_action = self.vector.actions.none(rows, self.device)
-        self.reset = torch.ones(rows, dtype=torch.bool, device=self.device)
-        self.state = self.network.initial_state(rows, self.device)
+        self.reset = torch.ones(self.vector.num_envs, dtype=torch.bool, device=self.device)  # where episodes begin
 
     @torch.no_grad()
     def collect(self, read: Read[Out], choose: Callable[[Out], Tensor], epsilon: Tensor) -> tuple[Rollout[Out], Ended]:
@@ -197,7 +202,8 @@ class Collector(Stateful):
         """
         before, transitions, steps, ends = self.state, list[Rollout[Out]](), list[Step](), list[Any]()
         for t in range(self.length):
-            x, state = self.network.encode_step(self.observation, self.previous_action, self.state, self.reset)
+            reset = torch.zeros_like(self.reset) if self.keep_memory else self.reset
+            x, state = self.network.encode_step(self.observation, self.previous_action, self.state, reset)
             outputs, legal = read(x, self.observation), self.network.legal(self.observation)
             action, random = self.explorer.choose(choose(outputs), epsilon[t], self.reset, legal)  # (N,)
             step = self.vector.step(action)
@@ -205,13 +211,14 @@ class Collector(Stateful):
             ends.append(self._end(read, cut, [step.final_observation, action, state]))
             transitions.append(
                 Rollout(
-                    self.observation, self.previous_action, self.reset, action, random, self.scaled_reward(step),
+                    self.observation, self.previous_action, reset, action, random, self.scaled_reward(step),
                     step.terminated, step.done, outputs, bootstrap=cut, state=[],  # values take its place below
                 )
             )  # fmt: skip
             steps.append(step)
             self.observation, self.reset, self.state = step.observation, step.done, state
-            self.previous_action = self.vector.actions.without(action, step.done)
+            # a kept action stays: a reward can be learned from only beside the action that brought it
+            self.previous_action = action if self.keep_memory else self.vector.actions.without(action, step.done)
         rollout = tree_map(lambda *parts: torch.stack(parts, 1), *transitions)
         bootstrap = self._bootstrap(read, ends, rollout.bootstrap, torch.zeros_like(rollout.outputs.value))
         return rollout._replace(bootstrap=bootstrap, state=before), ended_episodes(steps)
@@ -311,11 +318,16 @@ class Schedule(NamedTuple):
         return zip((rows for order in self.order for rows in order.tensor_split(count)), self.decay, strict=True)
 
 
-def make_adam(modules: Iterable[nn.Module | None], learning_rate: float, device: torch.device) -> torch.optim.Adam:
+def learned_parts(network: QNetwork, **others: nn.Module | None) -> dict[str, list[nn.Parameter]]:
+    """List the trained parameters of the network's parts and of further modules, by name."""
+    return network.parts() | {name: list(each.parameters()) for name, each in others.items() if each is not None}
+
+
+def make_adam(parts: Parts, learning_rate: float, device: torch.device) -> torch.optim.Adam:
     """Make the optimiser; on CUDA its learning rate is a tensor, which a captured graph reads at every call."""
     cuda = device.type == "cuda"
     group = {
-        "params": [parameter for module in modules if module is not None for parameter in module.parameters()],
+        "params": list(chain.from_iterable(parts.values())),
         "lr": torch.tensor(learning_rate, device=device) if cuda else learning_rate,
         "first_lr": learning_rate,
     }
@@ -373,7 +385,7 @@ class Predictor(nn.Module):
         parts = zip(guesses, self.parts, strict=True)
         errors = [_errors(guess, after[..., place], part) for guess, (place, part) in parts]
         error = torch.cat(errors, -1).mean(-1)  # (B, T - 1), every number counts alike
-        return self.weight * (reward + torch.where(rollout.reset[:, 1:], 0.0, error).mean())
+        return self.weight * (reward + torch.where(rollout.done[:, :-1], 0.0, error).mean())
 
 
 def _errors(predicted: Tensor, after: Tensor, spec: ObservationSpec) -> Tensor:

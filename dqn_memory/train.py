@@ -26,6 +26,7 @@ from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.gradients import clip
 from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout
 from envs.terminal import say
@@ -340,16 +341,17 @@ def make_update(
 ) -> Callable[[Batch], Metrics]:
     """Make the function that takes one gradient step: eager (the tested reference), compiled or captured."""
     loss_function = torch.compile(td_loss, dynamic=False) if engine == "compile" else td_loss
+    parts = network.parts()
 
     def update(batch: Batch) -> Metrics:
         loss, metrics = loss_function(network, target, batch, config)
         penalty = network.regularisation()
         optimizer.zero_grad(set_to_none=True)
         (loss + penalty).backward()
-        norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm, foreach=True)
+        norms = clip(parts, config.max_grad_norm)
         optimizer.step()
         network.project()
-        return metrics | {"losses/regularisation": penalty.detach(), "grad/norm": norm.detach()}
+        return metrics | {"losses/regularisation": penalty.detach()} | norms
 
     return Captured(update, (network,), (optimizer,)) if engine == "cudagraph" else update
 

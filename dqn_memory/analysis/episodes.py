@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -82,6 +82,8 @@ def play_each(
 ) -> Iterator[Episode]:  # fmt: skip
     """Play episodes of a network in one fresh environment, one after the other; the generator plays them on demand.
 
+    Each begins with an empty memory, also after --keep-memory: analyses compute an episode from its own steps.
+
     Args:
         setup: the environment, and how the network acts in it.
         network: the agent.
@@ -95,7 +97,8 @@ def play_each(
         UserError: there is no such initial state, or the environment cannot be drawn.
     """
     with closing(single_vector(setup, seed, initial, draw)) as vector:
-        steps = play_steps(vector, setup.policy(network, 1, seed), vector.reset())
+        policy = replace(setup, keep_memory=False).policy(network, 1, seed)
+        steps = play_steps(vector, policy, vector.reset())
         for _ in range(episodes):
             yield _record(vector, one_episode(steps, max_steps), draw, setup.values)
 

@@ -144,6 +144,8 @@ class OutputConfig:
     """Environment steps between log lines (0: none)."""
     track: tuple[str, ...] = ("tensorboard",)
     """Trackers of the log lines: tensorboard, csv, wandb, those of a --plugin; or none."""
+    histograms: bool = False
+    """At log lines, write histograms of all trained parameters and their newest gradients for TensorBoard."""
     checkpoint_every: Annotated[int, Bounds(0)] = 50_000
     """Environment steps between checkpoints (0: only at the end)."""
     checkpoint_replay: Literal["full", "none"] = "full"
@@ -152,10 +154,10 @@ class OutputConfig:
     """Max Gymnasium actions that a resume repeats; above it a checkpoint starts new episodes (None: no limit)."""
 
     def check(self) -> None:
-        """Refuse missing trackers, and a folder without a name."""
+        """Refuse missing trackers, histograms that nothing shows, and a folder without a name."""
         if self.run is not None and (not self.run or "\0" in self.run):
             raise UserError(f"--run {self.run!r} names no folder; leave it out for one below runs")
-        check_trackers(self.track)
+        check_trackers(self.track, self.histograms)
 
 
 @dataclass(frozen=True)

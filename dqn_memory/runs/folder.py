@@ -37,6 +37,7 @@ from dqn_memory.runs.settings import Repeatable
 from envs.cli import load_plugins
 from envs.files import MAX_TEXT_BYTES, disk_errors, leftovers, parse_json, read_bytes, read_text, write_atomic
 from envs.machine import describe_environment
+from envs.spaces import Array
 
 LOCK = ".lock"  # held by the process that trains the run
 PATIENCE = 2.0  # seconds to wait for a process that is ending
@@ -153,6 +154,10 @@ class Run:
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Record scalars at an environment step."""
         self._metrics.log(step, scalars)
+
+    def log_histograms(self, step: int, values: Mapping[str, Array]) -> None:
+        """Show histograms of arrays at an environment step in TensorBoard."""
+        self._metrics.log_histograms(step, values)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read all log lines, oldest first: {"step": ..., name: number or None}."""

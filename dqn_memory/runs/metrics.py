@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from dqn_memory.runs.errors import UserError, train_anew
-from dqn_memory.runs.trackers import NONE, TRACKERS, Tracker
+from dqn_memory.runs.trackers import NONE, TRACKERS, TensorBoard, Tracker
 from envs.extras import has_extra, missing
 from envs.files import disk_errors, open_file, parse_json, read_bytes, sha256
 from envs.terminal import say
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from envs.core import Step
+    from envs.spaces import Array
 
 METRICS = "metrics.jsonl"
 RAW = ("config.toml", "environment.json", METRICS)  # small files of a run, besides its checkpoints
@@ -61,6 +62,13 @@ class Metrics:
             self._file.flush()
             for tracker in self._trackers:
                 tracker.log(step, values)
+
+    def log_histograms(self, step: int, values: Mapping[str, Array]) -> None:
+        """Pass histograms of these arrays to TensorBoard."""
+        with disk_errors(self.path.parent):
+            for tracker in self._trackers:
+                if isinstance(tracker, TensorBoard):
+                    tracker.log_histograms(step, values)
 
     def flush(self) -> bytes:
         """Write all lines to the disk, and return them."""

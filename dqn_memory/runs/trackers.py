@@ -24,11 +24,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from dqn_memory.runs.errors import UserError, check_known
 from envs.extras import has_extra, missing
 from envs.files import check_inside, open_file, read_text, write_atomic
+from envs.spaces import Array
 
 NONE = "none"
+BUCKETS = 64  # of a histogram
 WANDB_ID = "wandb-run-id"  # file of a run folder with the id of its W&B run
 Scalars = Mapping[str, float]
 
@@ -48,20 +52,23 @@ Builder = Callable[[Path, int | None], Tracker]
 None: it is new). Lines of later steps will come again."""
 
 
-def check_trackers(names: Sequence[str]) -> None:
+def check_trackers(names: Sequence[str], histograms: bool) -> None:
     """Check names of trackers; a UserError names an unknown one, or one without its package."""
     if NONE in names and len(names) > 1:
         raise UserError(f"--track {' '.join(names)}: none excludes all others; leave it out")
     for name in names:
         check_known("tracker", name, [*TRACKERS, NONE], "--track: ")
-    if "tensorboard" in names and len(names) > 1 and not has_extra("tensorboard"):
-        raise UserError(f"--track {' '.join(names)}: {missing('tensorboard', 'tensorboard')}")
+    if histograms and "tensorboard" not in names:
+        raise UserError(f"--histograms are for TensorBoard; say --track {' '.join({*names} - {NONE})} tensorboard")
+    if "tensorboard" in names and (len(names) > 1 or histograms) and not has_extra("tensorboard"):
+        flags = "--histograms" if histograms else f"--track {' '.join(names)}"
+        raise UserError(f"{flags}: {missing('tensorboard', 'tensorboard')}")
     if "wandb" in names and find_spec("wandb") is None:
         raise UserError("--track wandb needs the package of Weights & Biases, which is missing: pip install wandb")
 
 
 class TensorBoard:
-    """Event files of scalars. They are written without a thread, so that a full disk is an error at once."""
+    """Event files of scalars and histograms. Without a thread, so that a full disk is an error at once."""
 
     def __init__(self, folder: Path, resumed: int | None) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2  # slow to import
@@ -78,6 +85,17 @@ class TensorBoard:
     def log(self, step: int, scalars: Scalars) -> None:
         values = [self._summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
         self._add(step=step, summary=self._summary(value=values))
+
+    def log_histograms(self, step: int, values: Mapping[str, Array]) -> None:
+        """Write a histogram of each array, without entries that are not finite."""
+        self._add(step=step, summary=self._summary(value=[self._histogram(*each) for each in values.items()]))
+
+    def _histogram(self, name: str, values: Array) -> Any:
+        values = values[np.isfinite(values)].astype(np.float64)
+        counts, edges = np.histogram(values, BUCKETS)
+        sums = {"num": values.size, "sum": values.sum(), "sum_squares": np.square(values).sum()}
+        found = {"min": edges[0], "max": edges[-1], **sums, "bucket_limit": edges[1:], "bucket": counts}
+        return self._summary.Value(tag=name, histo=found)
 
     def _add(self, **fields: Any) -> None:
         self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())

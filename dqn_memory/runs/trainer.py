@@ -19,10 +19,12 @@ from dqn_memory.evaluate import Evaluation, EvaluationOptions, LoadedPolicy
 from dqn_memory.play import SUCCESS, SUCCESS_TOLD, Score
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
+from dqn_memory.runs.callbacks import Callback, Events
 from dqn_memory.runs.checkpoint import Checkpoint, check_actions, check_form, foreign_state
 from dqn_memory.runs.common import PLACE, Engine, place
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
+from dqn_memory.runs.gradients import trained_values
 from dqn_memory.runs.interrupts import Interrupts
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
@@ -53,6 +55,7 @@ class Trainer(ABC, Generic[C]):
         vector: N environments, stepped at once.
         updates: number of updates of the networks so far.
         solved: whether an evaluation reached the config's goal.
+        stopped: whether a callback called `stop`.
     """
 
     kind: ClassVar[str]
@@ -85,9 +88,12 @@ class Trainer(ABC, Generic[C]):
         self.placement = place(config.compute.device, config.compute.engine, torch.cuda.is_available(), fastest)
         self.device: torch.device = replace(config.compute, device=self.placement.device).start()
         self.engine = self.placement.engine
+        if config.output.histograms and self.engine == "cudagraph":
+            raise UserError("--histograms cannot read the gradients of a captured update; use --engine eager")
         self.streams = Streams.spawn(config.seed)
         self.iterations = self.updates = 0
-        self.solved = False
+        self.solved = self.stopped = False
+        self.events = Events()
         self.stats, self.clock = RunStats(self.device), Clock()
         environment = config.environment
         self.vector = make_vector(
@@ -183,7 +189,8 @@ class Trainer(ABC, Generic[C]):
 
         The final evaluation after an early stop plays other episodes; else the stop would bias it.
         """
-        return self.streams.evaluation + self.steps + (AFTER_STOP if final and self.solved else 0)
+        stopped = self.solved or self.stopped
+        return self.streams.evaluation + self.steps + (AFTER_STOP if final and stopped else 0)
 
     def weights(self) -> dict[str, Tensor]:
         """Give all parameters and buffers, by network and name."""
@@ -322,9 +329,9 @@ class Trainer(ABC, Generic[C]):
             raise
         return trainer, run
 
-    def train(self, run: Run) -> Score:
+    def train(self, run: Run, callbacks: Sequence[Callback] = ()) -> Score:
         """Iterate to the end of the run; log, evaluate and save when they are due."""
-        self.began_at = self.steps
+        self.began_at, self.events = self.steps, Events(callbacks)
         self.clock.begin(run.metrics())
         total, env = self.config.total_steps, self.config.environment.env
         run.track(self.config.output.track)
@@ -334,12 +341,29 @@ class Trainer(ABC, Generic[C]):
                 scalars = self.record(run)
                 phase, end = self.phase
                 progress.update(self.steps, phase, end, **self.shown_scalars(scalars))
+                self._call_back(run)
         if interrupts.received:
-            if self.config.output.max_repeated_actions == 0:  # a resume must not repeat any actions
-                self.shorten_log()
-            self.save(run)
+            self._save_early(run)
             raise KeyboardInterrupt
         return self.finish(run)
+
+    def stop(self) -> None:
+        """End training after this step: save, evaluate and return, as at the run's end; a resume goes on."""
+        self.stopped = True
+
+    def _call_back(self, run: Run) -> None:
+        """Call the callbacks; the run can go on from a checkpoint of this step if one of them fails."""
+        try:
+            self.events.tell(self)
+        except Exception:
+            self._save_early(run)
+            raise
+
+    def _save_early(self, run: Run) -> None:
+        """Save before the run's end."""
+        if self.config.output.max_repeated_actions == 0:  # a resume must not repeat any actions
+            self.shorten_log()
+        self.save(run)
 
     @property
     def phase(self) -> tuple[str, int]:
@@ -353,7 +377,7 @@ class Trainer(ABC, Generic[C]):
     @property
     def unfinished(self) -> bool:
         """Tell whether training continues."""
-        return self.steps < self.config.total_steps and not self.solved
+        return self.steps < self.config.total_steps and not (self.solved or self.stopped)
 
     def record(self, run: Run) -> dict[str, float]:
         """Log, evaluate and save if they are due; give the logged metrics."""
@@ -362,17 +386,23 @@ class Trainer(ABC, Generic[C]):
         if self._due(config.output.log_every):
             scalars = self.scalars()
             scalars["charts/SPS"] = (self.steps - self.began_at) / self.clock.seconds
-            run.log(self.steps, scalars | self.clock.scalars())
+            scalars |= self.clock.scalars()
+            run.log(self.steps, scalars)
+            if config.output.histograms:
+                run.log_histograms(self.steps, trained_values(self.networks(), self.optimizers))
+            self.events.add("on_log", scalars)
         first = getattr(config.evaluation, "evaluate_from", 0)  # the configs of some trainers lack it
         if self.updates and self.steps >= first and self._due(config.evaluation.evaluate_every):
             self.stats.check_finite()
             score = self.evaluate()
             run.log(self.steps, score.scalars() | self.clock.scalars())
+            self.events.add("on_evaluate", score)
             self.solved = self.reached_goal(score)
             scalars = scalars | score.scalars()
         if self._due(config.output.checkpoint_every):
             self.shorten_log()
             self.save(run)
+            self.events.add("on_checkpoint", run.path)
         return scalars
 
     def finish(self, run: Run) -> Score:
@@ -386,6 +416,8 @@ class Trainer(ABC, Generic[C]):
             final |= self.evaluate(final=True, reset_memory=True).scalars("memory_ablation")
         run.log(self.steps, final | self.final_scalars() | self.clock.scalars())
         self.save(run)
+        self.events.add("on_checkpoint", run.path)
+        self.events.tell(self)
         return score
 
     def final_scalars(self) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """A step on a device reads nothing back and mixes no devices: it runs on tensors that have no values.
 
 Any read of a value raises there, and so do most operations that take a tensor of the CPU by mistake, so a step that
-passes can be captured in a CUDA graph. Clipping and optimisers are torch's own; they know no such tensors.
+passes can be captured in a CUDA graph. Optimisers are torch's own; they know no such tensors.
 """
 
 import contextlib
@@ -28,11 +28,10 @@ NOWHERE = torch.device("meta")
 @pytest.fixture(autouse=True)
 def meta_step(monkeypatch):
     """Without what torch refuses to do there, whatever its inputs are."""
-    autocast, clip = torch.autocast, torch.nn.utils.clip_grad_norm_
+    autocast = torch.autocast
     monkeypatch.setattr(
         torch, "autocast", lambda kind, *a, **k: contextlib.nullcontext() if kind == "meta" else autocast(kind, *a, **k)
     )
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, limit, **_: clip(parameters, limit))
 
 
 def still(optimizer):

@@ -75,7 +75,7 @@ def test_predictions_are_of_the_next_observation_in_the_same_episode(env):
     assert steps.done[:, :-1].any()
 
 
-def collector(length, env=MEMORY, critic=False, scale=None):
+def collector(length, env=MEMORY, critic=False, scale=None, keep=False):
     """Four environments whose episodes are cut off after 5 steps, and a network in float64."""
     torch.manual_seed(0)
     vector = make_vector(env, 4, 7, env_kwargs={"time_limit": 5})
@@ -83,7 +83,7 @@ def collector(length, env=MEMORY, critic=False, scale=None):
     network = config.build(observation_spec(vector.observation_space), vector.num_actions).double()
     value = torch.nn.Linear(16, 1).double()
     own = Explorer(ExplorationConfig(epsilon_start=0, epsilon_end=0), 4, vector.num_actions, torch.Generator())
-    each = Collector(vector, network, own, length, scale)
+    each = Collector(vector, network, own, length, scale, keep)
     each.read = lambda x, seen: QValues(network.read(x, seen))
     if critic:
         each.read = lambda x, seen: ActorCritic(network.read(x, seen), value(x).squeeze(-1))

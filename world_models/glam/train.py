@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.gradients import clip, parts_of
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout
@@ -239,7 +240,7 @@ def update_model(
     model.train()
     with config.autocast(noise.device):
         total, metrics = model_losses(model.predictions(batch, noise), batch, model.config)
-    return metrics | {"grad/norm": descend(total, model, optimizer, config.max_grad_norm)}
+    return metrics | descend(total, model, optimizer, config.max_grad_norm)
 
 
 # ---- the actor-critic's losses and update (as in STORM: Zhang et al. 2023, section 3.3) ------------------------------
@@ -274,21 +275,22 @@ def agent_losses(agent: ActorCritic, rollouts: Rollouts) -> tuple[Tensor, Metric
 def update_agent(agent: ActorCritic, optimizer: torch.optim.Optimizer, rollouts: Rollouts) -> Metrics:
     """Take one gradient step of actor and critic and move the slow critic; the metrics stay on the device."""
     total, metrics = agent_losses(agent, rollouts)
-    norm = descend(total, agent, optimizer, agent.config.max_grad_norm)
+    norms = descend(total, agent, optimizer, agent.config.max_grad_norm)
+    norms["grad/agent_norm"] = norms.pop("grad/norm")  # the world model has the other name
     with torch.no_grad():  # the slow critic is a moving average of the critic
         slow: list[Tensor] = list(agent.slow_critic.parameters())
         torch._foreach_lerp_(slow, list(agent.critic.parameters()), 1 - agent.config.slow_decay)
-    return metrics | {"losses/agent": total.detach(), "grad/agent_norm": norm}
+    return metrics | {"losses/agent": total.detach()} | norms
 
 
 # ---- optimisers ------------------------------------------------------------------------------------------------------
-def descend(total: Tensor, module: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float) -> Tensor:
-    """Take one gradient step, clipped to a global norm; return the norm before clipping."""
+def descend(total: Tensor, module: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float) -> Metrics:
+    """Take one gradient step, clipped to a global norm; return the norms before clipping, of all and of each part."""
     optimizer.zero_grad(set_to_none=True)
     total.backward()
-    norm = nn.utils.clip_grad_norm_(trainable(module), max_norm, foreach=True)
+    norms = clip(parts_of(module), max_norm)
     optimizer.step()
-    return norm.detach()
+    return norms
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:

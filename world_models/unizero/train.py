@@ -21,6 +21,7 @@ from dqn_memory.network import observation_spec
 from dqn_memory.play import Score
 from dqn_memory.runs.common import Engine
 from dqn_memory.runs.cuda_graph import Captured, mapped
+from dqn_memory.runs.gradients import clip, parts_of
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.seeding import generator, seed_dropout, seeded
 from world_models.distributions import cross_entropy, entropy, group_kl, masked_mean
@@ -307,11 +308,11 @@ def update_unizero(
     penalty = model.regularisation()
     optimizer.zero_grad(set_to_none=True)
     (total + penalty).backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm, foreach=True)
+    norms = clip(parts_of(model), config.max_grad_norm)
     optimizer.step()
     model.project()
     move_target(model, target, config.target_update_rate)
-    return metrics | {"losses/regularisation": penalty.detach(), "grad/norm": norm.detach()}
+    return metrics | {"losses/regularisation": penalty.detach()} | norms
 
 
 def make_learn(
