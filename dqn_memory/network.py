@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
 from dqn_memory.blocks.block import by_position, constrained, last, penalty, select
+from dqn_memory.blocks.embeddings import RunningNorm
 from dqn_memory.blocks.finite import (
     contained_at,
     contained_layers,
@@ -173,6 +174,8 @@ class NetworkConfig:
     """`paper`: linear and embedding weights from N(0, 0.02); `torch`: each module's default."""
     token_width: Annotated[int, Bounds(1)] = 8
     """Width of the embedding of one discrete observation component."""
+    normalize_observation: bool = False
+    """Shift and scale real observations by the mean and spread of all so far, and clip them to +-10."""
     dropout: Annotated[float, Bounds(0, below=1)] = 0.0
     """Dropout after the embedding and inside the sublayers."""
     prior: PriorConfig = field(default_factory=PriorConfig)
@@ -244,11 +247,14 @@ class NetworkConfig:
         """
         self.check()
         try:
-            return QNetwork(self, spec, actions if isinstance(actions, Actions) else Actions(actions))
+            network = QNetwork(self, spec, actions if isinstance(actions, Actions) else Actions(actions))
         except ValueError as error:  # blocks raise ValueError, with a sentence for the user
             if in_own_code(error):
                 raise
             raise UserError(str(error)) from error
+        if self.normalize_observation and not any(isinstance(part, RunningNorm) for part in network.modules()):
+            raise UserError(f"--normalize-observation changes nothing: observations are {spec.kind}, not real vectors")
+        return network
 
 
 class QNetwork(nn.Module):
@@ -262,7 +268,9 @@ class QNetwork(nn.Module):
         super().__init__()
         row, width = config.row(), config.width
         self.config, self.spec, self.actions, self.num_actions = config, spec, actions, actions.count
-        self.observation_embedding = observation_embedding(spec, width - row.action_embedding, config.token_width)
+        self.observation_embedding = observation_embedding(
+            spec, width - row.action_embedding, config.token_width, config.normalize_observation
+        )
         self.action_embedding = (
             previous_action_embedding(actions, row.action_embedding) if row.action_embedding else None
         )
@@ -301,6 +309,17 @@ class QNetwork(nn.Module):
     def embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         """Embed observations and previous actions, (B, T, D), without their positions."""
         return by_position(self._embed, observation, previous_action)
+
+    def observe(self, observation: Tensor) -> None:
+        """Add observations (N, ...) to the running statistics by which they are normalised, if they are."""
+        embedding: Any = self.observation_embedding
+        if self.config.normalize_observation:
+            embedding.norm.observe(observation)
+
+    def normalized(self, observation: Tensor) -> Tensor:
+        """Give observations (B, T, ...) as the network embeds them: normalised if it does so."""
+        embedding: Any = self.observation_embedding
+        return embedding.norm(observation) if self.config.normalize_observation else observation
 
     def _embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         x = self.observation_embedding(observation)  # (B, T, D - a)

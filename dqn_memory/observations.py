@@ -72,10 +72,12 @@ def _tokens(components: int, vocabulary: int) -> ObservationSpec:
     return ObservationSpec("discrete", (components,), vocabulary, dtype)
 
 
-def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 8) -> nn.Module:
-    """Make the embedding for a kind of observation."""
+def observation_embedding(
+    spec: ObservationSpec, width: int, token_width: int = 8, normalized: bool = False
+) -> nn.Module:
+    """Make the embedding for a kind of observation; with `normalized` running statistics scale real numbers."""
     if spec.kind == "discrete":
         return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
     if spec.kind == "continuous":
-        return VectorEmbedding(spec.shape[0], width)
+        return VectorEmbedding(spec.shape[0], width, normalized)
     return ImageEmbedding(spec.shape, width, not spec.dtype.is_floating_point, spec.bounds)
