@@ -2,9 +2,9 @@
 
     python results/integrations/masked_cheetah.py 1000000 1 2 3
 
-needs `pip install '.[sb3]' 'gymnasium[mujoco]'`. The arguments are the steps and the seeds. The agent sees the first 8 of
-HalfCheetah-v5's 17 numbers, which are positions and angles. As a plugin this file registers that environment:
-`--plugin masked_cheetah --env Masked/HalfCheetah-v0`, in this folder.
+needs `pip install '.[sb3]' 'gymnasium[mujoco]'`. The arguments are the steps and the seeds. The agent sees the
+first 8 of HalfCheetah-v5's 17 numbers, which are positions and angles. As a plugin this file registers that
+environment: `--plugin masked_cheetah --env Masked/HalfCheetah-v0`, in this folder.
 
 Settings are those of RL Baselines3 Zoo for RecurrentPPO on HalfCheetah of PyBullet, with 8 environments instead of 16.
 Seconds are processor time of one thread, environments included and evaluation left out.
