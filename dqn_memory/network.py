@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
 from dqn_memory.blocks.block import by_position, constrained, last, penalty, select
-from dqn_memory.blocks.embeddings import RunningNorm
 from dqn_memory.blocks.finite import (
     contained_at,
     contained_layers,
@@ -247,14 +246,11 @@ class NetworkConfig:
         """
         self.check()
         try:
-            network = QNetwork(self, spec, actions if isinstance(actions, Actions) else Actions(actions))
+            return QNetwork(self, spec, actions if isinstance(actions, Actions) else Actions(actions))
         except ValueError as error:  # blocks raise ValueError, with a sentence for the user
             if in_own_code(error):
                 raise
             raise UserError(str(error)) from error
-        if self.normalize_observation and not any(isinstance(part, RunningNorm) for part in network.modules()):
-            raise UserError(f"--normalize-observation changes nothing: observations are {spec.kind}, not real vectors")
-        return network
 
 
 class QNetwork(nn.Module):
@@ -268,7 +264,7 @@ class QNetwork(nn.Module):
         super().__init__()
         row, width = config.row(), config.width
         self.config, self.spec, self.actions, self.num_actions = config, spec, actions, actions.count
-        self.observation_embedding = observation_embedding(
+        self.observation_embedding: Any = observation_embedding(
             spec, width - row.action_embedding, config.token_width, config.normalize_observation
         )
         self.action_embedding = (
@@ -312,14 +308,12 @@ class QNetwork(nn.Module):
 
     def observe(self, observation: Tensor) -> None:
         """Add observations (N, ...) to the running statistics by which they are normalised, if they are."""
-        embedding: Any = self.observation_embedding
         if self.config.normalize_observation:
-            embedding.norm.observe(observation)
+            self.observation_embedding.norm.observe(observation)
 
     def normalized(self, observation: Tensor) -> Tensor:
         """Give observations (B, T, ...) as the network embeds them: normalised if it does so."""
-        embedding: Any = self.observation_embedding
-        return embedding.norm(observation) if self.config.normalize_observation else observation
+        return self.observation_embedding.norm(observation) if self.config.normalize_observation else observation
 
     def _embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         x = self.observation_embedding(observation)  # (B, T, D - a)

@@ -75,7 +75,14 @@ def _tokens(components: int, vocabulary: int) -> ObservationSpec:
 def observation_embedding(
     spec: ObservationSpec, width: int, token_width: int = 8, normalized: bool = False
 ) -> nn.Module:
-    """Make the embedding for a kind of observation; with `normalized` running statistics scale real numbers."""
+    """Make the embedding for a kind of observation; with `normalized` running statistics scale real numbers.
+
+    Raises:
+        UserError: there are no real numbers to normalise.
+    """
+    if normalized and spec.kind != "continuous":
+        kind = "an image" if spec.kind == "image" else "tokens"
+        raise UserError(f"--normalize-observation is for real vectors, but an observation is {kind}; leave it out")
     if spec.kind == "discrete":
         return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
     if spec.kind == "continuous":

@@ -170,17 +170,23 @@ def test_the_target_network_is_copied_with_its_statistics():
 
 
 @pytest.mark.parametrize("kind", [PPOTrainer, PQNTrainer])
-def test_a_captured_iteration_carries_statistics_and_returns(monkeypatch, kind):
-    eager, captured = made(kind), made(kind)
-    monkeypatch.setattr(rollouts, "Captured", in_place_of_a_graph(captured))
+@pytest.mark.parametrize("device", [
+    "cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
+])  # fmt: skip
+def test_a_captured_iteration_carries_statistics_and_returns(monkeypatch, kind, device):
+    eager, captured = (made(kind, "--device", device, "--engine", "eager") for _ in range(2))
+    if device == "cpu":
+        monkeypatch.setattr(rollouts, "Captured", in_place_of_a_graph(captured))
     modules = captured.networks().values()
     captured.learn_once = CapturedIteration(captured.learn, captured.collector, modules, captured.optimizer)
     for _ in range(3):
         eager.iterate()
         captured.iterate()
+    exact = 0 if device == "cpu" else 1e-5
     for name, value in eager.weights().items():
-        assert torch.equal(captured.weights()[name], value), name
-    torch.testing.assert_close(captured.discounted.state_dict(), eager.discounted.state_dict(), rtol=0, atol=0)
+        torch.testing.assert_close(captured.weights()[name], value, rtol=exact, atol=exact)
+    found, expected = captured.discounted.state_dict(), eager.discounted.state_dict()
+    torch.testing.assert_close(found, expected, rtol=exact, atol=exact)
 
 
 def test_predictions_are_of_normalised_observations():
