@@ -97,6 +97,17 @@ def test_updates_compute_what_acting_computed(kind):
     assert steps.reset[:, 1:].any() and not steps.reset[:, 0].all()
 
 
+def test_statistics_stay_as_they_are_until_the_last_update():
+    """The first update of an iteration finds the policy that acted, though a whole rollout is new."""
+    trainer = made(PPOTrainer, "--epochs", 1, "--random-start-steps", 0)
+    learn, metrics = trainer.learn, []
+    trainer.learn_once = lambda schedule: metrics.append((found := learn(schedule))[1]) or found
+    for _ in range(3):
+        trainer.iterate()
+        first, last = metrics[-1]["losses/approx_kl"].abs()
+        assert first < 1e-9 < last
+
+
 @EVERY_TRAINER
 def test_rewards_are_divided_by_the_spread_of_discounted_returns(kind):
     trainer = made(kind, "--gamma", 0.9)
