@@ -39,6 +39,8 @@ class LearnerConfig:
     """Learning rate of learned attention priors (None: that of all other parameters)."""
     max_grad_norm: Annotated[float, Bounds(above=0)] = 1.0
     """Maximum global L2 norm of the gradient."""
+    normalize_reward: bool = False
+    """Divide rewards by the standard deviation of the discounted returns of all steps so far; clip them to +-10."""
     loss: Literal["mse", "huber"] = "mse"
     """Loss on the temporal-difference error."""
     double: bool = True

@@ -177,6 +177,8 @@ class NetworkConfig:
     """`paper`: linear and embedding weights from N(0, 0.02); `torch`: each module's default."""
     token_width: Annotated[int, Bounds(1)] = 8
     """Width of the embedding of one discrete observation component."""
+    normalize_observation: bool = False
+    """Shift and scale real observations by the mean and spread of all so far, and clip them to +-10."""
     dropout: Annotated[float, Bounds(0, below=1)] = 0.0
     """Dropout after the embedding and inside the sublayers."""
     prior: PriorConfig = field(default_factory=PriorConfig)
@@ -266,7 +268,9 @@ class QNetwork(nn.Module):
         super().__init__()
         row, width = config.row(), config.width
         self.config, self.spec, self.actions, self.num_actions = config, spec, actions, actions.count
-        self.observation_embedding = observation_embedding(spec, width - row.action_embedding, config.token_width)
+        self.observation_embedding: Any = observation_embedding(
+            spec, width - row.action_embedding, config.token_width, config.normalize_observation
+        )
         self.action_embedding = (
             previous_action_embedding(actions, row.action_embedding) if row.action_embedding else None
         )
@@ -317,6 +321,27 @@ class QNetwork(nn.Module):
     def embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         """Embed observations and previous actions, (B, T, D), without their positions."""
         return by_position(self._embed, observation, previous_action)
+
+    def observe(self, observation: Tensor) -> None:
+        """Add observations (N, ...) to the running statistics by which they are normalised, if they are."""
+        for place, norm in self._norms():
+            norm.observe(observation[..., place])
+
+    def normalized(self, observation: Tensor) -> Tensor:
+        """Give observations (B, T, ...) with their real vectors as the network embeds them: normalised if it does so."""
+        if norms := self._norms():
+            observation = observation.clone()
+        for place, norm in norms:
+            observation[..., place] = norm(observation[..., place])
+        return observation
+
+    def _norms(self) -> list[tuple[slice, Any]]:
+        """List the places of the real vectors in an observation, and what normalises each; none if nothing does."""
+        if not self.config.normalize_observation:
+            return []
+        embeddings = getattr(self.observation_embedding, "entries", [self.observation_embedding])
+        parts = zip(self.spec.parts, embeddings, strict=True)
+        return [(place, embedding.norm) for (place, part), embedding in parts if part.kind == "continuous"]
 
     def _embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         x = self.observation_embedding(observation)  # (B, T, D - a)

@@ -12,14 +12,17 @@ from torch import Tensor, nn
 
 from dqn_memory.analysis.episodes import beginning
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
+from dqn_memory.blocks.embeddings import CLIP
 from dqn_memory.evaluate import EvalSetup, acting_cost, evaluate, evaluate_run, load_policy
 from dqn_memory.exploration import Explorer
 from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.play import Score, summary
 from dqn_memory.runs.seeding import seeded
+from dqn_memory.runs.stateful import Stateful
 from dqn_memory.runs.trainer import Trainer
 from dqn_memory.size import match
 from envs.baselines import reference_summary
+from envs.core import Step
 from envs.vector import make_vector
 
 C = TypeVar("C", bound=Any)
@@ -35,6 +38,13 @@ class NetworkTrainer(Trainer[C]):
     network: QNetwork
     evaluated: QNetwork
     explorer: Explorer
+    discounted: DiscountedReturns | None = None
+
+    def __init__(self, config: C) -> None:
+        super().__init__(config)
+        if config.learner.normalize_reward:
+            self.discounted = DiscountedReturns(self.vector.num_envs, config.learner.gamma, self.device)
+            self.state_names = (*self.state_names, "discounted")
 
     def build_networks(self, averaged: bool) -> None:
         """Build the online network and its average, which is evaluated and is the agent of a checkpoint."""
@@ -47,6 +57,11 @@ class NetworkTrainer(Trainer[C]):
         with seeded(self.streams.network):
             network: QNetwork = self.config.network.build(self.spec, self.actions)
             return network.to(self.device)
+
+    def observe(self, observation: Tensor) -> None:
+        """Add observations (N, ...) to the statistics by which the networks normalise them, if they do."""
+        for network in dict.fromkeys((self.network, self.evaluated)):
+            network.observe(observation)
 
     def networks(self) -> dict[str, Any]:
         """List the online network and, if the run averages its weights, their average."""
@@ -128,6 +143,44 @@ class NetworkTrainer(Trainer[C]):
     load_policy = staticmethod(load_policy)
 
 
+# ---- rewards ---------------------------------------------------------------------------------------------------------
+class DiscountedReturns(Stateful):
+    """The discounted returns of N environments up to now, by whose spread rewards are divided."""
+
+    state_names = ("returns", "moments")
+
+    def __init__(self, num_envs: int, gamma: float, device: torch.device) -> None:
+        self.gamma, self.device = gamma, device
+        self.moments = torch.zeros(3, dtype=torch.float64, device=device)  # returns: number, sum, sum of squares
+        self.returns = torch.zeros(num_envs, dtype=torch.float64, device=device)
+
+    def begin(self) -> None:
+        """Start episodes in all environments."""
+        self.returns = torch.zeros_like(self.returns)
+
+    def add(self, step: Step) -> None:
+        """Add the rewards of one step."""
+        returns = self.gamma * self.returns + step.reward
+        self.moments = self.moments + torch.stack((torch.ones_like(returns), returns, returns.square())).sum(1)
+        self.returns = returns.masked_fill(step.done, 0.0)
+
+    def scaled(self, reward: Tensor) -> Tensor:
+        """Divide rewards (...) by the spread, and clip them to +-10."""
+        return (reward / spread(self.moments, 2)).clamp(-CLIP, CLIP).to(reward.dtype)
+
+
+def spread(moments: Tensor, least: float) -> Tensor:
+    """Compute the standard deviation, a scalar, from a number of values, their sum and the sum of their squares, (3,).
+
+    It is 1 for less than `least` values, and for equal values, which differ by rounding only.
+    """
+    mean, square = moments[1:] / moments[0].clamp(min=1)
+    found = (square - mean.square()).clamp(min=0).sqrt()
+    differ = found > 1e-4 * square.sqrt()
+    return torch.where((moments[0] >= least) & differ, found, 1.0)
+
+
+# ---- copies and averages of networks ---------------------------------------------------------------------------------
 def averaging(decay: float, updates: int) -> float:
     """Compute the average's decay at update number `updates`; it is lower at first, to forget the initial weights."""
     return min(decay, (1 + updates) / (10 + updates))
@@ -135,8 +188,9 @@ def averaging(decay: float, updates: int) -> float:
 
 @torch.no_grad()
 def copy_parameters(source: nn.Module, target: nn.Module) -> None:
-    """Copy all parameters in place, so that captured graphs keep their addresses."""
-    torch._foreach_copy_(list(target.parameters()), list(source.parameters()))
+    """Copy all parameters and buffers in place, so that captured graphs keep their addresses."""
+    ours, theirs = ([*module.parameters(), *module.buffers()] for module in (target, source))
+    torch._foreach_copy_(ours, theirs)
 
 
 @torch.no_grad()

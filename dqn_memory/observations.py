@@ -104,13 +104,25 @@ def _tokens(components: int, vocabulary: int) -> ObservationSpec:
     return ObservationSpec("discrete", (components,), vocabulary, dtype)
 
 
-def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 8) -> nn.Module:
-    """Make the embedding for a kind of observation."""
+def observation_embedding(
+    spec: ObservationSpec, width: int, token_width: int = 8, normalized: bool = False
+) -> nn.Module:
+    """Make the embedding for a kind of observation; with `normalized` running statistics scale real numbers.
+
+    Raises:
+        UserError: there are no real numbers to normalise.
+    """
+    if normalized and all(part.kind != "continuous" for _, part in spec.parts):
+        kind = "an image" if spec.kind == "image" else "tokens" if spec.kind == "discrete" else "of tokens and images"
+        raise UserError(f"--normalize-observation is for real vectors, but an observation is {kind}; leave it out")
     if spec.kind == "row":
-        entries = [(each.shape, observation_embedding(each, width, token_width)) for _, each in spec.entries]
+        entries = [
+            (each.shape, observation_embedding(each, width, token_width, normalized and each.kind == "continuous"))
+            for _, each in spec.entries
+        ]
         return RowEmbedding(entries)
     if spec.kind == "discrete":
         return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
     if spec.kind == "continuous":
-        return VectorEmbedding(spec.shape[0], width)
+        return VectorEmbedding(spec.shape[0], width, normalized)
     return ImageEmbedding(spec.shape, width, not spec.dtype.is_floating_point, spec.bounds, spec.channels_last)

@@ -56,6 +56,8 @@ class PPOLearnerConfig:
     """Maximum global L2 norm of the gradient."""
     reward_scale: Annotated[float, Bounds(above=0)] | None = 1.0
     """Factor on rewards in returns (None: 1 / standard deviation of the returns of all episodes so far)."""
+    normalize_reward: bool = False
+    """Divide rewards by the standard deviation of the discounted returns of all steps so far; clip them to +-10."""
     ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
     """Decay per update of the averaged weights, which are the agent (0: the online weights are)."""
     clip: Annotated[float, Bounds(above=0)] = 0.2
@@ -141,7 +143,13 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
         self.exploration = generator(streams.exploration, self.device)  # of actions
         self.explorer = Explorer(config.exploration, num_envs, self.actions, self.exploration)
         self.collector = Collector(
-            self.vector, self.network, self.explorer, learner.rollout_steps, learner.reward_scale, config.keep_memory
+            self.vector,
+            self.network,
+            self.explorer,
+            learner.rollout_steps,
+            learner.reward_scale,
+            config.keep_memory,
+            self.discounted,
         )
         # updates
         self.drawing = generator(streams.replay)  # of minibatches
@@ -197,7 +205,7 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
             )  # fmt: skip
             loss = loss + self.network.regularisation()
             if self.predictor is not None:
-                error = self.predictor.loss(x, part)
+                error = self.predictor.loss(x, part._replace(observation=self.network.normalized(part.observation)))
                 loss, metrics["losses/prediction"] = loss + error, error.detach()
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -207,6 +215,7 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
             if self.evaluated is not self.network:
                 average_parameters(self.network, self.evaluated, decay)
             updates.append(metrics | explained | norms)
+        self.observe(rollout.observation.flatten(0, 1))  # not before: updates must compute what acting computed
         return episodes, rollouts.stack_metrics(updates)
 
     # ---- methods of the base class -------------------------------------------------------------------------------

@@ -56,6 +56,8 @@ class PQNLearnerConfig:
     """Maximum global L2 norm of the gradient."""
     reward_scale: Annotated[float, Bounds(above=0)] | None = 1.0
     """Factor on rewards in returns (None: 1 / standard deviation of the returns of all episodes so far)."""
+    normalize_reward: bool = False
+    """Divide rewards by the standard deviation of the discounted returns of all steps so far; clip them to +-10."""
     ema_decay: Annotated[float, Bounds(0, below=1)] = 0.99
     """Decay per update of the averaged weights, which are the agent (0: the online weights are)."""
 
@@ -108,7 +110,13 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
         self.exploration = generator(streams.exploration, self.device)  # of actions
         self.explorer = Explorer(config.exploration, num_envs, self.actions, self.exploration)
         self.collector = Collector(
-            self.vector, self.network, self.explorer, learner.rollout_steps, learner.reward_scale, config.keep_memory
+            self.vector,
+            self.network,
+            self.explorer,
+            learner.rollout_steps,
+            learner.reward_scale,
+            config.keep_memory,
+            self.discounted,
         )
         # updates
         self.drawing = generator(streams.replay)  # of minibatches
@@ -157,7 +165,7 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
             loss, metrics = q_loss(self.read(x, part.observation).q, part.action, target[rows])
             loss = loss + self.network.regularisation()
             if self.predictor is not None:
-                error = self.predictor.loss(x, part)
+                error = self.predictor.loss(x, part._replace(observation=self.network.normalized(part.observation)))
                 loss, metrics["losses/prediction"] = loss + error, error.detach()
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -167,6 +175,7 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
             if self.evaluated is not self.network:
                 average_parameters(self.network, self.evaluated, decay)
             updates.append(metrics | norms)
+        self.observe(rollout.observation.flatten(0, 1))  # not before: updates must compute what acting computed
         return episodes, rollouts.stack_metrics(updates)
 
     @torch.no_grad()

@@ -25,7 +25,7 @@ from dqn_memory.config import ComputeConfig, EvaluationConfig
 from dqn_memory.evaluate import EvalSetup
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
-from dqn_memory.network_trainer import averaging
+from dqn_memory.network_trainer import DiscountedReturns, averaging, spread
 from dqn_memory.policies import ActionRowEmbedding
 from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.cuda_graph import Captured
@@ -108,6 +108,8 @@ class RolloutConfig:
                 f"--architecture {name} cannot act step by step from a carried state; use a memory that streams, such "
                 "as gru, or derive your own from blocks.Memory"
             )
+        if self.learner.normalize_reward and self.learner.reward_scale is None:
+            raise UserError("--normalize-reward and --reward-scale None both divide rewards; leave one out")
         if minibatches > num_envs:
             raise UserError(f"--minibatches {minibatches} is more than --num-envs {num_envs}; lower it")
 
@@ -177,10 +179,11 @@ class Collector(Stateful):
         length: int,
         reward_scale: float | None = None,
         keep_memory: bool = False,
+        discounted: DiscountedReturns | None = None,
     ) -> None:
         self.vector, self.network, self.explorer, self.length = vector, network, explorer, length
-        self.reward_scale, self.keep_memory, self.device = reward_scale, keep_memory, vector.device
-        rows = vector.num_envs
+        self.reward_scale, self.keep_memory, self.discounted = reward_scale, keep_memory, discounted
+        self.device, rows = vector.device, vector.num_envs
         self.previous_action = vector.actions.none(rows, self.device)
         self.state = network.initial_state(rows, self.device)
         self.moments = torch.zeros(3, dtype=torch.float64, device=self.device)  # returns: number, sum, sum of squares
@@ -190,6 +193,8 @@ class Collector(Stateful):
         """Start episodes in all environments; their first steps reset the memory, unless it is kept."""
         self.observation = self.vector.reset()  # (N, ...)
         self.reset = torch.ones(self.vector.num_envs, dtype=torch.bool, device=self.device)  # where episodes begin
+        if self.discounted is not None:
+            self.discounted.begin()
 
     @torch.no_grad()
     def collect(self, read: Read[Out], choose: Callable[[Out], Tensor], epsilon: Tensor) -> tuple[Rollout[Out], Ended]:
@@ -257,17 +262,18 @@ class Collector(Stateful):
         """Multiply rewards by the scale; without one, divide by the standard deviation of all returns so far.
 
         One learning rate and one entropy weight then suit environments with rewards of 1 and of -50. Rewards are
-        divided only after as many episodes have ended as there are environments.
+        divided only after as many episodes have ended as there are environments. `--normalize-reward` divides by the
+        standard deviation of discounted returns instead, from the first steps on.
         """
+        reward = step.reward
+        if self.discounted is not None:
+            self.discounted.add(step)
+            reward = self.discounted.scaled(reward)
         if self.reward_scale is not None:
-            return step.reward * self.reward_scale
+            return reward * self.reward_scale
         done, returns = step.done, step.episode_return
         self.moments = self.moments + torch.stack((done, done * returns, done * returns.square())).sum(1)
-        mean, square = self.moments[1:] / self.moments[0].clamp(min=1)
-        spread = (square - mean.square()).clamp(min=0).sqrt()
-        differ = spread > 1e-4 * square.sqrt()  # else equal returns, which differ by rounding only
-        known = (self.moments[0] >= len(done)) & differ
-        return (step.reward / torch.where(known, spread, 1.0)).to(step.reward.dtype)
+        return (reward / spread(self.moments, len(done))).to(reward.dtype)
 
 
 def ended_episodes(steps: Sequence[Step]) -> Ended:
@@ -430,13 +436,18 @@ class CapturedIteration(Generic[R]):
         result = self.learn(schedule)
         return self._carried(), result
 
+    def _parts(self) -> dict[str, Stateful]:
+        """List the objects whose tensors one iteration passes to the next."""
+        parts = {"collector": self.collector, "explorer": self.collector.explorer}
+        return parts if self.collector.discounted is None else parts | {"discounted": self.collector.discounted}
+
     def _carried(self) -> dict[str, Any]:
         """List the tensors that one iteration passes to the next."""
-        collector, explorer = self.collector.state_dict(), self.collector.explorer.state_dict()
-        return {"collector": collector, "explorer": explorer, "vector": dict(vars(self.vector.state))}
+        parts = {name: part.state_dict() for name, part in self._parts().items()}
+        return parts | {"vector": dict(vars(self.vector.state))}
 
     def _carry(self, carried: dict[str, Any]) -> None:
         """Restore the tensors that `_carried` lists."""
-        self.collector.load_state_dict(carried["collector"])
-        self.collector.explorer.load_state_dict(carried["explorer"])
+        for name, part in self._parts().items():
+            part.load_state_dict(carried[name])
         self.vector.state = replace(self.vector.state, **carried["vector"])

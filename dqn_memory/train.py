@@ -76,6 +76,8 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         self.observation = self.vector.reset()  # (N, ...)
         self.previous_action = self.actions.none(num_envs, self.device)
         self.time = torch.zeros(num_envs, dtype=torch.int64, device=self.device)  # step within the episode
+        if self.discounted is not None:
+            self.discounted.begin()
         self.actor.observe(self.observation, self.previous_action, self.time == 0)
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
@@ -93,6 +95,9 @@ class QTrainer(NetworkTrainer[TrainConfig]):
             previous_action=self.previous_action, reward=step.reward, terminated=step.terminated,
             done=step.done, time=self.time,
         )  # fmt: skip
+        self.observe(self.observation)
+        if self.discounted is not None:
+            self.discounted.add(step)
         self.observation = step.observation
         self.previous_action = self.actions.without(action, step.done)
         self.time = torch.where(step.done, 0, self.time + 1)
@@ -112,6 +117,8 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         config, learner = self.config, self.config.learner
         context, contexts = config.network.context, self.contexts_per_window
         batch = sample(self.replay, learner, context, contexts, self.drawing, updates=self.updates)
+        if self.discounted is not None:
+            batch.reward = self.discounted.scaled(batch.reward)
         set_learning_rate(self.optimizer, learner.final_lr_fraction, self.steps / config.total_steps)
         metrics = self.update(batch)
         self.updates += 1

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 PixelBounds = tuple[tuple[float, ...], tuple[float, ...]]  # min and max value, of all entries or of each
 UNBOUNDED = 2.0**31  # bounds that lie so far apart count as none
 COLOURS = (1, 3, 4)  # channels of pictures
+CLIP = 10.0  # bound of normalised numbers
+EPSILON = 1e-8  # added to variances
 
 
 class TokenEmbedding(nn.Module):
@@ -25,15 +27,49 @@ class TokenEmbedding(nn.Module):
         return self.linear(tokens.flatten(-2))
 
 
-class VectorEmbedding(nn.Module):
-    """Embed a real vector by Linear(d, D)."""
+class RunningNorm(nn.Module):
+    """Shift and scale real vectors by the mean and the spread of all that were observed so far; clip them to +-10.
 
-    def __init__(self, components: int, width: int) -> None:
+    The statistics are buffers, so they are saved and exported with a network. Only `observe` changes them, in place.
+    Before it they change no vector, except by the clipping.
+    """
+
+    count: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, components: int) -> None:
         super().__init__()
+        # sums over millions of steps need float64
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(components, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(components, dtype=torch.float64))
+
+    def forward(self, observation: Tensor) -> Tensor:  # (..., d) -> (..., d)
+        shift, scale = self.mean.to(observation.dtype), (self.variance + EPSILON).rsqrt().to(observation.dtype)
+        return ((observation - shift) * scale).clamp(-CLIP, CLIP)
+
+    @torch.no_grad()
+    def observe(self, observation: Tensor) -> None:
+        """Add observations (N, d) to the statistics."""
+        new = observation.to(self.mean.dtype)
+        variance, mean = torch.var_mean(new, 0, correction=0)  # (d,)
+        self.count += len(new)
+        share, change = len(new) / self.count, mean - self.mean
+        self.variance.lerp_(variance, share).add_(share * (1 - share) * change.square())
+        self.mean += share * change
+
+
+class VectorEmbedding(nn.Module):
+    """Embed a real vector by Linear(d, D), with `normalized` after a `RunningNorm`."""
+
+    def __init__(self, components: int, width: int, normalized: bool = False) -> None:
+        super().__init__()
+        self.norm = RunningNorm(components) if normalized else nn.Identity()
         self.linear = nn.Linear(components, width)
 
     def forward(self, observation: Tensor) -> Tensor:  # (B, T, d) -> (B, T, D)
-        return self.linear(observation.to(self.linear.weight.dtype))
+        return self.linear(self.norm(observation.to(self.linear.weight.dtype)))
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:

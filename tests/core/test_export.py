@@ -28,7 +28,7 @@ CARDS, REAL, IMAGE = MultiDiscrete([5, 9]), Box(-1, 1, (3,)), Box(0, 255, (9, 9,
 STREAMED = [  # rows that act from the state of their memories
     name for name, row in ARCHITECTURES.items() if row.positions == "none" and (row.streamed or not row.attention)
 ]
-SHORT = {"gru-episode": CARDS, "dtqn1-window-bool": Box(0, 1, (5, 5, 2), bool)}
+SHORT = {"gru-episode": CARDS, "dtqn1-window-bool": Box(0, 1, (5, 5, 2), bool), "gru-episode-normalized": REAL}
 OTHERS = {  # kinds of observations, for a window and for a state
     "discrete": Discrete(300), "binary": MultiBinary((2, 3)), "shifted": MultiDiscrete([3, 4], start=[-1, 2]),
     "float64": Box(-1, 1, (2,), np.float64), "int64": Box(-5, 5, (2,), np.int64), "matrix": Box(-1, 1, (2, 3)),
@@ -45,12 +45,16 @@ LONG = {
 
 def agent(name, space, **changes):
     architecture, state, *_ = name.split("-")
-    network = NetworkConfig(architecture, width=32, heads=2, context=4, initialisation="torch")
+    normalized = name.endswith("normalized")
+    network = NetworkConfig(
+        architecture, width=32, heads=2, context=4, initialisation="torch", normalize_observation=normalized
+    )
     config = TrainConfig(network=network, acting_state=state, **changes)
     encoded, encode = encoder(space)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         built = network.build(observation_spec(encoded), ACTIONS).eval()
+        built.observe(torch.randn(99, 3) / 9 + 0.5)  # a normalised one then clips numbers of the space
 
     def start(rows):
         return NetworkPolicy(make_actor(built, rows, CPU, state), rows)

@@ -66,7 +66,7 @@ def test_updates_compute_what_acting_with_a_kept_memory_computed():
     collect(each)
     steps = collect(each)
     x, _ = each.network.encode_sequence(*steps.inputs)
-    torch.testing.assert_close(tuple(each.read(x)), tuple(steps.outputs), rtol=0, atol=1e-12)
+    torch.testing.assert_close(tuple(each.read(x, steps.observation)), tuple(steps.outputs), rtol=0, atol=1e-12)
     assert steps.done.any()
 
 

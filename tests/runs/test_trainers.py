@@ -64,6 +64,7 @@ KINDS = {
             "--env CartPole-v1 --architecture drqn --acting-state episode",
             "--env CartPole-v1 --architecture dgfqn --n-step 3 --checkpoint-every 100 --max-repeated-actions 150",
             f"--env {CAR} --config paper --prepopulate 100 --dropout 0.2",
+            f"--env {CAR} --architecture gru --normalize-observation --normalize-reward --ema-decay 0.9",
         ),
         "width = 16",
         ("--stop-at-success 0.0", 400),
@@ -74,10 +75,18 @@ KINDS = {
             f"--env {CARDS} --architecture mlstm --ema-decay 0",
             "--env CartPole-v1 --architecture gtrxl_memory --checkpoint-every 256 --max-repeated-actions 150",
             f"--env {CAR} --architecture attention --num-envs 8",  # as many rows as its kernels take
+            "--env CartPole-v1 --normalize-observation --normalize-reward",
         ),
         **ROLLOUTS,
     ),
-    "ppo": Kind(resumed=(f"--env {MEMORY} --evaluate-every 256", f"--env {CARDS}"), **ROLLOUTS),
+    "ppo": Kind(
+        resumed=(
+            f"--env {MEMORY} --evaluate-every 256",
+            f"--env {CARDS}",
+            "--env Control/MaskedPendulum-v0 --normalize-observation --normalize-reward --evaluate-every 256",
+        ),
+        **ROLLOUTS,
+    ),
     "unizero": Kind(
         unizero_models.flags,
         (100, 200),
