@@ -21,11 +21,13 @@ class DeltaProduct(GatedDeltaNet):
         y_t = W_o (RMSNorm(S_t q_t) * silu(W_g x_t)),        q and a as in `GatedDeltaNet`
 
     So the state is multiplied by a product of n generalised Householder matrices. This is the form with a forget gate
-    a, and with eigenvalues from -1 to 1 (b below 2). The short convolutions before q, k and v are left out, and the
-    initial values are a choice, both as in `GatedDeltaNet`. There are two heads by default, because the n silus of few
-    features are often all near 0, where their direction is ill-conditioned. (2 n + 3) D^2 + (n + 1) H D + 2 H + d
-    parameters; (2 n + 3) D^2 + (n + 1) H D + (2 n + 2) D d multiply-adds a position, state O(D d). Stable over any
-    length: as |k| <= 1 and 0 < b < 2, no Householder matrix lengthens a row of S, and a < 1.
+    a, and with eigenvalues from -1 to 1 (b below 2). The silu of v is the public implementation's. The short
+    convolutions before q, k and v are left out, values are as wide as keys, and the initial values are a choice, all as
+    in `GatedDeltaNet`. The implementation also divides q by sqrt(d), which RMSNorm would undo. There are two heads by
+    default, because the n silus of few features are often all near 0, where their direction is ill-conditioned.
+    (2 n + 3) D^2 + (n + 1) H D + 2 H + d parameters; (2 n + 3) D^2 + (n + 1) H D + (2 n + 2) D d multiply-adds a
+    position, state O(D d). Stable over any length: as |k| <= 1 and 0 < b < 2, no Householder matrix lengthens a row of
+    S, and a < 1.
     """
 
     def __init__(

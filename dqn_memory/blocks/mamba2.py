@@ -23,10 +23,12 @@ class Mamba2(Memory):
         y_t = W_out RMSNorm((C_t^T h_t + D u_t) * silu(z_t))
 
     All heads share B and C (N,), so that h is (N, P) for each; A < 0, c and D are one number a head, and RMSNorm covers
-    all heads. A sequence is computed by the blocks of the paper's matrix form. Initial values and N = 64
-    are choices: A = -1, D = 1, and c spaces the heads' dt evenly in their logarithm from 0.001 to 0.1. D (3 E + 2 N +
-    H) + (E + 2 N) (W + 1) + E + 3 H parameters; D (3 E + 2 N + H) + (E + 2 N) W + 3 E N multiply-adds a position, a
-    state of O(E N): h, and the last inputs of the convolution, (E + 2 N) W. Stable at any length: A < 0.
+    all heads, after the gate. A sequence is computed by the blocks of the paper's matrix form. dt has no limits, and h
+    begins at 0, as by default in the public implementation. That has heads of 64 or 128 features and draws A from -16
+    to -1 and dt log-uniformly; here a narrow layer has `heads` heads, and because they are few, no draw leaves a gap:
+    A = -1, D = 1, and c spaces their dt evenly in its logarithm from 0.001 to 0.1. D (3 E + 2 N + H) + (E + 2 N) (W +
+    1) + E + 3 H parameters; D (3 E + 2 N + H) + (E + 2 N) W + 3 E N multiply-adds a position, a state of O(E N): h, and
+    the last inputs of the convolution, (E + 2 N) W. Stable at any length: A < 0.
     """
 
     initialises_itself = True

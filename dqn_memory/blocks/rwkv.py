@@ -15,6 +15,7 @@ CHUNK = 32  # positions whose removals are solved for at once; a decay over all 
 FASTEST = math.exp(-0.5)  # largest decay a position
 SLOW, FAST = -6.0, -1.0  # initial biases of the decay: half-lives of 460 to 4 positions
 SMALLEST = 1e-6  # added to a removal key's squared length, which can be 0
+EPSILON = 1e-5  # added to the variance in LN, for each feature of a head
 
 
 class RWKV7(Memory):
@@ -26,13 +27,14 @@ class RWKV7(Memory):
         S_t = S_{t-1} (diag(w_t) - c_t (a_t * c_t)^T) + v_t k~_t^T,        k~ = k * (1 + alpha * (a - 1))
         y_t = W_o (g * (LN(S_t r_t) + (r_t . (rho * k~_t)) v_t))
 
-    LN normalises each head; its weight and bias have D numbers. Left out are the channel mixing, a layer of its own,
-    and the first layer's share in v, as the memory is one layer. Initial values and R are choices: mu 1/2, xi and alpha
-    1, rho and b_a 0, b_w evenly from -6 to -1 over a head, R = `rank` an eighth of D. There are two heads by default,
-    because LN leaves little but signs of a few features. 4 D^2 + 6 D R + 13 D parameters; 4 D^2 + 6 D R + 5 D d + 12 D
-    multiply-adds a position, state O(D d): S, and x_{t-1}. The matrix after S_{t-1} has eigenvalues between -1 and 1.
-    For a constant a it also shortens each row of S in a fixed norm, so that S is bounded over any length; for an a that
-    varies there is no such proof.
+    LN normalises each head, with 1e-5 d added to the variance; its weight and bias have D numbers. Left out are the
+    channel mixing, a layer of its own, and the first layer's share in v, as the memory is one layer. Initial values and
+    R are choices, because the paper's follow the depth of a stack: mu 1/2, xi and alpha 1, rho and b_a 0, b_w evenly
+    from -6 to -1 over a head, matrices as in torch's Linear, R = `rank` an eighth of D for w, a and g alike. There are
+    two heads by default, because LN leaves little but signs of a few features. 4 D^2 + 6 D R + 13 D parameters; 4 D^2 +
+    6 D R + 5 D d + 12 D multiply-adds a position, state O(D d): S, and x_{t-1}. The matrix after S_{t-1} has
+    eigenvalues between -1 and 1. For a constant a it also shortens each row of S in a fixed norm, so that S is bounded
+    over any length; for an a that varies there is no such proof.
     """
 
     degree = 6  # LN squares r . (k v)
@@ -71,7 +73,7 @@ class RWKV7(Memory):
         with without_autocast(x):
             inputs, own = self._heads(split_heads(packed, 5 * self.heads))
             y, after = chunks.in_chunks(_part, CHUNK, inputs, (memory,), reset)
-            y = self._leave(join_heads(F.layer_norm(y, (self.head,))), join_heads(own), gate)
+            y = self._leave(join_heads(self._normalise(y)), join_heads(own), gate)
         return self.tail(self.project_out(y)), (*carried((x[:, -1].clone(),), x), *after)
 
     def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
@@ -83,7 +85,7 @@ class RWKV7(Memory):
             removed = chunks.read_one(remove, memory)
             memory = chunks.write_one(rate, -removed, memory * decay.exp()[..., None])
             memory = chunks.write_one(key, value, memory)
-            y = F.layer_norm(chunks.read_one(query, memory), (self.head,))
+            y = self._normalise(chunks.read_one(query, memory))
             y = self._leave(y.flatten(1), own.flatten(1), gate)
         return self.tail(self.project_out(y)), (*carried((x.clone(),), x), memory)
 
@@ -109,6 +111,10 @@ class RWKV7(Memory):
         key = key * (1 + replacement * (rate - 1))
         own = (query * bonus * key).sum(-1, keepdim=True) * value
         return (query, key, value, -FASTEST * decay.sigmoid(), remove, rate * remove), own
+
+    def _normalise(self, y: Tensor) -> Tensor:
+        """Apply LN to the reads y (..., d), without its weight and bias."""
+        return F.layer_norm(y, (self.head,), eps=EPSILON * self.head)
 
     def _leave(self, y: Tensor, own: Tensor, gate: Tensor) -> Tensor:
         """Scale the normalised reads y (..., D), add the read with the bonus, and apply g."""

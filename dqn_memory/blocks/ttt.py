@@ -19,20 +19,23 @@ class TTTLinear(Memory):
     """TTT-Linear (Sun et al. 2024, Learning to (learn at test time)), H heads of d = D / H.
 
         W_t = W_{t-1} - eta_t grad l(W_{t-1}; k_t, v_t)        y_t = W_o f(q_t; W_t)
-        l(W; k, v) = |f(k; W) - v|^2 / d        f(x; W) = x + LN(W x)        eta = sigmoid(W_eta x), one a head
+        l(W; k, v) = |f(k; W) - v|^2 / 2 d        f(x; W) = x + LN(W x)        eta = sigmoid(W_eta x), one a head
 
     with q, k, v = W_q x, W_k x, W_v x. A head has its own W, W_0, which is learned, and weight w and bias of LN. With
-    n = (W k - mean) r, where 1 / r is the standard deviation of W k, the gradient is 2 / d h k^T with
+    n = (W k - mean) r, where 1 / r is the standard deviation of W k, the gradient is h k^T / d with
 
         h = r (g - mean(g) - n mean(n * g)),        g = w * (f(k; W) - v)
 
-    The inner mini-batch is 1. So a step needs nothing but W, and equals the whole sequence wherever an episode begins;
-    the paper's 16 would carry a sum and a count for each row. The loop over positions is inherent, because the gradient
-    reads W through LN; it goes over vectors alone, in the paper's dual form. Choices: the mean over d in l (the paper
-    has the sum), W_0 of variance 1 / d, and two heads by default, because LN leaves little but signs of a few features.
-    Gates and convolutions of the paper's backbones are left out. 4 D^2 + D d + H D + 2 D parameters; 4 D^2 + H D +
-    5 D d multiply-adds a position, state O(D d): W_t - W_0. Over any length q + LN bounds the read. A change of W is
-    orthogonal to W but for the 1e-5 in LN, so the length of W never falls, and grows at most as the root of time.
+    The paper writes |f - v|^2; the 1 / 2 d is the public implementation's. The inner mini-batch is 1. So a step needs
+    nothing but W, and equals the whole sequence wherever an episode begins; the paper's 16 would carry a sum and a
+    count for each row. A rotation of q and k by the place in a mini-batch, and a learned weight of that place, have
+    nothing to do here. The loop over positions is inherent, because the gradient reads W through LN; it goes over
+    vectors alone, in the paper's dual form. Left out are what the equations of the paper do not have (an inner bias
+    beside W, a bias in eta, a LayerNorm before W_o), and the gates and convolutions of its backbones. Choices: W_0 of
+    variance 1 / d, and two heads by default, because LN leaves little but signs of a few features. 4 D^2 + D d + H D +
+    2 D parameters; 4 D^2 + H D + 5 D d multiply-adds a position, state O(D d): W_t - W_0. Over any length q + LN bounds
+    the read. A change of W is orthogonal to W but for the 1e-5 in LN, so the length of W never falls, and grows at most
+    as the root of time.
     """
 
     degree = 6  # LN squares W k, where W has grown by products of k and k - v
@@ -57,7 +60,7 @@ class TTTLinear(Memory):
             query, key, value = wide(split_heads(packed, 3 * self.heads))[0].chunk(3, 1)  # (B, H, T, d)
             start, scale, bias = wide(self.start, self.scale, self.bias)
             rest = key + bias[:, None] - value  # f(k; W) - v without w * n
-            rates = wide(rate)[0].sigmoid().mT[..., None] * (-2 / self.head)  # (B, H, T, 1)
+            rates = wide(rate)[0].sigmoid().mT[..., None] / -self.head  # (B, H, T, 1)
             part, inputs = partial(_part, scale), (query, key, key @ start, rest, rates)
             read, after = chunks.in_chunks(part, CHUNK, inputs, carried(state, x), reset)
             quotient, _ = _standardised(query @ start + read)
@@ -76,7 +79,7 @@ def _part(
     """Learn from the C positions of one chunk (B, H, C, d), one after the other, and read W - W_0 after each.
 
     This is the dual form: a change c k^T moves what W reads at a later key by (k . key) c, so that only C x d numbers
-    change at a position, and W itself once a chunk. `known` is W_0 k, `rates` -2 eta / d.
+    change at a position, and W itself once a chunk. `known` is W_0 k, `rates` -eta / d.
     """
     weights, state_weights = chunks.constant_weights(query.shape[2], reset, query)
     reads = known + chunks.weighted(key @ state[0], state_weights)

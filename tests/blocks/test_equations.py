@@ -262,7 +262,7 @@ def rwkv7(w, x, heads, rank):
         for h in range(heads):
             s[h] = s[h] @ (np.diag(decay[h]) - np.outer(c[h], a[h] * c[h])) + np.outer(v[h], k[h])
             read = s[h] @ r[h]
-            y.append((read - read.mean()) / np.sqrt(read.var() + 1e-5))
+            y.append((read - read.mean()) / np.sqrt(read.var() + 1e-5 * d))
             bonus.append((r[h] @ (rho[h] * k[h])) * v[h])
         y = np.concatenate(y) * w["scale"] + w["bias"] + np.concatenate(bonus)
         yield affine(w, "project_out", g * y)
@@ -301,7 +301,7 @@ def ttt_linear(w, x, heads):
         y = []
         for h in range(heads):
             tiny = 1e-30j * np.eye(d * d).reshape(-1, d, d)  # one entry at a time
-            gradient = np.array([((f(inner[h] + each, k[h], h) - v[h]) ** 2).mean().imag / 1e-30 for each in tiny])
+            gradient = np.array([((f(inner[h] + each, k[h], h) - v[h]) ** 2).mean().imag / 2e-30 for each in tiny])
             inner[h] = inner[h] - eta[h] * gradient.reshape(d, d)
             y.append(f(inner[h], q[h], h))
         yield affine(w, "project_out", np.concatenate(y))

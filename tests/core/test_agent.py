@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -18,6 +19,7 @@ from dqn_memory.agent import Agent
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluate import load_network
+from dqn_memory.ppo import main as ppo
 from dqn_memory.runs.folder import Run
 
 RUNS = {
@@ -209,6 +211,27 @@ def test_a_checkpoint_that_does_not_fit_is_one_sentence(runs, tmp_path, config, 
     header = found.header | {"config": own.replace(CARDS, config) if config == MEMORY else config or own}
     saved.save(found.step, weights, found.trainer, None, header)
     assert re.search(words, error_of(load_network, saved.path))
+
+
+# a run of 128 steps by revision db3cf04e, before LRUs began near the unit circle: half of its |a| are below 0.7
+OLD_LRU = Path(__file__).parents[1] / "data" / "runs" / "lru"
+
+
+def test_an_lru_from_before_its_new_initial_values_acts_as_it_did():
+    agent = Agent.load(OLD_LRU)
+    for step in range(40):
+        agent.act(step % 2, reset=step == 0)
+    known = [0.1258460432, 0.1074079871, 0.0818238407, 0.3761169910, 0.3115398884]  # logits in that revision
+    np.testing.assert_allclose(agent.q[0], known, atol=1e-6)
+
+
+def test_an_lru_from_before_its_new_initial_values_trains_on(tmp_path):
+    run, name = shutil.copytree(OLD_LRU, tmp_path / "lru"), "network.layers.0.sublayers.0.block.nu"
+    ppo(["--resume", str(run), "--total-steps", "160"])
+    before, after = (Run.open(folder).load() for folder in (OLD_LRU, run))
+    assert (before.step, after.step) == (128, 160)
+    change = after.weights[name] - before.weights[name]
+    assert 0 < change.abs().max() < 0.01
 
 
 def test_the_package_is_imported_without_torch_and_names_the_agent():

@@ -32,6 +32,7 @@ def base(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     (folder / "sitecustomize.py").write_text(BLOCK.format(missing=MISSING))
     root = str(Path(__file__).resolve().parents[2])
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": f"{folder}:{root}"}
+    environment["OMP_NUM_THREADS"] = "1"  # tests run beside others
     command = [sys.executable, "-m", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
 
@@ -41,7 +42,9 @@ def base(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     [
         ("dqn_memory.train", ["--total-steps", "200", "--learning-starts", "64", "--num-envs", "8", "--context", "8"]),
         ("dqn_memory.ppo", ["--total-steps", "64", "--num-envs", "8", "--rollout-steps", "4"]),
-        ("dqn_memory.pqn", ["--total-steps", "64", "--num-envs", "8", "--rollout-steps", "4"]),
+        pytest.param(  # it shares ppo's code
+            "dqn_memory.pqn", ["--total-steps", "64", "--num-envs", "8", "--rollout-steps", "4"], marks=pytest.mark.long
+        ),
     ],
 )
 def test_the_base_trains_and_evaluates(script, flags, tmp_path):
@@ -56,8 +59,8 @@ def test_the_base_trains_and_evaluates(script, flags, tmp_path):
     ("arguments", "extra"),
     [
         (["dqn_memory.inspect", "demo"], "plots"),
-        (["dqn_memory.watch", "demo"], "plots"),
-        (["dqn_memory.study.report", "smoke"], "plots"),
+        pytest.param(["dqn_memory.watch", "demo"], "plots", marks=pytest.mark.long),
+        pytest.param(["dqn_memory.study.report", "smoke"], "plots", marks=pytest.mark.long),
         (["world_models.unizero.train", "--env", "Pixel/BlinkingCatch-v0"], "fast"),
         (["world_models.glam.train", "--env", "ALE/Pong-v5"], "atari"),
         (["dqn_memory.train", "--track", "tensorboard", "csv"], "tensorboard"),

@@ -40,7 +40,10 @@ def installed(place):
     return place
 
 
-@pytest.mark.parametrize("name", ["memory.5x5", "keydoor.7x7", "dynamic_obstacles.7x7", "teleport.5x5"])
+@pytest.mark.parametrize(
+    "name",
+    ["memory.5x5", pytest.param("keydoor.7x7", marks=pytest.mark.long), "dynamic_obstacles.7x7", "teleport.5x5"],
+)
 def test_it_shows_pays_and_ends_as_the_same_file_does_here(installed, name):
     ours, theirs = gymnasium.make("Gridverse/Yaml-v0", path=name), make_env(f"gym_gridverse:{name}")
     assert theirs.observation_space == ours.observation_space and theirs.action_space == ours.action_space

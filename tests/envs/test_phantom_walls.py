@@ -26,8 +26,8 @@ OPTIONS = [
     (CORRIDOR, (3, 3), {"dictionary": True}),
     ("Gridverse/Keydoor-9x9-v0", (4, 2), {"dictionary": True, "encoding": "default", "view": (4, 5)}),
     (YAML, (4, 4), {"path": "memory.9x9"}),
-    (YAML, (2, 2), {"path": "keydoor.7x7"}),
-    (YAML, (3, 3), {"path": "dynamic_obstacles.7x7"}),
+    pytest.param(YAML, (2, 2), {"path": "keydoor.7x7"}, marks=pytest.mark.long),
+    pytest.param(YAML, (3, 3), {"path": "dynamic_obstacles.7x7"}, marks=pytest.mark.long),
 ]
 
 

@@ -60,7 +60,8 @@ def corridors(key, workers=None):
 
 
 @pytest.mark.parametrize(("key", "reported", "workers"), [
-    ("success", True, None), ("is_success", True, None), ("won", False, None), ("is_success", True, 2),
+    ("success", True, None), ("is_success", True, None), ("won", False, None),
+    pytest.param("is_success", True, 2, marks=pytest.mark.long),
 ])  # fmt: skip
 def test_the_environments_own_verdict_a_factory_and_a_shifted_action_set(key, reported, workers):
     vector = corridors(key, workers)

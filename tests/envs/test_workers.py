@@ -22,7 +22,9 @@ from envs.gymnasium import GymnasiumVector
 from envs.vector import make_vector
 
 
-@pytest.mark.parametrize(("id", "limit"), [("CartPole-v1", 12), ("FrozenLake-v1", 9)])
+@pytest.mark.parametrize(
+    ("id", "limit"), [pytest.param("CartPole-v1", 12, marks=pytest.mark.long), ("FrozenLake-v1", 9)]
+)
 def test_steps_resets_and_saved_states_are_the_same(id, limit):
     limits = {"max_episode_steps": limit}
     here, apart = (make_vector(id, 5, seed=3, env_kwargs=limits, workers=workers) for workers in (None, 2))

@@ -119,11 +119,10 @@ KINDS = {
 }
 EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
 SOON = ("q_network", "unizero")  # the others share their code, and are long tests
-TWO_KINDS_SOON = pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in SOON else pytest.mark.long) for kind in KINDS]
-)
+MARKS = {kind: () if kind in SOON else pytest.mark.long for kind in KINDS}
+TWO_KINDS_SOON = pytest.mark.parametrize("kind", [pytest.param(kind, marks=MARKS[kind]) for kind in KINDS])
 SIGNALS = [
-    *((kind, signal.SIGINT, "iterate") for kind in KINDS),
+    *(pytest.param(kind, signal.SIGINT, "iterate", marks=MARKS[kind]) for kind in KINDS),
     pytest.param("q_network", signal.SIGTERM, "scalars", marks=pytest.mark.long),
 ]
 

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ architecture = ["a", "bb"]
 seed = [1, 2]
 """
 FAST = TINY.replace("0.02", "0.0")
+RAY = pytest.mark.skipif(not find_spec("ray"), reason="Ray is not installed (pip install 'dqn-memory[cluster]')")
 
 
 def environment() -> dict[str, str]:
@@ -209,6 +211,7 @@ def test_ctrl_c_stops_all_and_leaves_all_resumable(study, tmp_path, undisturbed,
     assert results(folder) == undisturbed
 
 
+@RAY
 def test_workers_and_a_node_of_ray_are_killed_and_the_results_are_the_same(study, tmp_path, undisturbed, cluster):
     study.write_text(TINY.replace("0.02", "0.1"))
     folder, chance = tmp_path / "study", random.Random(1)
@@ -240,8 +243,8 @@ def test_a_trainer_is_told_on_its_command_line_what_its_config_imports(fast, tmp
     assert command.endswith("--plugin tiny_trainer --env tiny_trainer:X-v0")
 
 
+@RAY
 def test_ray_on_this_machine_needs_no_server(fast, tmp_path, undisturbed):
-    pytest.importorskip("ray")
     said = study_run(fast, tmp_path / "study", "--workers", "2", "--backend", "ray")
     assert "backend ray: Ray on this machine, 1 node(s), 2 runs at once" in said
     assert results(tmp_path / "study") == undisturbed
@@ -345,6 +348,7 @@ def test_a_further_checkpoint_gives_a_killed_run_its_retries_back(tmp_path):
     assert found == [True, False, True, False]
 
 
+@pytest.mark.long  # what is the same and how it is taken: short tests in test_study_folders.py
 def test_runs_with_the_very_same_settings_are_taken_from_another_study(fast, tmp_path, undisturbed):
     first, second = tmp_path / "first", tmp_path / "second"
     assert "(4 of 8)" in study_run(fast, first, "--workers", "4", "--only", "*seed-1")  # finished ones, not chosen ones

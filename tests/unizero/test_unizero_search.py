@@ -256,7 +256,7 @@ def batches(dtype, seed, rows=6):
     return whole, [(group, run(group)) for group in groups]
 
 
-@pytest.mark.parametrize(("seeds", "rows"), [(8, 6), (3, MANY // ACTIONS + 8)])
+@pytest.mark.parametrize(("seeds", "rows"), [pytest.param(8, 6, marks=pytest.mark.long), (3, MANY // ACTIONS + 8)])
 def test_a_roots_tree_is_the_same_in_any_batch(seeds, rows):
     """Also where so many ask that each asks for one action, and where trees wait for one another to ask for nodes."""
     for seed in range(seeds):
