@@ -328,7 +328,7 @@ class QNetwork(nn.Module):
             norm.observe(observation[..., place])
 
     def normalized(self, observation: Tensor) -> Tensor:
-        """Give observations (B, T, ...) with their real vectors as the network embeds them: normalised if it does so."""
+        """Give observations (B, T, ...) with real vectors as the network embeds them: normalised if it does so."""
         if norms := self._norms():
             observation = observation.clone()
         for place, norm in norms:

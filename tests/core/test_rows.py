@@ -235,6 +235,23 @@ def same(one, other):
     assert torch.equal(one, other)
 
 
+def test_only_the_real_vectors_of_a_row_are_normalised():
+    rows, encode = row_encoder(NESTED)
+    config = NetworkConfig("gru", width=16, normalize_observation=True)
+    network, draws = config.build(observation_spec(rows), 3), np.random.default_rng(0)
+    seen = torch.from_numpy(np.stack([encode(drawn(NESTED, draws)) for _ in range(50)]))
+    network.observe(seen)
+    found = network.normalized(seen[None])[0]
+    for place, part in network.spec.parts:
+        if part.kind == "continuous":
+            assert torch.allclose(found[:, place].mean(0), torch.tensor(0.0), atol=1e-5)
+            assert torch.allclose(found[:, place].std(0, correction=0), torch.tensor(1.0), atol=1e-5)
+        else:
+            assert torch.equal(found[:, place], seen[:, place])
+    with pytest.raises(UserError, match="tokens and images"):
+        config.build(observation_spec(row_encoder(OBSERVATIONS["Bytes"])[0]), 3)
+
+
 # ---- masks -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("space", "given", "flags"), [
     (spaces.Discrete(3), [0, 1, 1], [0, 1, 1]),
@@ -401,6 +418,7 @@ def test_an_exported_agent_gives_the_same_numbers(kind, id, tmp_path):
 @pytest.mark.parametrize(("kind", "id"), [("ppo", "DoorsNested-v0"), ("q_network", "Rows/Doors-v0")])
 def test_a_resumed_run_equals_an_uninterrupted_one(kind, id, tmp_path):
     settings = SMALL | {"final_lr_fraction": 1.0, "checkpoint_every": 128, "env": id} | TRAINERS[kind]
+    settings |= {"normalize_observation": True}
     whole, _ = train(kind, run=str(tmp_path / "whole"), **settings)
     part, _ = train(kind, run=str(tmp_path / "part"), **(settings | {"total_steps": 128}))
     train(kind, resume=str(part), total_steps=256)
