@@ -14,6 +14,7 @@ Pictures of an episode show its first 100 steps.
 """
 
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -162,11 +163,16 @@ def describe(
         "hindsight": asdict(Hindsight.of(measured.discrepancies)),
         "discrepancy": {
             "gap": first.gap.tolist(), "flip": first.flips.tolist(), "future": first.future.tolist(),
-            "q_window": first.inside.tolist(), "q_prefix": first.alone.tolist(),
+            "q_window": plain_values(first.inside), "q_prefix": plain_values(first.alone),
         },
         "recall": {"config": asdict(args.recall)} | measured.recall.plain(),
         "learned": network.memory_scalars(),
     }  # fmt: skip
+
+
+def plain_values(q: Array) -> list[list[float | None]]:
+    """List Q-values (T, A) for a JSON file; that of an illegal action is None."""
+    return [[value if value > -math.inf else None for value in row] for row in q.tolist()]
 
 
 @one_line_errors

@@ -29,7 +29,8 @@ class Discrepancy:
     @property
     def gap(self) -> Array:
         """Mean |difference| over the actions, (T,)."""
-        return np.asarray(np.abs(self.inside - self.alone).mean(1))
+        legal = np.isfinite(self.alone)  # illegal actions have -inf in both
+        return np.abs(np.subtract(self.inside, self.alone, where=legal, out=np.zeros_like(self.alone))).mean(1)
 
     @property
     def flips(self) -> Array:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.analysis.plots import MAP_TOKENS
-from dqn_memory.analysis.video import BAD, CHOSEN, GOOD, Looks, action_labels, moment, shares
+from dqn_memory.analysis.video import BAD, CHOSEN, GOOD, Looks, action_labels, moment, shares, value_text
 from envs.extras import extra
 from envs.spaces import Array
 
@@ -55,7 +55,8 @@ def plain_screen(episode: Episode, step: int, number: int, actions: Sequence[str
     said = [", ".join(text for text, *_ in moment(episode, step, number, names)[: 5 if step == len(episode) else 4])]
     if step < len(episode):
         said.append(
-            f"{episode.values}: " + ", ".join(f"{name} {q:.2f}" for name, q in zip(names, episode.q[step], strict=True))
+            f"{episode.values}: "
+            + ", ".join(f"{name} {value_text(q)}" for name, q in zip(names, episode.q[step], strict=True))
         )
     if look is not None and step < len(episode):
         for name, weights in zip(look.names, look.weights[:, step], strict=True):
@@ -75,7 +76,7 @@ def _words(episode: Episode, step: int, number: int, names: Sequence[str]) -> Te
         width = max(map(len, names))
         for index, (name, share) in enumerate(zip(names, shares(episode, step), strict=True)):
             bar = f"{FULL * max(1, round(float(share) * BAR)):<{BAR}}"
-            line = f"{name:<{width}} {bar} {episode.q[step, index]:.2f}"
+            line = f"{name:<{width}} {bar} {value_text(episode.q[step, index])}"
             said.append(Text(line, styles[CHOSEN] if episode.chose(step, index) else ""))
     return Text("\n").join(said)
 

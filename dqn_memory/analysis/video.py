@@ -157,9 +157,15 @@ def moment(episode: Episode, step: int, number: int, names: Sequence[str]) -> li
 
 
 def shares(episode: Episode, step: int) -> Array:
-    """Scale the Q-values of a step, (A,), so that 0 and 1 are the episode's minimum and maximum."""
-    low, high = float(episode.q.min()), float(episode.q.max())
-    return (episode.q[step] - low) / (high - low) if high > low else np.zeros(episode.q.shape[1])
+    """Scale the Q-values of a step, (A,), so that 0 and 1 are the episode's minimum and maximum; illegal: 0."""
+    q, legal = episode.q[step], episode.q[np.isfinite(episode.q)]
+    low, high = float(legal.min()), float(legal.max())
+    return np.where(np.isfinite(q), (q - low) / (high - low), 0.0) if high > low else np.zeros(len(q))
+
+
+def value_text(q: float) -> str:
+    """Write the Q-value of an action."""
+    return f"{q:.2f}" if q > -np.inf else "illegal"
 
 
 def _bars(draw: ImageDraw.ImageDraw, left: int, top: int, episode: Episode, step: int, names: Sequence[str]) -> None:
@@ -170,7 +176,7 @@ def _bars(draw: ImageDraw.ImageDraw, left: int, top: int, episode: Episode, step
         draw.text((left, top), name, INK, font)
         box = (start, top + 3, start + max(1, round(share * length)), top + LINE - 4)
         draw.rectangle(box, fill=CHOSEN if chosen else BAR)
-        value = f"{episode.q[step, index]:.2f}"
+        value = value_text(episode.q[step, index])
         draw.text((left + PANEL, top), value, INK if chosen else FAINT, font, anchor="ra")
         top += LINE
 

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 import envs
-from dqn_memory import policies
+from dqn_memory import inspect, policies, watch
 from dqn_memory.api import Agent, evaluate, train
 from dqn_memory.network import NetworkConfig, observation_spec
 from dqn_memory.ppo import PPOConfig, PPOTrainer
@@ -385,6 +385,18 @@ def test_an_agent_acts_in_the_loop_of_its_user(id, kind, tmp_path):
     else:
         with pytest.raises(UserError, match="without masks"):
             agent.act(observation, True, [1, 1, 1, 1, 1])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["ppo", "q_network"])
+def test_masked_runs_are_inspected_and_filmed(kind, tmp_path, monkeypatch):
+    run, _ = train(kind, env="Rows/Doors-v0", run=str(tmp_path / "run"), **SMALL, **TRAINERS[kind])
+    inspect.main([str(run), "--episodes", "2", "--plugin", __name__])
+    text = (run / "inspect" / "inspect.json").read_text()
+    facts = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert {None} < {value for row in facts["discrepancy"]["q_window"] for value in row}
+    watch.main([str(run), "--video", str(tmp_path / "played.gif"), "--plugin", __name__])
+    assert (tmp_path / "played.gif").stat().st_size > 1_000
 
 
 @pytest.mark.long
