@@ -204,6 +204,8 @@ class TrainConfig:
     """`window`: encode the last K observations again; `episode`: carry a recurrent state (published DRQN)."""
     match: str | None = None
     """Number of trainable parameters to match, such as 100k: sets width and head width."""
+    start_from: str | None = None
+    """Run, or agent in the package, whose weights training starts from where shapes agree."""
     plugin: Repeatable = ()
     """Modules to import first; a module that a --config names must be named here too."""
 

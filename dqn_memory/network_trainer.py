@@ -13,19 +13,24 @@ from torch import Tensor, nn
 from dqn_memory.analysis.episodes import beginning
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.blocks.embeddings import CLIP
-from dqn_memory.evaluate import EvalSetup, acting_cost, evaluate, evaluate_run, load_policy
+from dqn_memory.evaluate import KINDS_OF_NETWORKS, EvalSetup, acting_cost, evaluate, evaluate_run, load_policy
 from dqn_memory.exploration import Explorer
 from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.play import Score, summary
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import kind_of
 from dqn_memory.runs.seeding import seeded
 from dqn_memory.runs.stateful import Stateful
 from dqn_memory.runs.trainer import Trainer
 from dqn_memory.size import match
 from envs.baselines import reference_summary
 from envs.core import Step
+from envs.terminal import say
 from envs.vector import make_vector
 
 C = TypeVar("C", bound=Any)
+MANY = 5  # names of weights in a sentence
 RECALL_EPISODES, RECALL_STEPS = 4, 100  # from which the recall distance is measured
 DIRECTION = re.compile(r"layers\.(\d+)\..*\.(ahead|behind)\.weight_hh_l0$")  # recurrent weights of bidirectional layers
 
@@ -62,6 +67,35 @@ class NetworkTrainer(Trainer[C]):
         """Add observations (N, ...) to the statistics by which the networks normalise them, if they do."""
         for network in dict.fromkeys((self.network, self.evaluated)):
             network.observe(observation)
+
+    def take_weights(self) -> dict[str, Any]:
+        """Take the weights of the agent, critic and predictor of `--start-from` that have our names and shapes.
+
+        Raises:
+            UserError: there is no such run, its checkpoint is damaged, or nothing of its network fits.
+        """
+        source = self.config.start_from
+        if source is None:
+            return {}
+        checkpoint = Run.open(source).load(with_replay=False)
+        if kind_of(checkpoint) not in KINDS_OF_NETWORKS:
+            raise UserError(
+                f"--start-from {source}: its agent is no network of train, pqn or ppo; name a run of theirs"
+            )
+        agent = "average" if checkpoint.part("average") else "network"
+        left = {}
+        for name, network in self.networks().items():
+            own = isinstance(network, QNetwork)
+            left[name] = checkpoint.take(network, agent if own else name)
+            if own and len(left[name]) == len(network.state_dict()):
+                raise UserError(
+                    f"--start-from {source}: no weight of its network has the name and the shape of one of "
+                    f"{self.config.network.architecture} with --width {self.config.network.width}; give these as there"
+                )
+        names = [f"{part}.{name}" for part in ("network", "critic", "predictor") for name in left.get(part, ())]
+        rest = f"all but {', '.join(names[:MANY])}{' ...' if len(names) > MANY else ''}" if names else "all"
+        say(f"training starts from {source} at its step {checkpoint.step:,}: {rest} of the weights are taken")
+        return {"start_from": {"run": source, "step": checkpoint.step, "weights_sha256": checkpoint.digest}}
 
     def networks(self) -> dict[str, Any]:
         """List the online network and, if the run averages its weights, their average."""

@@ -77,6 +77,8 @@ class RolloutConfig:
     """Carry memory and previous action from episode to episode, in evaluations too; returns still end with episodes."""
     match: str | None = None
     """Number of trainable parameters to match, such as 100k: sets width and head width (the critic is not counted)."""
+    start_from: str | None = None
+    """Run, or agent in the package, whose weights training starts from where shapes agree."""
     plugin: Repeatable = ()
     """Modules to import first; a module that a --config names must be named here too."""
 

@@ -64,6 +64,8 @@ class Checkpoint:
     header: dict[str, str]
     source: Path = Path("checkpoint")
     """File of the weights."""
+    digest: str = ""
+    """SHA-256 of that file."""
 
     def part(self, name: str) -> dict[str, Tensor]:
         """Select the weights of one network, such as "target", by their names in it; empty if it was not saved."""
@@ -86,6 +88,20 @@ class Checkpoint:
             if not finite.all() and not (finite | ~own[name].isfinite().to(finite.device)).all():
                 raise UserError(f"{self.source} is damaged: its weights {part}.{name} are not all finite numbers")
         network.load_state_dict(weights)
+
+    def take(self, network: nn.Module, part: str) -> list[str]:
+        """Load the weights of a part that have the name and the shape of the network's; give the names of the others.
+
+        Raises:
+            UserError: a weight is not finite.
+        """
+        weights, own = self.part(part), network.state_dict()
+        fits = {name: each for name, each in weights.items() if name in own and each.shape == own[name].shape}
+        for name, weight in fits.items():
+            if not weight.isfinite().all():
+                raise UserError(f"{self.source} is damaged: its weights {part}.{name} are not all finite numbers")
+        network.load_state_dict(own | fits)
+        return [name for name in own if name not in fits]
 
 
 @contextmanager
@@ -229,7 +245,7 @@ class CheckpointFolder:
         saved: Any = manifest["replay"] if with_replay else "none"
         with foreign_state(self.folder.parent):
             replay = None if saved == "none" else self._load_replay(saved)
-        return Checkpoint(manifest["step"], weights, trainer, replay, header, source)
+        return Checkpoint(manifest["step"], weights, trainer, replay, header, source, manifest["weights"]["sha256"])
 
     def _save_replay(self, replay: Ring, kept: list[Record], span: tuple[int, int] | None, name: str) -> Record:
         if span is not None:

@@ -262,7 +262,10 @@ class Trainer(ABC, Generic[C]):
         config = cls.configure(argv)
         trainer = cls(config)
         trainer.announce()
-        run = Run.create(cls.folder(config), to_toml(config), trainer.device, facts=trainer.facts)
+        taken = trainer.take_weights()
+        run = Run.create(cls.folder(config), to_toml(config), trainer.device, facts=trainer.facts | taken)
+        if taken:
+            trainer.save(run)  # a killed run then needs its source no more
         remember(run.config_file, modules_of(config))
         trainer.placement.log()
         return trainer, run
@@ -276,6 +279,10 @@ class Trainer(ABC, Generic[C]):
                 "runs with the same --seed, and a resume is not exact; let it draw from self.np_random",
                 file=sys.stderr,
             )
+
+    def take_weights(self) -> dict[str, Any]:
+        """Take the weights of another run if the config names one; give facts about it, else none."""
+        return {}
 
     @property
     def facts(self) -> dict[str, Any]:
