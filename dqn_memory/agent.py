@@ -90,7 +90,11 @@ class Agent:
             loaded = replace(loaded, start=loaded.policies[policy])
         environment = loaded.config.environment
         interface = Interface.of(
-            environment.env, loaded.env_kwargs, environment.observation_key, environment.action_form
+            environment.env,
+            loaded.env_kwargs,
+            environment.observation_key,
+            environment.action_form,
+            environment.obeys_masks,
         )
         return cls(loaded, interface, rows)
 
@@ -246,7 +250,8 @@ def play_vector(agent: Agent, envs: VectorEnv[Any, Any, Any], episodes: int, see
     given = CheckedVector(envs)
     observation, mask = given.reset(seed=seed), None
     while tally.open:
-        mask = None if agent.interface.choices is None else given.masks(mask)
+        if (choices := agent.interface.choices) is not None:
+            mask = [choices.all() if over else each for over, each in zip(idle, given.masks(mask), strict=True)]
         observation, reward, terminated, truncated, info = given.step(agent.act(observation, reset, mask))
         returns, lengths = returns + np.where(idle, 0.0, reward), lengths + ~idle
         require(

@@ -74,6 +74,7 @@ class EvalSetup:
     values: str = "Q-values"  # name of the network's outputs
     form: Form = "numbered"  # of the agent's actions
     keep_memory: bool = False  # where an episode begins
+    masks: bool = False  # obey those of the environment
 
     @classmethod
     def of(cls, config: Any, device: torch.device) -> EvalSetup:
@@ -83,13 +84,14 @@ class EvalSetup:
             environment.env, config.env_kwargs(training=False), environment.observation_key, device,
             config.acting_state, sampled=config.stochastic and config.evaluation.policy == "sampled",
             workers=environment.env_workers, values="Logits of the policy" if config.stochastic else "Q-values",
-            form=environment.action_form, keep_memory=config.keep_memory,
+            form=environment.action_form, keep_memory=config.keep_memory, masks=environment.obeys_masks,
         )  # fmt: skip
 
     def interface(self) -> tuple[ObservationSpec, Actions]:
         """Give the forms of the environment's observations and of the agent's actions."""
         cpu, form = torch.device("cpu"), self.form
-        with closing(make_vector(self.env, 1, 0, cpu, self.observation_key, self.env_kwargs, form=form)) as vector:
+        key, kwargs = self.observation_key, self.env_kwargs
+        with closing(make_vector(self.env, 1, 0, cpu, key, kwargs, form=form, masks=self.masks)) as vector:
             return observation_spec(vector.observation_space), vector.actions
 
     def vector(self, episodes: int, seed: int) -> tuple[VectorEnvironment, int, bool]:
@@ -116,6 +118,7 @@ class EvalSetup:
             self.workers,
             MAX_STEPS,
             self.form,
+            self.masks,
         )
         return vector, math.ceil(episodes / num_envs), False
 

@@ -1,6 +1,6 @@
 """Convert an environment's observations and actions to a network's, and check observations from users."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ from dqn_memory.runs.errors import UserError, require
 from envs.actions import Actions, Form, action_form
 from envs.packages import make_env
 from envs.registry import WORLDS, make_world
-from envs.rows import Choices, entry_at, leaves, name_of_entry, row_encoder, tells_masks
+from envs.rows import Choices, entry_at, leaves, name_of_entry, row_encoder
 from envs.spaces import Array, Decode, Encode, encoder, integer_ranges, shown
 from envs.vector import make_vector
 
@@ -30,7 +30,9 @@ class Interface:
     choices: Choices | None = None  # how to read masks of actions; None: the environment has none
 
     @classmethod
-    def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None, form: Form = "numbered") -> Self:
+    def of(
+        cls, env: str, kwargs: dict[str, Any], key: str | None = None, form: Form = "numbered", masks: bool = False
+    ) -> Self:
         """Make the interface of an environment with `kwargs`; raise a UserError if it cannot have one."""
         if env.startswith("ALE/"):
             vector = make_vector(env, 1, 0, observation_key=key, env_kwargs=kwargs)
@@ -46,7 +48,7 @@ class Interface:
             raw = made.observation_space
             encoder(raw, key) if key is not None else None  # raises a UserError for a wrong key
             raw = raw if key is None else raw[key]
-            if choices is None and isinstance(made, gymnasium.Env) and tells_masks(made):
+            if masks and isinstance(made, gymnasium.Env):
                 choices = Choices(made.action_space, form == "numbered")
             encoded, encode = row_encoder(raw, flags=0 if choices is None else choices.count)
             return cls(raw, encode, encoded, *action_form(made.action_space, form), key, choices)
@@ -60,7 +62,8 @@ class Interface:
         Raises:
             UserError: the observation or the mask has another form, or lies outside its space.
         """
-        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+        pair = isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict)
+        if pair and not isinstance(self.raw, gymnasium.spaces.Tuple):
             raise UserError(
                 "the observation is a pair with a dictionary: reset returns (observation, info); give the first"
             )
@@ -88,11 +91,11 @@ class Interface:
         """Read the masks of N observations."""
         assert self.choices is not None
         wanted = f"{sum(self.choices.sizes)} flags, 0 or 1, for each observation"
-        given = [mask] if single else list(mask) if mask is not None else []
+        given = [mask] if single else list(mask) if isinstance(mask, Sequence | np.ndarray | torch.Tensor) else []
         flags = [None if each is None else self.choices.flags(each) for each in given]
         known = [each for each in flags if each is not None and self.choices.some(each)]
         require(
-            len(known) == count,
+            len(known) == len(given) == count,
             f"mask is {shown(mask)}; this agent was trained with masks of actions, so it must hold {wanted}, with a "
             'legal action, such as info["action_mask"]',
         )

@@ -169,7 +169,9 @@ class NetworkTrainer(Trainer[C]):
             return config
         key, cpu = environment.observation_key, torch.device("cpu")
         kwargs, form = config.env_kwargs(), environment.action_form
-        vector = make_vector(environment.env, 1, 0, cpu, observation_key=key, env_kwargs=kwargs, form=form)
+        vector = make_vector(
+            environment.env, 1, 0, cpu, observation_key=key, env_kwargs=kwargs, form=form, masks=environment.obeys_masks
+        )
         spec = observation_spec(vector.observation_space)
         return replace(config, network=match(config.match, config.network, spec, vector.actions))
 
@@ -198,9 +200,10 @@ class DiscountedReturns(Stateful):
         self.moments = self.moments + torch.stack((torch.ones_like(returns), returns, returns.square())).sum(1)
         self.returns = returns.masked_fill(step.done, 0.0)
 
-    def scaled(self, reward: Tensor) -> Tensor:
-        """Divide rewards (...) by the spread, and clip them to +-10."""
-        return (reward / spread(self.moments, 2)).clamp(-CLIP, CLIP).to(reward.dtype)
+    def scaled(self, reward: Tensor, terms: int = 1) -> Tensor:
+        """Divide rewards (...), or sums of several, by the spread, and clip them to +-10 for each of their terms."""
+        limit = CLIP * terms
+        return (reward / spread(self.moments, 2)).clamp(-limit, limit).to(reward.dtype)
 
 
 def spread(moments: Tensor, least: float) -> Tensor:

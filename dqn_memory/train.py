@@ -118,7 +118,8 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         context, contexts = config.network.context, self.contexts_per_window
         batch = sample(self.replay, learner, context, contexts, self.drawing, updates=self.updates)
         if self.discounted is not None:
-            batch.reward = self.discounted.scaled(batch.reward)
+            n_steps = learner.n_step if contexts is not None else 1  # the reward of a context is a sum of that many
+            batch.reward = self.discounted.scaled(batch.reward, n_steps)
         set_learning_rate(self.optimizer, learner.final_lr_fraction, self.steps / config.total_steps)
         metrics = self.update(batch)
         self.updates += 1
@@ -203,7 +204,7 @@ def window_loss(
             value = torch.cat([value, F.pad(tail, (0, 0, 0, len(value) - with_tail))], 1)  # (B, T + 1)
             step_weight = _tail_weight(batch, with_tail, config.n_step)
         td_target = n_step_target(batch, value, config)  # (B, T)
-    return _weighted_loss(q, batch, td_target, config, step_weight)
+    return _weighted_loss(q, batch, td_target, config, network.spec.flags > 0, step_weight)
 
 
 def _tail_value(network: QNetwork, target: QNetwork, batch: WindowBatch, count: int, config: LearnerConfig) -> Tensor:
@@ -267,7 +268,7 @@ def shifted_loss(
         online = network(*shifted) if config.double else None
         value = _bootstrap_value(online, target(*shifted), config.double)  # (B, T)
         td_target = batch.reward + config.gamma * torch.where(batch.terminated, 0.0, value)
-    return _weighted_loss(q, batch, td_target, config)
+    return _weighted_loss(q, batch, td_target, config, network.spec.flags > 0)
 
 
 def context_loss(
@@ -298,17 +299,22 @@ def _elementwise_loss(chosen: Tensor, td_target: Tensor, config: LearnerConfig) 
 
 
 def _weighted_loss(
-    q: Tensor, batch: WindowBatch, td_target: Tensor, config: LearnerConfig, step_weight: Tensor | None = None
-) -> tuple[Tensor, Metrics]:
-    """Average the error over real steps, weighted by `step_weight` (B, T) if given."""
+    q: Tensor, batch: WindowBatch, td_target: Tensor, config: LearnerConfig, masked: bool,
+    step_weight: Tensor | None = None,
+) -> tuple[Tensor, Metrics]:  # fmt: skip
+    """Average the error over real steps, weighted by `step_weight` (B, T) if given.
+
+    `masked` says that illegal actions have a Q of -inf.
+    """
     chosen = q.gather(2, batch.action.unsqueeze(2)).squeeze(2)  # (B, T)
-    chosen = torch.where(chosen.isneginf(), td_target, chosen)  # padding holds any action, which may be illegal there
+    position = torch.arange(chosen.shape[1], device=chosen.device)
+    real = position < batch.lengths.unsqueeze(1)  # (B, T)
+    if masked:  # padding holds any action, which may be illegal there
+        chosen = torch.where(real | chosen.isfinite(), chosen, td_target)
     error = _elementwise_loss(chosen, td_target, config)
     if not config.mask_padding:
         return error.mean(), _metrics(error.mean(), chosen, td_target)
-    position = torch.arange(chosen.shape[1], device=chosen.device)
-    real = (position < batch.lengths.unsqueeze(1)).float()  # (B, T)
-    weight = torch.where(batch.terminated, batch.terminal_weight, 1.0) * real  # (B, T)
+    weight = torch.where(batch.terminated, batch.terminal_weight, 1.0) * real.float()  # (B, T)
     weight = weight if step_weight is None else weight * step_weight
     share = weight / weight.sum()
     loss = (error * share).sum()

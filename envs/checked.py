@@ -233,7 +233,9 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     def flags(self, info: dict[str, Any], ended: bool) -> Array:
         """Read the flags of legal choices after `reset` or `step`; at an episode's end they may be missing."""
         assert self._choices is not None
-        given = info.get("action_mask") if self._masks is None else self._masks()
+        given = info.get("action_mask")
+        if given is None and self._masks is not None:
+            given = self._masks()
         if given is None and ended:
             return np.ones(self._choices.count, bool)
         flags = None if given is None else self._choices.flags(given)
@@ -263,8 +265,8 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise self.wrong(f"gives an info that is no dictionary: {shown(given)}")
         if self._choices is None and "action_mask" in given:
             say_once(
-                f"{self.name}: its info holds an action_mask, which its first info did not; agents choose among all "
-                "actions"
+                f"{self.name}: its info holds an action_mask, which this agent does not obey; ppo, pqn and train do, "
+                "by --action-masks"
             )
         return given  # type: ignore[return-value]
 
@@ -315,11 +317,9 @@ class CheckedVector:
         """Return the masks of actions of all rows; rows that tell none keep those of `before`."""
         told, own = self.info.get("action_mask"), self.info.get("_action_mask", np.ones(self.rows, bool))
         if told is None:
-            first: Any = getattr(self.env.unwrapped, "envs", [None])[0]
-            asked = first is not None and mask_function(first) is not None
-            told = self.env.call("action_masks") if asked else [None] * self.rows  # type: ignore[attr-defined]
+            told = self.env.call("action_masks") if hasattr(self.env, "call") else [None] * self.rows
         known = [None] * self.rows if before is None else before
-        return [new if given else old for new, given, old in zip(told, own, known, strict=True)]
+        return [_row(told, row) if own[row] else known[row] for row in range(self.rows)]
 
     def success(self, info: dict[str, Any], done: Array) -> tuple[Array, Array] | None:
         """Return the successes (N,) and the mask (N,) of the rows whose info has one; None without any."""
@@ -351,6 +351,13 @@ class CheckedVector:
         """Make an error that names the environment, the function, the mistake and the step."""
         at = f" (step {self.taken})" if where == "step" else ""
         return UserError(f"{self.name}: {where} {what}{at}")
+
+
+def _row(told: Any, row: int) -> Any:
+    """Take one row of a mask, whose parts Gymnasium's vectors stack."""
+    if isinstance(told, Mapping):
+        return {name: _row(part, row) for name, part in told.items() if not name.startswith("_")}
+    return told[row]
 
 
 def say_learning(name: str, env: Any) -> None:

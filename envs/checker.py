@@ -85,8 +85,8 @@ def probe(world: World[Any]) -> None:
     state = world.reset(start)
     _check_state(f"{name}.reset", "return", state, rows)
     _check_observation(f"{name}.reset", state.observation, space, rows)
-    action = _first_actions(world, state, rows)
     before, where = {field: value.clone() for field, value in vars(state).items()}, f"{name}.step"
+    action = _first_actions(world, state, rows)
     result: Any = world.step(state, action, chance)
     count = f"{len(result)} values" if isinstance(result, tuple) else _described(result)
     require(count == "5 values", f"{where} must return five values {VALUES}, not {count}.")

@@ -25,7 +25,7 @@ from envs.errors import DrawsNothing, UserError, require
 from envs.packages import Make, make_env, without_module
 from envs.registry import make_world
 from envs.replayed import ReplayedVector
-from envs.rows import legal_in, tells_masks
+from envs.rows import legal_in
 from envs.seeding import Floats, Rows, RowStreams
 from envs.spaces import Array, object_rows, row, unflatten
 from envs.workers import LocalRows, WorkerRows
@@ -304,6 +304,7 @@ class GymnasiumVector(ReplayedVector):
         workers: number of worker processes; None: all environments are in this process. The steps are the same.
         max_steps: truncate an episode after this many steps if the environment has no limit of its own; None: never.
         form: how actions are given, see `envs.actions`.
+        masks: observations are rows that end with the flags of legal choices, see `envs.rows`.
 
     Raises:
         UserError: the id is unknown or cannot be made, `form` does not take actions of this kind, the observation is
@@ -320,14 +321,14 @@ class GymnasiumVector(ReplayedVector):
         workers: int | None = None,
         max_steps: int | None = None,
         form: Form = "numbered",
+        masks: bool = False,
         **kwargs: Any,
     ) -> None:
         make: Make = partial(make_env, without_module(env), **kwargs) if isinstance(env, str) else env
-        masked = _masked(make)
-        self._sample: Callable[[], LocalRows] = partial(LocalRows, make, 1, observation_key, None, form, masked)
+        self._sample: Callable[[], LocalRows] = partial(LocalRows, make, 1, observation_key, None, form, masks)
         rows = LocalRows if workers is None else partial(WorkerRows, workers=workers)
         self._open: Callable[[], LocalRows | WorkerRows] = partial(
-            rows, make, num_envs, observation_key, max_steps, form, masked
+            rows, make, num_envs, observation_key, max_steps, form, masks
         )
         children = np.random.SeedSequence(seed).spawn(num_envs)
         self.seeds = [int(child.generate_state(1)[0]) for child in children]
@@ -387,13 +388,6 @@ class GymnasiumVector(ReplayedVector):
         self.observation = step.final.copy()
         self.observation[done] = step.fresh
         return Step(**self._fields(step.final, step.rewards, step.terminated, step.truncated, success))
-
-
-def _masked(make: Make) -> bool:
-    """Tell whether an environment masks its actions, by a copy that is reset once."""
-    with suppress(Exception), closing(make()) as env:  # the environments themselves raise an error, with its place
-        return tells_masks(env)
-    return False
 
 
 class Engine:

@@ -122,6 +122,8 @@ class ImageAxes(gymnasium.ObservationWrapper[Any, Any, Any]):
     def _space(self, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
         if isinstance(space, spaces.Dict):
             return spaces.Dict({name: self._space(entry) for name, entry in space.items()})
+        if isinstance(space, spaces.Tuple):
+            return spaces.Tuple(map(self._space, space))
         if not (isinstance(space, spaces.Box) and len(space.shape) == 3):
             return space
         low, high = (self._moved(space, bound) for bound in (space.low, space.high))
@@ -130,6 +132,8 @@ class ImageAxes(gymnasium.ObservationWrapper[Any, Any, Any]):
     def _moved(self, space: gymnasium.Space[Any], given: Any) -> Any:
         if isinstance(space, spaces.Dict):
             return {name: self._moved(entry, given[name]) for name, entry in space.items()}
+        if isinstance(space, spaces.Tuple):
+            return tuple(map(self._moved, space, given))
         image = isinstance(space, spaces.Box) and len(space.shape) == 3
         return np.moveaxis(given, -1, 0) if image and self._last else given
 

@@ -5,7 +5,6 @@ rollouts and replays hold one tensor, whatever an environment shows. An action m
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 import gymnasium
@@ -182,6 +181,10 @@ class Choices:
             flags = combined
         return flags
 
+    def all(self) -> Array:
+        """Make the mask of a state in which every value is legal."""
+        return np.ones(sum(self.sizes), np.int8)
+
     def some(self, flags: Array) -> bool:
         """Tell whether an action is legal: of each part at least one value."""
         parts = [flags] if self.numbered else np.split(flags, np.cumsum(self.sizes)[:-1])
@@ -197,7 +200,7 @@ def _sizes(space: gymnasium.Space[Any]) -> Iterator[int]:
 
 def _parts(space: gymnasium.Space[Any], given: Any) -> Iterator[Any]:
     """Take the flags of each choice from a mask that has the form of its space, or is flat."""
-    if isinstance(given, np.ndarray | list) or torch.is_tensor(given):
+    if torch.is_tensor(given) or (isinstance(given, np.ndarray | list) and not _ragged(given)):
         yield np.asarray(given)
     elif isinstance(space, spaces.Dict | spaces.Tuple):
         for name, entry in space.items() if isinstance(space, spaces.Dict) else enumerate(space):
@@ -211,19 +214,20 @@ def _parts(space: gymnasium.Space[Any], given: Any) -> Iterator[Any]:
         raise ValueError(f"{space} takes no mask here")
 
 
+def _ragged(given: Any) -> bool:
+    """Tell whether a list or an array has parts of different lengths."""
+    return any(np.ndim(part) > 0 for part in given) and len({np.size(part) for part in given}) > 1
+
+
 def mask_function(env: Any) -> Any:
     """Give an environment's own function `action_masks`; None if it has none."""
-    return env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
+    function = env.get_wrapper_attr("action_masks") if env.has_wrapper_attr("action_masks") else None
+    return function if callable(function) else None
 
 
 def tells_masks(env: gymnasium.Env[Any, Any]) -> bool:
-    """Tell whether an environment tells legal actions, by its functions or by the info of a reset.
-
-    One that fails tells nothing; an error of its reset is raised again where it is trained or played.
-    """
-    with suppress(Exception):
-        return mask_function(env) is not None or "action_mask" in env.reset(seed=0)[1]
-    return False
+    """Tell whether an environment tells legal actions, by its function or by the info of a reset."""
+    return mask_function(env) is not None or "action_mask" in env.reset(seed=0)[1]
 
 
 def check_choices(choices: Choices, name: str) -> None:

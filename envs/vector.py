@@ -187,16 +187,18 @@ def make_vector(
     workers: int | None = None,
     max_steps: int | None = None,
     form: Form = "numbered",
+    masks: bool = False,
 ) -> VectorEnvironment:
     """Make N environments by id: an AtariVector for ALE/..., a TensorVector for a World, else a GymnasiumVector.
 
     Only a GymnasiumVector can run in worker processes (`workers`). It truncates episodes without another limit after
-    `max_steps` steps. A TensorVector on a CPU uses the low 32 bits of `seed`. `form` says how actions are given.
+    `max_steps` steps. A TensorVector on a CPU uses the low 32 bits of `seed`. `form` says how actions are given. With
+    `masks` a GymnasiumVector shows the masks of its environments; a TensorVector shows those of its World always.
     """
     kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
     require(seed >= 0, f"seed must not be negative, not {seed}.")
     if not atari and id.removeprefix("envs:") not in WORLDS:
-        return GymnasiumVector(id, num_envs, seed, device, observation_key, workers, max_steps, form, **kwargs)
+        return GymnasiumVector(id, num_envs, seed, device, observation_key, workers, max_steps, form, masks, **kwargs)
     unused = f"observation_key {observation_key!r} chooses from a dictionary, but {id} shows none here."
     require(observation_key is None, unused)
     require(workers is None, f"{id} does not run in worker processes; leave --env-workers out.")

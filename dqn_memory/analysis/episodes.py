@@ -109,7 +109,9 @@ def single_vector(setup: EvalSetup, seed: int, initial: int | None = None, draw:
     if initial is None:
         kwargs = setup.env_kwargs | ({"render_mode": "rgb_array"} if draw and not ours else {})
         key, form = setup.observation_key, setup.form
-        return make_vector(setup.env, 1, seed, setup.device, key, kwargs, max_steps=MAX_STEPS, form=form)
+        return make_vector(
+            setup.env, 1, seed, setup.device, key, kwargs, max_steps=MAX_STEPS, form=form, masks=setup.masks
+        )
     world = make_world(setup.env, setup.device, **setup.env_kwargs) if ours else None
     draws = None if world is None else world.initial_draws()
     if world is None or draws is None:

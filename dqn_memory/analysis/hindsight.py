@@ -30,7 +30,9 @@ class Discrepancy:
     def gap(self) -> Array:
         """Mean |difference| over the actions, (T,)."""
         legal = np.isfinite(self.alone)  # illegal actions have -inf in both
-        return np.abs(np.subtract(self.inside, self.alone, where=legal, out=np.zeros_like(self.alone))).mean(1)
+        return np.abs(np.subtract(self.inside, self.alone, where=legal, out=np.zeros_like(self.alone))).mean(
+            1, where=legal
+        )
 
     @property
     def flips(self) -> Array:

@@ -141,7 +141,8 @@ def occlusions(
         previous, lengths = before_each.repeat(copies, *[1] * (before_each.dim() - 1)), given.lengths.repeat(copies)
         after = q_values(network, Windows(observation, previous, lengths, given.position.repeat(copies)))
         moved = after.unflatten(0, (-1, len(part), rows))  # (R, N, B, A)
-        changes.append((moved - before).abs().nan_to_num(0.0).mean((0, 3)))  # illegal actions have -inf
+        illegal = moved.isneginf() & before.isneginf()
+        changes.append(torch.where(illegal, 0.0, (moved - before).abs()).sum((0, 3)) / (~illegal).sum((0, 3)))
         flips.append((moved.argmax(3) != before.argmax(1)).double().mean(0))
     return _known(torch.cat(changes).T, given), _known(torch.cat(flips).T, given)
 

@@ -44,6 +44,8 @@ class Callback:
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:
     """Raise a UserError for an object that is no callback."""
+    if not isinstance(callbacks, list | tuple):
+        raise UserError(f"callbacks is {callbacks!r:.99}; give a list of objects of subclasses of Callback")
     for number, callback in enumerate(callbacks):
         if not isinstance(callback, Callback):
             raise UserError(f"callbacks[{number}] is {callback!r:.99}; give an object of a subclass of Callback")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -56,6 +57,14 @@ class EnvironmentConfig:
     actions: Literal["auto", "numbered", "clip", "tanh"] = "auto"
     """Number all combinations, or draw parts one by one, real ones in bounds by clip or tanh (auto: by script)."""
 
+    action_masks: bool | None = None
+    """Obey an environment's masks of actions (None: if its first info has one; a config without the setting: no)."""
+
+    @property
+    def obeys_masks(self) -> bool:
+        """Whether agents obey masks of actions; `completed` has settled it for every new run."""
+        return bool(self.action_masks)
+
     @property
     def action_form(self) -> Form:
         """How agents give actions; a run that says `auto` numbers them."""
@@ -78,20 +87,26 @@ class EnvironmentConfig:
         return self if single else replace(self, actions="clip")
 
     def completed(self, reads_rows: bool) -> EnvironmentConfig:
-        """Choose the only Box of a dictionary observation that cannot be read as a whole, and print the choice."""
+        """Settle, by a copy of the environment, what is left open: whether it masks actions, and the observation's key.
+
+        Of a dictionary that cannot be read as a whole the only Box is chosen, and the choice is printed.
+        """
+        from envs.checked import Checked
         from envs.packages import make_env
-        from envs.rows import is_readable
+        from envs.rows import is_readable, tells_masks
         from envs.spaces import only_box
 
-        if self.observation_key is not None or self.env.startswith("ALE/") or self.env.removeprefix("envs:") in WORLDS:
+        if self.env.startswith("ALE/") or self.env.removeprefix("envs:") in WORLDS:
             return self
-        env = make_env(self.env, **self.kwargs(training=False))
-        key = None if reads_rows and is_readable(env.observation_space) else only_box(env.observation_space)
-        env.close()
-        if key is None:
-            return self
-        say(f"{self.env} shows a dictionary; the agent sees its entry {key!r} (--observation-key)", file=sys.stderr)
-        return replace(self, observation_key=key)
+        with closing(make_env(self.env, **self.kwargs(training=False))) as env:
+            masks, key = self.action_masks, self.observation_key
+            if masks is None:
+                masks = reads_rows and tells_masks(Checked(env, key))
+            if key is None and not (reads_rows and is_readable(env.observation_space)):
+                key = only_box(env.observation_space)
+        if key != self.observation_key:
+            say(f"{self.env} shows a dictionary; the agent sees its entry {key!r} (--observation-key)", file=sys.stderr)
+        return replace(self, observation_key=key, action_masks=masks)
 
     def kwargs(self, training: bool = True) -> dict[str, Any]:
         """Give the keyword arguments of the environment's constructor.
@@ -108,6 +123,8 @@ class EnvironmentConfig:
             raise UserError(f"--stack {self.stack} is for Gymnasium's environments, which {self.env} is not; {advice}")
         if self.image_axes != "auto" and (ours or self.env.startswith("ALE/")):
             raise UserError(f"--image-axes {self.image_axes}: the axes of {self.env} are known; leave the flag out")
+        if self.image_axes != "auto" and self.stack > 1:
+            raise UserError(f"--image-axes {self.image_axes} is for single images; leave out --stack {self.stack}")
         if self.observe == "state" and not ours:
             raise UserError(
                 f"--observe state needs an environment of this suite, which {self.env} is not; use --observe "

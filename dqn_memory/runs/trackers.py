@@ -59,7 +59,8 @@ def check_trackers(names: Sequence[str], histograms: bool) -> None:
     for name in names:
         check_known("tracker", name, [*TRACKERS, NONE], "--track: ")
     if histograms and "tensorboard" not in names:
-        raise UserError(f"--histograms are for TensorBoard; say --track {' '.join({*names} - {NONE})} tensorboard")
+        others = [name for name in names if name != NONE]
+        raise UserError(f"--histograms are for TensorBoard; say --track {' '.join([*others, 'tensorboard'])}")
     if "tensorboard" in names and (len(names) > 1 or histograms) and not has_extra("tensorboard"):
         flags = "--histograms" if histograms else f"--track {' '.join(names)}"
         raise UserError(f"{flags}: {missing('tensorboard', 'tensorboard')}")

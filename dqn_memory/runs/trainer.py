@@ -99,13 +99,13 @@ class Trainer(ABC, Generic[C]):
         self.vector = make_vector(
             environment.env, environment.num_envs, self.streams.worlds, self.device,
             observation_key=environment.observation_key, env_kwargs=config.env_kwargs(),
-            workers=environment.env_workers, form=environment.action_form,
+            workers=environment.env_workers, form=environment.action_form, masks=environment.obeys_masks,
         )  # fmt: skip
         if isinstance(self.vector.observation_space, RowSpace) and not self.reads_rows:
             what = "masks its actions" if self.vector.observation_space.flags else "shows several entries"
             raise UserError(
                 f"{environment.env} {what}, which {self.kind} cannot read but train, pqn and ppo can; choose one entry "
-                "by --observation-key, or let a wrapper take action_mask out of the info"
+                "by --observation-key, or leave out --action-masks"
             )
         if not (self.vector.actions.count or self.takes_parts):
             raise UserError(

@@ -14,6 +14,7 @@ from torch import Tensor
 from envs.actions import action_form
 from envs.baselines.reference import Level, Measure
 from envs.core import State, World, where_state
+from envs.errors import require
 from envs.gridverse.objects import EXIT, blocks_movement, colours, kinds
 from envs.gridverse.tasks import BAD_EXIT, GOOD_EXIT, LIVING
 from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
@@ -78,7 +79,12 @@ def finish(world: World[Any], state: State, player: Player, chance: Callable[[],
 
 
 def random_player(world: World[Any], seed: int) -> Player:
-    """Choose uniformly random actions from a separate stream."""
+    """Choose uniformly random actions from a separate stream.
+
+    Raises:
+        UserError: the World masks actions, which no player here obeys.
+    """
+    require(not world.masks_actions, f"{type(world).__name__} masks its actions, which these players do not obey.")
     generator, rows = torch.Generator(world.device).manual_seed(seed), action_form(world.action_space, "clip")[0]
 
     def act(observation: Tensor, running: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ def test_updates_compute_what_acting_computed(kind):
     trainer.iterate()
     steps, _ = trainer.collector.collect(trainer.read, trainer.choose, torch.zeros(16))
     x, _ = trainer.network.encode_sequence(*steps.inputs)
-    torch.testing.assert_close(tuple(trainer.read(x)), tuple(steps.outputs), rtol=0, atol=1e-12)
+    torch.testing.assert_close(tuple(trainer.read(x, steps.observation)), tuple(steps.outputs), rtol=0, atol=1e-12)
     assert steps.reset[:, 1:].any() and not steps.reset[:, 0].all()
 
 
@@ -141,7 +141,7 @@ def test_a_batch_of_the_replay_is_divided_by_the_newest_spread(monkeypatch):
         drawn = trainer.drawing.get_state()
         trainer.iterate()
     trainer.drawing.set_state(drawn)
-    monkeypatch.setattr(trainer.discounted, "scaled", lambda reward: batches.append(reward) or reward)
+    monkeypatch.setattr(trainer.discounted, "scaled", lambda reward, _: batches.append(reward) or reward)
     trainer.learn()
     monkeypatch.undo()
     torch.testing.assert_close(batches[0], trainer.discounted.scaled(batches[1]))

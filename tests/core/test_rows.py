@@ -220,7 +220,7 @@ def test_a_wrong_entry_is_named(given, words):
 
 @pytest.mark.parametrize("id", ["DoorsNested-v0"])
 def test_worker_processes_give_the_same_rows(id):
-    here, there = make_vector(id, 3, 0), make_vector(id, 3, 0, workers=2)
+    here, there = make_vector(id, 3, 0, masks=True), make_vector(id, 3, 0, workers=2, masks=True)
     same(here.reset(), there.reset())
     legal = here.observation_space.flags
     for _ in range(8):
@@ -298,7 +298,7 @@ def test_no_trainer_opens_a_closed_door(kind, id, tmp_path):
 def test_an_update_computes_the_probabilities_of_acting(id):
     config = PPOConfig()
     trainer = PPOTrainer(replace(
-        config, environment=replace(config.environment, env=id, num_envs=8).in_parts(),
+        config, environment=replace(config.environment, env=id, num_envs=8, action_masks=True).in_parts(),
         learner=replace(config.learner, rollout_steps=16), network=replace(config.network, width=16),
     ))  # fmt: skip
     trainer.begin()
@@ -329,7 +329,7 @@ def test_one_legal_action_has_probability_one(outputs):
 def test_a_state_without_a_legal_action_is_named_with_its_step(id, tmp_path):
     if id == "DoorsShut-v0":
         with pytest.raises(UserError, match=r"DoorsShut-v0: no action is legal, but the episode goes on \(at reset\)"):
-            make_vector(id, 2, 0).reset()
+            make_vector(id, 2, 0, masks=True).reset()
         return
     vector = TensorVector(TensorDoors(shut=True), 4, 0)
     vector.reset()
@@ -359,10 +359,38 @@ def test_tensors_and_arrays_show_the_same_rows(id):
             same(value, steps[1][name])
 
 
-@pytest.mark.parametrize("kind", ["unizero", "glam"])
-def test_world_models_refuse_masks_in_a_sentence(kind, tmp_path):
-    with pytest.raises(UserError, match=r"DoorsImage-v0 masks its actions.*train, pqn and ppo"):
-        train(kind, env="DoorsImage-v0", run=str(tmp_path / "run"))
+class Unmasked(Doors):
+    def step(self, action):
+        self.open = [np.ones(5, bool)]
+        return super().step(action)
+
+
+gymnasium.register("DoorsUnmasked-v0", Unmasked, kwargs={"observations": "Vector"})
+
+
+def test_masks_can_be_ignored(tmp_path):
+    run, _ = train("ppo", env="DoorsUnmasked-v0", run=str(tmp_path / "run"), action_masks=False, **SMALL, **ROLLOUT)
+    agent = Agent.load(run)
+    agent.act(np.zeros(2, np.float32), True)
+    assert np.isfinite(agent.q).all()
+
+
+def test_a_run_without_the_setting_goes_on_without_masks(tmp_path):
+    """As a run from before masks were known."""
+    run, _ = train("ppo", env="DoorsUnmasked-v0", run=str(tmp_path / "run"), action_masks=False, **SMALL, **ROLLOUT)
+    config = (run / "config.toml").read_text()
+    assert "action_masks = false" in config
+    (run / "config.toml").write_text(config.replace("action_masks = false\n", ""))
+    train("ppo", resume=str(run), total_steps=320)
+    assert Agent.load(run).step == 320
+
+
+def test_unizero_ignores_masks_and_says_so(tmp_path, capsys):
+    train(
+        "unizero", config="unizero/smoke", env="DoorsUnmasked-v0", run=str(tmp_path / "run"), total_steps=160,
+        track=("none",),
+    )  # fmt: skip
+    assert "does not obey; ppo, pqn and train do" in capsys.readouterr().err
 
 
 # ---- agents ----------------------------------------------------------------------------------------------------------
@@ -387,6 +415,45 @@ def test_an_agent_acts_in_the_loop_of_its_user(id, kind, tmp_path):
             agent.act(observation, True, [1, 1, 1, 1, 1])
 
 
+class Shut(Doors):
+    """No door is open in the last state of an episode, as in finished games; the mask is a dictionary."""
+
+    def __init__(self):
+        super().__init__("Pair", spaces.Dict(a=spaces.Discrete(3), b=spaces.Discrete(2)))
+
+    def step(self, action):
+        values = list(action.values())
+        assert all(flags[value] for value, flags in zip(values, self.open, strict=True)), "a closed door"
+        self.time += 1
+        over = self.time >= 3
+        observation, info = self._shown(shut=over)
+        return observation, 1.0, over, False, info
+
+    def _shown(self, shut=False):
+        observation, _ = super()._shown()
+        mask = {name: (flags & (not shut)).astype(np.int8) for name, flags in zip("ab", self.open, strict=True)}
+        return observation, {"action_mask": mask}
+
+
+gymnasium.register("DoorsFinished-v0", Shut)
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+def test_finished_episodes_need_no_legal_action(mode, tmp_path):
+    run, _ = train("ppo", env="DoorsFinished-v0", run=str(tmp_path / "run"), **SMALL, **ROLLOUT)
+    agent, kwargs = Agent.load(run), {"autoreset_mode": mode}
+    vector = gymnasium.make_vec("DoorsFinished-v0", 2, vectorization_mode="sync", vector_kwargs=kwargs)
+    assert (agent.play(vector, 4, seed=1).returns == 3).all()
+    assert (agent.play(gymnasium.make("DoorsFinished-v0"), 2).returns == 3).all()
+
+
+@pytest.mark.parametrize("mask", [1, "all", [[1, 1, 1, 1, 1]], [[1, 1, 1, 1, 1], [0] * 5], [[1] * 5, [0] * 5, [1] * 5]])
+def test_wrong_masks_of_a_user_are_one_sentence(mask, tmp_path):
+    run, _ = train("ppo", env="Doors-v0", run=str(tmp_path / "run"), **SMALL, **ROLLOUT)
+    with pytest.raises(UserError, match="mask is"):
+        Agent.load(run).act(np.zeros((2, 2), np.float32), [True, True], mask)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["ppo", "q_network"])
 def test_masked_runs_are_inspected_and_filmed(kind, tmp_path, monkeypatch):
@@ -408,7 +475,8 @@ def test_an_exported_agent_gives_the_same_numbers(kind, id, tmp_path):
     archive, onnx = agent.export(tmp_path / "agent")
     extra = {"interface": ""}
     program, session = torch.export.load(archive, extra_files=extra).module(), onnxruntime.InferenceSession(str(onnx))
-    facts, vector = json.loads(extra["interface"]), make_vector(id, 3, 0, form=agent.config.environment.action_form)
+    environment, facts = agent.config.environment, json.loads(extra["interface"])
+    vector = make_vector(id, 3, 0, form=environment.action_form, masks=environment.obeys_masks)
     assert facts["flags"] == vector.observation_space.flags
     observation, reset = vector.reset(), torch.ones(3, dtype=torch.bool)
     policy = agent._loaded.policies["greedy"](3) if kind == "ppo" else agent._loaded.start(3)
