@@ -87,15 +87,18 @@ class NetworkTrainer(Trainer[C]):
         for name, network in self.networks().items():
             own = isinstance(network, QNetwork)
             left[name] = checkpoint.take(network, agent if own else name)
-            if own and len(left[name]) == len(network.state_dict()):
+            matrices = [key for key, value in network.state_dict().items() if value.dim() > 1]
+            memory = [key for key in matrices if key.startswith("layers.")] or matrices
+            if own and left[name].issuperset(memory):
+                shape = f"--architecture {self.config.network.architecture} and --width {self.config.network.width}"
                 raise UserError(
-                    f"--start-from {source}: no weight of its network has the name and the shape of one of "
-                    f"{self.config.network.architecture} with --width {self.config.network.width}; give these as there"
+                    f"--start-from {source}: its memory has another form than {shape}; give those of that run"
                 )
-        names = [f"{part}.{name}" for part in ("network", "critic", "predictor") for name in left.get(part, ())]
+        names = [f"{part}.{name}" for part in ("network", "critic", "predictor") for name in sorted(left.get(part, ()))]
         rest = f"all but {', '.join(names[:MANY])}{' ...' if len(names) > MANY else ''}" if names else "all"
         say(f"training starts from {source} at its step {checkpoint.step:,}: {rest} of the weights are taken")
-        return {"start_from": {"run": source, "step": checkpoint.step, "weights_sha256": checkpoint.digest}}
+        step, digest = checkpoint.step, checkpoint.digest
+        return {"start_from": source, "start_from_step": step, "start_from_sha256": digest}
 
     def networks(self) -> dict[str, Any]:
         """List the online network and, if the run averages its weights, their average."""

@@ -89,7 +89,7 @@ class Checkpoint:
                 raise UserError(f"{self.source} is damaged: its weights {part}.{name} are not all finite numbers")
         network.load_state_dict(weights)
 
-    def take(self, network: nn.Module, part: str) -> list[str]:
+    def take(self, network: nn.Module, part: str) -> set[str]:
         """Load the weights of a part that have the name and the shape of the network's; give the names of the others.
 
         Raises:
@@ -101,7 +101,7 @@ class Checkpoint:
             if not weight.isfinite().all():
                 raise UserError(f"{self.source} is damaged: its weights {part}.{name} are not all finite numbers")
         network.load_state_dict(own | fits)
-        return [name for name in own if name not in fits]
+        return {name for name in own if name not in fits}
 
 
 @contextmanager
