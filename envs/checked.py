@@ -266,7 +266,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._choices is None and "action_mask" in given:
             say_once(
                 f"{self.name}: its info holds an action_mask, which this agent does not obey; ppo, pqn and train do, "
-                "by --action-masks"
+                "by --action-masks True"
             )
         return given  # type: ignore[return-value]
 

@@ -58,7 +58,7 @@ class EnvironmentConfig:
     """Number all combinations, or draw parts one by one, real ones in bounds by clip or tanh (auto: by script)."""
 
     action_masks: bool | None = None
-    """Obey an environment's masks of actions (None: if its first info has one; a config without the setting: no)."""
+    """Obey masks of actions (None: if the environment has them; in a config of a run: no)."""
 
     @property
     def obeys_masks(self) -> bool:

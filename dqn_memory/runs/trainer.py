@@ -105,7 +105,7 @@ class Trainer(ABC, Generic[C]):
             what = "masks its actions" if self.vector.observation_space.flags else "shows several entries"
             raise UserError(
                 f"{environment.env} {what}, which {self.kind} cannot read but train, pqn and ppo can; choose one entry "
-                "by --observation-key, or leave out --action-masks"
+                "by --observation-key, or leave out --action-masks True"
             )
         if not (self.vector.actions.count or self.takes_parts):
             raise UserError(

@@ -21,6 +21,7 @@ from envs.actions import Actions, action_form
 from envs.checker import check_registered
 from envs.core import State, World
 from envs.gymnasium import GymnasiumVector
+from envs.registry import WORLDS
 from envs.rows import Choices, row_encoder
 from envs.vector import TensorVector, make_vector
 
@@ -143,7 +144,14 @@ class TensorDoors(World):
         return str(state.observation.tolist())
 
 
-envs.register("Rows/Doors-v0", envs.Entry(f"{__name__}:TensorDoors"))
+@pytest.fixture(scope="module", autouse=True)
+def doors():
+    """Register the World for these tests only: others go through all known Worlds."""
+    envs.register("Rows/Doors-v0", envs.Entry(f"{__name__}:TensorDoors"))
+    yield
+    del WORLDS["Rows/Doors-v0"], gymnasium.registry["Rows/Doors-v0"]
+
+
 SMALL = {
     "total_steps": 256, "memory_ablation": False, "log_every": 0, "evaluate_every": 0, "episodes": 4,
     "final_episodes": 4, "width": 16, "track": ("none",), "threads": 1, "num_envs": 4,
