@@ -60,6 +60,9 @@ class Big(Endless):
 
     observation_space = spaces.Box(0, 255, (250, 250, 3), np.uint8)
 
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((250, 250, 3), np.uint8), {}
+
 
 @pytest.fixture(scope="module", autouse=True)
 def registered():
