@@ -33,7 +33,8 @@ from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.process import process_restored
 from envs.actions import action_form
-from envs.checked import MAX_STEPS, Checked, CheckedVector
+from envs.checked import MAX_STEPS, Checked
+from envs.checked_vector import CheckedVector
 from envs.cli import load_plugins
 from envs.files import make_folder, write_atomic
 
@@ -104,7 +105,7 @@ class Agent:
         Args:
             observation: observation of one environment, or observations stacked (N, ...). Of the pair that `reset`
                 returns it is the first.
-            reset: True for the first observation of an episode; one bool, or bools (N,) as array, tensor or list. It
+            reset: True for the first observation of an episode, or bools (N,) as array, tensor or list. A reset
                 empties the memory, but not that of an agent trained with `--keep-memory`.
             mask: flags of the legal actions, `info["action_mask"]`, if the agent was trained with masks; one for each
                 observation.
@@ -214,7 +215,8 @@ class Agent:
         network = deepcopy(policy.actor.network).cpu().requires_grad_(False)
         actor = make_actor(network, 2, torch.device("cpu"), self.config.acting_state)
         encoded: Any = self.interface.encoded
-        for file, data in zip(files, export_actor(actor, np.zeros((2, *encoded.shape), encoded.dtype)), strict=True):
+        contents = export_actor(actor, np.zeros((2, *encoded.shape), encoded.dtype))
+        for file, data in zip(files, contents, strict=True):
             write_atomic(file, data)
         return files
 
@@ -251,7 +253,8 @@ def play_vector(agent: Agent, envs: VectorEnv[Any, Any, Any], episodes: int, see
     observation, mask = given.reset(seed=seed), None
     while tally.open:
         if (choices := agent.interface.choices) is not None:
-            mask = [choices.all() if over else each for over, each in zip(idle, given.masks(mask), strict=True)]
+            masks = zip(idle, given.masks(mask), strict=True)
+            mask = [choices.all() if over else each for over, each in masks]
         observation, reward, terminated, truncated, info = given.step(agent.act(observation, reset, mask))
         returns, lengths = returns + np.where(idle, 0.0, reward), lengths + ~idle
         require(

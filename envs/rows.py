@@ -152,7 +152,7 @@ def legal_in(space: gymnasium.Space[Any], observations: Array) -> Tensor | None:
 class Choices:
     """The flags of legal choices of an action space.
 
-    Environments tell them by `action_masks()`, as sb3-contrib expects it, or by `info["action_mask"]`, as Gymnasium
+    Environments give them by `action_masks()`, as sb3-contrib expects it, or by `info["action_mask"]`, as Gymnasium
     does: an array with a flag for each value, or what the `sample` of a Dict, a Tuple or a MultiDiscrete takes.
 
     Args:
@@ -225,8 +225,8 @@ def mask_function(env: Any) -> Any:
     return function if callable(function) else None
 
 
-def tells_masks(env: gymnasium.Env[Any, Any]) -> bool:
-    """Tell whether an environment tells legal actions, by its function or by the info of a reset."""
+def has_masks(env: gymnasium.Env[Any, Any]) -> bool:
+    """Say whether an environment masks its actions, by a function or in the info of a reset."""
     return mask_function(env) is not None or "action_mask" in env.reset(seed=0)[1]
 
 

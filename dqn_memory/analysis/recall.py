@@ -142,7 +142,8 @@ def occlusions(
         after = q_values(network, Windows(observation, previous, lengths, given.position.repeat(copies)))
         moved = after.unflatten(0, (-1, len(part), rows))  # (R, N, B, A)
         illegal = moved.isneginf() & before.isneginf()
-        changes.append(torch.where(illegal, 0.0, (moved - before).abs()).sum((0, 3)) / (~illegal).sum((0, 3)))
+        change = torch.where(illegal, 0.0, (moved - before).abs())
+        changes.append(change.sum((0, 3)) / (~illegal).sum((0, 3)))
         flips.append((moved.argmax(3) != before.argmax(1)).double().mean(0))
     return _known(torch.cat(changes).T, given), _known(torch.cat(flips).T, given)
 

@@ -157,7 +157,10 @@ def moment(episode: Episode, step: int, number: int, names: Sequence[str]) -> li
 
 
 def shares(episode: Episode, step: int) -> Array:
-    """Scale the Q-values of a step, (A,), so that 0 and 1 are the episode's minimum and maximum; illegal: 0."""
+    """Scale the Q-values of a step, (A,), so that 0 and 1 are the episode's minimum and maximum.
+
+    Illegal actions get 0.
+    """
     q, legal = episode.q[step], episode.q[np.isfinite(episode.q)]
     low, high = float(legal.min()), float(legal.max())
     return np.where(np.isfinite(q), (q - low) / (high - low), 0.0) if high > low else np.zeros(len(q))

@@ -93,7 +93,7 @@ class EnvironmentConfig:
         """
         from envs.checked import Checked
         from envs.packages import make_env
-        from envs.rows import is_readable, tells_masks
+        from envs.rows import has_masks, is_readable
         from envs.spaces import only_box
 
         if self.env.startswith("ALE/") or self.env.removeprefix("envs:") in WORLDS:
@@ -101,7 +101,7 @@ class EnvironmentConfig:
         with closing(make_env(self.env, **self.kwargs(training=False))) as env:
             masks, key = self.action_masks, self.observation_key
             if masks is None:
-                masks = reads_rows and tells_masks(Checked(env, key))
+                masks = reads_rows and has_masks(Checked(env, key))
             if key is None and not (reads_rows and is_readable(env.observation_space)):
                 key = only_box(env.observation_space)
         if key != self.observation_key:

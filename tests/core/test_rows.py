@@ -57,14 +57,14 @@ def drawn(space, draws):
 
 
 class Doors(gymnasium.Env):
-    """Doors open and close at random, and a step to a closed one raises. `told`: how masks are told."""
+    """Doors open and close at random, and a step to a closed one raises. `masks`: where they are found."""
 
-    def __init__(self, observations="Vector", actions=None, told="info", least=1):
+    def __init__(self, observations="Vector", actions=None, masks="info", least=1):
         self.observation_space = OBSERVATIONS[observations]
         self.action_space = spaces.Discrete(5) if actions is None else actions
-        self.told, self.least = told, least
+        self.masks, self.least = masks, least
         self.sizes = Choices(self.action_space, False).sizes
-        if told == "function":
+        if masks == "function":
             self.action_masks = lambda: np.concatenate(self.open)
 
     def reset(self, *, seed=None, options=None):
@@ -73,7 +73,7 @@ class Doors(gymnasium.Env):
         return self._shown()
 
     def step(self, action):
-        values = list(np.ravel(action)) if self.told != "none" else []
+        values = list(np.ravel(action)) if self.masks != "none" else []
         assert all(flags[value] for value, flags in zip(values, self.open, strict=bool(values))), "a closed door"
         self.time += 1
         return *(seen := self._shown())[:1], float(np.ravel(action)[0] == 1), False, self.time >= 6, seen[1]
@@ -85,14 +85,14 @@ class Doors(gymnasium.Env):
             flags[self.np_random.permutation(size)[: self.least]] = True
             self.open.append(flags & (self.least > 0))
         mask = np.concatenate(self.open).astype(np.int8)
-        return drawn(self.observation_space, self.np_random), {"action_mask": mask} if self.told == "info" else {}
+        return drawn(self.observation_space, self.np_random), {"action_mask": mask} if self.masks == "info" else {}
 
 
 TWO = spaces.MultiDiscrete([3, 4])
 IDS = {
-    "Doors-v0": {}, "DoorsFunction-v0": {"told": "function"}, "DoorsTwo-v0": {"actions": TWO},
-    "DoorsNested-v0": {"observations": "Nested"}, "DoorsOpen-v0": {"told": "none", "observations": "Nested"},
-    "DoorsPair-v0": {"told": "none", "observations": "Pair"}, "DoorsImage-v0": {"observations": "Image"},
+    "Doors-v0": {}, "DoorsFunction-v0": {"masks": "function"}, "DoorsTwo-v0": {"actions": TWO},
+    "DoorsNested-v0": {"observations": "Nested"}, "DoorsOpen-v0": {"masks": "none", "observations": "Nested"},
+    "DoorsPair-v0": {"masks": "none", "observations": "Pair"}, "DoorsImage-v0": {"observations": "Image"},
     "DoorsNumber-v0": {"observations": "Number"}, "DoorsShut-v0": {"least": 0},
     "DoorsBytes-v0": {"observations": "Bytes"},
 }  # fmt: skip
@@ -212,7 +212,7 @@ def test_an_entry_that_no_network_reads_is_named():
 
 class Wrong(Doors):
     def __init__(self, given):
-        super().__init__("Bytes", told="none")
+        super().__init__("Bytes", masks="none")
         self.given = given
 
     def _shown(self):

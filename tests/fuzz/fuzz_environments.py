@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import trainer_class
-from envs.checked import CheckedVector
+from envs.checked_vector import CheckedVector
 from envs.gymnasium import GymnasiumVector
 
 ID = "Fuzz/Odd-v0"
