@@ -91,7 +91,7 @@ class Agent:
             loaded = replace(loaded, start=loaded.policies[policy])
         environment = loaded.config.environment
         interface = Interface.of(
-            environment.env,
+            environment.id,
             loaded.env_kwargs,
             environment.observation_key,
             environment.action_form,

@@ -152,10 +152,12 @@ class EvaluationConfig:
 
     evaluate_every: Annotated[int, Bounds(0)] = 10_000
     """Environment steps between evaluations (0: only at the end)."""
+    eval_env: Repeatable = ()
+    """Further environments that evaluations play; their scores do not count in means, nor for --stop-at-success."""
     episodes: Annotated[int, Bounds(1, 10**9)] = 100
     """Episodes of each evaluation; if all initial states can be enumerated, each is played once instead."""
     stop_at_success: Annotated[float, Bounds(0, 1)] | None = None
-    """End the run at the first evaluation with this success rate (None: at --total-steps)."""
+    """End the run at the first evaluation with this success rate in every environment (None: at --total-steps)."""
     final_episodes: Annotated[int, Bounds(1, 10**9)] = 1_000
     """Episodes of the last evaluation."""
     memory_ablation: bool = True
@@ -212,7 +214,7 @@ class TrainConfig:
     def check(self) -> None:
         """Raise a UserError for values, or a combination of parts, that cannot work."""
         check_numbers(self)
-        check_parts(self, "network", "exploration", "output", "compute")
+        check_parts(self, "environment", "network", "exploration", "output", "compute")
         check_goal(self)
         self.network.check_prior()
         if self.acting_state == "episode" and self.network.row().positions != "none":
@@ -271,5 +273,5 @@ class TrainConfig:
         return self.environment.kwargs(training)
 
     def eval_setup(self, device: torch.device) -> EvalSetup:
-        """Make the setup of this run's evaluations."""
+        """Make the setup of this run's evaluations in its first environment."""
         return EvalSetup.of(self, device)

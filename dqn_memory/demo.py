@@ -144,10 +144,10 @@ def show_run(run: Run, seed: int) -> list[str]:
     )
     initial = typical(score) if score.exhaustive else None
     (episode,) = play_in(setup, network, seed, initial=initial, draw=True)
-    beacons = config.environment.env.startswith("Gridverse/Memory") and config.environment.observe == "observation"
+    beacons = config.environment.id.startswith("Gridverse/Memory") and config.environment.observe == "observation"
     decision = find_decision(network, episode, beacons)
     curve, attention, video = (run.path / name for name in ("learning_curve.png", "attention.png", "episode.gif"))
-    title = f"{config.network.architecture} in {config.environment.env}"
+    title = f"{config.network.architecture} in {config.environment.id}"
     plots.save(learning_curve(run, title), curve)
     plots.save(attention_figure(network, episode, decision), attention)
     looks = Looks.of_episode(network, episode, config.acting_state)
@@ -172,7 +172,7 @@ def typical(score: Score) -> int:
 def count_wins(config: TrainConfig, score: Score, step: int) -> str:
     """Say how many episodes are won."""
     wins, kind = int(score.success.sum()), "initial states" if score.exhaustive else "episodes"
-    agent, env = config.network.architecture, config.environment.env
+    agent, env = config.network.architecture, config.environment.id
     known = reference_summary(wins / score.episodes, env, config.env_kwargs(training=False))
     return f"{agent} wins {wins} of {score.episodes} {kind} of {env} after {step:,} steps{known}"
 

@@ -21,7 +21,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -33,10 +33,10 @@ import tyro
 
 from dqn_memory.actors import ActingState, NetworkPolicy, make_actor
 from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
-from dqn_memory.play import Policy, Score, lines, play
+from dqn_memory.play import MeanScore, Policy, Score, lines, play, summary
 from dqn_memory.play import fields as measures
 from dqn_memory.runs.backend import Choice, log_backend
-from dqn_memory.runs.common import ComputeConfig
+from dqn_memory.runs.common import ComputeConfig, EnvironmentConfig
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run, RunArgument
 from dqn_memory.runs.kinds import kind_of, trainer_class
@@ -77,11 +77,12 @@ class EvalSetup:
     masks: bool = False  # obey those of the environment
 
     @classmethod
-    def of(cls, config: Any, device: torch.device) -> EvalSetup:
-        """Make the setup of a run's config."""
-        environment = config.environment
+    def of(cls, config: Any, device: torch.device, environment: EnvironmentConfig | None = None) -> EvalSetup:
+        """Make the setup of a run's config in one of its environments (None: the first), or in another one."""
+        environment = environment or config.environment.each()[0]
+        kwargs = replace(config, environment=environment).env_kwargs(training=False)
         return cls(
-            environment.env, config.env_kwargs(training=False), environment.observation_key, device,
+            environment.id, kwargs, environment.observation_key, device,
             config.acting_state, sampled=config.stochastic and config.evaluation.policy == "sampled",
             workers=environment.env_workers, values="Logits of the policy" if config.stochastic else "Q-values",
             form=environment.action_form, keep_memory=config.keep_memory, masks=environment.obeys_masks,
@@ -142,6 +143,34 @@ def evaluate(network: QNetwork, setup: EvalSetup, episodes: int, seed: int) -> S
     return tally.score(None if exhaustive else episodes, exhaustive, vector.reports_success)
 
 
+def eval_setups(config: Any, device: torch.device) -> dict[str, EvalSetup]:
+    """Make the setups of a run's evaluations by id: its environments of training, then those of `--eval-env`."""
+    environment = config.environment
+    others = [environment.other(id) for id in config.evaluation.eval_env if id not in environment.ids]
+    return {each.id: EvalSetup.of(config, device, each) for each in (*environment.each(), *others)}
+
+
+def evaluate_each(
+    network: QNetwork, setups: Mapping[str, EvalSetup], trained: Collection[str], episodes: int, seed: int
+) -> Score:
+    """Play episodes in several environments; the mean is over those that are `trained`, or over all if none is."""
+    scores = {id: evaluate(network, setup, episodes, seed) for id, setup in setups.items()}
+    if len(scores) == 1:
+        return scores.popitem()[1]
+    others = {id: score for id, score in scores.items() if id not in trained}
+    return MeanScore.of({id: score for id, score in scores.items() if id in trained}, others)
+
+
+def check_fits(setup: EvalSetup, network: QNetwork, flag: str, trained: str) -> None:
+    """Raise a UserError if a network cannot act in the environment that a flag names."""
+    spec, actions = setup.interface()
+    if (spec, actions) != (network.spec, network.actions):
+        raise UserError(
+            f"{flag} {setup.env} has {_form(spec, actions)}, but the network was trained in {trained} with "
+            f"{_form(network.spec, network.actions)}"
+        )
+
+
 @torch.no_grad()
 def acting_cost(network: QNetwork, setup: EvalSetup) -> dict[str, float]:
     """Measure acting in one environment: microseconds of the fastest timed step, and bytes of the state."""
@@ -166,7 +195,7 @@ class EvaluationOptions:
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of the environments and of the agent's draws (on a CPU our environments use its low 32 bits)."""
     env: str | None = None
-    """Another environment with the same observations and actions (None: that of training)."""
+    """Another environment with the same observations and actions (None: all of training and of --eval-env)."""
     reset_memory: bool = False
     """Reset the memory before each step, to measure the agent without it."""
     device: str = "auto"
@@ -198,13 +227,18 @@ class Evaluation:
     step: int
     agent: str
     """The agent in words."""
-    env: str
-    env_kwargs: dict[str, Any]
+    environments: dict[str, dict[str, Any]]
+    """Keywords of each environment, by id."""
     scores: dict[str, Score]
     """Scores by policy, "sampled" and "greedy", or "" if there is only one; that of training comes first."""
     facts: dict[str, Any]
     """Further entries of the JSON output, by the kind of agent."""
     backend: Choice | None = None
+
+    @property
+    def env(self) -> str:
+        """The ids of the environments."""
+        return " + ".join(self.environments)
 
     @property
     def score(self) -> Score:
@@ -279,33 +313,47 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
     device = ComputeConfig(options.device, options.threads).start()
     network, config, step = load_network(run, device)
     setups = evaluation_setups(options, config, network, device)
-    episodes, setup = options.episodes or 1_000, next(iter(setups.values()))
-    scores = {policy: evaluate(network, each, episodes, options.seed) for policy, each in setups.items()}
+    episodes, trained = options.episodes or 1_000, config.environment.ids
+    scores = {policy: evaluate_each(network, each, trained, episodes, options.seed) for policy, each in setups.items()}
     architecture = config.network.architecture
-    return Evaluation(step, architecture, setup.env, setup.env_kwargs, scores, {"architecture": architecture})
+    environments = {id: setup.env_kwargs for id, setup in next(iter(setups.values())).items()}
+    return Evaluation(step, architecture, environments, scores, {"architecture": architecture})
 
 
 def evaluation_setups(
     options: EvaluationOptions, config: Any, network: QNetwork, device: torch.device
-) -> dict[str, EvalSetup]:
-    """Make the evaluation setup of each policy: "sampled" and "greedy", or "" for Q-networks.
+) -> dict[str, dict[str, EvalSetup]]:
+    """Make the setups, by environment, of each policy: "sampled" and "greedy", or "" for Q-networks.
 
     Raises:
         UserError: the network cannot act in the environment that the options name.
     """
-    setup = replace(EvalSetup.of(config, device), reset_memory=options.reset_memory)
+    setups = eval_setups(config, device)
     if options.env is not None:
-        environment = replace(config.environment, env=options.env, path=None, env_workers=None)
-        setup = replace(setup, env=options.env, env_kwargs=environment.kwargs(training=False), workers=None)
-        spec, actions = setup.interface()
-        if (spec, actions) != (network.spec, network.actions):
-            raise UserError(
-                f"--env {options.env} has {_form(spec, actions)}, but the network was trained in "
-                f"{config.environment.env} with {_form(network.spec, network.actions)}"
-            )
+        setups = {options.env: setup_in(options.env, config, network, device)}
     every = ("sampled", "greedy") if config.stochastic else ("",)
     policies = every if options.policy in (None, "both") else (options.policy,)
-    return {policy: replace(setup, sampled=policy == "sampled") for policy in policies}
+    return {
+        policy: {
+            id: replace(setup, reset_memory=options.reset_memory, sampled=policy == "sampled")
+            for id, setup in setups.items()
+        }
+        for policy in policies
+    }
+
+
+def setup_in(env: str | None, config: Any, network: QNetwork, device: torch.device) -> EvalSetup:
+    """Make the setup of the environment that `--env` names (None: the first of training).
+
+    Raises:
+        UserError: the network cannot act in it.
+    """
+    if env is None:
+        return EvalSetup.of(config, device)
+    own = {each.id: each for each in config.environment.each()}
+    setup = EvalSetup.of(config, device, own.get(env, config.environment.other(env)))
+    check_fits(setup, network, "--env", config.environment.name)
+    return setup
 
 
 def _form(spec: ObservationSpec, actions: Actions) -> str:
@@ -363,7 +411,7 @@ def record_video(folder: Path, args: Args, file: str) -> None:
     device = ComputeConfig(args.device, args.threads).start()
     check_target(Path(file), args.overwrite)
     network, config, _ = load_network(folder, device)
-    setup = next(iter(evaluation_setups(args, config, network, device).values()))
+    setup = next(iter(next(iter(evaluation_setups(args, config, network, device).values())).values()))
     episodes = play_in(setup, network, args.seed, args.video_episodes, draw=True)
     seen = [] if args.reset_memory else episodes
     looks = [Looks.of_episode(network, episode, config.acting_state) for episode in seen]
@@ -377,34 +425,54 @@ def as_text(folder: Path, args: Args, evaluation: Evaluation) -> str:
     text = [f"{folder} at step {evaluation.step:,}: {evaluation.agent} in {evaluation.env}{blind}"]
     for policy, score in evaluation.scores.items():
         how = f"{policy} actions, " if policy else ""
-        if score.exhaustive:
+        if score.exhaustive and isinstance(score, MeanScore):
+            how += "exhaustive: each initial state of the deterministic environments once"
+        elif score.exhaustive:
             how += f"exhaustive: each of the {score.episodes:,} initial states of the deterministic environment once"
         else:
             how += f"{score.episodes:,} episodes with seed {args.seed}, 95 % intervals"
-        first, *others = lines(score)
-        if score.env_reports_success:
-            what = " initial states" if score.exhaustive else ""
-            known = reference_summary(float(score.success.mean()), evaluation.env, evaluation.env_kwargs)
-            first += f"   {int(score.success.sum()):,} of {score.episodes:,}{what}{known}"
         indent = "  " if policy else ""
-        text += [how, *(f"{indent}{line}" for line in (first, *others))]
+        text += [how, *(f"{indent}{line}" for line in score_lines(score, evaluation))]
     return "\n".join(text)
+
+
+def score_lines(score: Score, evaluation: Evaluation) -> list[str]:
+    """Write a line for each measure; of several environments the means first, then one line for each environment."""
+    first, *others = lines(score)
+    if isinstance(score, MeanScore):
+        trained = [f"  {id}: {_words(each, id, evaluation)}" for id, each in score.parts.items()]
+        unseen = [f"  {id} (not trained in): {_words(each, id, evaluation)}" for id, each in score.others.items()]
+        return [first, *others, *trained, *unseen]
+    if not score.env_reports_success:
+        return [first, *others]
+    id, kwargs = next(iter(evaluation.environments.items()))
+    what = " initial states" if score.exhaustive else ""
+    known = reference_summary(score.success_rate, id, kwargs)
+    return [f"{first}   {int(score.success.sum()):,} of {score.episodes:,}{what}{known}", *others]
+
+
+def _words(score: Score, id: str, evaluation: Evaluation) -> str:
+    return summary(score, reference_summary(score.success_rate, id, evaluation.environments[id]))
 
 
 def as_json(folder: Path, args: Args, evaluation: Evaluation) -> str:
     """Write one JSON object for programs; it holds an object for each policy, if there are several."""
     facts = {"run": str(folder), "step": evaluation.step, "env": evaluation.env, "seed": args.seed}
     facts |= {"reset_memory": args.reset_memory} | evaluation.facts
-    parts = {
-        policy: {
-            "episodes": score.episodes,
-            "exhaustive": score.exhaustive,
-            "success_told": score.env_reports_success,
-        }
-        | measures(score)
-        for policy, score in evaluation.scores.items()
-    }
+    parts = {policy: score_facts(score) for policy, score in evaluation.scores.items()}
     return json.dumps(facts | parts.pop("", {}) | parts, indent=1)
+
+
+def score_facts(score: Score) -> dict[str, Any]:
+    """Give a score for programs; of several environments the means, and the score of each."""
+    facts: dict[str, Any] = {
+        "episodes": score.episodes, "exhaustive": score.exhaustive, "success_told": score.env_reports_success,
+    }  # fmt: skip
+    facts |= measures(score)
+    if isinstance(score, MeanScore):
+        for name, scores in (("environments", score.parts), ("not_trained_in", score.others)):
+            facts[name] = {id: score_facts(each) for id, each in scores.items()}
+    return facts
 
 
 @one_line_errors

@@ -18,7 +18,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +31,7 @@ from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
-from dqn_memory.evaluate import EvalSetup, load_network
+from dqn_memory.evaluate import EvalSetup, load_network, setup_in
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.common import ComputeConfig, set_tf32
 from dqn_memory.runs.errors import one_line_errors
@@ -52,6 +52,8 @@ class InspectArgs(RunArgument):
 
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of the environments, of drawn actions, and of replaced observations."""
+    env: str | None = None
+    """Another environment with the same observations and actions (None: that of training; of several the first)."""
     initial: int | None = None
     """Number of the drawn episode's initial state; for environments with finitely many."""
     episodes: Annotated[int, Bounds(1, 10**9)] = 16
@@ -123,7 +125,7 @@ def draw_pictures(
 ) -> list[Path]:
     """Draw all pictures and list what was written."""
     episode, context = measured.episodes[0], network.config.context
-    agent = f"{config.network.architecture} in {config.environment.env}"
+    agent = f"{config.network.architecture} in {config.environment.id}"
     figures = {
         f"attention_layer_{layer}.png": plots.plot_attention_maps(
             maps, f"Attention of layer {layer} at each decision: {agent}", episode.frames[:-1], context
@@ -153,7 +155,7 @@ def describe(
     """Collect the content of inspect.json."""
     episode, first = measured.episodes[0], measured.discrepancies[0]
     return {
-        "step": step, "env": config.environment.env, "observe": config.environment.observe,
+        "step": step, "env": config.environment.id, "observe": config.environment.observe,
         "architecture": config.network.architecture, "prior": config.network.prior.kind,
         "causal": network.causal, "trained_on_whole_windows": config.whole_windows,
         "seed": args.seed, "initial": args.initial, "episodes": len(measured.episodes),
@@ -185,7 +187,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     set_tf32(False)
     device = ComputeConfig(args.device).torch_device()
     network, config, step = load_network(run, device)
-    setup = config.eval_setup(device)
+    setup = setup_in(args.env, config, network, device)
+    if args.env is not None:
+        config = replace(config, environment=config.environment.other(args.env))
     measured = inspect_network(args, config, network, setup)
     folder = make_inside(run, "inspect") if run.is_dir() else make_inside(Path("runs"), f"inspect/{run}")
     written = draw_pictures(folder, network, config, measured, action_names(setup))

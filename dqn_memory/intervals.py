@@ -4,13 +4,14 @@ Intervals over the runs of a study are in `study/statistics.py`.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
 
 
-def wilson(successes: int, trials: int) -> tuple[float, float]:
+def wilson(successes: float, trials: float) -> tuple[float, float]:
     """Compute Wilson's 95 % score interval of a proportion (Wilson 1927)."""
     rate, z = successes / trials, 1.959964
     centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
@@ -25,4 +26,14 @@ def mean_interval(values: np.ndarray, exhaustive: bool) -> Measure:
     if exhaustive or len(values) < 2:
         return mean, None, None
     half = 1.959964 * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def mean_of_measures(measures: Sequence[Measure]) -> Measure:
+    """Average independent means; an interval is absent if all are exact, and a mean without one counts as exact."""
+    mean = sum(each[0] for each in measures) / len(measures)
+    halves = [(high - low) / 2 for _, low, high in measures if low is not None and high is not None]
+    if not halves:
+        return mean, None, None
+    half = math.sqrt(sum(each * each for each in halves)) / len(measures)
     return mean, mean - half, mean + half

@@ -13,10 +13,19 @@ from torch import Tensor, nn
 from dqn_memory.analysis.episodes import beginning
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.blocks.embeddings import CLIP
-from dqn_memory.evaluate import KINDS_OF_NETWORKS, EvalSetup, acting_cost, evaluate, evaluate_run, load_policy
+from dqn_memory.evaluate import (
+    KINDS_OF_NETWORKS,
+    EvalSetup,
+    acting_cost,
+    check_fits,
+    eval_setups,
+    evaluate_each,
+    evaluate_run,
+    load_policy,
+)  # fmt: skip
 from dqn_memory.exploration import Explorer
 from dqn_memory.network import QNetwork, observation_spec
-from dqn_memory.play import Score, summary
+from dqn_memory.play import MeanScore, Score, summary
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import kind_of
@@ -56,6 +65,9 @@ class NetworkTrainer(Trainer[C]):
         self.spec, self.actions = observation_spec(self.vector.observation_space), self.vector.actions
         self.network = self.build_network()
         self.evaluated = self.build_network().requires_grad_(False) if averaged else self.network
+        for id in self.config.evaluation.eval_env:
+            setup = EvalSetup.of(self.config, self.device, self.config.environment.other(id))
+            check_fits(setup, self.network, "--eval-env", self.config.environment.name)
 
     def build_network(self) -> QNetwork:
         """Build a network with the run's initial weights."""
@@ -129,8 +141,13 @@ class NetworkTrainer(Trainer[C]):
         """Play episodes, seeded by the evaluation stream and this step."""
         config = self.config.evaluation
         episodes = config.final_episodes if final else config.episodes
-        setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory)
-        return evaluate(self.evaluated, setup, episodes, self.evaluation_seed(final))
+        return self.evaluate_with(episodes, self.evaluation_seed(final), reset_memory=reset_memory)
+
+    def evaluate_with(self, episodes: int, seed: int, **changed: Any) -> Score:
+        """Play in every environment of training and of `--eval-env`, with changed fields of the setups."""
+        found = eval_setups(self.config, self.device)
+        setups = {id: replace(setup, **changed) for id, setup in found.items()}
+        return evaluate_each(self.evaluated, setups, self.config.environment.ids, episodes, seed)
 
     def final_scalars(self) -> dict[str, float]:
         """Measure the cost of acting, the change of recurrent weights, and how far back the agent remembers."""
@@ -138,7 +155,11 @@ class NetworkTrainer(Trainer[C]):
         self.evaluated.eval()
         scalars = acting_cost(self.evaluated, setup) | self.recurrent_change()
         if self.config.evaluation.memory_ablation and not self.spec.has_images:  # they would take minutes
-            scalars["final/recall_distance"] = float(self.recall(setup).distance)
+            setups = eval_setups(self.config, self.device)
+            found = {id: float(self.recall(setups[id]).distance) for id in self.config.environment.ids}
+            scalars["final/recall_distance"] = sum(found.values()) / len(found)
+            if len(found) > 1:
+                scalars |= {f"final/recall_distance/{id}": distance for id, distance in found.items()}
         self.evaluated.train(training)
         return scalars
 
@@ -151,11 +172,12 @@ class NetworkTrainer(Trainer[C]):
     def reached_goal(self, score: Score) -> bool:
         """Whether the success rate reaches `--stop-at-success`."""
         goal = self.config.evaluation.stop_at_success
-        return goal is not None and float(score.success.mean()) >= goal
+        parts = score.parts.values() if isinstance(score, MeanScore) else [score]
+        return goal is not None and all(part.success_rate >= goal for part in parts)
 
     def summary(self, score: Score) -> str:
-        environment, options = self.config.environment.env, self.config.env_kwargs(training=False)
-        return summary(score, reference_summary(float(score.success.mean()), environment, options))
+        environment, options = self.config.environment.id, self.config.env_kwargs(training=False)
+        return summary(score, reference_summary(score.success_rate, environment, options))
 
     @classmethod
     def variant(cls, config: C) -> str:
@@ -173,7 +195,7 @@ class NetworkTrainer(Trainer[C]):
         key, cpu = environment.observation_key, torch.device("cpu")
         kwargs, form = config.env_kwargs(), environment.action_form
         vector = make_vector(
-            environment.env, 1, 0, cpu, observation_key=key, env_kwargs=kwargs, form=form, masks=environment.obeys_masks
+            environment.id, 1, 0, cpu, observation_key=key, env_kwargs=kwargs, form=form, masks=environment.obeys_masks
         )
         spec = observation_spec(vector.observation_space)
         return replace(config, network=match(config.match, config.network, spec, vector.actions))

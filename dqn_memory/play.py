@@ -8,15 +8,15 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.intervals import Measure, mean_interval, wilson
+from dqn_memory.intervals import Measure, mean_interval, mean_of_measures, wilson
 from dqn_memory.runs.errors import require
 from envs.core import Step
 from envs.terminal import say
@@ -56,21 +56,87 @@ class Score:
     def episodes(self) -> int:
         return len(self.success)
 
+    @property
+    def success_rate(self) -> float:
+        return float(self.success.mean())
+
     def interval(self) -> tuple[float, float]:
         """Give the 95 % interval of the success rate; a single point if every initial state was played."""
-        rate = float(self.success.mean())
+        rate = self.success_rate
         return (rate, rate) if self.exhaustive else wilson(int(self.success.sum()), self.episodes)
+
+    def measures(self) -> dict[str, Measure]:
+        """Give success rate, return and length, each with its 95 % interval; None in its place if exhaustive."""
+        low, high = self.interval()
+        return {
+            "success": (self.success_rate, None, None) if self.exhaustive else (self.success_rate, low, high),
+            "return": mean_interval(self.returns, self.exhaustive),
+            "length": mean_interval(self.lengths, self.exhaustive),
+        }
 
     def scalars(self, kind: str = "eval") -> dict[str, float]:
         """Give the metrics of an evaluation of a kind: one during the run (eval), or the last one (final)."""
-        low, high = self.interval()
+        (low, high), measures = self.interval(), self.measures()
         return {
-            f"{kind}/success_rate": float(self.success.mean()),
+            f"{kind}/success_rate": self.success_rate,
             f"{kind}/success_low": low,
             f"{kind}/success_high": high,
-            f"{kind}/episodic_return": float(self.returns.mean()),
-            f"{kind}/episodic_length": float(self.lengths.mean()),
+            f"{kind}/episodic_return": measures["return"][0],
+            f"{kind}/episodic_length": measures["length"][0],
             f"{kind}/episodes": float(self.episodes),
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class MeanScore(Score):
+    """Outcomes in several environments, of which each counts alike, however many episodes were played in it.
+
+    Attributes:
+        parts: score in each environment of training, by id.
+        others: score in each environment that was not trained in, by id; these do not count.
+    """
+
+    parts: Mapping[str, Score] = field(default_factory=dict)
+    others: Mapping[str, Score] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Score], others: Mapping[str, Score]) -> MeanScore:
+        """Join the scores in several environments."""
+        scores = list(parts.values())
+        success, returns, lengths = (
+            np.concatenate([getattr(score, name) for score in scores]) for name in ("success", "returns", "lengths")
+        )
+        exhaustive = all(score.exhaustive for score in scores)
+        reported = all(score.env_reports_success for score in scores)
+        return cls(success, returns, lengths, exhaustive, reported, parts, others)
+
+    @property
+    def success_rate(self) -> float:
+        return float(np.mean([score.success_rate for score in self.parts.values()]))
+
+    def interval(self) -> tuple[float, float]:
+        """Give Wilson's interval of as many episodes as would have the variance of the mean over environments."""
+        drawn = [1 / score.episodes for score in self.parts.values() if not score.exhaustive]
+        if not drawn:
+            return self.success_rate, self.success_rate
+        episodes = len(self.parts) ** 2 / sum(drawn)
+        return wilson(self.success_rate * episodes, episodes)
+
+    def measures(self) -> dict[str, Measure]:
+        """Give success rate, return and length, each with its 95 % interval; None in its place if exhaustive."""
+        low, high = self.interval()
+        success = (self.success_rate, None, None) if self.exhaustive else (self.success_rate, low, high)
+        each = [score.measures() for score in self.parts.values()]
+        return {"success": success} | {
+            name: mean_of_measures([measures[name] for measures in each]) for name in ("return", "length")
+        }
+
+    def scalars(self, kind: str = "eval") -> dict[str, float]:
+        """Give the means over environments, and the metrics of each environment with its id at the end."""
+        return super().scalars(kind) | {
+            f"{name}/{id}": value
+            for id, score in {**self.parts, **self.others}.items()
+            for name, value in score.scalars(kind).items()
         }
 
 
@@ -79,6 +145,8 @@ def summary(score: Score, baselines: str = "") -> str:
 
     `baselines` is a text on reference scores.
     """
+    if isinstance(score, MeanScore):
+        return _summary_of_several(score)
     low, high = score.interval()
     mean, return_low, return_high = mean_interval(score.returns, score.exhaustive)
     number, length = f"{score.episodes:,}", f"length {score.lengths.mean():.1f}"
@@ -92,29 +160,29 @@ def summary(score: Score, baselines: str = "") -> str:
     return f"{rate}{baselines}, return {mean:.2f}, {length}"
 
 
-def report(score: Score) -> dict[str, Measure]:
-    """Give success rate, return and length, each with its 95 % interval; None in place of an interval if exhaustive."""
-    low, high = score.interval()
-    rate = float(score.success.mean())
-    return {
-        "success": (rate, None, None) if score.exhaustive else (rate, low, high),
-        "return": mean_interval(score.returns, score.exhaustive),
-        "length": mean_interval(score.lengths, score.exhaustive),
-    }
+def _summary_of_several(score: MeanScore) -> str:
+    """Write the means over environments, and then the result of each."""
+    name = "success" if score.env_reports_success else "return"
+    means = {measure: values[0] for measure, values in score.measures().items()}
+    several = f"mean {name} {means[name]:.3f} in {len(score.parts)} environment{'s' if len(score.parts) > 1 else ''}"
+    return ", ".join(
+        [several, *(f"{id} {each.measures()[name][0]:.3f}" for id, each in score.parts.items())]
+        + [f"{id} (not trained in) {each.measures()[name][0]:.3f}" for id, each in score.others.items()]
+    )
 
 
 def fields(score: Score) -> dict[str, float | None]:
     """Give every measure and both ends of its interval, by name."""
     return {
         f"{name}{part}": value
-        for name, values in report(score).items()
+        for name, values in score.measures().items()
         for part, value in zip(("", "_low", "_high"), values, strict=True)
     }
 
 
 def lines(score: Score) -> list[str]:
     """Write a line for each measure; success comes first, if the environment defines one."""
-    measures = report(score)
+    measures = score.measures()
     if not score.env_reports_success:
         del measures[SUCCESS]
     return [f"{name:<8} {_written(name, measure)}" for name, measure in measures.items()]

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from dqn_memory import policies, rollouts
 from dqn_memory.config import EvaluationConfig
-from dqn_memory.evaluate import evaluate
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network_trainer import NetworkTrainer, average_parameters
 from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, lambda_returns, masked_mean
@@ -130,7 +129,7 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
     def __init__(self, config: PPOConfig) -> None:
         super().__init__(config)
         learner, streams, num_envs = config.learner, self.streams, config.environment.num_envs
-        self.stats = RunStats(self.device, "losses/loss")
+        self.stats = RunStats(self.device, "losses/loss", rows=self.rows)
         # networks
         self.build_networks(learner.ema_decay > 0)
         width = config.network.width
@@ -245,9 +244,8 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
         """Also score sampled actions if evaluations are greedy, because PPO trains a policy to sample from."""
         scalars = super().final_scalars()
         if self.config.evaluation.policy == "greedy":
-            setup = replace(self.config.eval_setup(self.device), sampled=True)
             episodes, seed = self.config.evaluation.final_episodes, self.evaluation_seed(final=True)
-            scalars |= evaluate(self.evaluated, setup, episodes, seed).scalars("sampled")
+            scalars |= self.evaluate_with(episodes, seed, sampled=True).scalars("sampled")
         return scalars
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -38,7 +38,6 @@ from dqn_memory.runs.stateful import Stateful
 from dqn_memory.size import on_meta
 from envs.actions import Actions
 from envs.core import Step
-from envs.registry import WORLDS
 from envs.vector import VectorEnvironment
 
 
@@ -85,14 +84,14 @@ class RolloutConfig:
     def check(self) -> None:
         """Raise a UserError for values, or a combination of parts, that cannot work."""
         check_numbers(self)
-        check_parts(self, "network", "exploration", "output", "compute")
+        check_parts(self, "environment", "network", "exploration", "output", "compute")
         check_goal(self)
         self.network.check_prior()
         name, minibatches, num_envs = self.network.architecture, self.learner.minibatches, self.environment.num_envs
         if self.compute.engine == "compile":
             raise UserError("--engine compile is for the window learner; rollouts take eager, or cudagraph on CUDA")
         if self.compute.engine == "cudagraph" and self.fastest_on_cuda != "cudagraph":
-            raise UserError(f"--engine cudagraph needs an environment of tensors, which {self.environment.env} is not")
+            raise UserError(f"--engine cudagraph needs environments of tensors, which {self.environment.name} is not")
         if steps := self.exploration.prepopulate:
             raise UserError(f"--prepopulate {steps} fills a replay, and rollouts have none; use --random-start-steps")
         if dropout := self.network.dropout:
@@ -118,15 +117,17 @@ class RolloutConfig:
     @property
     def fastest_on_cuda(self) -> Engine | None:
         """The engine that is faster on CUDA than a CPU: small networks need a graph, those of images do not."""
-        env = self.environment.env
-        return "cudagraph" if env.removeprefix("envs:") in WORLDS else "eager" if env.startswith("ALE/") else None
+        environments = self.environment.each()
+        if all(each.is_ours for each in environments):
+            return "cudagraph"
+        return "eager" if all(each.id.startswith("ALE/") for each in environments) else None
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Give the keywords of the environment's constructor, with the time limit of training or of evaluations."""
         return self.environment.kwargs(training)
 
     def eval_setup(self, device: torch.device) -> EvalSetup:
-        """Make the setup of this run's evaluations."""
+        """Make the setup of this run's evaluations in its first environment."""
         return EvalSetup.of(self, device)
 
 
@@ -424,7 +425,7 @@ class CapturedIteration(Generic[R]):
     ) -> None:
         self.learn, self.collector = learn, collector
         vector: Any = collector.vector
-        self.vector, drawn_from = vector, (collector.explorer.generator, vector.generator)
+        self.vector, drawn_from = vector, (collector.explorer.generator, *vector.generators)
         self.graph = Captured(self._iteration, list(modules), [optimizer], generators=drawn_from)
 
     def __call__(self, schedule: Schedule) -> R:
@@ -446,10 +447,10 @@ class CapturedIteration(Generic[R]):
     def _carried(self) -> dict[str, Any]:
         """List the tensors that one iteration passes to the next."""
         parts = {name: part.state_dict() for name, part in self._parts().items()}
-        return parts | {"vector": dict(vars(self.vector.state))}
+        return parts | {"vector": self.vector.carried()}
 
     def _carry(self, carried: dict[str, Any]) -> None:
         """Restore the tensors that `_carried` lists."""
         for name, part in self._parts().items():
             part.load_state_dict(carried[name])
-        self.vector.state = replace(self.vector.state, **carried["vector"])
+        self.vector.carry(carried["vector"])

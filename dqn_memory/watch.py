@@ -23,7 +23,7 @@ from rich.live import Live
 from dqn_memory.analysis.episodes import Episode, action_names, play_each
 from dqn_memory.analysis.terminal import plain_screen, screen
 from dqn_memory.analysis.video import LAST_MS, Looks, check_target, save_video, video_page
-from dqn_memory.evaluate import load_network
+from dqn_memory.evaluate import load_network, setup_in
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
@@ -39,6 +39,8 @@ Watched = Iterator[tuple[Episode, Looks | None]]
 class Args(RunArgument):
     """Watch episodes of an agent of one network, with the attention of each decision."""
 
+    env: str | None = None
+    """Another environment with the same observations and actions (None: that of training; of several the first)."""
     on: Literal["auto", "window", "terminal"] = "auto"
     """Where episodes are shown (auto: in a window if there is a display, else in the terminal)."""
     video: str | None = None
@@ -60,7 +62,7 @@ class Args(RunArgument):
 def watched(args: Args) -> tuple[Watched, tuple[str, ...]]:
     """Make a generator that plays the episodes; also give names for the actions."""
     network, config, _ = load_network(args.chosen_run())
-    setup = replace(config.eval_setup(torch.device("cpu")), reset_memory=args.reset_memory)
+    setup = replace(setup_in(args.env, config, network, torch.device("cpu")), reset_memory=args.reset_memory)
 
     def play() -> Watched:
         for episode in play_each(setup, network, args.seed, args.episodes, args.initial, draw=True):

@@ -1,10 +1,12 @@
-"""Vector environments: N environments of one kind, stepped at once, each reset when its episode ends.
+"""Vector environments: N environments, stepped at once, each reset when its episode ends.
 
-Trainers step a `VectorEnvironment`, which `make_vector` makes from an id.
+Trainers step a `VectorEnvironment`. `make_vector` makes one of a single kind from an id; a `MixedVector` joins several.
 """
 
+from __future__ import annotations
+
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -159,6 +161,19 @@ class TensorVector:
         self.state = type(template)(**{name: value.to(self.device) for name, value in saved.items()})
         restore_generator(self.generator, state["generator"])
 
+    @property
+    def generators(self) -> list[torch.Generator]:
+        """The random streams that steps draw from."""
+        return [self.generator]
+
+    def carried(self) -> dict[str, Any]:
+        """List the tensors that one step passes to the next."""
+        return dict(vars(self._started()))
+
+    def carry(self, tensors: Mapping[str, Any]) -> None:
+        """Restore the tensors that `carried` lists."""
+        self.state = dataclasses.replace(self._started(), **tensors)
+
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
 
@@ -174,7 +189,102 @@ class TensorVector:
         return self.state
 
 
-VectorEnvironment = TensorVector | GymnasiumVector | AtariVector  # one interface
+class MixedVector:
+    """N environments of several kinds with one form of observations and actions, in the order of their rows.
+
+    Each part draws from its own random stream: its rows are those that it would have alone.
+
+    Args:
+        parts: the vector of each kind, by id; rows of the first come first.
+
+    Raises:
+        UserError: two parts differ in their observations or actions.
+    """
+
+    def __init__(self, parts: Mapping[str, SingleVector]) -> None:
+        self.parts, (first, *_) = dict(parts), parts.values()
+        names = list(parts)
+        for id, part in parts.items():
+            if part.observation_space != first.observation_space:
+                raise UserError(
+                    f"{names[0]} and {id} cannot be mixed: observations of the first are {first.observation_space}, "
+                    f"those of the second {part.observation_space}; name environments with equal ones"
+                )
+            if part.actions != first.actions:
+                raise UserError(
+                    f"{names[0]} and {id} cannot be mixed: actions of the first are {first.actions.words}, those of "
+                    f"the second {part.actions.words}; name environments with equal ones"
+                )
+        self.sizes = [part.num_envs for part in parts.values()]
+        self.num_envs = sum(self.sizes)
+        self.actions, self.num_actions = first.actions, first.num_actions
+        self.observation_space, self.device = first.observation_space, first.device
+
+    @property
+    def reports_success(self) -> bool:
+        """Whether all parts define success."""
+        return all(part.reports_success for part in self.parts.values())
+
+    def reset(self) -> Tensor:
+        """Start all episodes; returns the first observations (N, ...)."""
+        return torch.cat([part.reset() for part in self.parts.values()])
+
+    def step(self, action: Tensor) -> Step:
+        """Take one action in every environment."""
+        pairs = zip(self.parts.values(), action.split(self.sizes), strict=True)
+        steps = [part.step(chosen) for part, chosen in pairs]
+        names = [field.name for field in dataclasses.fields(Step)]
+        return Step(*(torch.cat([getattr(step, name) for step in steps]) for name in names))
+
+    def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Draw one environment as a picture (height, width, 3)."""
+        for part in self.parts.values():
+            if row < part.num_envs:
+                break
+            row -= part.num_envs
+        return part.frame(row)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of each part by its number."""
+        return {str(number): part.state_dict() for number, part in enumerate(self.parts.values())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the result of `state_dict`; a UserError says that it belongs to other environments."""
+        parts = {str(number): part for number, part in enumerate(self.parts.values())}
+        fits = state.keys() == parts.keys()
+        require(fits, f"The saved state is not of {len(parts)} environments; resume with those of the run.")
+        for number, part in parts.items():
+            part.load_state_dict(state[number])
+
+    @property
+    def generators(self) -> list[torch.Generator]:
+        """The random streams of parts that are tensors."""
+        tensors = [part for part in self.parts.values() if isinstance(part, TensorVector)]
+        return [generator for part in tensors for generator in part.generators]
+
+    def carried(self) -> dict[str, Any]:
+        """List the tensors that one step passes to the next, of parts that are tensors."""
+        return {id: part.carried() for id, part in self.parts.items() if isinstance(part, TensorVector)}
+
+    def carry(self, tensors: Mapping[str, Any]) -> None:
+        """Restore the tensors that `carried` lists."""
+        for id, part in self.parts.items():
+            if isinstance(part, TensorVector):
+                part.carry(tensors[id])
+
+    def close(self) -> None:
+        """Close all environments."""
+        for part in self.parts.values():
+            part.close()
+
+
+def parts_of(vector: VectorEnvironment) -> Sequence[SingleVector]:
+    """List the vectors of one kind that a vector consists of."""
+    return list(vector.parts.values()) if isinstance(vector, MixedVector) else [vector]
+
+
+SingleVector = TensorVector | GymnasiumVector | AtariVector  # of environments of one kind
+VectorEnvironment = SingleVector | MixedVector  # one interface
 
 
 def make_vector(
@@ -188,7 +298,7 @@ def make_vector(
     max_steps: int | None = None,
     form: Form = "numbered",
     masks: bool = False,
-) -> VectorEnvironment:
+) -> SingleVector:
     """Make N environments by id: an AtariVector for ALE/..., a TensorVector for a World, else a GymnasiumVector.
 
     Only a GymnasiumVector can run in worker processes (`workers`). It truncates episodes without another limit after

@@ -37,7 +37,8 @@ def rollout_flags(run: Path | str, *more: str, steps: int = 512) -> list[str]:
 def trained(folder: Path, *flags: str, env: str = CARDS) -> Path:
     """A run of 240 steps; by default in the world whose episodes are shortest."""
     short = f"{SMALL}--epsilon-steps 300 --evaluate-every 0 --episodes 4 --final-episodes 4 --total-steps 240"
-    main([*short.split(), "--learning-rate", "0.003", "--env", env, "--run", str(folder), *flags])
+    named = () if "--env" in flags else ("--env", env)
+    main([*short.split(), "--learning-rate", "0.003", *named, "--run", str(folder), *flags])
     return folder
 
 
@@ -57,7 +58,7 @@ def in_place_of_a_graph(*trainers: Any) -> Any:
             for part, name in ((each, name) for each in parts for name in each.state_names):
                 setattr(part, name, tree_map(torch.zeros_like, getattr(part, name)))
             for trainer in trainers:
-                trainer.vector.state = mapped(torch.zeros_like, trainer.vector.state)
+                trainer.vector.carry(mapped(torch.zeros_like, trainer.vector.carried()))
             return found
 
         return call

@@ -65,8 +65,13 @@ def training_signal(step: Step, collection: Any) -> tuple[Tensor, Tensor]:
 
 def check_environment(environment: common.EnvironmentConfig) -> None:
     """Raise UserError for an option that the environment does not have."""
+    if len(environment.ids) > 1:
+        raise UserError(
+            f"--env {' '.join(environment.ids)}: a world model learns one environment; ppo, pqn and train take several"
+        )
+    environment.check()
     environment.kwargs()
-    env, path = environment.env, environment.path
+    env, path = environment.id, environment.path
     if env.startswith("ALE/") and path is not None:
         raise UserError(f"--path {path} is for environments that are read from a file; {env} is not")
 
@@ -77,7 +82,7 @@ def env_kwargs(config: Any, training: bool, **game: Any) -> dict[str, Any]:
     `game` overrides the settings of Atari games.
     """
     limit = config.environment.time_limit if training else config.evaluation.max_episode_steps
-    if config.environment.env.startswith("ALE/"):
+    if config.environment.id.startswith("ALE/"):
         frames = config.atari.most_frames if limit is None else limit * config.atari.frame_skip
         return asdict(config.atari) | game | {"most_frames": min(frames, config.atari.most_frames)}
     if not training and limit is None:
@@ -88,8 +93,8 @@ def env_kwargs(config: Any, training: bool, **game: Any) -> dict[str, Any]:
 
 def _own_limit(environment: common.EnvironmentConfig) -> int | None:
     """Make an environment to read its time limit (None: it has none); keywords can change the limit."""
-    if environment.env.removeprefix("envs:") in WORLDS:
-        return make_world(environment.env, **environment.kwargs()).time_limit
-    env = make_env(environment.env, **environment.kwargs())
+    if environment.id.removeprefix("envs:") in WORLDS:
+        return make_world(environment.id, **environment.kwargs()).time_limit
+    env = make_env(environment.id, **environment.kwargs())
     env.close()
     return None if env.spec is None else env.spec.max_episode_steps

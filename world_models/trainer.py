@@ -37,9 +37,9 @@ class EvalEnvironments:
     def of(cls, config: Any, device: torch.device, reset_memory: bool = False, env: str | None = None) -> Self:
         """Use a run's own environment, or another one, with the time limit of evaluations."""
         if env is not None:
-            config = replace(config, environment=replace(config.environment, env=env, path=None, env_workers=None))
+            config = replace(config, environment=config.environment.other(env))
         environment, kwargs = config.environment, config.env_kwargs(training=False)
-        return cls(environment.env, kwargs, environment.observation_key, device, reset_memory, environment.env_workers)
+        return cls(environment.id, kwargs, environment.observation_key, device, reset_memory, environment.env_workers)
 
     def vector(self, num_envs: int, seed: int) -> VectorEnvironment:
         """Make N environments."""
@@ -120,7 +120,7 @@ class WorldModelTrainer(Trainer[C]):
         num_envs, episodes = options.num_eval_envs or 20, options.episodes_per_env or 5
         scores = agent.scores(environments, modes, num_envs, episodes, options.seed)
         words, facts = agent.description()
-        return Evaluation(agent.step, words, environments.env, environments.env_kwargs, scores, facts, agent.backend)
+        return Evaluation(agent.step, words, {environments.env: environments.env_kwargs}, scores, facts, agent.backend)
 
     @classmethod
     def load_policy(cls, run: Path, device: torch.device, seed: int) -> LoadedPolicy:

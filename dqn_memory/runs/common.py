@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from zlib import crc32
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import Bounds, check_numbers
+from dqn_memory.runs.settings import Bounds, OneOrSeveral, check_numbers
 from dqn_memory.runs.trackers import check_trackers
 from envs.registry import WORLDS
 from envs.terminal import say
@@ -22,6 +24,7 @@ if TYPE_CHECKING:  # scripts that compute nothing, such as the runner of studies
 
 Engine = Literal["eager", "compile", "cudagraph"]
 EngineSetting = Literal["auto", "eager", "compile", "cudagraph"]
+MAX_NAME = 100  # letters of a folder's name that is made of ids
 PLACE = "computed_on"  # device and engine in environment.json
 WHY = {  # by the engine on a CUDA device (results/benchmarks/gpu)
     "cudagraph": "a captured graph is several times as fast as eager CUDA",
@@ -33,8 +36,8 @@ WHY = {  # by the engine on a CUDA device (results/benchmarks/gpu)
 class EnvironmentConfig:
     """The environment, and how many copies of it run."""
 
-    env: str = "Gridverse/Memory-5x5-v0"
-    """An environment of this suite, or any Gymnasium id."""
+    env: OneOrSeveral = "Gridverse/Memory-5x5-v0"
+    """An environment of this suite, or any Gymnasium id; several share the copies, evenly or by ID=0.5."""
     num_envs: Annotated[int, Bounds(1)] = 16
     """Parallel copies N of the environment; one step of all copies counts as N environment steps."""
     time_limit: Annotated[int, Bounds(1)] | None = None
@@ -61,6 +64,86 @@ class EnvironmentConfig:
     """Obey masks of actions (None: if the environment has them; in a config of a run: no)."""
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """The environments as they were named, with their shares."""
+        return (self.env,) if isinstance(self.env, str) else self.env
+
+    @property
+    def shares(self) -> dict[str, float | None]:
+        """The share of the copies that each environment asks for, by id; None: an even part of the rest."""
+        if not self.texts:
+            raise UserError("--env names no environment; give an id")
+        shares: dict[str, float | None] = {}
+        for text in self.texts:
+            id, equals, share = text.partition("=")
+            try:
+                shares[id] = float(share) if equals else None
+            except ValueError:
+                raise UserError(f"--env {text}: {share!r} is no share of the copies; write {id}=0.5") from None
+        return shares
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of all environments of training."""
+        return tuple(self.shares)
+
+    @property
+    def id(self) -> str:
+        """The id of the environment, of several of the first."""
+        return self.ids[0]
+
+    @property
+    def name(self) -> str:
+        """The ids in one text."""
+        return " + ".join(self.ids)
+
+    @property
+    def title(self) -> str:
+        """The ids in a short text."""
+        return self.name if len(self.ids) < 3 else f"{self.id} and {len(self.ids) - 1} others"
+
+    @property
+    def folder(self) -> str:
+        """The ids in a text for a folder's name; a digest stands for names that would be too long."""
+        name = "+".join(self.ids)
+        return name if len(name) <= MAX_NAME else f"{self.id}+{len(self.ids) - 1}-{crc32(name.encode()):08x}"
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the first environment is one of this suite."""
+        return self.id.removeprefix("envs:") in WORLDS
+
+    def each(self) -> tuple[EnvironmentConfig, ...]:
+        """Give the config of each environment, with its number of copies; their sum is `num_envs`."""
+        given = self.shares
+        rest = max(0.0, 1 - sum(share or 0.0 for share in given.values()))
+        even = rest / max(1, sum(share is None for share in given.values()))
+        exact = [self.num_envs * (even if share is None else share) for share in given.values()]
+        rows = [math.floor(number + 1e-9) for number in exact]
+        by_rest = sorted(range(len(rows)), key=lambda place: rows[place] - exact[place])  # the largest rest first
+        for place in by_rest[: self.num_envs - sum(rows)]:
+            rows[place] += 1
+        return tuple(replace(self, env=id, num_envs=count) for id, count in zip(given, rows, strict=True))
+
+    def other(self, id: str) -> EnvironmentConfig:
+        """Give the config of another environment with the same observations and actions."""
+        return replace(self, env=id, path=None, env_workers=None)
+
+    def check(self) -> None:
+        """Refuse environments named twice, shares that do not add up, and environments without a copy."""
+        texts, shares = self.texts, self.shares
+        if len(shares) < len(texts):
+            raise UserError(f"--env names an environment twice among {', '.join(texts)}; name each once")
+        given = [share for share in shares.values() if share is not None]
+        total, free = sum(given), len(shares) - len(given)
+        if any(not 0 < share <= 1 for share in given) or (total >= 1 if free else abs(total - 1) > 1e-6):
+            wanted = f"leave a part for the other {free}" if free else "add up to 1"
+            raise UserError(f"--env {' '.join(texts)}: the shares must be above 0 and {wanted}")
+        empty = [each.id for each in self.each() if each.num_envs == 0]
+        if empty:
+            raise UserError(f"--num-envs {self.num_envs} leaves no copy for {empty[0]}; raise it or its share")
+
+    @property
     def obeys_masks(self) -> bool:
         """Whether agents obey masks of actions; `completed` has settled it for every new run."""
         return bool(self.action_masks)
@@ -75,11 +158,11 @@ class EnvironmentConfig:
         from envs.packages import make_env
         from envs.registry import make_world
 
-        if self.actions != "auto" or self.env.startswith("ALE/"):
+        if self.actions != "auto" or self.id.startswith("ALE/"):
             return self
-        ours = self.env.removeprefix("envs:") in WORLDS
+        ours = self.is_ours
         made: Any = (make_world if ours else make_env)(
-            self.env.removeprefix("envs:") if ours else self.env, **self.kwargs()
+            self.id.removeprefix("envs:") if ours else self.id, **self.kwargs()
         )
         single = type(made.action_space).__name__ == "Discrete"
         if not ours:
@@ -96,16 +179,20 @@ class EnvironmentConfig:
         from envs.rows import has_masks, is_readable
         from envs.spaces import only_box
 
-        if self.env.startswith("ALE/") or self.env.removeprefix("envs:") in WORLDS:
+        left = [each for each in self.each() if not (each.id.startswith("ALE/") or each.is_ours)]
+        if not left:
             return self
-        with closing(make_env(self.env, **self.kwargs(training=False))) as env:
+        with closing(make_env(left[0].id, **left[0].kwargs(training=False))) as env:
             masks, key = self.action_masks, self.observation_key
             if masks is None:
                 masks = reads_rows and has_masks(Checked(env, key))
             if key is None and not (reads_rows and is_readable(env.observation_space)):
                 key = only_box(env.observation_space)
         if key != self.observation_key:
-            say(f"{self.env} shows a dictionary; the agent sees its entry {key!r} (--observation-key)", file=sys.stderr)
+            say(
+                f"{left[0].id} shows a dictionary; the agent sees its entry {key!r} (--observation-key)",
+                file=sys.stderr,
+            )
         return replace(self, observation_key=key, action_masks=masks)
 
     def kwargs(self, training: bool = True) -> dict[str, Any]:
@@ -114,26 +201,25 @@ class EnvironmentConfig:
         Raises:
             UserError: the environment does not support a setting.
         """
-        ours = self.env.removeprefix("envs:") in WORLDS
-        if self.env_workers is not None and (ours or self.env.startswith("ALE/")):
+        ours = self.is_ours
+        if self.env_workers is not None and (ours or self.id.startswith("ALE/")):
             how = "all copies at once, as tensors" if ours else "its copies in threads of its own"
-            raise UserError(f"--env-workers {self.env_workers}: {self.env} steps {how}; leave the flag out")
-        if self.stack > 1 and (ours or self.env.startswith("ALE/")):
+            raise UserError(f"--env-workers {self.env_workers}: {self.id} steps {how}; leave the flag out")
+        if self.stack > 1 and (ours or self.id.startswith("ALE/")):
             advice = "--architecture frame_stack gives a network the last four observations"
-            raise UserError(f"--stack {self.stack} is for Gymnasium's environments, which {self.env} is not; {advice}")
-        if self.image_axes != "auto" and (ours or self.env.startswith("ALE/")):
-            raise UserError(f"--image-axes {self.image_axes}: the axes of {self.env} are known; leave the flag out")
+            raise UserError(f"--stack {self.stack} is for Gymnasium's environments, which {self.id} is not; {advice}")
+        if self.image_axes != "auto" and (ours or self.id.startswith("ALE/")):
+            raise UserError(f"--image-axes {self.image_axes}: the axes of {self.id} are known; leave the flag out")
         if self.image_axes != "auto" and self.stack > 1:
             raise UserError(f"--image-axes {self.image_axes} is for single images; leave out --stack {self.stack}")
         if self.observe == "state" and not ours:
             raise UserError(
-                f"--observe state needs an environment of this suite, which {self.env} is not; use --observe "
-                "observation"
+                f"--observe state needs an environment of this suite, which {self.id} is not; use --observe observation"
             )
         limit = "time_limit" if ours else "max_episode_steps"  # the keyword of gymnasium.make
         kept = training or (self.time_limit is not None and not ours and self._endless())
         given = {limit: self.time_limit if kept else None, "path": self.path}
-        if self.env.startswith("ALE/"):
+        if self.id.startswith("ALE/"):
             from envs.atari import AtariConfig
 
             frames = AtariConfig().frame_skip * (given.pop(limit) or 0)
@@ -147,7 +233,7 @@ class EnvironmentConfig:
         """Tell whether Gymnasium knows the environment without a limit of its episodes."""
         import gymnasium
 
-        spec = gymnasium.registry.get(self.env.rpartition(":")[2])
+        spec = gymnasium.registry.get(self.id.rpartition(":")[2])
         return spec is not None and spec.max_episode_steps is None
 
 

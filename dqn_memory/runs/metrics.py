@@ -182,18 +182,61 @@ class Ended:
     episode_length: Tensor  # (T, N)
 
 
+class EpisodeStats:
+    """Counts of the episodes of training."""
+
+    def __init__(self) -> None:
+        self.recent: deque[float] = deque(maxlen=RECENT)  # success of the newest ones
+        self.finished = (0, 0.0, 0.0)  # since the last log line: number, sums of returns and of lengths
+
+    def count(self, success: float, returned: float, length: float) -> None:
+        """Add one episode."""
+        number, returns, lengths = self.finished
+        self.finished = number + 1, returns + returned, lengths + length
+        self.recent.append(success)
+
+    def scalars(self) -> dict[str, float]:
+        """Give the success rate of the newest episodes, and the means since the last call."""
+        scalars = {"charts/success_rate": sum(self.recent) / len(self.recent)} if self.recent else {}
+        number, *sums = self.finished
+        if number:
+            names = "charts/episodic_return", "charts/episodic_length"
+            scalars |= {name: total / number for name, total in zip(names, sums, strict=True)}
+        self.finished = (0, 0.0, 0.0)
+        return scalars
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the state as plain values."""
+        return {"recent": list(self.recent), "finished": list(self.finished)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the result of `state_dict`."""
+        self.recent = deque(map(float, state["recent"]), maxlen=RECENT)
+        number, returned, length = state["finished"]
+        self.finished = int(number), float(returned), float(length)
+
+
 class RunStats:
-    """Sums and counts of a run. A checkpoint holds them, so that a resumed run logs the same numbers."""
+    """Sums and counts of a run. A checkpoint holds them, so that a resumed run logs the same numbers.
+
+    `rows` has the number of rows of each environment by id, if there are several.
+    """
 
     def __init__(
-        self, device: torch.device, loss: str = "losses/td_loss", norm: str = "grad/norm", rate: str = "--learning-rate"
+        self,
+        device: torch.device,
+        loss: str = "losses/td_loss",
+        norm: str = "grad/norm",
+        rate: str = "--learning-rate",
+        rows: Mapping[str, int] | None = None,
     ) -> None:
         import torch  # here, as reading metrics needs no torch
 
         self.loss, self.norm = loss, norm  # metrics that must stay finite
         self.rate = rate  # flag of the learning rate, named in an error
-        self.recent: deque[float] = deque(maxlen=RECENT)
-        self.finished = (0, 0.0, 0.0)  # episodes since the last log line: number, sums of returns and of lengths
+        self.episodes = EpisodeStats()
+        self.each = {id: EpisodeStats() for id in rows or {}}
+        self.owners = [self.each[id] for id, count in (rows or {}).items() for _ in range(count)]  # of the rows
         self.sums: dict[str, Tensor] = {}
         self.summed = 0
         self.broken_at = torch.full((), -1, dtype=torch.int64, device=device)  # step of the first non-finite update
@@ -212,22 +255,18 @@ class RunStats:
             returns, lengths = step.episode_return.flatten().tolist(), step.episode_length.flatten().tolist()
             success = step.success.flatten().tolist()
             for row in rows:
-                number, returned, length = self.finished
-                self.finished = number + 1, returned + returns[row], length + lengths[row]
-            self.recent.extend(float(success[row]) for row in rows)
+                outcome = float(success[row]), returns[row], lengths[row]
+                self.episodes.count(*outcome)
+                if self.owners:
+                    self.owners[row % len(self.owners)].count(*outcome)
 
     def scalars(self) -> dict[str, float]:
         """Give the means since the last call, and the success rate of the newest episodes; start new means."""
         self.check_finite()
         scalars = {name: float(value) / self.summed for name, value in self.sums.items()}
-        if self.recent:
-            scalars["charts/success_rate"] = sum(self.recent) / len(self.recent)
-        number, *sums = self.finished
-        if number:
-            names = "charts/episodic_return", "charts/episodic_length"
-            scalars |= {name: total / number for name, total in zip(names, sums, strict=True)}
-        self.sums, self.summed, self.finished = {}, 0, (0, 0.0, 0.0)
-        return scalars
+        self.sums, self.summed = {}, 0
+        each = {f"{name}/{id}": value for id, stats in self.each.items() for name, value in stats.scalars().items()}
+        return scalars | self.episodes.scalars() | each
 
     def check_finite(self) -> None:
         """Raise a UserError if a loss or a gradient was not finite; checkpoints call this first."""
@@ -240,17 +279,16 @@ class RunStats:
 
     def state_dict(self) -> dict[str, Any]:
         """Give the state as plain values and tensors."""
-        return {
-            "recent": list(self.recent), "finished": list(self.finished), "sums": self.sums, "summed": self.summed,
-            "broken_at": self.broken_at,
-        }  # fmt: skip
+        each = {"each": {id: stats.state_dict() for id, stats in self.each.items()}} if self.each else {}
+        sums = {"sums": self.sums, "summed": self.summed, "broken_at": self.broken_at}
+        return self.episodes.state_dict() | sums | each
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the result of `state_dict`."""
         device = self.broken_at.device
-        self.recent = deque(map(float, state["recent"]), maxlen=RECENT)
-        number, returned, length = state["finished"]
-        self.finished = int(number), float(returned), float(length)
+        self.episodes.load_state_dict(state)
+        for id, stats in self.each.items():
+            stats.load_state_dict(state["each"][id])
         self.summed = state["summed"]
         self.sums = {name: value.to(device).reshape(()) for name, value in state["sums"].items()}
         self.broken_at = state["broken_at"].to(device)

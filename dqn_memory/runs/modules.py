@@ -35,20 +35,24 @@ def module_of(env: str | None) -> list[str]:
 
 
 def modules_of(config: Any) -> list[str]:
-    """List the modules in a trainer's config: its plugins, and the module of its environment's id."""
-    return list(dict.fromkeys([*getattr(config, "plugin", ()), *module_of(config.environment.env)]))
+    """List the modules in a trainer's config: its plugins, and the modules of its environments' ids."""
+    envs = *config.environment.ids, *getattr(config.evaluation, "eval_env", ())
+    return list(dict.fromkeys([*getattr(config, "plugin", ()), *(name for env in envs for name in module_of(env))]))
 
 
 def load_named(argv: Settings) -> None:
     """Import the modules in --plugin and --env of a command line, or in the same settings by name."""
     if isinstance(argv, Mapping):
-        plugins, env = argv.get("plugin") or (), argv.get("env")
-        given = [plugins] if isinstance(plugins, str) else plugins
-        load_plugins([*map(str, given), *module_of(None if env is None else str(env))])
+        plugins, *several = (
+            [given] if isinstance(given := argv.get(name) or (), str) else given
+            for name in ("plugin", "env", "eval_env")
+        )
+        envs = [str(env) for named in several for env in named]
+        load_plugins([*map(str, plugins), *(name for env in envs for name in module_of(env))])
         return
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--plugin", action="append", default=[])
-    parser.add_argument("--env", action="append", default=[])
+    parser.add_argument("--env", "--eval-env", action="append", default=[])
     found = parser.parse_known_args(list(argv))[0]
     load_plugins([*found.plugin, *(name for env in found.env for name in module_of(env))])
 

@@ -41,6 +41,7 @@ from envs.files import read_text
 C = TypeVar("C")
 Settings = Sequence[str] | Mapping[str, Any]  # a command line, or its flags by name, with underscores
 Repeatable = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+OneOrSeveral = str | tuple[str, ...]  # a repeatable flag; a single text stays one
 CONFIG_HELP = "A TOML file, or a shipped preset: {}. A later one overrides an earlier one."
 RULES = tyro.constructors.ConstructorRegistry()  # how flags are read
 FLAG = re.compile(r"--([a-z][a-z0-9-]*)|^(\w+)")  # an environment's error begins with the bare name of its keyword
@@ -259,10 +260,18 @@ def parse_flags(
         description=description, config=(tyro.conf.OmitArgPrefixes,), registry=RULES,
     )  # fmt: skip
     values = {flag: value for group in vars(parsed).values() for flag, value in vars(group).items()}
-    return _rebuilt(default, {each.path: values[each.flag] for each in fields})
+    given = {each.path: values[each.flag] for each in fields}
+    for each in fields:
+        if each.annotation == OneOrSeveral:
+            texts = given[each.path]
+            given[each.path] = each.value if not texts else texts[0] if len(texts) == 1 else texts
+    return _rebuilt(default, given)
 
 
 def _entry(flag: str, annotation: Any, default: Any, text: str | None, **shown: Any) -> tuple[str, Any, Any]:
+    if annotation == OneOrSeveral:  # tyro would add the flags to the default
+        known = default if isinstance(default, str) else " ".join(default)
+        annotation, default, text = Repeatable, (), f"{text} (default: {known})"
     return flag, Annotated[annotation, tyro.conf.arg(name=flag, help=text, **shown)], field(default=default)
 
 

@@ -39,10 +39,10 @@ from dqn_memory.runs.stateful import load_parts, save_parts
 from dqn_memory.runs.toml import to_toml
 from envs.files import portable_name
 from envs.gymnasium import GymnasiumVector
-from envs.replayed import ReplayedVector
+from envs.replayed import ReplayedVector, spawn_seeds
 from envs.rows import RowSpace
 from envs.terminal import say
-from envs.vector import make_vector
+from envs.vector import MixedVector, VectorEnvironment, make_vector, parts_of
 
 C = TypeVar("C", bound=Any)
 AFTER_STOP = 1 << 31  # seed offset of the evaluation after an early stop (CPU generators use 32 bits of a seed)
@@ -94,24 +94,41 @@ class Trainer(ABC, Generic[C]):
         self.iterations = self.updates = 0
         self.solved = self.stopped = False
         self.events = Events()
-        self.stats, self.clock = RunStats(self.device), Clock()
         environment = config.environment
-        self.vector = make_vector(
-            environment.env, environment.num_envs, self.streams.worlds, self.device,
-            observation_key=environment.observation_key, env_kwargs=config.env_kwargs(),
-            workers=environment.env_workers, form=environment.action_form, masks=environment.obeys_masks,
-        )  # fmt: skip
+        self.vector = self.make_environments()
+        self.stats, self.clock = RunStats(self.device, rows=self.rows), Clock()
         if isinstance(self.vector.observation_space, RowSpace) and not self.reads_rows:
             what = "masks its actions" if self.vector.observation_space.flags else "shows several entries"
             raise UserError(
-                f"{environment.env} {what}, which {self.kind} cannot read but train, pqn and ppo can; choose one entry "
-                "by --observation-key, or leave out --action-masks True"
+                f"{environment.name} {what}, which {self.kind} cannot read but train, pqn and ppo can; choose one "
+                "entry by --observation-key, or leave out --action-masks True"
             )
         if not (self.vector.actions.count or self.takes_parts):
             raise UserError(
                 f"--actions {environment.actions} draws each part of an action by itself, which only ppo does; leave "
                 "the flag out, so that combinations are numbered"
             )
+
+    def make_environments(self) -> VectorEnvironment:
+        """Make the environments of training; the first kind draws from the stream that it would have alone."""
+        config, streams = self.config, self.streams
+        each = config.environment.each()
+        seeds = [streams.worlds, *spawn_seeds([streams.worlds, 1], len(each) - 1)]
+        parts = {
+            one.id: make_vector(
+                one.id, one.num_envs, seed, self.device, one.observation_key,
+                replace(config, environment=one).env_kwargs(), one.env_workers, form=one.action_form,
+                masks=one.obeys_masks,
+            )
+            for one, seed in zip(each, seeds, strict=True)
+        }  # fmt: skip
+        return MixedVector(parts) if len(parts) > 1 else parts[each[0].id]
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """The number of copies of each environment by id, if there are several."""
+        vector = self.vector
+        return {id: part.num_envs for id, part in vector.parts.items()} if isinstance(vector, MixedVector) else {}
 
     # ---- the algorithm: methods of a subclass --------------------------------------------------------------------
     @abstractmethod
@@ -273,12 +290,13 @@ class Trainer(ABC, Generic[C]):
     def announce(self) -> None:
         """Print the backend of a fresh run, and warnings about its settings."""
         backend.log_backend(self.backend, self.device)
-        if isinstance(self.vector, GymnasiumVector) and self.vector.ignores_seed():
-            say(
-                f"{self.config.environment.env} ignores its seed: two copies with the same one differ, and so will "
-                "runs with the same --seed, and a resume is not exact; let it draw from self.np_random",
-                file=sys.stderr,
-            )
+        for id, part in zip(self.config.environment.ids, parts_of(self.vector), strict=True):
+            if isinstance(part, GymnasiumVector) and part.ignores_seed():
+                say(
+                    f"{id} ignores its seed: two copies with the same one differ, and so will runs with the same "
+                    "--seed, and a resume is not exact; let it draw from self.np_random",
+                    file=sys.stderr,
+                )
 
     def take_weights(self) -> dict[str, Any]:
         """Take the weights of another run if the config names one; give facts about it, else none."""
@@ -303,7 +321,7 @@ class Trainer(ABC, Generic[C]):
     @classmethod
     def folder(cls, config: C) -> Path:
         """Give the folder of a fresh run."""
-        env, variant = portable_name(config.environment.env), portable_name(cls.variant(config))
+        env, variant = portable_name(config.environment.folder), portable_name(cls.variant(config))
         return Path(config.output.run or f"runs/{env}/{variant}/seed_{config.seed}")
 
     @classmethod
@@ -340,7 +358,7 @@ class Trainer(ABC, Generic[C]):
         """Iterate to the end of the run; log, evaluate and save when they are due."""
         self.began_at, self.events = self.steps, Events(callbacks)
         self.clock.begin(run.metrics())
-        total, env = self.config.total_steps, self.config.environment.env
+        total, env = self.config.total_steps, self.config.environment.title
         run.track(self.config.output.track)
         with Interrupts() as interrupts, Progress(total, self.steps, env) as progress:
             while self.unfinished and not interrupts.received:
@@ -442,11 +460,14 @@ class Trainer(ABC, Generic[C]):
     def shorten_log(self) -> None:
         """Begin new episodes if a resume would have to repeat too many actions."""
         limit = self.config.output.max_repeated_actions
-        if limit is not None and isinstance(self.vector, ReplayedVector) and self.vector.repeats > limit:
-            say(f"step {self.steps}: new episodes, as a resume would repeat {self.vector.repeats} actions")
+        replayed = [part for part in parts_of(self.vector) if isinstance(part, ReplayedVector)]
+        repeats = sum(part.repeats for part in replayed)
+        if limit is not None and repeats > limit:
+            say(f"step {self.steps}: new episodes, as a resume would repeat {repeats} actions")
             if self.replay is not None:
                 self.replay.cut()
-            self.vector.forget()
+            for part in replayed:
+                part.forget()
             self.begin()
 
     def _due(self, every: int) -> bool:

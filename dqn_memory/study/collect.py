@@ -52,8 +52,8 @@ class FinishedRun:
 
     @property
     def env(self) -> str:
-        """Id of the environment in its registry."""
-        return str(self.config.environment.env).removeprefix("envs:")
+        """Id of the environment in its registry; of several all ids."""
+        return str(self.config.environment.name).removeprefix("envs:")
 
     @property
     def score(self) -> float:
@@ -144,13 +144,25 @@ def sizes_of(runs: Sequence[FinishedRun]) -> str:
 
 
 def scale_of(entry: FinishedRun) -> Scale | None:
-    """Give the scale of a run: from random play to the best known player, in Atari games to a human."""
-    if entry.env in WORLDS:  # reference scores are for the default options and the observation that hides the state
+    """Give the scale of a run: from random play to the best known player, in Atari games to a human.
+
+    That of a run in several environments is the mean of theirs, as its score is.
+    """
+    scales = [_scale_in(id.removeprefix("envs:"), entry) for id in entry.config.environment.ids]
+    known = [scale for scale in scales if scale is not None]
+    if len(known) < len(scales):
+        return None
+    return Scale(*(float(np.mean(ends)) for ends in zip(*known, strict=True)))
+
+
+def _scale_in(env: str, entry: FinishedRun) -> Scale | None:
+    """Give the scale of a run in one of its environments."""
+    if env in WORLDS:  # reference scores are for the default options and the observation that hides the state
         settings, options = entry.config.environment, getattr(entry.config, "catch", None)  # of Blinking Catch
         default = options is None or options == type(options)()
         known = default and settings.path is None and settings.observe == "observation"
-        return world_scale(entry.env, entry.success) if known else None
-    return OTHERS.get(entry.env) or HUMAN.get(game(entry.env))
+        return world_scale(env, entry.success) if known else None
+    return OTHERS.get(env) or HUMAN.get(game(env))
 
 
 def collect(source: Source) -> Data:
@@ -205,8 +217,7 @@ def counts_success(record: RunRecord, config: Any) -> bool:
     if reports:
         return bool(reports[-1])
     environment = config.environment  # an older run did not log it
-    ours = environment.env.removeprefix("envs:") in WORLDS
-    return ours and make_world(environment.env, **environment.kwargs()).defines_success
+    return environment.is_ours and bool(make_world(environment.id, **environment.kwargs()).defines_success)
 
 
 def count_parameters(source: Source, run: RunState, record: RunRecord, config: Any) -> int | None:
@@ -215,7 +226,7 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
         return record.summary.get("parameters")
     if source.kind in KINDS_OF_NETWORKS:
         world = config.environment
-        interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
+        interface = Interface.of(world.id, world.kwargs(training=False), world.observation_key)
         return count(on_meta(config.network, observation_spec(interface.encoded), interface.actions)).trainable
     opened = Run.open(run.folder)
     if not opened.has_checkpoint:

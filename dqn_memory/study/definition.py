@@ -327,9 +327,11 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     replace(config, compute=compute).check()
     if has_extra("atari"):
         gymnasium.register_envs(import_module("ale_py"))
-    env, known_envs = config.environment.env.removeprefix("envs:"), {*WORLDS, *gymnasium.registry}
-    if ":" not in env and env not in known_envs:  # Gymnasium checks `module:Id`
-        raise UserError(near_names("environment", env, known_envs))
+    known_envs = {*WORLDS, *gymnasium.registry}
+    for id in config.environment.ids:
+        env = id.removeprefix("envs:")
+        if ":" not in env and env not in known_envs:  # Gymnasium checks `module:Id`
+            raise UserError(near_names("environment", env, known_envs))
     if config.compute.engine == "auto":  # all runs of a study by one engine, also those that are added later
         config = replace(config, compute=replace(config.compute, engine="eager"))
     if config.compute.threads is None:

@@ -51,8 +51,8 @@ class Job:
     cpus: int
     plugins: tuple[str, ...] = ()
     """Modules in the run's config that the trainer's command line must name too."""
-    env: str = ""
-    """Its environment, if the id names a module."""
+    envs: tuple[str, ...] = ()
+    """Its environments, if the id of one names a module."""
     devices: str | None = None
     """CUDA_VISIBLE_DEVICES of the trainer (None: that of the worker; empty: no device)."""
 
@@ -103,9 +103,9 @@ def _command(job: Job) -> list[str]:
     check_inside(job.run.study, "runs", f"runs/{job.run.name}")
     flags = [word for name in job.plugins for word in ("--plugin", name)]
     if os.path.lexists(folder / CONFIG):  # a run without a checkpoint starts over, in the same folder
-        flags += [word for name in module_of(job.env) for word in ("--plugin", name)]
+        flags += [word for env in job.envs for name in module_of(env) for word in ("--plugin", name)]
         return [*module, "--resume", str(folder), *flags]
-    flags += ["--env", job.env] if job.env else []
+    flags += [word for env in job.envs for word in ("--env", env)]
     config = job.run.study / "configs" / f"{job.run.name}.toml"
     return [*module, "--config", str(config), "--run", str(folder), *flags]
 
@@ -306,8 +306,9 @@ class Scheduler:
         absolute, script = replace(run, folder=run.folder.resolve()), script_of(self.study.kind)
         config = self.configs[run.name]
         plugins = tuple(each for each in config.plugin if not is_known(each))
-        env = config.environment.env if module_of(config.environment.env) else ""
-        job = Job(absolute, script, Path.cwd(), self.resources.cpus, plugins, env)
+        envs = config.environment.texts
+        named = envs if any(map(module_of, envs)) else ()
+        job = Job(absolute, script, Path.cwd(), self.resources.cpus, plugins, named)
         self.running[self.backend.submit(job)] = run
         say(f"started  {run.name}" + (f" (start {run.attempts})" if run.attempts > 1 else ""))
 

@@ -34,7 +34,8 @@ from dqn_memory.runs.metrics import METRICS, TIMES, Clock, read_metrics
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.toml import defaults, from_toml, to_toml
 
-SHORT = f"--env {MEMORY} --time-limit 12 --max-episode-steps 12 --evaluate-every 0"
+LIMITS = "--time-limit 12 --max-episode-steps 12 --evaluate-every 0"
+SHORT = f"--env {MEMORY} {LIMITS}"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ KINDS = {
             "--env CartPole-v1 --architecture dgfqn --n-step 3 --checkpoint-every 100 --max-repeated-actions 150",
             f"--env {CAR} --config paper --prepopulate 100 --dropout 0.2",
             f"--env {CAR} --architecture gru --normalize-observation --normalize-reward --ema-decay 0.9",
+            f"--env {MEMORY} --env Gridverse/Memory-7x7-v0=0.25 --architecture gru",
         ),
         "width = 16",
         ("--stop-at-success 0.0", 400),
@@ -76,6 +78,7 @@ KINDS = {
             "--env CartPole-v1 --architecture gtrxl_memory --checkpoint-every 256 --max-repeated-actions 150",
             f"--env {CAR} --architecture attention --num-envs 8",  # as many rows as its kernels take
             "--env CartPole-v1 --normalize-observation --normalize-reward",
+            "--env MiniGrid-MemoryS7-v0 --env MiniGrid-MemoryS9-v0 --checkpoint-every 256 --max-repeated-actions 150",
         ),
         **ROLLOUTS,
     ),
@@ -83,6 +86,7 @@ KINDS = {
         resumed=(
             f"--env {MEMORY} --evaluate-every 256",
             f"--env {CARDS}",
+            f"--env {MEMORY} --env Gridverse/Memory-7x7-v0 --eval-env Gridverse/Memory-9x9-v0 --evaluate-every 256",
             "--env Control/MaskedPendulum-v0 --normalize-observation --normalize-reward --evaluate-every 256",
         ),
         **ROLLOUTS,
@@ -94,7 +98,7 @@ KINDS = {
             "--env CartPole-v1 --dropout 0.2 --prior gaussian --evaluate-every 100",
             "--env CartPole-v1 --checkpoint-every 20 --max-repeated-actions 30",
             f"{SHORT} --reset-history released --reanalyse-fraction 0.1 --capacity 100",
-            f"{SHORT} --env {CAR} --dynamics recurrent --root gumbel",
+            f"{LIMITS} --env {CAR} --dynamics recurrent --root gumbel",
             f"{SHORT} --prepopulate 140 --terminal-fraction 0.5",  # it stops in the middle of its random steps
             "--env ALE/Pong-v5 --num-envs 2 --batch-size 4 --max-episode-steps 8 --evaluate-every 0 --clip-rewards "
             "--terminal-on-life-loss",

@@ -356,7 +356,7 @@ class GlamConfig:
 
     @property
     def _plays_catch(self) -> bool:
-        return self.environment.env.removeprefix("envs:") == CATCH
+        return self.environment.id.removeprefix("envs:") == CATCH
 
     def _check_updates(self) -> None:
         """Raise UserError for a run without updates; --agent-replay-ratio 0 trains the model alone."""

@@ -74,7 +74,7 @@ class GlamTrainer(WorldModelTrainer[GlamConfig]):
         super().__init__(config)
         self.stats = ModelStats(self.device)
         streams, num_envs = self.streams, config.environment.num_envs
-        check_frames(self.vector, config.environment.env, config.model.screen)
+        check_frames(self.vector, config.environment.id, config.model.screen)
         self.model, self.agent = build_glam(config, self.vector.num_actions, streams.network, self.device)
         self.backend = resolve_backend([self.model], config.compute.backend, self.device)
         engine, start = self.engine, config.imagination.start_from

@@ -129,7 +129,7 @@ class UniZeroAgent(EvaluatedAgent[UniZeroConfig]):
         if (spec, actions) != (model.spec, model.num_actions):
             raise UserError(
                 f"--env {environments.env} has {spec.kind} observations of shape {spec.shape} and {actions} actions, "
-                f"but the model was trained in {self.config.environment.env}: {model.spec.kind} observations of shape "
+                f"but the model was trained in {self.config.environment.id}: {model.spec.kind} observations of shape "
                 f"{model.spec.shape}, {model.num_actions} actions"
             )
 

@@ -60,7 +60,7 @@ def draw_pictures(
     """Draw the learned values (L, H), the priors, and maps (L, H, 2T, 2T) from step `first` on; return file names."""
     figures, model = dict[str, Figure](), agent.config.model
     form = f"{model.prior.kind} prior" if model.dynamics == "transformer" else f"{model.dynamics} dynamics"
-    about = f"{agent.config.environment.env}, {form}, checkpoint of step {agent.step:,}"
+    about = f"{agent.config.environment.id}, {form}, checkpoint of step {agent.step:,}"
     if learned:
         values = {name: each[None] for name, each in learned.items()}
         title = f"Learned attention priors\n{about}"
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = make_inside(run, "inspect")
     pictures = draw_pictures(folder, agent, learned, maps, window.start)
     report = {
-        "step": agent.step, "env": config.environment.env, "dynamics": config.model.dynamics,
+        "step": agent.step, "env": config.environment.id, "dynamics": config.model.dynamics,
         "prior": config.model.prior.kind, "seed": args.seed,
         "episode": {"steps": len(seen), "done": bool(seen.done[-1]), "return": float(seen.episode_return[-1])},
         "window": {"first_step": window.start, "last_step": window.stop - 1},
