@@ -48,12 +48,11 @@ def advance_finished(world: World[S], state: S, action: Tensor, u: Tensor) -> tu
     return state, dataclasses.replace(step, observation=state.observation)
 
 
-def advance_on_numpy(twin: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
-    """Compute `advance_finished` on arrays that share the tensors' memory: half the time for some hundred rows.
+def advance_on_numpy(twin: World[S], before: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
+    """Compute `advance_finished` on arrays: half the time for some hundred rows.
 
-    `twin` is the World on arrays, from `on_numpy`.
+    `twin` is the World on arrays, from `on_numpy`; the states have arrays in place of tensors.
     """
-    before: Any = type(state)(**{name: value.numpy() for name, value in vars(state).items()})
     draws: Any = u.numpy()
     taken: Any = action.numpy()
     after, seen, reward, terminated, success = twin.step(before, taken, draws[:, : twin.step_draws])
@@ -61,9 +60,14 @@ def advance_on_numpy(twin: World[S], state: S, action: Tensor, u: Tensor) -> tup
     rows: Any = np.flatnonzero(terminated | truncated)  # (M,)
     if len(rows):
         after = put_state(after, rows, twin.reset(draws[rows, twin.step_draws :]))
-    numbers = seen, single(reward), terminated, truncated, success, last.returns, last.steps
-    state = type(state)(**{name: torch.from_numpy(value) for name, value in vars(after).items()})
-    return state, Step(state.observation, *map(torch.from_numpy, numbers))
+    numbers = after.observation, seen, single(reward), terminated, truncated, success, last.returns, last.steps
+    return after, Step(*map(torch.from_numpy, numbers))
+
+
+def arrays_of(state: S) -> S:
+    """Give a state whose arrays share the memory of the tensors."""
+    arrays: Any = {name: value.numpy() for name, value in vars(state).items()}
+    return type(state)(**arrays)
 
 
 def _step(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
@@ -101,10 +105,22 @@ class TensorVector:
         self.num_actions, self.observation_space = world.num_actions, world.observation_space
         self.device, self.reports_success = world.device, world.defines_success
         self.generator = torch.Generator(self.device).manual_seed(seed)
-        self._stepped, self._advance = world, advance if self.device.type != "cpu" else advance_finished
-        if world.runs_on_numpy and self.device.type == "cpu":
-            self._stepped, self._advance = on_numpy(world), advance_on_numpy  # type: ignore[assignment]  # its name
-        self.state: State | None = None
+        self._advance = advance if self.device.type != "cpu" else advance_finished
+        self._twin = on_numpy(world) if world.runs_on_numpy and self.device.type == "cpu" else None
+        self._state: State | None = None
+        self._arrays: Any = None  # the state on arrays if it is newer than `_state`
+
+    @property
+    def state(self) -> State | None:
+        """The states of the running episodes; None before the first reset."""
+        if self._arrays is not None:
+            arrays, self._arrays = self._arrays, None
+            self._state = type(arrays)(**{name: torch.from_numpy(value) for name, value in vars(arrays).items()})
+        return self._state
+
+    @state.setter
+    def state(self, state: State | None) -> None:
+        self._state, self._arrays = state, None
 
     def draws(self, count: int) -> Tensor:
         """Draw uniforms (N, count) float64 from the vector's own stream."""
@@ -124,7 +140,11 @@ class TensorVector:
         if not self.actions.count:
             action = self.actions.reals(action)
         u = self.draws(self.world.step_draws + self.world.reset_draws)
-        self.state, step = self._advance(self._stepped, self._started(), action, u)
+        if self._twin is None:
+            self.state, step = self._advance(self.world, self._started(), action, u)
+        else:
+            before = self._arrays or arrays_of(self._started())
+            self._arrays, step = advance_on_numpy(self._twin, before, action, u)
         self._check_legal(step.observation, step.episode_length)
         return step
 
