@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from envs.actions import Actions
 class ExplorationConfig:
     """How often and for how long random actions are taken."""
 
-    removed: ClassVar[dict[str, Any]] = {"random_start_share": 1.0}
     epsilon_start: float = 1.0
     """Probability of a random action at the first step."""
     epsilon_end: float = 0.1
@@ -35,6 +34,8 @@ class ExplorationConfig:
     """Maximum duration of a random action, in steps."""
     random_start_steps: Annotated[int, Bounds(0)] = 0
     """Random steps at the start of a training episode, drawn uniformly from 0 to this number."""
+    random_start_share: Annotated[float, Bounds(0, 1)] = 1.0
+    """Share of training episodes that start with random steps."""
     prepopulate: Annotated[int, Bounds(0)] = 0
     """Environment steps of uniform random actions before learning and the schedule begin (`train` only)."""
 
@@ -104,7 +105,8 @@ class Explorer(Stateful):
         likelier = len(self.survival) - torch.searchsorted(self.survival, u[2], right=True)  # (N,), chances above u
         duration = 1 + likelier
         if max_start:
-            drawn = (u[3] * (max_start + 1)).long()
+            share = self.config.random_start_share
+            drawn = torch.where(u[3] < share, u[3] / max(share, 1e-9) * (max_start + 1), 0.0).long()
             self.random_start_steps = torch.where(first, drawn, self.random_start_steps)
             starting = self.random_start_steps > 0
             begins = begins | starting

@@ -65,6 +65,8 @@ class PPOLearnerConfig:
     """Weight of the policy's entropy; it falls with the learning rate."""
     value_weight: Annotated[float, Bounds(0)] = 0.5
     """Weight of the critic's squared error."""
+    critic_on_random_steps: bool = True
+    """Train the critic on the random first steps of episodes, too."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +275,8 @@ def ppo_loss(
     advantage = advantage / (masked_mean(advantage.square(), own).sqrt() + 1e-8)
     clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
     policy_loss = -masked_mean(torch.minimum(ratio * advantage, clipped * advantage), own)
-    value_loss = (outputs.value - returns).square().mean()
+    errors = (outputs.value - returns).square()
+    value_loss = errors.mean() if config.critic_on_random_steps else masked_mean(errors, own)
     entropy = masked_mean(policies.entropy(actions, outputs.logits), own)
     loss = policy_loss + config.value_weight * value_loss - entropy_weight * entropy
     return loss, {
