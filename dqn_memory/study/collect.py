@@ -148,14 +148,14 @@ def scale_of(entry: FinishedRun) -> Scale | None:
 
     That of a run in several environments is the mean of theirs, as its score is.
     """
-    scales = [_scale_in(id.removeprefix("envs:"), entry) for id in entry.config.environment.ids]
+    scales = [scale_in(id.removeprefix("envs:"), entry) for id in entry.config.environment.ids]
     known = [scale for scale in scales if scale is not None]
     if len(known) < len(scales):
         return None
     return Scale(*(float(np.mean(ends)) for ends in zip(*known, strict=True)))
 
 
-def _scale_in(env: str, entry: FinishedRun) -> Scale | None:
+def scale_in(env: str, entry: FinishedRun) -> Scale | None:
     """Give the scale of a run in one of its environments."""
     if env in WORLDS:  # reference scores are for the default options and the observation that hides the state
         settings, options = entry.config.environment, getattr(entry.config, "catch", None)  # of Blinking Catch

@@ -255,6 +255,36 @@ def parameters_figure(points: Sequence[tuple[str, str, int, Estimate]], styles: 
 
 
 @_styled
+def bars_figure(
+    bars: Mapping[str, Mapping[str, tuple[Estimate, bool]]], scales: Mapping[str, Scale | None], title: str
+) -> Figure:
+    """Draw the score of each agent in each environment, with its interval and the environment's reference scores.
+
+    `bars` have an estimate and whether the agent was trained there, by agent and environment; a bar is hatched where it
+    was not.
+    """
+    envs = list(dict.fromkeys(env for found in bars.values() for env in found))
+    figure, panels = grid(1, 1, (max(6.0, 1.1 * len(envs) + 2.5), 3.9))
+    panel, wide = panels.flat[0], 0.8 / len(bars)
+    for number, (agent, found) in enumerate(bars.items()):
+        for env, (score, trained) in found.items():
+            place = envs.index(env) + (number - (len(bars) - 1) / 2) * wide
+            panel.bar(
+                place, score.point, 0.9 * wide, color=PALETTE[number % len(PALETTE)], alpha=0.85 if trained else 0.45,
+                hatch=None if trained else "///", label=agent if env == next(iter(found)) else None,
+            )  # fmt: skip
+            panel.plot([place, place], [score.low, score.high], color=INK, linewidth=1.0)
+    for place, env in enumerate(envs):
+        if (scale := scales[env]) is not None:
+            panel.hlines([scale.zero, scale.one], place - 0.45, place + 0.45, color=INK, linewidth=0.8, linestyle=":")
+    panel.set_xticks(range(len(envs)), [env.replace("-", "\n") for env in envs], fontsize=8)
+    panel.set_ylabel("final score")
+    panel.set_title(title, fontsize=11)
+    panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return figure
+
+
+@_styled
 def answer_figure(
     cells: Mapping[tuple[str, str], tuple[Estimate, float]], scores: Mapping[str, Estimate],
     costs: Mapping[str, Mapping[str, float]], scales: Mapping[str, Scale],

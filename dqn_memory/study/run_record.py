@@ -209,7 +209,7 @@ def shortened(row: Tree) -> Tree:
     if WORLD_MODEL in row and not evaluates(row):
         return {name: row[name] for name in ("step", *(f"losses/{part}" for part in LOSSES)) if name in row}
     final = any(name.startswith(FINAL) for name in row)
-    unread = re.compile("(losses|grad|charts)/.*|eval/.*_(low|high)" + ("" if final else "|time/elapsed"))
+    unread = re.compile("(losses|grad|charts)/.*|eval/.*_(low|high)(/.*)?" + ("" if final else "|time/elapsed"))
     return {name: x for name, x in row.items() if not unread.fullmatch(name)}
 
 

@@ -63,8 +63,12 @@ def solved_section(data: Data) -> Section | None:
 
 def time_solved(data: Data, world: str, runs: Sequence[FinishedRun]) -> TimeSolved | None:
     """Find the time after which a series solves an environment, for at least two evaluations; None if it never does."""
-    level = solved_level(data, world, runs)
-    marks = [{step: score for step, (score, _) in scores_and_seconds(run).items()} for run in runs]
+    return time_kept(runs, solved_level(data, world, runs))
+
+
+def time_kept(runs: Sequence[FinishedRun], level: float, env: str = "") -> TimeSolved | None:
+    """Find the time after which the mean of all runs stays at a level; `env` is one environment of several."""
+    marks = [{step: score for step, (score, _) in scores_and_seconds(run, env).items()} for run in runs]
     steps = sorted(set(marks[0]).intersection(*marks)) if marks else []
     below = np.flatnonzero(np.array([np.mean([mark[step] for mark in marks]) for step in steps]) < level - ROUNDING)
     first = below[-1] + 1 if len(below) else 0
@@ -84,14 +88,15 @@ def runs_solved(data: Data, world: str, series: str) -> str:
     return runs_reaching([run.score for run in runs], level) if runs and math.isfinite(level) else ""
 
 
-def scores_and_seconds(run: FinishedRun) -> dict[int, tuple[float, float]]:
-    """Give the success (or return) and the processor seconds of each evaluation by step."""
-    name = f"eval/{_measure(run)}"
+def scores_and_seconds(run: FinishedRun, env: str = "") -> dict[int, tuple[float, float]]:
+    """Give the success (or return) and the processor seconds of each evaluation by step; `env` is one of several."""
+    name = f"eval/{measure(run)}{f'/{env}' if env else ''}"
     lines = (line for line in run.record.metrics if line.get(name) is not None)
     return {line["step"]: (line[name], line.get("time/processor") or math.nan) for line in lines}
 
 
-def _measure(run: FinishedRun) -> str:
+def measure(run: FinishedRun) -> str:
+    """Name the metric that is the run's score."""
     return "success_rate" if run.success else "episodic_return"
 
 
@@ -246,7 +251,7 @@ def memory_section(data: Data) -> Section | None:
 
 def without_memory(runs: Sequence[FinishedRun]) -> list[tuple[float, float]]:
     """Give the final scores with and without the memory of each run that has both, by the same choice of actions."""
-    pairs = [[run.last(f"{place}{_measure(run)}") for place in ("final/", ABLATION)] for run in runs]
+    pairs = [[run.last(f"{place}{measure(run)}") for place in ("final/", ABLATION)] for run in runs]
     return [(before, after) for before, after in pairs if after is not None]
 
 
