@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from run_folders import assert_same_run, error_of, metrics, printed
-from trained import CAR, MEMORY
+from trained import CAR
 
 from dqn_memory.agent import Agent
 from dqn_memory.api import evaluate, train
@@ -18,10 +18,13 @@ from dqn_memory.play import MeanScore, Score
 from dqn_memory.ppo import PPOTrainer
 from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.watch import main as watch_main
+from envs import Entry, register
 from envs.core import Step
+from envs.registry import WORLDS
 from envs.vector import MixedVector, make_vector
 
-LARGER, UNSEEN = "Gridverse/Memory-7x7-v0", "Gridverse/Memory-9x9-v0"
+SIZES = {size: f"Short/Memory-{size}x{size}-v0" for size in (5, 7, 9)}
+MEMORY, LARGER, UNSEEN = SIZES.values()
 GYMNASIUM = {"MiniGrid-MemoryS7-v0": 2, "MiniGrid-MemoryS9-v0": 3}
 SMALL = {
     "total_steps": 256, "num_envs": 4, "log_every": 64, "evaluate_every": 0, "episodes": 4, "final_episodes": 4,
@@ -33,6 +36,19 @@ TRAINERS = {
     "pqn": ROLLOUT,
     "q_network": {"architecture": "gru", "context": 8, "learning_starts": 64, "batch_size": 8},
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_episodes():
+    """Corridors whose episodes are short, only for this file."""
+    worlds, known = dict(WORLDS), dict(gymnasium.registry)
+    for size, id in SIZES.items():
+        register(id, Entry("envs.gridverse.tasks:Memory", {"size": size, "time_limit": 8 * size}))
+    gymnasium.register("Rows/FourWays-v0", FourWays)
+    yield
+    for registry, before in ((WORLDS, worlds), (gymnasium.registry, known)):
+        registry.clear()
+        registry.update(before)
 
 
 def parts(envs, seeds=(11, 12, 13)):
@@ -92,7 +108,6 @@ def test_copies_are_shared_out(texts, copies, rows):
     ((), ("names no environment",)),
 ])  # fmt: skip
 def test_what_cannot_be_mixed_is_one_sentence(envs, words, tmp_path):
-    gymnasium.register("Rows/FourWays-v0", FourWays)
     said = error_of(train, "ppo", env=envs, run=str(tmp_path / "run"), **SMALL, **ROLLOUT)
     assert all(word in said for word in words), said
     assert not (tmp_path / "run").exists()
@@ -215,8 +230,8 @@ def test_the_first_environment_draws_what_it_would_draw_alone(order):
 def test_one_agent_learns_two_sizes():
     """Two minutes; 5x5 alone would leave 7x7 near chance."""
     trainer = PPOTrainer(PPOTrainer.configure({
-        "env": [MEMORY, LARGER], "total_steps": 1_500_000, "threads": 1, "evaluate_every": 0, "track": ("none",),
-        "final_episodes": 200, "seed": 51,
+        "env": ["Gridverse/Memory-5x5-v0", "Gridverse/Memory-7x7-v0"], "total_steps": 1_500_000, "threads": 1,
+        "evaluate_every": 0, "track": ("none",), "final_episodes": 200, "seed": 51,
     }))  # fmt: skip
     trainer.begin()
     while trainer.steps < 1_500_000:

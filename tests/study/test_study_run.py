@@ -286,6 +286,7 @@ def test_ctrl_c_lets_trainers_save_what_they_have_learned(tmp_path):
     assert run.state == "stopped" and Run.open(run.folder).load().step > 512
 
 
+@pytest.mark.long
 def test_a_second_study_run_is_refused(study, tmp_path):
     folder = tmp_path / "study"
     process = start(study, folder, "--workers", "1")
@@ -314,6 +315,7 @@ def test_chosen_runs_come_first_and_the_others_later(fast, tmp_path, undisturbed
     assert {run.seed for run in Study.open(folder).runs()} == {2, 3}
 
 
+@pytest.mark.long
 def test_a_run_killed_between_its_last_step_and_its_final_evaluation_ends(tmp_path, monkeypatch):
     trained(tmp_path / "whole", "--checkpoint-every", "120")
     with monkeypatch.context() as patch, pytest.raises(SystemExit, match="130"):
