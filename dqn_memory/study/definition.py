@@ -30,8 +30,8 @@
     [smoke.base]                              # --smoke lays this over the rest: a cut of seconds on one CPU thread
     [smoke.axes]
 
-A value of an axis is a value of the setting that has the axis's name (`world` is the flag --env), or a bundle of
-settings. Presets and settings of a bundle override those of the base.
+A value of an axis is a value of the setting that has the axis's name (`world` is the flag --env; a list of ids is one
+mixture), or a bundle of settings. Presets and settings of a bundle override those of the base.
 """
 
 import math
@@ -248,7 +248,8 @@ def _axes(axes: Mapping[str, tuple[Any, ...]]) -> Axes:
 
 def _value(axis: str, value: Any, where: str) -> Value:
     if not isinstance(value, dict):
-        return Value(value, {FLAGS.get(axis, axis): value})
+        label = " + ".join(map(str, value)) if isinstance(value, list | tuple) else value  # several environments
+        return Value(label, {FLAGS.get(axis, axis): value})
     settings = {key: item for key, item in value.items() if key != "name"}
     label = value.get("name", "+".join(f"{key}-{item}" for key, item in settings.items() if key != PRESETS))
     if not isinstance(label, str) or not label:

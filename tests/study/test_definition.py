@@ -64,6 +64,15 @@ def test_a_run_for_every_combination_by_a_stable_name():
         assert len(runs(GOOD.replace("[smoke.base]", f"[[skip]]\nseed = {label}\n[smoke.base]"))) == 3
 
 
+def test_a_list_of_environments_is_one_mixture():
+    text = GOOD.replace(f'["{MEMORY}",', f'[["{MEMORY}", "Gridverse/Memory-7x7-v0=0.25"],')
+    first = runs(text)[0]
+    assert first.name == "Gridverse-Memory-5x5-v0-+-Gridverse-Memory-7x7-v0-0.25__dgfqn__gamma-0.9__seed-1"
+    assert first.config.environment.ids == (MEMORY, "Gridverse/Memory-7x7-v0")
+    unknown = text.replace("Memory-7x7", "Memory-8x8")
+    assert "Memory-8x8" in refused(unknown)
+
+
 def test_two_combinations_never_share_a_name():
     text = GOOD.replace('name = "car"', 'name = "a__b"').replace('world = "car"\narchitecture', "architecture")
     text = text.replace('"dgfqn", {', '"dgfqn", { name = "c", architecture = "drqn" }, {')

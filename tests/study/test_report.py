@@ -16,6 +16,7 @@ from trained import CARDS, contents, trained
 
 from dqn_memory.network import observation_spec
 from dqn_memory.play import SUCCESS_TOLD
+from dqn_memory.runs.metrics import METRICS, read_metrics
 from dqn_memory.runs.modules import remember
 from dqn_memory.size import count
 from dqn_memory.study import statistics
@@ -23,7 +24,8 @@ from dqn_memory.study.collect import FinishedRun, meaning, scale_of
 from dqn_memory.study.definition import Planned, expand, parse_definition
 from dqn_memory.study.plots import curves_figure, looks
 from dqn_memory.study.report import archive_runs, main
-from dqn_memory.study.sections import learned, runs, scores
+from dqn_memory.study.run import main as study_run
+from dqn_memory.study.sections import learned, mixtures, runs, scores
 from dqn_memory.study.statistics import Scale
 from dqn_memory.study.store import Study
 from envs import baselines
@@ -342,3 +344,17 @@ def test_the_report_of_an_archive_leaves_the_archive_alone(
     main(["kept", "--no-attention"])
     assert contents(Path("kept")) == before
     assert {path.name for path in Path("runs/reports/kept").iterdir()} == {"report.md", "pictures"}
+
+
+@pytest.mark.long
+def test_a_mixture_is_reported_in_each_of_its_environments(tmp_path: Path) -> None:
+    """With the numbers of the run, also from an archive; an environment that was not trained in is marked."""
+    study_run(["mazes", "--smoke", "--folder", str(tmp_path / "study"), "--workers", "1", "--backend", "processes"])
+    metrics = read_metrics(next((tmp_path / "study" / "runs").glob("two-sizes*")) / METRICS)[-1]
+    archive_runs(read(tmp_path / "study"), tmp_path / "archive")
+    rows, archived = (table(mixtures.mixtures_section(read(tmp_path / name))) for name in ("study", "archive"))
+    assert rows == archived
+    ids = [f"Gridverse/Memory-{size}x{size}-v0" for size in (5, 7, 9)]
+    assert [row["environment"] for row in rows] == ids
+    assert [row["trained"] for row in rows] == ["yes", "yes", "no"]
+    assert [row["final"] for row in rows] == [f"{metrics[f'final/success_rate/{id}']:.3f}" for id in ids]
