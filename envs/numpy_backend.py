@@ -112,8 +112,8 @@ def argsort(keys: Values) -> Values:
 
 
 def first_true(mask: Values) -> Values:
-    """Return the first column (N,) int64 with a True in every row of a mask (N, K); 0 where there is none."""
-    return mask.byte().argmax(1) if isinstance(mask, torch.Tensor) else mask.argmax(1)
+    """Return the first index (N, ...) int64 of a True on the last axis of a mask (N, ..., K); 0 where none is."""
+    return mask.byte().argmax(-1) if isinstance(mask, torch.Tensor) else mask.argmax(-1)
 
 
 class PowerSeries:

@@ -53,12 +53,12 @@ def check_decks(game: str, decks: int) -> None:
     require(1 <= decks <= MAX_DECKS, f"decks of {game} must be from 1 to {MAX_DECKS}, not {decks}.")
 
 
-def name(kind: int, kinds: int) -> str:
+def card_name(kind: int, kinds: int) -> str:
     """Name a kind of card."""
     return NAMES[kinds][kind] if kinds in NAMES else str(kind)
 
 
-def draw_cards(cards: Sequence[int | None], kinds: int, columns: int = 13) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def card_pictures(cards: Sequence[int | None], kinds: int, columns: int = 13) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Draw cards in rows, each with one pip more than the number of its kind; None is the back of a card."""
     rows = -(-len(cards) // columns)
     pictures = [_card(card, kinds) for card in cards]

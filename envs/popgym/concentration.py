@@ -10,22 +10,24 @@ from torch import Tensor
 
 from envs.core import State, World
 from envs.errors import require
-from envs.numpy_backend import converted, copied, integers, put_column, take_column, where
-from envs.popgym.cards import draw_cards, name
-from envs.popgym.shuffle import MAX_CARDS, draw, full_pile, repeated
+from envs.numpy_backend import concatenate, converted, copied, integers, put_column, take_column, where
+from envs.popgym.cards import card_name, card_pictures
+from envs.popgym.shuffle import MAX_CARDS, draw_card, full_pile, repeated
 from envs.spaces import MultiDiscrete
+
+BITS = 8
+SEEN = 2**BITS  # times 1 + the category of a card that has been seen
+MAX_CATEGORIES = 126  # that so fit into 16 bits
 
 
 @dataclass
 class TableState(State):
-    """N tables of cards."""
+    """N tables of cards; c is the number of categories."""
 
-    piles: Tensor  # (N, categories + 1) int16, cards never turned up, see `shuffle.full_pile`
-    values: Tensor  # (N, cards) int16, category of each card, or `categories` if it has never been turned up
-    table: Tensor  # (N, cards + 1) int16, the same for found pairs only; the last column is nobody's
+    piles: Tensor  # (N, c + 1) int16, cards never turned up, see `shuffle.full_pile`
+    cells: Tensor  # (N, cards + 1) int16: 256 (1 + category) once seen, plus the category face up, or c face down
+    waiting: Tensor  # (N,) int64, 1 + the card that waits for its partner, or 0
     found: Tensor  # (N,) int64, pairs found
-    first: Tensor  # (N,) int64, the card that waits for its partner, or 0
-    waits: Tensor  # (N,) bool, whether there is one
 
 
 class Concentration(World[TableState]):
@@ -52,75 +54,77 @@ class Concentration(World[TableState]):
         time_limit: int | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
-        require(categories >= 1, f"categories of Concentration must be at least 1, not {categories}.")
+        few = 1 <= categories <= MAX_CATEGORIES
+        require(few, f"categories of Concentration must be from 1 to {MAX_CATEGORIES}, not {categories}.")
         fits, wanted = 1 <= cards <= MAX_CARDS and cards % (2 * categories) == 0, f"a multiple of {2 * categories}"
         rule = f"{wanted}, which is twice its categories, up to {MAX_CARDS}"
         require(fits, f"cards of Concentration must be {rule}, not {cards}.")
         longest = math.ceil(2 * cards - cards / (2 * cards - 1))
         super().__init__(longest if time_limit is None else time_limit, device)
         self.num_actions, self.categories = cards, categories
-        self.observation_space = MultiDiscrete([*[categories + 1] * cards, cards])
-        self.state_space = MultiDiscrete([3 * (categories + 1)] * cards)
+        self.observation_space = MultiDiscrete([*[categories + 1] * cards, cards], dtype=np.int16)
+        self.state_space = MultiDiscrete([*[2 * categories + 1] * cards, cards + 1])
         self.pile = full_pile(categories, cards // categories, self.device)
         self.down = torch.full((cards + 1,), categories, dtype=torch.int16, device=self.device)
-        self.back = self.down[0].clone()
-        self.zero, self.pairs, self.more = torch.tensor([0, cards // 2, categories + 1], device=self.device)
-        numbers = [2 / cards, -1 / longest, -2 / longest, 1.0]
-        self.gain, self.loss, self.losses, self.whole = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        numbers = torch.tensor([categories, SEEN - 1, SEEN, BITS, 1], dtype=torch.int16, device=self.device)
+        self.back, self.face, self.seen, self.bits, self.next = numbers.unbind()
+        self.zero, self.pairs = torch.tensor([0, cards // 2], device=self.device)
+        payments = [2 / cards, -1 / longest, -2 / longest, 1.0]
+        self.gain, self.loss, self.losses, self.whole = torch.tensor(payments, dtype=torch.float64, device=self.device)
 
     def reset(self, u: Tensor) -> TableState:
         """Lay all cards face down."""
         steps, returns = self.counters(len(u))
-        piles, table = repeated(self.pile, len(u)), repeated(self.down, len(u))
-        observation = put_column(integers(table), steps + self.num_actions, steps)
-        values = table[:, :-1]
-        return TableState(observation, steps, returns, piles, copied(values), table, steps, steps, steps != steps)
+        cells = repeated(self.down, len(u))
+        observation = copied(cells)
+        observation[:, -1] = self.zero
+        return TableState(observation, steps, returns, repeated(self.pile, len(u)), cells, steps, steps)
 
     def step(self, state: TableState, action: Tensor, u: Tensor) -> tuple[TableState, Tensor, Tensor, Tensor, Tensor]:
         """Turn up one card; its category is drawn by u (N, 1) if it has never been seen."""
-        known, face = take_column(state.values, action), take_column(state.table, action)
-        is_new, is_up = known == self.back, face != self.back
-        category, piles = draw(state.piles, where(is_new, u[:, 0], self.whole))
-        value = where(is_new, converted(category, known), known)  # (N,)
-        values = put_column(copied(state.values), action, value)
-        first = where(state.waits, state.first, action)
-        partner = take_column(values, first)
+        cell, waits = take_column(state.cells, action), state.waiting > self.zero
+        known, is_up = cell >> self.bits, (cell & self.face) != self.back
+        is_new = known < self.next
+        category, piles = draw_card(state.piles, where(is_new, u[:, 0], self.whole))
+        value = where(is_new, converted(category, cell), known - self.next)  # (N,)
+        first = where(waits, state.waiting - self.one, action)
+        other = take_column(state.cells, first)  # without meaning if no card waits: then first is action
+        partner = (other >> self.bits) - self.next
         match = (value == partner) & (action != first) & ~is_up
 
-        observation = integers(put_column(put_column(copied(state.table), first, partner), action, value))
+        cells = put_column(copied(state.cells), first, where(match, other - self.back + value, other))
+        faces = where(match | is_up, value, self.back)
+        cells = put_column(cells, action, (value + self.next) * self.seen + faces)
+        shown = put_column(cells & self.face, first, partner)
+        observation = put_column(shown, action, value)
         observation[:, -1] = action
-        stays = where(match, value, self.back)
-        table = put_column(copied(state.table), first, stays)
-        table = put_column(table, action, where(is_up, face, stays))
 
-        wrong = where(state.waits, self.losses, where(is_up, self.loss, self.nothing))
+        wrong = where(waits, self.losses, where(is_up, self.loss, self.nothing))
         reward = where(match, self.gain, wrong)
-        found, waits = state.found + match, ~(state.waits | is_up)
+        waiting, found = where(waits | is_up, self.zero, action + self.one), state.found + match
         steps, returns = state.steps + self.one, state.returns + reward
-        first = where(waits, action, self.zero)
-        after = TableState(observation, steps, returns, piles, values, table, found, first, waits)
+        after = TableState(observation, steps, returns, piles, cells, waiting, found)
         terminated = found == self.pairs
         return after, observation, reward, terminated, terminated != terminated
 
     def observe_state(self, state: TableState) -> Tensor:
-        """Return each card's category as far as it has been seen, (N, cards) int64.
+        """Return a number for each card, and 1 + the card that waits for its partner, or 0: (N, cards + 1) int64.
 
-        `categories` is a card never seen; with n = categories + 1, n is added for a found pair, and 2 n for the card
-        that waits.
+        Of c categories, a card of category k is 1 + k if it was seen and lies face down or waits, and 1 + c + k if it
+        lies face up in a pair. A card never seen is 0.
         """
-        found = integers(state.table[:, :-1] != self.back)
-        codes = integers(state.values) + found * self.more
-        waiting = take_column(codes, state.first) + integers(state.waits) * (self.more + self.more)
-        return put_column(codes, state.first, waiting)
+        cells = integers(state.cells[:, :-1])
+        is_up = cells & (SEEN - 1) != self.categories
+        return concatenate([(cells >> BITS) + is_up * self.categories, state.waiting[:, None]])
 
     def frame(self, state: TableState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw the table as it was seen after the last choice."""
         faces = [int(face) for face in state.observation[row, :-1]]
-        return draw_cards([None if face == self.categories else face for face in faces], self.categories)
+        return card_pictures([None if face == self.categories else face for face in faces], self.categories)
 
     def text(self, state: TableState, row: int) -> str:
         """Write the table as it was seen after the last choice, with # for a card that lies face down."""
         faces = [int(face) for face in state.observation[row, :-1]]
-        names = ["#" if face == self.categories else name(face, self.categories) for face in faces]
+        names = ["#" if face == self.categories else card_name(face, self.categories) for face in faces]
         lines = [" ".join(names[start : start + 13]) for start in range(0, len(names), 13)]
         return "\n".join([*lines, f"{int(state.found[row])} of {int(self.pairs)} pairs"])

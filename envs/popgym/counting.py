@@ -10,9 +10,9 @@ from torch import Tensor
 
 from envs.core import State
 from envs.errors import require
-from envs.numpy_backend import concatenate, stack, where
-from envs.popgym.cards import DECK, RANKS, CardGame, check_decks, draw_cards, name
-from envs.popgym.shuffle import draw, left_of, left_of_each, repeated, second_uniform
+from envs.numpy_backend import concatenate, where
+from envs.popgym.cards import DECK, RANKS, CardGame, card_name, card_pictures, check_decks
+from envs.popgym.shuffle import draw_card, draw_two, left_of, left_of_each, repeated
 from envs.spaces import MultiDiscrete
 
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
@@ -22,8 +22,7 @@ Picture = np.ndarray[Any, np.dtype[np.uint8]]
 class CountState(State):
     """N games of Count Recall, each with two shuffles of the same cards."""
 
-    values: Tensor  # (N, categories + 1) int16, cards left to be shown, see `shuffle.full_pile`
-    queries: Tensor  # (N, categories + 1) int16, cards left to be asked for
+    piles: Tensor  # (N, 2, categories + 1) int16, cards left to be shown and to be asked for, see `shuffle.full_pile`
     query: Tensor  # (N,) int64, category that is asked for
 
 
@@ -54,39 +53,37 @@ class CountRecall(CardGame[CountState]):
 
     def reset(self, u: Tensor) -> CountState:
         """Draw the first card and the first query by u (N, 1)."""
-        piles = repeated(self.pile, len(u))
-        value, values, query, queries = self._drawn(piles, piles, u[:, 0])
-        return CountState(stack([value, query]), *self.counters(len(u)), values, queries, query)
+        pile = repeated(self.pile, len(u))[:, None]
+        cards, piles = draw_two(concatenate([pile, pile]), u[:, 0])
+        return CountState(cards, *self.counters(len(u)), piles, cards[:, 1])
 
     def step(self, state: CountState, action: Tensor, u: Tensor) -> tuple[CountState, Tensor, Tensor, Tensor, Tensor]:
         """Answer the query with a number of cards."""
-        shown = self.copies - left_of(state.values, state.query)
-        reward = where(action == shown, self.right, self.wrong)
-        value, values, query, queries = self._drawn(state.values, state.queries, u[:, 0])
+        piles = state.piles.reshape(len(action), 2 * (self.kinds + 1))  # the cards left to be shown come first
+        reward = where(action == self.copies - left_of(piles, state.query), self.right, self.wrong)
+        cards, piles = draw_two(state.piles, u[:, 0])
         steps = state.steps + self.one
-        after = CountState(stack([value, query]), steps, state.returns + reward, values, queries, query)
+        after = CountState(cards, steps, state.returns + reward, piles, cards[:, 1])
         terminated = steps == self.last
-        return after, after.observation, reward, terminated, terminated != terminated
-
-    def _drawn(self, values: Tensor, queries: Tensor, u: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Draw a card of each pile by one uniform (N,); returns each card and what is left."""
-        return *draw(values, u), *draw(queries, second_uniform(values, u))
+        return after, cards, reward, terminated, terminated != terminated
 
     def observe_state(self, state: CountState) -> Tensor:
         """Return the cards left to be shown and to be asked for of each category, and the query: (N, 2 c + 1) int64."""
-        left = [left_of_each(state.values), left_of_each(state.queries)]
-        return concatenate([*left, state.query[:, None]])
+        left = left_of_each(state.piles)
+        return concatenate([left[:, 0], left[:, 1], state.query[:, None]])
 
     def frame(self, state: CountState, row: int) -> Picture:
         """Draw the newest card, a card's back, and the card that is asked for."""
         value, query = (int(kind) for kind in state.observation[row])
-        return draw_cards([value, None, query], self.kinds, 3)
+        return card_pictures([value, None, query], self.kinds, 3)
 
     def text(self, state: CountState, row: int) -> str:
         """Name the newest card and the one asked for, and tell the right answer."""
-        value, query = (name(int(kind), self.kinds) for kind in state.observation[row])
-        shown = int(self.copies) - int(left_of(state.values, state.query)[row])
-        return f"{value}; how many {query}? {shown} of {int(self.copies)}"
+        value, query = (int(kind) for kind in state.observation[row])
+        pile, (shown, asked) = state.piles[row, 0], (card_name(kind, self.kinds) for kind in (value, query))
+        copies = self.num_actions - 1
+        count = copies - int(pile[query + 1]) + int(pile[query])
+        return f"{shown}; how many {asked}? {count} of {copies}"
 
 
 @dataclass
@@ -116,12 +113,12 @@ class HigherLower(CardGame[RankState]):
 
     def reset(self, u: Tensor) -> RankState:
         """Draw the first card by u (N, 1)."""
-        rank, piles = draw(repeated(self.pile, len(u)), u[:, 0])
+        rank, piles = draw_card(repeated(self.pile, len(u)), u[:, 0])
         return RankState(rank[:, None], *self.counters(len(u)), piles, rank)
 
     def step(self, state: RankState, action: Tensor, u: Tensor) -> tuple[RankState, Tensor, Tensor, Tensor, Tensor]:
         """Guess once: 0 higher, 1 lower."""
-        rank, piles = draw(state.piles, u[:, 0])
+        rank, piles = draw_card(state.piles, u[:, 0])
         right = (rank > state.rank) == (action == self.higher)
         reward = where(rank == state.rank, self.nothing, where(right, self.right, self.wrong))
         steps = state.steps + self.one
@@ -135,10 +132,10 @@ class HigherLower(CardGame[RankState]):
 
     def frame(self, state: RankState, row: int) -> Picture:
         """Draw the newest card, and the backs of those that are left."""
-        return draw_cards([int(state.rank[row]), *[None] * int(state.piles[row, -1])], self.kinds)
+        return card_pictures([int(state.rank[row]), *[None] * int(state.piles[row, -1])], self.kinds)
 
     def text(self, state: RankState, row: int) -> str:
         """Name the newest card, and tell how many cards are left above, at and below its rank."""
         rank, left = int(state.rank[row]), int(state.piles[row, -1])
         upto, below = int(state.piles[row, rank + 1]), int(state.piles[row, rank])
-        return f"{name(rank, self.kinds)}; left: {left - upto} higher, {upto - below} equal, {below} lower"
+        return f"{card_name(rank, self.kinds)}; left: {left - upto} higher, {upto - below} equal, {below} lower"

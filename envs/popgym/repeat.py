@@ -21,8 +21,8 @@ from envs.numpy_backend import (
     take_columns,
     where,
 )
-from envs.popgym.cards import DECK, SUITS, CardGame, check_decks, draw_cards, name
-from envs.popgym.shuffle import draw, left_of_each, repeated
+from envs.popgym.cards import DECK, SUITS, CardGame, card_name, card_pictures, check_decks
+from envs.popgym.shuffle import draw_card, left_of_each, repeated
 from envs.spaces import MultiDiscrete
 
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
@@ -53,12 +53,12 @@ class RepeatFirst(CardGame[FirstState]):
 
     def reset(self, u: Tensor) -> FirstState:
         """Draw the first card by u (N, 1)."""
-        suit, piles = draw(repeated(self.pile, len(u)), u[:, 0])
+        suit, piles = draw_card(repeated(self.pile, len(u)), u[:, 0])
         return FirstState(suit[:, None], *self.counters(len(u)), piles, suit)
 
     def step(self, state: FirstState, action: Tensor, u: Tensor) -> tuple[FirstState, Tensor, Tensor, Tensor, Tensor]:
         """Name the suit of the first card."""
-        suit, piles = draw(state.piles, u[:, 0])
+        suit, piles = draw_card(state.piles, u[:, 0])
         reward = where(action == state.first, self.right, self.wrong)
         steps = state.steps + self.one
         after = FirstState(suit[:, None], steps, state.returns + reward, piles, state.first)
@@ -71,11 +71,11 @@ class RepeatFirst(CardGame[FirstState]):
 
     def frame(self, state: FirstState, row: int) -> Picture:
         """Draw the first card, a card's back, and the newest card."""
-        return draw_cards([int(state.first[row]), None, int(state.observation[row, 0])], self.kinds, 3)
+        return card_pictures([int(state.first[row]), None, int(state.observation[row, 0])], self.kinds, 3)
 
     def text(self, state: FirstState, row: int) -> str:
         """Name the newest card, the first one and how many are left."""
-        newest, first = (name(int(suit), self.kinds) for suit in (state.observation[row, 0], state.first[row]))
+        newest, first = (card_name(int(suit), self.kinds) for suit in (state.observation[row, 0], state.first[row]))
         return f"{newest}; the first was {first}; {int(state.piles[row, -1])} cards left"
 
 
@@ -111,7 +111,7 @@ class RepeatPrevious(CardGame[PreviousState]):
 
     def reset(self, u: Tensor) -> PreviousState:
         """Draw the first card by u (N, 1)."""
-        suit, piles = draw(repeated(self.pile, len(u)), u[:, 0])
+        suit, piles = draw_card(repeated(self.pile, len(u)), u[:, 0])
         steps, returns = self.counters(len(u))
         recent = put_column(repeated(self.empty, len(u)), steps, converted(suit, self.empty))
         return PreviousState(suit[:, None], steps, returns, piles, recent)
@@ -120,7 +120,7 @@ class RepeatPrevious(CardGame[PreviousState]):
         self, state: PreviousState, action: Tensor, u: Tensor
     ) -> tuple[PreviousState, Tensor, Tensor, Tensor, Tensor]:
         """Name the suit of the k-th newest card."""
-        suit, piles = draw(state.piles, u[:, 0])
+        suit, piles = draw_card(state.piles, u[:, 0])
         steps = state.steps + self.one
         oldest = steps % self.k  # (N,) column of the card that the newest replaces
         payment = where(action == take_column(state.recent, oldest), self.right, self.wrong)
@@ -137,11 +137,11 @@ class RepeatPrevious(CardGame[PreviousState]):
 
     def frame(self, state: PreviousState, row: int) -> Picture:
         """Draw the last k cards, the oldest first; backs are those that have not been shown yet."""
-        return draw_cards(self._recent(state, row), self.kinds, 16)
+        return card_pictures(self._recent(state, row), self.kinds, 16)
 
     def text(self, state: PreviousState, row: int) -> str:
         """Name the last k cards, the oldest first, and tell how many are left."""
-        cards = ("?" if suit is None else name(suit, self.kinds) for suit in self._recent(state, row))
+        cards = ("?" if suit is None else card_name(suit, self.kinds) for suit in self._recent(state, row))
         return f"{' '.join(cards)}; {int(state.piles[row, -1])} cards left"
 
     def _recent(self, state: PreviousState, row: int) -> list[int | None]:
@@ -177,14 +177,14 @@ class Autoencode(CardGame[CodeState]):
 
     def reset(self, u: Tensor) -> CodeState:
         """Draw the first card by u (N, 1)."""
-        suit, piles = draw(repeated(self.pile, len(u)), u[:, 0])
+        suit, piles = draw_card(repeated(self.pile, len(u)), u[:, 0])
         steps, returns = self.counters(len(u))
         order = put_column(repeated(self.empty, len(u)), steps, converted(suit, self.empty))
         return CodeState(stack([steps + self.one, suit]), steps, returns, piles, order)
 
     def step(self, state: CodeState, action: Tensor, u: Tensor) -> tuple[CodeState, Tensor, Tensor, Tensor, Tensor]:
         """Watch the next card, or name the suit of the last card that has not been played back."""
-        suit, piles = draw(state.piles, u[:, 0])  # suit 0 when all are dealt
+        suit, piles = draw_card(state.piles, u[:, 0])  # suit 0 when all are dealt
         steps = state.steps + self.one
         watches = steps < self.dealt
         place = where(watches, steps, self.last - steps).clip(self.zero, self.last_card)  # (N,) of the card in question
@@ -202,12 +202,12 @@ class Autoencode(CardGame[CodeState]):
 
     def frame(self, state: CodeState, row: int) -> Picture:
         """Draw the cards that have been dealt and not played back."""
-        return draw_cards([*self._known(state, row), *[None] * self.cards][: self.cards], self.kinds)
+        return card_pictures([*self._known(state, row), *[None] * self.cards][: self.cards], self.kinds)
 
     def text(self, state: CodeState, row: int) -> str:
         """Name the newest cards that have been dealt and not played back."""
         known, watches = self._known(state, row), bool(state.observation[row, 0])
-        newest = " ".join(name(suit, self.kinds) for suit in known[-4:])
+        newest = " ".join(card_name(suit, self.kinds) for suit in known[-4:])
         return f"{'watch' if watches else 'play back'}: {len(known)} of {self.cards} cards, at the end {newest or '-'}"
 
     def _known(self, state: CodeState, row: int) -> list[int]:

@@ -296,7 +296,7 @@ def test_hashed_numbers_are_uniform_and_independent(keys):
     ("HigherLower", {"decks": 0}, "decks of HigherLower must be from 1"),
     ("MultiarmedBandit", {"arms": 1}, "arms of MultiarmedBandit must be from 2 to 1000, not 1"),
     ("Concentration", {"cards": 50}, "cards of Concentration must be a multiple of 4, which is twice its categories"),
-    ("Concentration", {"categories": 0}, "categories of Concentration must be at least 1, not 0"),
+    ("Concentration", {"categories": 0}, "categories of Concentration must be from 1 to 126, not 0"),
     ("Concentration", {"cards": 0}, "cards of Concentration must be"),
 ])  # fmt: skip
 def test_a_wrong_dial_is_told(family, wrong, words):
