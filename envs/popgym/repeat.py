@@ -140,9 +140,9 @@ class RepeatPrevious(CardGame[PreviousState]):
         return card_pictures(self._recent(state, row), self.kinds, 16)
 
     def text(self, state: PreviousState, row: int) -> str:
-        """Name the last k cards, the oldest first, and tell how many are left."""
-        cards = ("?" if suit is None else card_name(suit, self.kinds) for suit in self._recent(state, row))
-        return f"{' '.join(cards)}; {int(state.piles[row, -1])} cards left"
+        """Name the newest card and the one asked for, and tell how many are left."""
+        asked, *_, newest = ("?" if suit is None else card_name(suit, SUITS) for suit in self._recent(state, row) * 2)
+        return f"{newest}; {int(self.k) - 1} steps ago {asked}; {int(state.piles[row, -1])} cards left"
 
     def _recent(self, state: PreviousState, row: int) -> list[int | None]:
         shown, k = int(state.steps[row]) + 1, int(self.k)
