@@ -36,7 +36,8 @@ class Concentration(World[TableState]):
     The observation has each card's category, or `categories` for one that lies face down, and the card chosen last,
     which is 0 at first. Both cards are seen once before they are turned down. A pair pays 2/cards, and no pair costs
     2/T. A card that lies face up already, as part of a pair, costs 1/T, or 2/T as second card; the first is then turned
-    down, too. An episode ends when all pairs are found. It is truncated after T steps, about twice the cards.
+    down, too. An episode ends when all pairs are found. It is truncated after T steps, about twice the cards; another
+    `time_limit` leaves T in the rewards.
 
     A card's category is drawn when it is first turned up, which is the same as shuffling at the start. So the state
     holds what has been seen, and no more: what a perfect memory would hold.
