@@ -111,11 +111,6 @@ def argsort(keys: Values) -> Values:
     return keys.argsort(dim=1, stable=True) if isinstance(keys, torch.Tensor) else keys.argsort(1, kind="stable")
 
 
-def first_true(mask: Values) -> Values:
-    """Return the first index (N, ...) int64 of a True on the last axis of a mask (N, ..., K); 0 where none is."""
-    return mask.byte().argmax(-1) if isinstance(mask, torch.Tensor) else mask.argmax(-1)
-
-
 class PowerSeries:
     """Sine and cosine in float64 as sums of series, with so many `terms` after the first.
 

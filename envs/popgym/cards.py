@@ -5,10 +5,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from envs.core import State, World
 from envs.errors import require
-from envs.popgym.shuffle import MAX_CARDS, full_pile
+from envs.popgym.shuffle import MAX_CARDS, Piles
 
 S = TypeVar("S", bound=State)
 DECK, SUITS, RANKS = 52, 4, 13
@@ -43,9 +44,13 @@ class CardGame(World[S]):
     ) -> None:
         super().__init__(steps if time_limit is None else time_limit, device)
         self.cards, self.kinds = decks * DECK, kinds
-        self.pile = full_pile(kinds, self.cards // kinds, self.device)
+        self.deck = Piles(kinds, self.cards // kinds, self.device)
         self.last = torch.tensor(steps, device=self.device)
-        self.right, self.wrong = torch.tensor([1 / paid, -1 / paid], dtype=torch.float64, device=self.device)
+        self.share, self.double = torch.tensor([1 / paid, 2 / paid], dtype=torch.float64, device=self.device)
+
+    def pay(self, right: Tensor) -> Tensor:
+        """Return the reward (N,) of right and wrong answers (N,) bool."""
+        return right * self.double - self.share  # which is exact; on a CPU a choice takes twice as long
 
 
 def check_decks(game: str, decks: int) -> None:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from envs.core import State, World
 from envs.errors import require
-from envs.numpy_backend import concatenate, converted, copied, integers, put_column, take_column, where
+from envs.numpy_backend import concatenate, converted, copied, integers, put_column, take, take_column, where
 from envs.popgym.cards import card_name, card_pictures
-from envs.popgym.shuffle import MAX_CARDS, draw_card, full_pile, repeated
+from envs.popgym.shuffle import MAX_CARDS, Piles, repeated
 from envs.spaces import MultiDiscrete
 
 BITS = 8
@@ -24,7 +24,7 @@ MAX_CATEGORIES = 126  # that so fit into 16 bits
 class TableState(State):
     """N tables of cards; c is the number of categories."""
 
-    piles: Tensor  # (N, c + 1) int16, cards never turned up, see `shuffle.full_pile`
+    piles: Tensor  # (N, c + 1) int16, cards never turned up, see `shuffle.Piles`
     cells: Tensor  # (N, cards + 1) int16: 256 (1 + category) once seen, plus the category face up, or c face down
     waiting: Tensor  # (N,) int64, 1 + the card that waits for its partner, or 0
     found: Tensor  # (N,) int64, pairs found
@@ -65,13 +65,14 @@ class Concentration(World[TableState]):
         self.num_actions, self.categories = cards, categories
         self.observation_space = MultiDiscrete([*[categories + 1] * cards, cards], dtype=np.int16)
         self.state_space = MultiDiscrete([*[2 * categories + 1] * cards, cards + 1])
-        self.pile = full_pile(categories, cards // categories, self.device)
+        self.deck = Piles(categories, cards // categories, self.device)
         self.down = torch.full((cards + 1,), categories, dtype=torch.int16, device=self.device)
         numbers = torch.tensor([categories, SEEN - 1, SEEN, BITS, 1], dtype=torch.int16, device=self.device)
         self.back, self.face, self.seen, self.bits, self.next = numbers.unbind()
-        self.zero, self.pairs = torch.tensor([0, cards // 2], device=self.device)
-        payments = [2 / cards, -1 / longest, -2 / longest, 1.0]
-        self.gain, self.loss, self.losses, self.whole = torch.tensor(payments, dtype=torch.float64, device=self.device)
+        self.zero, self.two, self.pairs = torch.tensor([0, 2, cards // 2], device=self.device)
+        payments = [0.0, -1 / longest, -2 / longest, -2 / longest, 2 / cards, 1.0]
+        self.payments = torch.tensor(payments, dtype=torch.float64, device=self.device)  # by what `step` finds
+        self.whole = self.payments[-1].clone()
 
     def reset(self, u: Tensor) -> TableState:
         """Lay all cards face down."""
@@ -79,30 +80,30 @@ class Concentration(World[TableState]):
         cells = repeated(self.down, len(u))
         observation = copied(cells)
         observation[:, -1] = self.zero
-        return TableState(observation, steps, returns, repeated(self.pile, len(u)), cells, steps, steps)
+        return TableState(observation, steps, returns, self.deck.full(len(u)), cells, steps, steps)
 
     def step(self, state: TableState, action: Tensor, u: Tensor) -> tuple[TableState, Tensor, Tensor, Tensor, Tensor]:
         """Turn up one card; its category is drawn by u (N, 1) if it has never been seen."""
         cell, waits = take_column(state.cells, action), state.waiting > self.zero
         known, is_up = cell >> self.bits, (cell & self.face) != self.back
         is_new = known < self.next
-        category, piles = draw_card(state.piles, where(is_new, u[:, 0], self.whole))
+        category, piles = self.deck.draw(state.piles, where(is_new, u[:, 0], self.whole))
         value = where(is_new, converted(category, cell), known - self.next)  # (N,)
         first = where(waits, state.waiting - self.one, action)
         other = take_column(state.cells, first)  # without meaning if no card waits: then first is action
         partner = (other >> self.bits) - self.next
         match = (value == partner) & (action != first) & ~is_up
 
-        cells = put_column(copied(state.cells), first, where(match, other - self.back + value, other))
-        faces = where(match | is_up, value, self.back)
-        cells = put_column(cells, action, (value + self.next) * self.seen + faces)
+        change = value - self.back
+        cells = put_column(copied(state.cells), first, other + change * match)
+        memory = (value + self.next) * self.seen + self.back
+        cells = put_column(cells, action, memory + change * (match | is_up))
         shown = put_column(cells & self.face, first, partner)
         observation = put_column(shown, action, value)
         observation[:, -1] = action
 
-        wrong = where(waits, self.losses, where(is_up, self.loss, self.nothing))
-        reward = where(match, self.gain, wrong)
-        waiting, found = where(waits | is_up, self.zero, action + self.one), state.found + match
+        reward = take(self.payments, integers(is_up) + self.two * waits + self.two * match)
+        waiting, found = (action + self.one) * ~(waits | is_up), state.found + match
         steps, returns = state.steps + self.one, state.returns + reward
         after = TableState(observation, steps, returns, piles, cells, waiting, found)
         terminated = found == self.pairs

@@ -12,7 +12,7 @@ from envs.core import State
 from envs.errors import require
 from envs.numpy_backend import concatenate, where
 from envs.popgym.cards import DECK, RANKS, CardGame, card_name, card_pictures, check_decks
-from envs.popgym.shuffle import draw_card, draw_two, left_of, left_of_each, repeated
+from envs.popgym.shuffle import left_of, left_of_each
 from envs.spaces import MultiDiscrete
 
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
@@ -22,7 +22,7 @@ Picture = np.ndarray[Any, np.dtype[np.uint8]]
 class CountState(State):
     """N games of Count Recall, each with two shuffles of the same cards."""
 
-    piles: Tensor  # (N, 2, categories + 1) int16, cards left to be shown and to be asked for, see `shuffle.full_pile`
+    piles: Tensor  # (N, 2, categories + 1) int16, cards left to be shown and to be asked for, see `shuffle.Piles`
     query: Tensor  # (N,) int64, category that is asked for
 
 
@@ -53,15 +53,15 @@ class CountRecall(CardGame[CountState]):
 
     def reset(self, u: Tensor) -> CountState:
         """Draw the first card and the first query by u (N, 1)."""
-        pile = repeated(self.pile, len(u))[:, None]
-        cards, piles = draw_two(concatenate([pile, pile]), u[:, 0])
+        pile = self.deck.full(len(u))[:, None]
+        cards, piles = self.deck.draw_two(concatenate([pile, pile]), u[:, 0])
         return CountState(cards, *self.counters(len(u)), piles, cards[:, 1])
 
     def step(self, state: CountState, action: Tensor, u: Tensor) -> tuple[CountState, Tensor, Tensor, Tensor, Tensor]:
         """Answer the query with a number of cards."""
         piles = state.piles.reshape(len(action), 2 * (self.kinds + 1))  # the cards left to be shown come first
-        reward = where(action == self.copies - left_of(piles, state.query), self.right, self.wrong)
-        cards, piles = draw_two(state.piles, u[:, 0])
+        reward = self.pay(action == self.copies - left_of(piles, state.query))
+        cards, piles = self.deck.draw_two(state.piles, u[:, 0])
         steps = state.steps + self.one
         after = CountState(cards, steps, state.returns + reward, piles, cards[:, 1])
         terminated = steps == self.last
@@ -90,7 +90,7 @@ class CountRecall(CardGame[CountState]):
 class RankState(State):
     """N games of Higher Lower."""
 
-    piles: Tensor  # (N, 14) int16, cards left, see `shuffle.full_pile`
+    piles: Tensor  # (N, 14) int16, cards left, see `shuffle.Piles`
     rank: Tensor  # (N,) int64, rank of the newest card
 
 
@@ -113,14 +113,14 @@ class HigherLower(CardGame[RankState]):
 
     def reset(self, u: Tensor) -> RankState:
         """Draw the first card by u (N, 1)."""
-        rank, piles = draw_card(repeated(self.pile, len(u)), u[:, 0])
+        rank, piles = self.deck.draw(self.deck.full(len(u)), u[:, 0])
         return RankState(rank[:, None], *self.counters(len(u)), piles, rank)
 
     def step(self, state: RankState, action: Tensor, u: Tensor) -> tuple[RankState, Tensor, Tensor, Tensor, Tensor]:
         """Guess once: 0 higher, 1 lower."""
-        rank, piles = draw_card(state.piles, u[:, 0])
+        rank, piles = self.deck.draw(state.piles, u[:, 0])
         right = (rank > state.rank) == (action == self.higher)
-        reward = where(rank == state.rank, self.nothing, where(right, self.right, self.wrong))
+        reward = where(rank == state.rank, self.nothing, self.pay(right))
         steps = state.steps + self.one
         after = RankState(rank[:, None], steps, state.returns + reward, piles, rank)
         terminated = steps == self.last

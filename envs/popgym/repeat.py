@@ -22,7 +22,7 @@ from envs.numpy_backend import (
     where,
 )
 from envs.popgym.cards import DECK, SUITS, CardGame, card_name, card_pictures, check_decks
-from envs.popgym.shuffle import draw_card, left_of_each, repeated
+from envs.popgym.shuffle import left_of_each, repeated
 from envs.spaces import MultiDiscrete
 
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
@@ -32,7 +32,7 @@ Picture = np.ndarray[Any, np.dtype[np.uint8]]
 class FirstState(State):
     """N games of Repeat First."""
 
-    piles: Tensor  # (N, 5) int16, cards left, see `shuffle.full_pile`
+    piles: Tensor  # (N, 5) int16, cards left, see `shuffle.Piles`
     first: Tensor  # (N,) int64, suit of the first card
 
 
@@ -53,13 +53,13 @@ class RepeatFirst(CardGame[FirstState]):
 
     def reset(self, u: Tensor) -> FirstState:
         """Draw the first card by u (N, 1)."""
-        suit, piles = draw_card(repeated(self.pile, len(u)), u[:, 0])
+        suit, piles = self.deck.draw(self.deck.full(len(u)), u[:, 0])
         return FirstState(suit[:, None], *self.counters(len(u)), piles, suit)
 
     def step(self, state: FirstState, action: Tensor, u: Tensor) -> tuple[FirstState, Tensor, Tensor, Tensor, Tensor]:
         """Name the suit of the first card."""
-        suit, piles = draw_card(state.piles, u[:, 0])
-        reward = where(action == state.first, self.right, self.wrong)
+        suit, piles = self.deck.draw(state.piles, u[:, 0])
+        reward = self.pay(action == state.first)
         steps = state.steps + self.one
         after = FirstState(suit[:, None], steps, state.returns + reward, piles, state.first)
         terminated = steps == self.last
@@ -83,7 +83,7 @@ class RepeatFirst(CardGame[FirstState]):
 class PreviousState(State):
     """N games of Repeat Previous."""
 
-    piles: Tensor  # (N, 5) int16, cards left, see `shuffle.full_pile`
+    piles: Tensor  # (N, 5) int16, cards left, see `shuffle.Piles`
     recent: Tensor  # (N, k) int8, suits of the last k cards; card i is in column i % k
 
 
@@ -111,7 +111,7 @@ class RepeatPrevious(CardGame[PreviousState]):
 
     def reset(self, u: Tensor) -> PreviousState:
         """Draw the first card by u (N, 1)."""
-        suit, piles = draw_card(repeated(self.pile, len(u)), u[:, 0])
+        suit, piles = self.deck.draw(self.deck.full(len(u)), u[:, 0])
         steps, returns = self.counters(len(u))
         recent = put_column(repeated(self.empty, len(u)), steps, converted(suit, self.empty))
         return PreviousState(suit[:, None], steps, returns, piles, recent)
@@ -120,10 +120,10 @@ class RepeatPrevious(CardGame[PreviousState]):
         self, state: PreviousState, action: Tensor, u: Tensor
     ) -> tuple[PreviousState, Tensor, Tensor, Tensor, Tensor]:
         """Name the suit of the k-th newest card."""
-        suit, piles = draw_card(state.piles, u[:, 0])
+        suit, piles = self.deck.draw(state.piles, u[:, 0])
         steps = state.steps + self.one
         oldest = steps % self.k  # (N,) column of the card that the newest replaces
-        payment = where(action == take_column(state.recent, oldest), self.right, self.wrong)
+        payment = self.pay(action == take_column(state.recent, oldest))
         reward = where(steps >= self.k, payment, self.nothing)
         recent = put_column(copied(state.recent), oldest, converted(suit, self.empty))
         after = PreviousState(suit[:, None], steps, state.returns + reward, piles, recent)
@@ -153,7 +153,7 @@ class RepeatPrevious(CardGame[PreviousState]):
 class CodeState(State):
     """N games of Autoencode."""
 
-    piles: Tensor  # (N, 5) int16, cards left, see `shuffle.full_pile`
+    piles: Tensor  # (N, 5) int16, cards left, see `shuffle.Piles`
     order: Tensor  # (N, cards) int8, suits in the order of dealing; 0 if not dealt yet or played back already
 
 
@@ -177,18 +177,18 @@ class Autoencode(CardGame[CodeState]):
 
     def reset(self, u: Tensor) -> CodeState:
         """Draw the first card by u (N, 1)."""
-        suit, piles = draw_card(repeated(self.pile, len(u)), u[:, 0])
+        suit, piles = self.deck.draw(self.deck.full(len(u)), u[:, 0])
         steps, returns = self.counters(len(u))
         order = put_column(repeated(self.empty, len(u)), steps, converted(suit, self.empty))
         return CodeState(stack([steps + self.one, suit]), steps, returns, piles, order)
 
     def step(self, state: CodeState, action: Tensor, u: Tensor) -> tuple[CodeState, Tensor, Tensor, Tensor, Tensor]:
         """Watch the next card, or name the suit of the last card that has not been played back."""
-        suit, piles = draw_card(state.piles, u[:, 0])  # suit 0 when all are dealt
+        suit, piles = self.deck.draw(state.piles, u[:, 0])  # suit 0 when all are dealt
         steps = state.steps + self.one
         watches = steps < self.dealt
         place = where(watches, steps, self.last - steps).clip(self.zero, self.last_card)  # (N,) of the card in question
-        payment = where(action == take_column(state.order, place), self.right, self.wrong)
+        payment = self.pay(action == take_column(state.order, place))
         reward = where(watches, self.nothing, payment)
         order = put_column(copied(state.order), place, converted(suit, self.empty))
         observation = stack([integers(steps < self.last_card), suit])

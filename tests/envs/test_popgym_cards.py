@@ -12,7 +12,7 @@ from scipy.stats import chi2, chi2_contingency
 from world_keywords import uniforms
 
 from envs.popgym.levels import LEVELS
-from envs.popgym.shuffle import draw_card, draw_two, full_pile, hashed, repeated
+from envs.popgym.shuffle import Piles, hashed
 from envs.registry import make_world
 
 FAMILIES = [
@@ -267,14 +267,14 @@ def test_arms_and_payments_have_the_chances_of_popgym():
 @pytest.mark.parametrize("copies", [1, 3, 208])
 def test_the_last_uniform_draws_the_last_card_and_a_whole_pile_is_drawn(copies):
     """Products of uniforms near 1 round to the number of cards itself at no height of a pile."""
-    pile, last = full_pile(13, copies, torch.device("cpu")), torch.tensor([1 - 2**-53], dtype=torch.float64)
-    lowest, highest, pairs = repeated(pile, 1), repeated(pile, 1), torch.stack([pile, pile])[None]
+    deck, last = Piles(13, copies, torch.device("cpu")), torch.tensor([1 - 2**-53], dtype=torch.float64)
+    lowest, highest, pairs = deck.full(1), deck.full(1), deck.full(2)[None]
     for card in range(13 * copies):
-        kind, lowest = draw_card(lowest, last * 0)
-        other, highest = draw_card(highest, last)
-        both, pairs = draw_two(pairs, last)
+        kind, lowest = deck.draw(lowest, last * 0)
+        other, highest = deck.draw(highest, last)
+        both, pairs = deck.draw_two(pairs, last)
         assert (int(kind), int(other)) == (card // copies, 12 - card // copies) and both.tolist() == [[int(other)] * 2]
-    for piles, draw in ((lowest, draw_card), (highest, draw_card), (pairs, draw_two)):
+    for piles, draw in ((lowest, deck.draw), (highest, deck.draw), (pairs, deck.draw_two)):
         kind, left = draw(piles, last)
         assert not piles.any() and not left.any() and not kind.any()
 
