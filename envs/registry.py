@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from envs.errors import UnknownKeyword, UserError, check_known, require, suggestion
+from envs.popgym.levels import LEVELS
 
 if TYPE_CHECKING:
     import torch
@@ -74,6 +75,7 @@ WORLDS: dict[str, Entry] = {
     "Control/MountainCar-v0": Entry("envs.worlds.control:MountainCar"),
     "Control/MaskedMountainCar-v0": Entry("envs.worlds.control:MountainCar", {"masked": True}),
     "Pixel/BlinkingCatch-v0": Entry("envs.worlds.catch:BlinkingCatch"),
+    **{id: Entry(*level) for id, level in LEVELS.items()},
 }
 FROM_FILES = ("Gridverse/Yaml-v0", "POMDP/File-v0")  # defined by the file of their keyword `path`
 

@@ -1,0 +1,1 @@
+"""POPGym's sixteen families (Morad et al. 2023) as tensor environments."""

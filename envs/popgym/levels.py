@@ -1,0 +1,24 @@
+"""The levels of POPGym's families: ids, classes and what makes a level easy, medium or hard."""
+
+from typing import Any
+
+LEVELS: dict[str, tuple[str, dict[str, Any]]] = {
+    # the cart-poles whose observations are exact: the longest episode
+    "POPGym/PositionOnlyCartPole-Easy-v0": ("envs.popgym.control:PositionOnlyCartPole", {"time_limit": 200}),
+    "POPGym/PositionOnlyCartPole-Medium-v0": ("envs.popgym.control:PositionOnlyCartPole", {"time_limit": 400}),
+    "POPGym/PositionOnlyCartPole-Hard-v0": ("envs.popgym.control:PositionOnlyCartPole", {"time_limit": 600}),
+    "POPGym/VelocityOnlyCartPole-Easy-v0": ("envs.popgym.control:VelocityOnlyCartPole", {"time_limit": 200}),
+    "POPGym/VelocityOnlyCartPole-Medium-v0": ("envs.popgym.control:VelocityOnlyCartPole", {"time_limit": 400}),
+    "POPGym/VelocityOnlyCartPole-Hard-v0": ("envs.popgym.control:VelocityOnlyCartPole", {"time_limit": 600}),
+    # the noisy cart-pole and the noisy pendulum: the noise
+    "POPGym/NoisyPositionOnlyCartPole-Easy-v0": ("envs.popgym.control:NoisyPositionOnlyCartPole", {"noise": 0.1}),
+    "POPGym/NoisyPositionOnlyCartPole-Medium-v0": ("envs.popgym.control:NoisyPositionOnlyCartPole", {"noise": 0.2}),
+    "POPGym/NoisyPositionOnlyCartPole-Hard-v0": ("envs.popgym.control:NoisyPositionOnlyCartPole", {"noise": 0.3}),
+    "POPGym/NoisyPositionOnlyPendulum-Easy-v0": ("envs.popgym.control:NoisyPositionOnlyPendulum", {"noise": 0.1}),
+    "POPGym/NoisyPositionOnlyPendulum-Medium-v0": ("envs.popgym.control:NoisyPositionOnlyPendulum", {"noise": 0.2}),
+    "POPGym/NoisyPositionOnlyPendulum-Hard-v0": ("envs.popgym.control:NoisyPositionOnlyPendulum", {"noise": 0.3}),
+    # the exact pendulum: the longest episode, the harder the shorter
+    "POPGym/PositionOnlyPendulum-Easy-v0": ("envs.popgym.control:PositionOnlyPendulum", {"time_limit": 200}),
+    "POPGym/PositionOnlyPendulum-Medium-v0": ("envs.popgym.control:PositionOnlyPendulum", {"time_limit": 150}),
+    "POPGym/PositionOnlyPendulum-Hard-v0": ("envs.popgym.control:PositionOnlyPendulum", {"time_limit": 100}),
+}

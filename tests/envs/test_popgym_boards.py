@@ -1,0 +1,156 @@
+"""POPGym's boards, cart-poles, pendulums and mazes beside the package's own: the same numbers from the same states."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import popgym
+import pytest
+import torch
+from run_folders import error_of
+from world_keywords import uniforms
+
+from envs.gymnasium import Engine
+from envs.popgym.levels import LEVELS
+from envs.registry import make_world
+
+EPISODES = [5, pytest.param(200, marks=pytest.mark.long)]
+
+
+def ids(*families):
+    return [id for id in LEVELS if id.split("/")[1].split("-")[0] in families]
+
+
+def pair(id, on_arrays, **kwargs):
+    """Our world as an engine, popgym's environment of the same name, and what stands for its random generator."""
+    family, level = id.split("/")[1].split("-")[:2]
+    theirs = getattr(popgym.envs, family + level)()
+    theirs._np_random = SimpleNamespace()
+    return Engine(make_world(id, **kwargs), on_arrays), theirs, theirs._np_random
+
+
+def alike(one, other, share=1e-4):
+    """Whether two lists of counts (n,) may come from one distribution, by chi-square."""
+    from scipy.stats import chi2_contingency
+
+    table = np.array([one, other])
+    return chi2_contingency(table[:, table.sum(0) > 0]).pvalue > share
+
+
+# ---- cart-poles and pendulums ----------------------------------------------------------------------------------------
+CARTS = ids("PositionOnlyCartPole", "VelocityOnlyCartPole", "NoisyPositionOnlyCartPole")
+PENDULUMS = ids("PositionOnlyPendulum", "NoisyPositionOnlyPendulum")
+
+
+def between(u):
+    """What stands for a generator's `uniform`: the numbers that u gives."""
+    return lambda low, high, size=None: low + (high - low) * u
+
+
+def normal(u):
+    """What stands for a generator's `normal`: Box and Muller's two numbers of u."""
+    radius, angle = np.sqrt(-2 * np.log1p(-u[-1])), 2 * np.pi * (u[-2] - 0.5)
+    return lambda mean, deviation: mean + deviation * radius * np.array([np.sin(angle), np.cos(angle)])
+
+
+def upright(state):
+    position, speed, angle, spin = state
+    return int(angle + 0.5 * spin + 0.02 * position + 0.1 * speed > 0)
+
+
+def check_step(engine, generator, theirs, state, action, u, seen):
+    """Take the step in both, and compare what both give; returns our state, whether the episode ends, what is seen."""
+    np.testing.assert_allclose(engine.observation(state)[0], seen, rtol=0, atol=1e-6)
+    if len(u):
+        generator.normal = normal(u)
+    state, reward, terminated, truncated, success = engine.step(state, np.array([action]), u[None])
+    seen, their_reward, their_end, their_cut, _ = theirs.step(action)
+    assert reward[0] == pytest.approx(their_reward, abs=1e-8) and not success[0]
+    assert (terminated[0], truncated[0]) == (their_end, their_cut and not their_end)
+    return state, terminated[0] or truncated[0], seen
+
+
+@pytest.mark.parametrize("episodes", EPISODES)
+@pytest.mark.parametrize("id", CARTS)
+def test_every_step_of_a_cart_pole_is_that_of_popgym(id, episodes):
+    engine, theirs, generator = pair(id, on_arrays=True, **{"as_released": True} if "Velocity" in id else {})
+    draws, lengths = np.random.default_rng(len(id)), []
+    for episode in range(episodes):
+        u = draws.random(engine.world.reset_draws)
+        generator.uniform, generator.normal = between(u[:4]), normal(u)
+        state, (seen, _), ended = engine.reset(u[None]), theirs.reset(), False
+        while not ended:
+            action = upright(theirs.state) if episode % 2 else int(draws.integers(2))
+            state = replace(state, body=np.array([theirs.state]))  # a falling pole would magnify last places
+            u = draws.random(engine.world.step_draws)
+            state, ended, seen = check_step(engine, generator, theirs, state, action, u, seen)
+        np.testing.assert_allclose(state.observation[0], seen, rtol=0, atol=1e-6)
+        lengths.append(int(state.steps[0]))
+    assert max(lengths) == theirs.max_episode_length == engine.world.time_limit and min(lengths) < 100
+
+
+@pytest.mark.parametrize("episodes", EPISODES)
+@pytest.mark.parametrize("id", PENDULUMS)
+def test_every_step_of_a_pendulum_is_that_of_popgym(id, episodes):
+    engine, theirs, generator = pair(id, on_arrays=True)
+    draws, rewards = np.random.default_rng(len(id)), []
+    for episode in range(episodes):
+        u = draws.random(engine.world.reset_draws)
+        generator.uniform, generator.normal = between(u[:2]), normal(u)
+        state, (seen, _), ended = engine.reset(u[None]), theirs.reset(), False
+        while not ended:
+            angle, speed = theirs.state
+            action = np.float32([np.sign(speed) * 2 if episode % 2 else draws.uniform(-2, 2)])
+            angle -= 2 * np.pi * round(angle / 2 / np.pi)
+            motion = np.array([[np.cos(angle), np.sin(angle), speed]])  # a falling rod would magnify last places
+            state = replace(state, angle=np.array([angle]), motion=motion)
+            u, before = draws.random(engine.world.step_draws), state.returns[0]
+            state, ended, seen = check_step(engine, generator, theirs, state, action, u, seen)
+            rewards.append(state.returns[0] - before)
+        np.testing.assert_allclose(state.observation[0], seen, rtol=0, atol=1e-6)
+        assert state.steps[0] == theirs.max_episode_length
+    assert min(rewards) < 0 < max(rewards) < 1 / theirs.max_episode_length
+
+
+def test_the_first_observation_holds_velocities_unless_it_is_as_released():
+    u = uniforms(3, 4)
+    for released in (False, True):
+        world = make_world("POPGym/VelocityOnlyCartPole-Easy-v0", as_released=released)
+        state = world.reset(u)
+        assert torch.equal(state.observation, state.body[:, 0 if released else 1 :: 2].float())
+        state, seen, *_ = world.step(state, torch.tensor([0, 1, 1]), u[:, :0])
+        assert torch.equal(seen, state.body[:, 1::2].float())
+
+
+@pytest.mark.parametrize("id", [*CARTS, *PENDULUMS])
+def test_the_spaces_of_carts_and_pendulums_are_those_of_popgym(id):
+    engine, theirs, _ = pair(id, on_arrays=False)
+    assert (engine.world.observation_space, engine.world.action_space) == (
+        theirs.observation_space,
+        theirs.action_space,
+    )
+
+
+def test_noise_is_normal_and_stays_within_the_space():
+    world = make_world("POPGym/NoisyPositionOnlyPendulum-Hard-v0", noise=0.05)
+    u = uniforms(40_000, 4)
+    u[:, :2] = torch.tensor([0.625, 0.5])  # a cosine and a sine of +-0.7, which the noise never moves to 1
+    state = world.reset(u)
+    noise = (state.observation.double() - state.motion[:, :2]).numpy().T / 0.05  # (2, 40000)
+    theirs = np.random.default_rng(0).normal(size=(2, 40_000))
+    edges = [-9, *np.linspace(-3.5, 3.5, 29), 9]
+    assert all(alike(*(np.histogram(each, edges)[0] for each in both)) for both in zip(noise, theirs, strict=True))
+    assert abs(np.corrcoef(*noise)[0, 1]) < 0.02 and abs(np.corrcoef(*abs(noise))[0, 1]) < 0.02
+    loud = make_world("POPGym/NoisyPositionOnlyCartPole-Easy-v0", noise=9.0)
+    seen = loud.reset(uniforms(200, 6)).observation
+    assert all(map(loud.observation_space.contains, seen.numpy())) and (abs(seen) == abs(seen).amax(0)).sum() > 200
+
+
+@pytest.mark.parametrize(("id", "keywords", "words"), [
+    ("NoisyPositionOnlyCartPole-Easy", {"noise": -0.1}, "noise of NoisyPositionOnlyCartPole must be .*, not -0.1"),
+    ("NoisyPositionOnlyPendulum-Easy", {"noise": float("nan")}, "noise of NoisyPositionOnlyPendulum must be .* not nan"),
+    ("PositionOnlyCartPole-Easy", {"time_limit": 0}, "time_limit must be at least 1 step"),
+])  # fmt: skip
+def test_a_wrong_dial_is_named(id, keywords, words):
+    assert re.search(words, error_of(make_world, f"POPGym/{id}-v0", **keywords))
