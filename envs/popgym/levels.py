@@ -3,6 +3,14 @@
 from typing import Any
 
 LEVELS: dict[str, tuple[str, dict[str, Any]]] = {
+    # Battleship: the board's side
+    "POPGym/Battleship-Easy-v0": ("envs.popgym.boards:Battleship", {"board": 8}),
+    "POPGym/Battleship-Medium-v0": ("envs.popgym.boards:Battleship", {"board": 10}),
+    "POPGym/Battleship-Hard-v0": ("envs.popgym.boards:Battleship", {"board": 12}),
+    # MineSweeper: the board's side and its mines
+    "POPGym/MineSweeper-Easy-v0": ("envs.popgym.boards:MineSweeper", {"board": 4, "mines": 2}),
+    "POPGym/MineSweeper-Medium-v0": ("envs.popgym.boards:MineSweeper", {"board": 6, "mines": 6}),
+    "POPGym/MineSweeper-Hard-v0": ("envs.popgym.boards:MineSweeper", {"board": 8, "mines": 10}),
     # the cart-poles whose observations are exact: the longest episode
     "POPGym/PositionOnlyCartPole-Easy-v0": ("envs.popgym.control:PositionOnlyCartPole", {"time_limit": 200}),
     "POPGym/PositionOnlyCartPole-Medium-v0": ("envs.popgym.control:PositionOnlyCartPole", {"time_limit": 400}),

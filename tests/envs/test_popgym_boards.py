@@ -8,6 +8,7 @@ import numpy as np
 import popgym
 import pytest
 import torch
+from popgym.wrappers import PreviousAction
 from run_folders import error_of
 from world_keywords import uniforms
 
@@ -147,9 +148,117 @@ def test_noise_is_normal_and_stays_within_the_space():
     assert all(map(loud.observation_space.contains, seen.numpy())) and (abs(seen) == abs(seen).amax(0)).sum() > 200
 
 
+# ---- boards ----------------------------------------------------------------------------------------------------------
+SHIPS, MINES = ids("Battleship"), ids("MineSweeper")
+
+
+@pytest.mark.parametrize("episodes", EPISODES)
+@pytest.mark.parametrize("id", [*SHIPS, *MINES])
+def test_every_step_of_a_board_is_that_of_popgym(id, episodes):
+    engine, inner, generator = pair(id, on_arrays=True)
+    theirs, draws, ends = PreviousAction(inner), np.random.default_rng(len(id)), []
+    side = engine.world.side
+    for episode in range(episodes):
+        state, ended = engine.reset(draws.random((1, engine.world.reset_draws))), False
+        if id in SHIPS:
+            seen, _ = theirs.reset(seed=episode)
+            inner.board = (state.cells == 1).reshape(side, side).astype(np.int8)
+            safe = draws.permutation(side * side)
+        else:
+            fatal = np.array([kind.fatal for kind in engine.world.kinds])[state.cells[0]]
+            generator.choice = lambda cells, size, replace, fatal=fatal: cells[fatal]
+            seen, _ = theirs.reset()
+            safe = draws.permutation(np.flatnonzero(~fatal))
+        while not ended:
+            assert engine.observation(state)[0].tolist() == [seen[0], *seen[1]]
+            step = int(state.steps[0])
+            action = int(safe[step]) if episode % 2 else int(draws.integers(side * side))
+            state, reward, terminated, truncated, success = engine.step(state, np.array([action]), np.zeros((1, 0)))
+            seen, their_reward, their_end, their_cut, _ = theirs.step(np.array(divmod(action, side)))
+            assert reward[0] == pytest.approx(their_reward, abs=1e-12) and not success[0]
+            assert (terminated[0], truncated[0]) == (their_end, their_cut and not their_end)
+            ended = terminated[0] or truncated[0]
+        assert engine.observation(state)[0].tolist() == [seen[0], *seen[1]]
+        ends.append((bool(terminated[0]), state.left[0] == 0, state.returns[0] > 0))
+        if id in MINES and episode % 2:
+            assert state.returns[0] == pytest.approx(1) and state.steps[0] == inner.max_episode_length
+    assert (True, True, True) in ends and {(False, False, False), (True, False, False), (True, False, True)} & {*ends}
+
+
+@pytest.mark.parametrize("id", [*SHIPS, *MINES])
+def test_the_spaces_of_boards_are_those_of_popgym(id):
+    engine, inner, _ = pair(id, on_arrays=False)
+    seen, last = PreviousAction(inner).observation_space
+    assert list(engine.world.observation_space.nvec) == [seen.n, *last.nvec]
+    assert engine.world.num_actions == np.prod(inner.action_space.nvec)
+    assert engine.world.time_limit == inner.max_episode_length
+
+
+def test_ships_lie_where_those_of_popgym_lie():
+    """Whole boards where there are few, and what tells crowded from loose ones on a board of usual size."""
+    world, theirs = make_world("POPGym/Battleship-Easy-v0", board=4, ships=(2, 3)), popgym.envs.Battleship(4, [2, 3])
+    ours = world.reset(uniforms(20_000, 1)).cells.numpy()
+    drawn = np.array([theirs.reset(seed=seed) and theirs.board.flatten() for seed in range(20_000)])
+    powers = 2 ** np.arange(16)
+    assert alike(*(np.bincount(boards @ powers, minlength=2**16) for boards in (ours, drawn)))
+    world, theirs = make_world("POPGym/Battleship-Easy-v0"), popgym.envs.BattleshipEasy()
+    ours = world.reset(uniforms(20_000, 1)).cells.view(-1, 8, 8).numpy()
+    drawn = np.array([theirs.reset(seed=seed) and theirs.board for seed in range(4_000)])
+    assert (ours.sum((1, 2)) == 12).all()
+    for count in (
+        lambda boards: boards[:, 1:-1, 1:-1].sum((1, 2)),
+        lambda boards: boards[:, :4, :4].sum((1, 2)),
+        lambda boards: (boards[:, 1:] * boards[:, :-1]).sum((1, 2)),
+        lambda boards: (boards[:, :, 1:] * boards[:, :, :-1]).sum((1, 2)),
+    ):
+        assert alike(*(np.bincount(count(boards), minlength=13) for boards in (ours, drawn)))
+
+
+def test_mines_lie_anywhere():
+    world = make_world("POPGym/MineSweeper-Easy-v0")
+    mines = is_mine(world, world.reset(uniforms(60_000, world.reset_draws)))
+    pairs = np.bincount(mines @ 2 ** np.arange(16))
+    pairs = pairs[pairs > 0]
+    assert len(pairs) == 120 and alike(pairs, np.full(120, 500_000))
+    world, theirs = make_world("POPGym/MineSweeper-Hard-v0"), popgym.envs.MineSweeperHard()
+    ours = is_mine(world, world.reset(uniforms(40_000, world.reset_draws)))
+    drawn = np.array([theirs.reset(seed=seed) and theirs.hidden_grid.flatten() for seed in range(10_000)])
+    assert (ours.sum(1) == 10).all()
+    for part in (slice(0, 32), slice(0, None, 2), slice(0, None, 8), slice(0, 8), slice(56, None)):
+        assert alike(*(np.bincount(boards[:, part].sum(1), minlength=11) for boards in (ours, drawn)))
+
+
+def is_mine(world, state):
+    """Which cells of boards are mines, (N, S * S)."""
+    return np.array([kind.fatal for kind in world.kinds])[state.cells.numpy()].astype(int)
+
+
+def test_pictures_and_texts_of_boards_show_what_is_hidden_and_what_was_seen():
+    world = make_world("POPGym/Battleship-Easy-v0", board=4, ships=(2, 3))
+    state = world.reset(torch.zeros(1, 1).double())
+    assert world.text(state, 0).split() == ["##..", "###.", "....", "...."]
+    for action in (0, 3, 3):
+        state, *_ = world.step(state, torch.tensor([action]), torch.zeros(1, 0))
+    assert world.text(state, 0).split() == ["x#.o", "###.", "....", "...."]
+    picture = world.frame(state, 0)
+    assert picture[8, 8].tolist() == [214, 66, 61] != picture[8, 24].tolist() and picture.shape == (64, 64, 3)
+    world = make_world("POPGym/MineSweeper-Easy-v0")
+    state = world.reset(torch.zeros(1, 1).double())  # mines in the first cell and, as it is taken, in the last
+    state, *_ = world.step(state, torch.tensor([5]), torch.zeros(1, 0))
+    assert world.text(state, 0).split() == ["*...", ".1..", "....", "...*"]
+
+
+# ---- dials -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("id", "keywords", "words"), [
     ("NoisyPositionOnlyCartPole-Easy", {"noise": -0.1}, "noise of NoisyPositionOnlyCartPole must be .*, not -0.1"),
-    ("NoisyPositionOnlyPendulum-Easy", {"noise": float("nan")}, "noise of NoisyPositionOnlyPendulum must be .* not nan"),
+    ("NoisyPositionOnlyPendulum-Easy", {"noise": float("nan")}, "noise of NoisyPositionOnlyPendulum must .* not nan"),
+    ("Battleship-Easy", {"board": 1}, "board of Battleship must be from 2 to 32 cells wide, not 1"),
+    ("Battleship-Easy", {"board": 5}, r"ships \(2, 3, 3, 4\) of Battleship may not fit on 5 x 5 cells"),
+    ("Battleship-Easy", {"ships": ()}, "ships of Battleship must be positive sizes"),
+    ("Battleship-Easy", {"ships": (3, 0)}, r"must be positive sizes, not \(3, 0\)"),
+    ("MineSweeper-Easy", {"board": 33}, "board of MineSweeper must be from 2 to 32 cells wide, not 33"),
+    ("MineSweeper-Easy", {"mines": 0}, "mines of MineSweeper must be from 1 to 13 on 4 x 4 cells, not 0"),
+    ("MineSweeper-Easy", {"mines": 14}, "must be from 1 to 13"),
     ("PositionOnlyCartPole-Easy", {"time_limit": 0}, "time_limit must be at least 1 step"),
 ])  # fmt: skip
 def test_a_wrong_dial_is_named(id, keywords, words):
