@@ -116,6 +116,11 @@ def argsort(keys: Values) -> Values:
     return keys.argsort(dim=1, stable=True) if isinstance(keys, torch.Tensor) else keys.argsort(1, kind="stable")
 
 
+def first_true(mask: Values) -> Values:
+    """Return the first column (N,) int64 with a True in every row of a mask (N, K); 0 where there is none."""
+    return mask.byte().argmax(1) if isinstance(mask, torch.Tensor) else mask.argmax(1)
+
+
 class PowerSeries:
     """Sine and cosine in float64 as sums of series, with so many `terms` after the first.
 
