@@ -11,7 +11,8 @@ from torch import Tensor
 
 from envs.core import State, World
 from envs.errors import require
-from envs.numpy_backend import converted, copied, integers, put_column, take, take_column, where, zeros
+from envs.numpy_backend import converted, copied, first_true, integers, put_column, take, take_column, where, zeros
+from envs.popgym.shuffle import repeated
 from envs.spaces import Array, MultiDiscrete
 
 MAX_SIDE = 32
@@ -62,7 +63,7 @@ class Board(World[BoardState]):
         self.found = self._table([int(kind.found) for kind in kinds])
         self.fatal = self._table([kind.fatal for kind in kinds])
         self.size, self.wanted, self.none = self._table([self.num_actions, found, 0])
-        self.empty = self._table(0.0, torch.float32)
+        self.blank = self._table([0.0] * self.num_actions)  # (S * S,) float32
 
     def _table(self, numbers: Sequence | float, dtype: torch.dtype | None = None) -> Tensor:
         return torch.tensor(numbers, dtype=dtype, device=self.device)
@@ -81,11 +82,6 @@ class Board(World[BoardState]):
         steps, returns = self.counters(len(cells))
         # kind 0 shows 0, so the first row of what is shown is all 0
         return BoardState(take(self.shown, steps), steps, returns, converted(cells, self.becomes), steps + self.wanted)
-
-    def blank(self, count: int) -> Tensor:
-        """Make N boards of zeros, (N, S * S) float32."""
-        board: Tensor = zeros(self.empty, count * self.num_actions).reshape(count, -1)
-        return board
 
     def observe_state(self, state: BoardState) -> Tensor:
         """Return the kinds of all cells, (N, S * S) int64."""
@@ -151,15 +147,15 @@ class Battleship(Board):
 
     def reset(self, u: Tensor) -> BoardState:
         """Place the ships by u (N, reset_draws)."""
-        board, rest = self.blank(len(u)), u[:, 0]
+        board, rest = repeated(self.blank, len(u)), u[:, 0]
         for number, places in enumerate(self.ships):
             if number % self.together == 0:
                 rest = u[:, number // self.together]
-            order = (board @ places.T == self.empty).cumsum(1)  # (N, P), 1-based among places with room
+            order = (board @ places.T == self.none).cumsum(1)  # (N, P), 1-based among places with room
             scaled = rest * order[:, -1]
             rank = integers(scaled)
             rest = scaled - rank
-            board = board + take(places, integers(order > rank[:, None]).argmax(1))
+            board = board + take(places, first_true(order > rank[:, None]))
         return self.started(board)
 
 
@@ -193,7 +189,7 @@ class MineSweeper(Board):
         kinds += [Kind(shown, again, shown + most + 1, character=str(shown)) for shown in counts]
         kinds += [Kind(shown, mine, shown + 2 * most + 2, fatal=True, character="*") for shown in counts]
         super().__init__(board, kinds, safe, safe if time_limit is None else time_limit, device)
-        self.mines, self.mine, self.one_mine = mines, self._table(2.0 * most + 2, torch.float32), self.empty + 1
+        self.mines, self.mine = mines, self._table(2.0 * most + 2)
         places = torch.arange(board)
         near = ((places[:, None] - places).abs() <= 1).float()
         self.near = torch.kron(near, near).to(self.device)  # (S * S, S * S)
@@ -202,14 +198,14 @@ class MineSweeper(Board):
 
     def reset(self, u: Tensor) -> BoardState:
         """Place the mines by u (N, reset_draws), by Floyd's way to draw a set."""
-        mines, rest = self.blank(len(u)), u[:, 0]
-        one = zeros(self.empty, len(u)) + self.one_mine
+        mines, rest = repeated(self.blank, len(u)), u[:, 0]
+        one = zeros(self.mine, len(u)) + 1
         for number, last in enumerate(range(self.num_actions - self.mines, self.num_actions)):
             if number % self.together == 0:
                 rest = u[:, number // self.together]
             scaled = rest * (last + 1)
             place = integers(scaled)
             rest = scaled - place
-            taken = take_column(mines, place) > self.empty
+            taken = take_column(mines, place) > self.none
             mines = put_column(mines, where(taken, last, place), one)
         return self.started(mines @ self.near + mines * self.mine)
