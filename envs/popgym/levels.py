@@ -29,4 +29,11 @@ LEVELS: dict[str, tuple[str, dict[str, Any]]] = {
     "POPGym/PositionOnlyPendulum-Easy-v0": ("envs.popgym.control:PositionOnlyPendulum", {"time_limit": 200}),
     "POPGym/PositionOnlyPendulum-Medium-v0": ("envs.popgym.control:PositionOnlyPendulum", {"time_limit": 150}),
     "POPGym/PositionOnlyPendulum-Hard-v0": ("envs.popgym.control:PositionOnlyPendulum", {"time_limit": 100}),
+    # the labyrinths: the maze's size
+    "POPGym/LabyrinthEscape-Easy-v0": ("envs.popgym.labyrinth:LabyrinthEscape", {"maze": 10}),
+    "POPGym/LabyrinthEscape-Medium-v0": ("envs.popgym.labyrinth:LabyrinthEscape", {"maze": 14}),
+    "POPGym/LabyrinthEscape-Hard-v0": ("envs.popgym.labyrinth:LabyrinthEscape", {"maze": 18}),
+    "POPGym/LabyrinthExplore-Easy-v0": ("envs.popgym.labyrinth:LabyrinthExplore", {"maze": 10}),
+    "POPGym/LabyrinthExplore-Medium-v0": ("envs.popgym.labyrinth:LabyrinthExplore", {"maze": 14}),
+    "POPGym/LabyrinthExplore-Hard-v0": ("envs.popgym.labyrinth:LabyrinthExplore", {"maze": 18}),
 }

@@ -1,7 +1,13 @@
 """POPGym's boards, cart-poles, pendulums and mazes beside the package's own: the same numbers from the same states."""
 
+import random
 import re
+import sys
+import warnings
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -248,6 +254,170 @@ def test_pictures_and_texts_of_boards_show_what_is_hidden_and_what_was_seen():
     assert world.text(state, 0).split() == ["*...", ".1..", "....", "...*"]
 
 
+# ---- labyrinths ------------------------------------------------------------------------------------------------------
+MAZES = ids("LabyrinthEscape", "LabyrinthExplore")
+FAMILIES = ["labyrinth_escape", "labyrinth_explore"]
+MOVES = np.array([[0, -1], [0, 1], [-1, 0], [1, 0]])
+
+
+class Given:
+    """What stands for mazelib's Maze: one that the test has laid down."""
+
+    grid, start, end = None, None, None
+
+    def generate(self):
+        self.grid = type(self).grid.copy()
+
+    def generate_entrances(self, start_outer):
+        assert start_outer
+
+
+@pytest.fixture
+def labyrinths(monkeypatch):
+    """popgym's classes of labyrinths by their names, whether mazelib is installed or not."""
+    if find_spec("mazelib") is None:
+        for name in ("mazelib", "mazelib.generate", "mazelib.generate.HuntAndKill"):
+            monkeypatch.setitem(sys.modules, name, SimpleNamespace(Maze=Given, HuntAndKill=lambda *dims: None))
+        for name in ("popgym.core.maze", *(f"popgym.envs.{family}" for family in FAMILIES)):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # says that no memory is needed for them
+        modules = [import_module(f"popgym.envs.{family}") for family in FAMILIES]
+        monkeypatch.setattr("popgym.core.maze.Maze", Given)
+        yield {name: kind for module in modules for name, kind in vars(module).items() if name.startswith("Labyrinth")}
+    for name in ("popgym.core.maze", *(f"popgym.envs.{family}" for family in FAMILIES)):
+        sys.modules.pop(name)
+
+
+def grid_of(world, state, row=0):
+    """The kinds of cells (H, H) of one maze."""
+    return state.cells[row, :-1].reshape(world.side, world.side)
+
+
+def next_move(grid, place, goals):
+    """The first move of a shortest way to one of the goals (H, H)."""
+    ways, reached = [(tuple(place), None)], {tuple(place)}
+    for at, first in ways:
+        for move, step in enumerate(MOVES):
+            to = tuple(at + step)
+            if min(to) >= 0 and max(to) < len(grid) and grid[to] != 1 and to not in reached:
+                if goals[to]:
+                    return move if first is None else first
+                reached.add(to)
+                ways.append((to, move if first is None else first))
+    raise AssertionError("no goal is in reach")
+
+
+@pytest.mark.parametrize("episodes", EPISODES)
+@pytest.mark.parametrize("id", MAZES)
+def test_every_step_of_a_labyrinth_is_that_of_popgym(id, episodes, labyrinths):
+    engine = Engine(make_world(id, as_released=True))
+    theirs = labyrinths["".join(id.split("/")[1].split("-")[:2])]()
+    draws, ends = np.random.default_rng(len(id)), []
+    for episode in range(episodes):
+        state, ended = engine.reset(draws.random((1, 1))), False
+        grid = grid_of(engine.world, state)
+        start, end = np.argwhere(grid & 3 == 2), np.argwhere(grid == 3)
+        Given.grid, Given.start = np.where(grid == 0, 0, 1).astype(np.int8), tuple(start[0])
+        Given.end = tuple(end[0]) if len(end) else (0, 0)
+        seen, _ = theirs.reset()
+        while not ended:
+            assert engine.observation(state)[0].tolist() == seen.tolist()
+            grid = grid_of(engine.world, state)
+            action = int(draws.integers(4))
+            if episode % 4 and draws.random() < 0.8:
+                action = next_move(grid, theirs.position, grid == (0 if engine.world.explores else 3))
+            state, reward, terminated, truncated, success = engine.step(state, np.array([action]), np.zeros((1, 0)))
+            seen, their_reward, their_end, their_cut, _ = theirs.step(action)
+            assert reward[0] == pytest.approx(their_reward, abs=1e-12) and not success[0]
+            assert (terminated[0], truncated[0]) == (their_end, their_cut and not their_end)
+            assert tuple(divmod(int(state.place[0]), engine.world.side)) == tuple(theirs.position)
+            ended = terminated[0] or truncated[0]
+        assert engine.observation(state)[0].tolist() == seen.tolist()
+        ends.append((bool(terminated[0]), bool(truncated[0]), int(state.steps[0])))
+    assert any(end for end, *_ in ends) and (False, True, 1023) in ends
+    assert list(engine.world.observation_space.nvec) == list(theirs.observation_space.nvec)
+    assert engine.world.action_space == theirs.action_space
+
+
+@pytest.mark.parametrize("id", MAZES[::3])
+def test_the_agent_is_in_the_middle_of_its_view(id):
+    world, released = make_world(id), make_world(id, as_released=True)
+    state = world.reset(uniforms(200, 1))
+    other, moved = released.reset(uniforms(200, 1)), 0
+    for row in range(200):
+        y, x = divmod(int(state.place[row]), world.side)
+        outer = np.pad(grid_of(world, state, row).numpy() & 3, 1, constant_values=1)
+        assert state.observation[row].tolist() == [*outer[y : y + 3, x : x + 3].flatten(), 4]
+        differs = state.observation[row].tolist() != other.observation[row].tolist()
+        assert differs == (0 in (y, x))
+        moved += differs
+    assert 60 < moved < 140
+
+
+def broken_walls(rooms, draws):
+    """The walls that hunting and killing breaks, by its rules: pairs of rooms."""
+    every = list(product(range(rooms), range(rooms)))
+    at = draws.choice(every)
+    broken, visited = set(), {at}
+    while len(visited) < len(every):
+        beside = {(at[0] + y, at[1] + x) for y, x in MOVES.tolist()} & set(every) - visited
+        if at in visited and beside:
+            room = draws.choice(sorted(beside))
+            broken.add((min(at, room), max(at, room)))
+            visited.add(room)
+            at = room
+        else:
+            at = draws.choice(every)
+    return frozenset(broken)
+
+
+def drawn_walls(rooms, count):
+    """The same of mazes that a world draws."""
+    grids = make_world(MAZES[0], maze=2 * rooms).mazes(uniforms(count, rooms * rooms))
+    for grid in grids.view(count, 2 * rooms + 1, -1).numpy():
+        walls = [cell for cell in np.argwhere(grid == 0) if sum(cell) % 2]
+        yield frozenset((tuple((cell - 1) // 2), tuple(cell // 2)) for cell in walls)
+
+
+def dead_ends(broken):
+    return (np.bincount([9 * y + x for pair in broken for y, x in pair]) == 1).sum()
+
+
+def test_mazes_are_those_of_hunting_and_killing():
+    """Mazes of three by three rooms are as frequent as by the rules; of larger ones the number of dead ends."""
+    draws, names = random.Random(0), {}
+    for walls in (ours := list(drawn_walls(3, 20_000))) + (theirs := [broken_walls(3, draws) for _ in range(20_000)]):
+        names.setdefault(walls, len(names))
+    assert len(names) == 174  # of 192 that connect all rooms, because no walk stops early
+    assert alike(*(np.bincount([names[walls] for walls in each], minlength=174) for each in (ours, theirs)))
+    ours, theirs = drawn_walls(9, 2_000), (broken_walls(9, draws) for _ in range(1_000))
+    assert alike(*(np.bincount([dead_ends(walls) for walls in each], minlength=40) for each in (ours, theirs)))
+
+
+def test_starts_and_exits_are_anywhere_in_opposite_walls():
+    world = make_world(MAZES[0])
+    state = world.reset(uniforms(20_000, 1))
+    start, end = state.place.numpy(), (state.cells == 3).int().argmax(1).numpy()
+    pairs = np.unique(np.stack([start, end]), axis=1, return_counts=True)
+    assert len(pairs[1]) == 100 and alike(pairs[1], np.full(100, 10**6))
+    (y, x), (row, column) = np.divmod(start, 11), np.divmod(end, 11)
+    assert ((abs(y - row) == 10) | (abs(x - column) == 10)).all()
+
+
+def test_texts_and_pictures_of_mazes_show_the_way_that_was_gone():
+    world = make_world("POPGym/LabyrinthExplore-Easy-v0", maze=6)
+    state = world.reset(uniforms(40, 1))
+    row = int((state.place < 7).nonzero()[0])  # in the upper wall
+    assert [line.count("@") for line in world.text(state, row).split("\n")] == [1, 0, 0, 0, 0, 0, 0]
+    state, *_ = world.step(state, torch.full((40,), 3), torch.zeros(40, 0))
+    lines = world.text(state, row).split("\n")
+    column = lines[0].index("S")
+    assert lines[1][column] == "@" and sum(line.count("#") for line in lines) == 31
+    picture = world.frame(state, row)
+    assert picture.shape == (56, 56, 3) and picture[12, 8 * column].tolist() == [214, 66, 61]
+
+
 # ---- dials -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("id", "keywords", "words"), [
     ("NoisyPositionOnlyCartPole-Easy", {"noise": -0.1}, "noise of NoisyPositionOnlyCartPole must be .*, not -0.1"),
@@ -259,6 +429,8 @@ def test_pictures_and_texts_of_boards_show_what_is_hidden_and_what_was_seen():
     ("MineSweeper-Easy", {"board": 33}, "board of MineSweeper must be from 2 to 32 cells wide, not 33"),
     ("MineSweeper-Easy", {"mines": 0}, "mines of MineSweeper must be from 1 to 13 on 4 x 4 cells, not 0"),
     ("MineSweeper-Easy", {"mines": 14}, "must be from 1 to 13"),
+    ("LabyrinthEscape-Easy", {"maze": 7}, "maze of LabyrinthEscape must be an even number from 6 to 64, not 7"),
+    ("LabyrinthExplore-Easy", {"maze": 4}, "maze of LabyrinthExplore must be .*, not 4"),
     ("PositionOnlyCartPole-Easy", {"time_limit": 0}, "time_limit must be at least 1 step"),
 ])  # fmt: skip
 def test_a_wrong_dial_is_named(id, keywords, words):
