@@ -16,7 +16,7 @@ from envs.worlds.control import Pendulum, PendulumState
 WORST = 16.2736044  # the cost of one step of a pendulum that hangs at top speed, pushed with full force
 
 
-class Noise:
+class SensorNoise:
     """Normal noise on the two numbers of an observation, which stay between `-high` and `high` (2,)."""
 
     runs_on_numpy = True
@@ -84,12 +84,12 @@ class VelocityOnlyCartPole(HalfCartPole):
 class NoisyPositionOnlyCartPole(PositionOnlyCartPole):
     """Keep the pole upright by a position and an angle with normal noise of deviation `noise`."""
 
-    reset_draws = CartPole.reset_draws + Noise.draws
-    step_draws = Noise.draws
+    reset_draws = CartPole.reset_draws + SensorNoise.draws
+    step_draws = SensorNoise.draws
 
     def __init__(self, noise: float = 0.1, time_limit: int = 200, device: str | torch.device = "cpu") -> None:
         super().__init__(time_limit, device)
-        self.noise = Noise("NoisyPositionOnlyCartPole", noise, self.high, self.device)
+        self.noise = SensorNoise("NoisyPositionOnlyCartPole", noise, self.high, self.device)
 
     def reset(self, u: Tensor) -> PoleState:
         """Draw the state, and the noise from the last columns of u (N, 6)."""
@@ -129,12 +129,12 @@ class PositionOnlyPendulum(Pendulum):
 class NoisyPositionOnlyPendulum(PositionOnlyPendulum):
     """Swing a pendulum up by a cosine and a sine with normal noise of deviation `noise`."""
 
-    reset_draws = Pendulum.reset_draws + Noise.draws
-    step_draws = Noise.draws
+    reset_draws = Pendulum.reset_draws + SensorNoise.draws
+    step_draws = SensorNoise.draws
 
     def __init__(self, noise: float = 0.1, time_limit: int = 200, device: str | torch.device = "cpu") -> None:
         super().__init__(time_limit, device)
-        self.noise = Noise("NoisyPositionOnlyPendulum", noise, np.ones(2, np.float32), self.device)
+        self.noise = SensorNoise("NoisyPositionOnlyPendulum", noise, np.ones(2, np.float32), self.device)
 
     def reset(self, u: Tensor) -> PendulumState:
         """Draw angle and velocity, and the noise from the last columns of u (N, 4)."""

@@ -52,8 +52,8 @@ class Labyrinth(World[MazeState]):
     the start, 3 the exit), and the last action (4 before the first). An episode has 1023 steps at most. Episodes cannot
     succeed: scores are returns.
 
-    In the first row and the first column POPGym 1.0.7 moves its view by one cell, so that the agent's own cell is not
-    in the middle; `as_released` does so, too. Its mazes have closed rooms now and then; these have none.
+    In the first row and in the first column POPGym 1.0.7 moves its view by one cell, so that the agent's own cell is
+    not in the middle; `as_released` does so, too.
     """
 
     num_actions = 4

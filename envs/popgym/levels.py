@@ -1,4 +1,4 @@
-"""The levels of POPGym's families: ids, classes and what makes a level easy, medium or hard."""
+"""The ids of POPGym's tasks: the class of each, and the keywords that make its level."""
 
 from typing import Any
 

@@ -15,7 +15,10 @@ class Mazes:
 
     A walk begins in a random room. It breaks into random rooms that no walk has been to, until none is next to it.
     Then another begins in a random one of the rooms that have such a room next to them. So every turn breaks one wall
-    in each maze, and all mazes take equally many turns. All of their rooms are connected, each two by one way.
+    in each maze, and all mazes take equally many turns.
+
+    POPGym's mazes come from mazelib, which gives up after H * H hunts. That could leave rooms closed, and left none in
+    28,300 mazes; here it cannot happen.
     """
 
     runs_on_numpy = True

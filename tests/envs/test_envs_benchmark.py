@@ -27,8 +27,8 @@ def test_every_original_is_a_world_of_ours():
     assert set(ORIGINALS) <= set(IDS)
     assert len(ORIGINALS) == 24
     without = set(IDS) - set(ORIGINALS) - set(FROM_FILES)
-    other_authors = {id for id in IDS if id.startswith(("Control/", "POPGym/"))}  # theirs are other packages
-    assert without == other_authors | {"Gridverse/Memory-Empty-13x13-v0", "Pixel/BlinkingCatch-v0"}
+    others = {id for id in IDS if id.startswith(("Control/", "POPGym/"))}
+    assert without == others | {"Gridverse/Memory-Empty-13x13-v0", "Pixel/BlinkingCatch-v0"}
 
 
 def test_the_script_prints_a_table_and_writes_two_files(tmp_path, capsys):
