@@ -5,46 +5,57 @@ would cost far more than the step. Arguments are tensors or numpy arrays, as in 
 """
 
 import torch
-from torch import Tensor
 
-from envs.numpy_backend import Values, converted, double, first_true, integers, stack, take_column, truncate, zeros
+from envs.numpy_backend import Values, converted, double, integers, single, stack, take_column, truncate, zeros
 
 MAX_CARDS = 2**15 - 1  # int16 counts them
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of SplitMix64, a public generator
 
 
-# ---- cards without replacement ---------------------------------------------------------------------------------------
-def full_pile(kinds: int, copies: int, device: torch.device) -> Tensor:
-    """Make the pile of `copies` cards of each kind, (kinds + 1,) int16.
-
-    Column k counts the cards of all kinds below k, so the first is 0 and the last counts all.
-    """
-    return (torch.arange(kinds + 1, device=device) * copies).short()
-
-
 def repeated(row: Values, count: int) -> Values:
-    """Repeat a row of numbers (K,), such as a full pile: (count, K)."""
+    """Repeat a row of numbers (K,): (count, K)."""
     return zeros(row, count)[:, None] + row
 
 
-def draw_card(piles: Values, u: Values) -> tuple[Values, Values]:
-    """Draw a card from each pile (N, ..., kinds + 1) by uniforms u (N, ...); returns kinds (N, ...) and the rest.
+# ---- cards without replacement ---------------------------------------------------------------------------------------
+class Piles:
+    """Shuffled piles of cards, `copies` of each kind at first.
 
-    All cards that are left are equally likely. Where none is left, or u is 1, the kind is 0 and the pile stays.
+    A pile is a row (kinds + 1,) int16. Column k counts the cards of all kinds below k that are left, so the first
+    column is 0 and the last counts all.
     """
-    place = converted(u * piles[..., -1], piles)  # (N, ...) among the cards in order of their kinds
-    taken = piles > place[..., None]
-    column = first_true(taken)  # kind + 1; on a CPU this takes half as long as without the first column
-    return column - converted(column > 0, column), piles - converted(taken, piles)
 
+    runs_on_numpy = True
 
-def draw_two(piles: Values, u: Values) -> tuple[Values, Values]:
-    """Draw a card from each of two equally high piles (N, 2, kinds + 1) by one uniform u (N,); see `draw_card`.
+    def __init__(self, kinds: int, copies: int, device: torch.device) -> None:
+        self.whole = (torch.arange(kinds + 1, device=device) * copies).short()
+        # A card is taken from the columns above its kind. On a CPU a product with them takes half as long as a search.
+        self.weights = torch.full((kinds + 1,), -1.0, device=device)
+        self.weights[-1] = kinds - 1
 
-    What the first card leaves unused of u is a uniform number too.
-    """
-    place = u * piles[:, 0, -1]
-    return draw_card(piles, stack([u, place - truncate(place)]))
+    def full(self, count: int) -> Values:
+        """Make full piles (count, kinds + 1)."""
+        return repeated(self.whole, count)
+
+    def draw(self, piles: Values, u: Values) -> tuple[Values, Values]:
+        """Draw a card from each pile (N, kinds + 1) by a uniform u (N,); returns its kind (N,) int64 and what is left.
+
+        All cards that are left are equally likely. Where none is left, or u is 1, the kind is 0 and the pile stays.
+        """
+        place = converted(u * piles[:, -1], piles)  # (N,) among the cards in order of their kinds
+        taken = piles > place[:, None]
+        return integers(single(taken) @ self.weights), piles - converted(taken, piles)
+
+    def draw_two(self, piles: Values, u: Values) -> tuple[Values, Values]:
+        """Draw a card from each of two equally high piles (N, 2, kinds + 1) by one uniform u (N,): kinds (N, 2).
+
+        What the first card leaves unused of u is a uniform number too.
+        """
+        count, width = len(u), len(self.whole)
+        place = u * piles[:, 0, -1]
+        both = stack([u, place - truncate(place)]).reshape(2 * count)
+        kinds, left = self.draw(piles.reshape(2 * count, width), both)
+        return kinds.reshape(count, 2), left.reshape(count, 2, width)
 
 
 def left_of(piles: Values, kind: Values) -> Values:
