@@ -106,9 +106,19 @@ def truncate(values: Values) -> Values:
     return values.trunc() if isinstance(values, torch.Tensor) else np.trunc(values)
 
 
+def square_root(values: Values) -> Values:
+    """Return the square root."""
+    return values.sqrt() if isinstance(values, torch.Tensor) else np.sqrt(values)
+
+
 def argsort(keys: Values) -> Values:
     """Sort the columns of every row (N, K) by their keys, ascending, stable; returns their indices."""
     return keys.argsort(dim=1, stable=True) if isinstance(keys, torch.Tensor) else keys.argsort(1, kind="stable")
+
+
+def first_true(mask: Values) -> Values:
+    """Return the first column (N,) int64 with a True in every row of a mask (N, K); 0 where there is none."""
+    return mask.byte().argmax(1) if isinstance(mask, torch.Tensor) else mask.argmax(1)
 
 
 class PowerSeries:
@@ -134,6 +144,34 @@ class PowerSeries:
         """Return the cosine (N,) of angles (N,)."""
         square = angle * angle
         return self.unit + square * _polynomial(self.cosines, square)
+
+
+class NormalPairs:
+    """Two standard normal numbers from two uniforms, by Box and Muller, to seven digits at least.
+
+    The logarithm is a sum of a series, for the reason of `PowerSeries`.
+    """
+
+    runs_on_numpy = True
+
+    def __init__(self, device: torch.device) -> None:
+        numbers = [0.5, math.pi, 1.0, 2.0, math.sqrt(0.5), 2 * math.log(2), math.log(2)]
+        series = [4 / odd for odd in range(17, 0, -2)]
+        constants = torch.tensor([*numbers, *series], dtype=torch.float64, device=device)
+        self.half, self.turn, self.unit, self.two, self.middle, self.doubling, self.offset = constants[:7].unbind()
+        self.logarithm = constants[7:].unbind()
+        self.waves = PowerSeries(7, device)
+
+    def __call__(self, u: Values, v: Values) -> tuple[Values, Values]:
+        """Return two normal numbers (N,) each from uniforms u and v (N,)."""
+        sine, cosine = self.waves((u - self.half) * self.turn)  # of half the angle, so that few terms are enough
+        left = self.unit - v  # from (0, 1]
+        part, power = torch.frexp(left) if isinstance(left, torch.Tensor) else np.frexp(left)  # a part from [1/2, 1)
+        ratio = (part - self.middle) / (part + self.middle)
+        square = self.offset - self.doubling * double(power) - ratio * _polynomial(self.logarithm, ratio * ratio)
+        radius = square_root(abs(square))  # square is -2 log(left), and can be below 0 in its last place
+        twice = self.two * radius * sine
+        return twice * cosine, radius - twice * sine
 
 
 def _polynomial(coefficients: tuple[Values, ...], x: Values) -> Values:

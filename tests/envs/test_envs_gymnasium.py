@@ -33,7 +33,7 @@ def test_check_env_is_clean(id):
     """It also draws in every render mode."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        if id.startswith("Control/"):  # speeds without a bound and torques up to 2 are Gymnasium's own
+        if id.startswith(("Control/", "POPGym/")):  # speeds without a bound and torques up to 2 are Gymnasium's own
             warnings.filterwarnings("ignore", ".*Box observation space m(in|ax)imum value is -?infinity")
             warnings.filterwarnings("ignore", ".*For Box action spaces, we recommend")
         check_env(gymnasium.make(id, **keywords(id)).unwrapped)
