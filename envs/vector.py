@@ -298,7 +298,7 @@ class MixedVector:
             part.close()
 
 
-def parts_of(vector: VectorEnvironment) -> Sequence[SingleVector]:
+def single_vectors(vector: VectorEnvironment) -> Sequence[SingleVector]:
     """List the vectors of one kind that a vector consists of."""
     return list(vector.parts.values()) if isinstance(vector, MixedVector) else [vector]
 

@@ -42,7 +42,7 @@ from envs.gymnasium import GymnasiumVector
 from envs.replayed import ReplayedVector, spawn_seeds
 from envs.rows import RowSpace
 from envs.terminal import say
-from envs.vector import MixedVector, VectorEnvironment, make_vector, parts_of
+from envs.vector import MixedVector, VectorEnvironment, make_vector, single_vectors
 
 C = TypeVar("C", bound=Any)
 AFTER_STOP = 1 << 31  # seed offset of the evaluation after an early stop (CPU generators use 32 bits of a seed)
@@ -290,7 +290,7 @@ class Trainer(ABC, Generic[C]):
     def announce(self) -> None:
         """Print the backend of a fresh run, and warnings about its settings."""
         backend.log_backend(self.backend, self.device)
-        for id, part in zip(self.config.environment.ids, parts_of(self.vector), strict=True):
+        for id, part in zip(self.config.environment.ids, single_vectors(self.vector), strict=True):
             if isinstance(part, GymnasiumVector) and part.ignores_seed():
                 say(
                     f"{id} ignores its seed: two copies with the same one differ, and so will runs with the same "
@@ -460,7 +460,7 @@ class Trainer(ABC, Generic[C]):
     def shorten_log(self) -> None:
         """Begin new episodes if a resume would have to repeat too many actions."""
         limit = self.config.output.max_repeated_actions
-        replayed = [part for part in parts_of(self.vector) if isinstance(part, ReplayedVector)]
+        replayed = [part for part in single_vectors(self.vector) if isinstance(part, ReplayedVector)]
         repeats = sum(part.repeats for part in replayed)
         if limit is not None and repeats > limit:
             say(f"step {self.steps}: new episodes, as a resume would repeat {repeats} actions")
