@@ -3,7 +3,7 @@
     from dqn_memory.api import Agent, evaluate, load_run, train
 
     run, score = train(config="demo", seed=1)  # or train("ppo", env="POMDP/CarFlag-v0", total_steps=600_000)
-    print(score.success.mean(), evaluate(run).score.returns.mean())
+    print(score.success_rate, evaluate(run).score.returns.mean())
     step, success = load_run(run).metrics["eval/success_rate"]
     score = Agent.load(run).play(gymnasium.make("Gridverse/Memory-5x5-v0"), episodes=50)
 

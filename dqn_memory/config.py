@@ -19,7 +19,8 @@ from dqn_memory.runs import common
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.common import Engine, EngineSetting, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
+from dqn_memory.runs.settings import Bounds, OneOrSeveral, Repeatable, check_goal, check_numbers, check_parts
+from dqn_memory.runs.toml import NONE
 
 
 @dataclass(frozen=True)
@@ -152,8 +153,8 @@ class EvaluationConfig:
 
     evaluate_every: Annotated[int, Bounds(0)] = 10_000
     """Environment steps between evaluations (0: only at the end)."""
-    eval_env: Repeatable = ()
-    """Further environments that evaluations play; their scores do not count in means, nor for --stop-at-success."""
+    eval_env: OneOrSeveral = ()
+    """An environment to evaluate in but not to train in, which counts in no mean; repeatable (none: no such one)."""
     episodes: Annotated[int, Bounds(1, 10**9)] = 100
     """Episodes of each evaluation; if all initial states can be enumerated, each is played once instead."""
     stop_at_success: Annotated[float, Bounds(0, 1)] | None = None
@@ -162,6 +163,12 @@ class EvaluationConfig:
     """Episodes of the last evaluation."""
     memory_ablation: bool = True
     """Also evaluate the final agent with its memory reset before every step, and measure how far back it looks."""
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The environments of `--eval-env`."""
+        named = (self.eval_env,) if isinstance(self.eval_env, str) else self.eval_env
+        return tuple(dict.fromkeys(id for id in named if id != NONE))
 
 
 @dataclass(frozen=True)

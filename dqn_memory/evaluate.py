@@ -49,6 +49,7 @@ from envs.baselines import reference_summary
 from envs.checked import MAX_STEPS
 from envs.cli import load_plugins
 from envs.registry import WORLDS, make_world
+from envs.replayed import spawn_seeds
 from envs.terminal import say
 from envs.vector import TensorVector, VectorEnvironment, make_vector
 
@@ -146,15 +147,21 @@ def evaluate(network: QNetwork, setup: EvalSetup, episodes: int, seed: int) -> S
 def eval_setups(config: Any, device: torch.device) -> dict[str, EvalSetup]:
     """Make the setups of a run's evaluations by id: its environments of training, then those of `--eval-env`."""
     environment = config.environment
-    others = [environment.other(id) for id in config.evaluation.eval_env if id not in environment.ids]
+    trained = {id.removeprefix("envs:") for id in environment.ids}
+    others = [environment.other(id) for id in config.evaluation.others if id.removeprefix("envs:") not in trained]
     return {each.id: EvalSetup.of(config, device, each) for each in (*environment.each(), *others)}
 
 
 def evaluate_each(
     network: QNetwork, setups: Mapping[str, EvalSetup], trained: Collection[str], episodes: int, seed: int
 ) -> Score:
-    """Play episodes in several environments; the mean is over those that are `trained`, or over all if none is."""
-    scores = {id: evaluate(network, setup, episodes, seed) for id, setup in setups.items()}
+    """Play episodes in several environments; the mean is over those that are `trained`.
+
+    All but the first have seeds of their own: with equal draws, mazes of two sizes would have equal beacons.
+    """
+    seeds = [seed, *spawn_seeds([seed, 1], len(setups) - 1)]
+    pairs = zip(setups.items(), seeds, strict=True)
+    scores = {id: evaluate(network, setup, episodes, own) for (id, setup), own in pairs}
     if len(scores) == 1:
         return scores.popitem()[1]
     others = {id: score for id, score in scores.items() if id not in trained}
@@ -195,7 +202,7 @@ class EvaluationOptions:
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
     """Seed of the environments and of the agent's draws (on a CPU our environments use its low 32 bits)."""
     env: str | None = None
-    """Another environment with the same observations and actions (None: all of training and of --eval-env)."""
+    """Another environment with the same observations and actions (None: those of training and of --eval-env)."""
     reset_memory: bool = False
     """Reset the memory before each step, to measure the agent without it."""
     device: str = "auto"
@@ -237,8 +244,9 @@ class Evaluation:
 
     @property
     def env(self) -> str:
-        """The ids of the environments."""
-        return " + ".join(self.environments)
+        """The ids of the environments of training, or of the one that was asked for."""
+        score = self.score
+        return " + ".join(score.parts if isinstance(score, MeanScore) else self.environments)
 
     @property
     def score(self) -> Score:

@@ -35,7 +35,7 @@ class ExplorationConfig:
     random_start_steps: Annotated[int, Bounds(0)] = 0
     """Random steps at the start of a training episode, drawn uniformly from 0 to this number."""
     random_start_share: Annotated[float, Bounds(0, 1)] = 1.0
-    """Share of training episodes that start with random steps."""
+    """Part of the training episodes for which --random-start-steps holds, from 0 to 1."""
     prepopulate: Annotated[int, Bounds(0)] = 0
     """Environment steps of uniform random actions before learning and the schedule begin (`train` only)."""
 

@@ -48,7 +48,7 @@ class NetworkTrainer(Trainer[C]):
     """A run whose agent is one network."""
 
     evaluation_flags: ClassVar[tuple[str, ...]] = ("episodes", "video", "video_episodes", "overwrite")
-    reads_rows = True
+    reads_rows = takes_several = True
     network: QNetwork
     evaluated: QNetwork
     explorer: Explorer
@@ -65,9 +65,9 @@ class NetworkTrainer(Trainer[C]):
         self.spec, self.actions = observation_spec(self.vector.observation_space), self.vector.actions
         self.network = self.build_network()
         self.evaluated = self.build_network().requires_grad_(False) if averaged else self.network
-        for id in self.config.evaluation.eval_env:
-            setup = EvalSetup.of(self.config, self.device, self.config.environment.other(id))
-            check_fits(setup, self.network, "--eval-env", self.config.environment.name)
+        for id, setup in eval_setups(self.config, self.device).items():
+            if id not in self.config.environment.ids:
+                check_fits(setup, self.network, "--eval-env", self.config.environment.name)
 
     def build_network(self) -> QNetwork:
         """Build a network with the run's initial weights."""

@@ -91,6 +91,8 @@ class Score:
 class MeanScore(Score):
     """Outcomes in several environments, of which each counts alike, however many episodes were played in it.
 
+    The arrays have the episodes of all environments of training; `success_rate` is not their mean.
+
     Attributes:
         parts: score in each environment of training, by id.
         others: score in each environment that was not trained in, by id; these do not count.
@@ -146,7 +148,7 @@ def summary(score: Score, baselines: str = "") -> str:
     `baselines` is a text on reference scores.
     """
     if isinstance(score, MeanScore):
-        return _summary_of_several(score)
+        return _summary_of_several(score, baselines)
     low, high = score.interval()
     mean, return_low, return_high = mean_interval(score.returns, score.exhaustive)
     number, length = f"{score.episodes:,}", f"length {score.lengths.mean():.1f}"
@@ -160,15 +162,16 @@ def summary(score: Score, baselines: str = "") -> str:
     return f"{rate}{baselines}, return {mean:.2f}, {length}"
 
 
-def _summary_of_several(score: MeanScore) -> str:
+def _summary_of_several(score: MeanScore, baselines: str) -> str:
     """Write the means over environments, and then the result of each."""
     name = "success" if score.env_reports_success else "return"
+    others = [f"{id} (not trained in) {each.measures()[name][0]:.3f}" for id, each in score.others.items()]
+    first, *rest = score.parts.values()
+    if not rest:
+        return ", ".join([summary(first, baselines), *others])
     means = {measure: values[0] for measure, values in score.measures().items()}
-    several = f"mean {name} {means[name]:.3f} in {len(score.parts)} environment{'s' if len(score.parts) > 1 else ''}"
-    return ", ".join(
-        [several, *(f"{id} {each.measures()[name][0]:.3f}" for id, each in score.parts.items())]
-        + [f"{id} (not trained in) {each.measures()[name][0]:.3f}" for id, each in score.others.items()]
-    )
+    several = f"mean {name} {means[name]:.3f} in {len(score.parts)} environments"
+    return ", ".join([several, *(f"{id} {each.measures()[name][0]:.3f}" for id, each in score.parts.items()), *others])
 
 
 def fields(score: Score) -> dict[str, float | None]:

@@ -48,6 +48,14 @@ class RowSpace(spaces.Box):
         first, last = np.concatenate([*low, np.zeros(flags)]), np.concatenate([*high, np.ones(flags)])
         super().__init__(first.astype(dtype), last.astype(dtype), dtype=dtype)
 
+    def __eq__(self, other: object) -> bool:
+        """Tell whether another space has the same entries and flags."""
+        return isinstance(other, RowSpace) and (self.entries, self.flags) == (other.entries, other.flags)
+
+    def __repr__(self) -> str:
+        flags = f" and {self.flags} flags of legal choices" if self.flags else ""
+        return f"entries {', '.join(f'{name} {space}' for name, space in self.entries.items())}{flags}"
+
     def row(self, parts: Iterable[Any]) -> Array:
         """Join the entries of one observation, and the flags if there are any."""
         return np.concatenate([np.ravel(part) for part in parts]).astype(self.dtype)

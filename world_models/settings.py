@@ -65,10 +65,6 @@ def training_signal(step: Step, collection: Any) -> tuple[Tensor, Tensor]:
 
 def check_environment(environment: common.EnvironmentConfig) -> None:
     """Raise UserError for an option that the environment does not have."""
-    if len(environment.ids) > 1:
-        raise UserError(
-            f"--env {' '.join(environment.ids)}: a world model learns one environment; ppo, pqn and train take several"
-        )
     environment.check()
     environment.kwargs()
     env, path = environment.id, environment.path

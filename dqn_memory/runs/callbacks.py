@@ -2,7 +2,7 @@
 
     class Patience(Callback):
         def on_evaluate(self, trainer, step, score):
-            if score.success.mean() >= 0.9:
+            if score.success_rate >= 0.9:
                 trainer.stop()
 
     train(config="demo", callbacks=[Patience()])

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -37,7 +38,7 @@ class EnvironmentConfig:
     """The environment, and how many copies of it run."""
 
     env: OneOrSeveral = "Gridverse/Memory-5x5-v0"
-    """An environment of this suite, or any Gymnasium id; several share the copies, evenly or by ID=0.5."""
+    """An environment of this suite, or any Gymnasium id; repeat the flag for several, ID=0.5 for half of the copies."""
     num_envs: Annotated[int, Bounds(1)] = 16
     """Parallel copies N of the environment; one step of all copies counts as N environment steps."""
     time_limit: Annotated[int, Bounds(1)] | None = None
@@ -55,7 +56,7 @@ class EnvironmentConfig:
     # The results do not depend on it. Processes pay if a step of all copies takes milliseconds: a message costs about
     # 0.2 ms. The metric time/processor leaves their time out.
     env_workers: Annotated[int, Bounds(1)] | None = None
-    """Processes that step the copies of a Gymnasium environment (None: no further process)."""
+    """Processes that step the copies of each Gymnasium environment (None: no further process)."""
 
     actions: Literal["auto", "numbered", "clip", "tanh"] = "auto"
     """Number all combinations, or draw parts one by one, real ones in bounds by clip or tanh (auto: by script)."""
@@ -76,10 +77,9 @@ class EnvironmentConfig:
         shares: dict[str, float | None] = {}
         for text in self.texts:
             id, equals, share = text.partition("=")
-            try:
-                shares[id] = float(share) if equals else None
-            except ValueError:
-                raise UserError(f"--env {text}: {share!r} is no share of the copies; write {id}=0.5") from None
+            shares[id] = float(share) if is_number(share) else None
+            if equals and not is_number(share):
+                raise UserError(f"--env {text}: {share!r} is no share of the copies; write {id}=0.5")
         return shares
 
     @property
@@ -127,12 +127,14 @@ class EnvironmentConfig:
 
     def other(self, id: str) -> EnvironmentConfig:
         """Give the config of another environment with the same observations and actions."""
+        if "=" in id and is_number(id.rpartition("=")[2]):
+            raise UserError(f"{id}: only environments of training have a share; name {id.partition('=')[0]}")
         return replace(self, env=id, path=None, env_workers=None)
 
     def check(self) -> None:
         """Refuse environments named twice, shares that do not add up, and environments without a copy."""
         texts, shares = self.texts, self.shares
-        if len(shares) < len(texts):
+        if len({id.removeprefix("envs:") for id in shares}) < len(texts):
             raise UserError(f"--env names an environment twice among {', '.join(texts)}; name each once")
         given = [share for share in shares.values() if share is not None]
         total, free = sum(given), len(shares) - len(given)
@@ -169,31 +171,53 @@ class EnvironmentConfig:
             made.close()
         return self if single else replace(self, actions="clip")
 
-    def completed(self, reads_rows: bool) -> EnvironmentConfig:
+    def completed(self, reads_rows: bool, others: Sequence[str] = ()) -> EnvironmentConfig:
         """Settle, by a copy of the environment, what is left open: whether it masks actions, and the observation's key.
 
         Of a dictionary that cannot be read as a whole the only Box is chosen, and the choice is printed.
+
+        Raises:
+            UserError: several environments, `others` of evaluations among them, do not agree.
+        """
+        self.check()
+        environments = *self.each(), *map(self.other, others)
+        settled = {each.id: each._settled(reads_rows) for each in environments}
+        (first, (masks, key)), *rest = settled.items()
+        for id, (other_masks, other_key) in rest:
+            if key != other_key:
+                seen = [f"the entry {name!r}" if name else "all" for name in (key, other_key)]
+                raise UserError(
+                    f"{first} and {id} cannot be mixed: the agent sees {seen[0]} of the first's observation, {seen[1]} "
+                    "of the second's; name environments with equal observations"
+                )
+            masks = other_masks if masks is None else masks
+            if other_masks not in (None, masks):
+                raise UserError(
+                    f"{first} and {id} cannot be mixed: only one of them masks actions; --action-masks False ignores it"
+                )
+        if key != self.observation_key:
+            say(f"{first} shows a dictionary; the agent sees its entry {key!r} (--observation-key)", file=sys.stderr)
+        return replace(self, observation_key=key, action_masks=masks)
+
+    def _settled(self, reads_rows: bool) -> tuple[bool | None, str | None]:
+        """Tell whether a single environment masks actions, and the key of the entry that the agent sees.
+
+        The first is None for an environment of this suite, whose form tells it, and in Atari.
         """
         from envs.checked import Checked
         from envs.packages import make_env
         from envs.rows import has_masks, is_readable
         from envs.spaces import only_box
 
-        left = [each for each in self.each() if not (each.id.startswith("ALE/") or each.is_ours)]
-        if not left:
-            return self
-        with closing(make_env(left[0].id, **left[0].kwargs(training=False))) as env:
+        if self.id.startswith("ALE/") or self.is_ours:
+            return self.action_masks, self.observation_key
+        with closing(make_env(self.id, **self.kwargs(training=False))) as env:
             masks, key = self.action_masks, self.observation_key
             if masks is None:
                 masks = reads_rows and has_masks(Checked(env, key))
             if key is None and not (reads_rows and is_readable(env.observation_space)):
                 key = only_box(env.observation_space)
-        if key != self.observation_key:
-            say(
-                f"{left[0].id} shows a dictionary; the agent sees its entry {key!r} (--observation-key)",
-                file=sys.stderr,
-            )
-        return replace(self, observation_key=key, action_masks=masks)
+        return masks, key
 
     def kwargs(self, training: bool = True) -> dict[str, Any]:
         """Give the keyword arguments of the environment's constructor.
@@ -312,6 +336,14 @@ class ComputeConfig:
         except RuntimeError:
             raise UserError(f"--device {self.device} cannot be used here; use cpu, cuda or auto") from None
         return device
+
+
+def is_number(text: str) -> bool:
+    """Tell whether a text is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 class Placement(NamedTuple):

@@ -36,7 +36,7 @@ def module_of(env: str | None) -> list[str]:
 
 def modules_of(config: Any) -> list[str]:
     """List the modules in a trainer's config: its plugins, and the modules of its environments' ids."""
-    envs = *config.environment.ids, *getattr(config.evaluation, "eval_env", ())
+    envs = *config.environment.ids, *getattr(config.evaluation, "others", ())
     return list(dict.fromkeys([*getattr(config, "plugin", ()), *(name for env in envs for name in module_of(env))]))
 
 

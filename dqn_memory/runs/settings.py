@@ -35,7 +35,7 @@ import tyro
 
 from dqn_memory.runs.errors import UserError, check_known, near_names
 from dqn_memory.runs.kinds import script_of
-from dqn_memory.runs.toml import defaults, field_types, from_toml, nested, overlaid
+from dqn_memory.runs.toml import NONE, defaults, field_types, from_toml, nested, overlaid
 from envs.files import read_text
 
 C = TypeVar("C")
@@ -271,7 +271,7 @@ def parse_flags(
 def _entry(flag: str, annotation: Any, default: Any, text: str | None, **shown: Any) -> tuple[str, Any, Any]:
     if annotation == OneOrSeveral:  # tyro would add the flags to the default
         known = default if isinstance(default, str) else " ".join(default)
-        annotation, default, text = Repeatable, (), f"{text} (default: {known})"
+        annotation, default, text = Repeatable, (), f"{text} (default: {known or NONE})"
     return flag, Annotated[annotation, tyro.conf.arg(name=flag, help=text, **shown)], field(default=default)
 
 

@@ -67,6 +67,8 @@ class Trainer(ABC, Generic[C]):
     """Options of `evaluate` that this kind of run supports, of those that some kinds lack."""
     reads_rows: ClassVar[bool] = False
     """Whether it reads observations of several entries and masks of actions (`envs.rows`)."""
+    takes_several: ClassVar[bool] = False
+    """Whether it trains in several environments at once."""
     takes_parts: ClassVar[bool] = False
     """Whether an action may be a row of parts (`envs.actions`) instead of a number."""
     attention_report: ClassVar[Any] = None
@@ -157,7 +159,7 @@ class Trainer(ABC, Generic[C]):
 
     def summary(self, score: Score) -> str:
         """Write the script's last line, about the final evaluation."""
-        success = f", success {score.success.mean():.3f}" if score.env_reports_success else ""
+        success = f", success {score.success_rate:.3f}" if score.env_reports_success else ""
         length = f"length {score.lengths.mean():.1f} on {score.episodes} episodes"
         return f"return {score.returns.mean():.2f}{success}, {length}"
 
@@ -316,7 +318,11 @@ class Trainer(ABC, Generic[C]):
             config = parse(cls.config_class, argv, base=config.base())
         config = replace(config, plugin=tuple(dict.fromkeys(config.plugin)))  # a preset and a flag may name one twice
         load_modules(config, "the config")
-        return cls.resolve(replace(config, environment=config.environment.completed(cls.reads_rows)))
+        ids = config.environment.ids
+        if len(ids) > 1 and not cls.takes_several:
+            raise UserError(f"--env {' '.join(ids)}: {cls.kind} learns one environment; ppo, pqn, train take several")
+        others = getattr(config.evaluation, "others", ())  # the configs of world models lack it
+        return cls.resolve(replace(config, environment=config.environment.completed(cls.reads_rows, others)))
 
     @classmethod
     def folder(cls, config: C) -> Path:

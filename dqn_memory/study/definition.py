@@ -329,7 +329,7 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     if has_extra("atari"):
         gymnasium.register_envs(import_module("ale_py"))
     known_envs = {*WORLDS, *gymnasium.registry}
-    for id in config.environment.ids:
+    for id in (*config.environment.ids, *getattr(config.evaluation, "others", ())):
         env = id.removeprefix("envs:")
         if ":" not in env and env not in known_envs:  # Gymnasium checks `module:Id`
             raise UserError(near_names("environment", env, known_envs))

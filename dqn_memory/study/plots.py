@@ -264,7 +264,7 @@ def bars_figure(
     was not.
     """
     envs = list(dict.fromkeys(env for found in bars.values() for env in found))
-    figure, panels = grid(1, 1, (max(6.0, 1.1 * len(envs) + 2.5), 3.9))
+    figure, panels = grid(1, 1, (max(6.5, 1.4 * len(envs) + 3), 3.9))
     panel, wide = panels.flat[0], 0.8 / len(bars)
     for number, (agent, found) in enumerate(bars.items()):
         for env, (score, trained) in found.items():

@@ -305,7 +305,8 @@ class Scheduler:
         self.study.mark(run.name, "running", begun=True)
         absolute, script = replace(run, folder=run.folder.resolve()), script_of(self.study.kind)
         config = self.configs[run.name]
-        plugins = tuple(each for each in config.plugin if not is_known(each))
+        others = [name for env in getattr(config.evaluation, "others", ()) for name in module_of(env)]
+        plugins = tuple(each for each in dict.fromkeys([*config.plugin, *others]) if not is_known(each))
         envs = config.environment.texts
         named = envs if any(map(module_of, envs)) else ()
         job = Job(absolute, script, Path.cwd(), self.resources.cpus, plugins, named)

@@ -12,6 +12,8 @@ from trained import CAR
 
 from dqn_memory.agent import Agent
 from dqn_memory.api import evaluate, train
+from dqn_memory.evaluate import evaluate as evaluate_network
+from dqn_memory.evaluate import evaluate_each, load_network
 from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.inspect import main as inspect_main
 from dqn_memory.play import MeanScore, Score
@@ -45,6 +47,10 @@ def short_episodes():
     for size, id in SIZES.items():
         register(id, Entry("envs.gridverse.tasks:Memory", {"size": size, "time_limit": 8 * size}))
     gymnasium.register("Rows/FourWays-v0", FourWays)
+    gymnasium.register("Rows/Three-v0", Rows)
+    gymnasium.register("Rows/Two-v0", Rows, kwargs={"first": 2})
+    gymnasium.register("Rows/Free-v0", Rows)
+    gymnasium.register("Rows/Masked-v0", Rows, kwargs={"masks": True})
     yield
     for registry, before in ((WORLDS, worlds), (gymnasium.registry, known)):
         registry.clear()
@@ -105,12 +111,36 @@ def test_copies_are_shared_out(texts, copies, rows):
     ((f"{MEMORY}=much", LARGER), ("'much' is no share", f"{MEMORY}=0.5")),
     ((MEMORY, LARGER, MEMORY), ("names an environment twice",)),
     ((f"{MEMORY}=0.05", LARGER), ("--num-envs 4 leaves no copy for", MEMORY)),
+    ((f"{MEMORY}=nan", LARGER), ("'nan' is no share",)),
+    ((MEMORY, f"envs:{MEMORY}"), ("names an environment twice",)),
     ((), ("names no environment",)),
+    (("Rows/Three-v0", "Rows/Two-v0"), ("observations of the first are entries a Box(-1.0, 1.0, (3,)",)),
+    (("Rows/Free-v0", "Rows/Masked-v0"), ("cannot be mixed: only one of them masks actions",)),
+    (("Rows/Masked-v0", "Rows/Free-v0"), ("cannot be mixed: only one of them masks actions",)),
+    ((MEMORY, "MiniGrid-MemoryS7-v0"), ("all of the first's observation, the entry 'image' of the second's",)),
 ])  # fmt: skip
 def test_what_cannot_be_mixed_is_one_sentence(envs, words, tmp_path):
     said = error_of(train, "ppo", env=envs, run=str(tmp_path / "run"), **SMALL, **ROLLOUT)
     assert all(word in said for word in words), said
     assert not (tmp_path / "run").exists()
+
+
+class Rows(gymnasium.Env):
+    """Two entries of five numbers in all, divided at `first`; with masks of three actions if it `masks`."""
+
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, first=3, masks=False):
+        box = gymnasium.spaces.Box
+        self.observation_space = gymnasium.spaces.Dict({"a": box(-1, 1, (first,)), "b": box(-1, 1, (5 - first,))})
+        self.info = {"action_mask": np.ones(3, np.int8)} if masks else {}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return {name: np.zeros(box.shape, np.float32) for name, box in self.observation_space.items()}, self.info
+
+    def step(self, action):
+        return self.reset()[0], 0.0, bool(action), False, self.info
 
 
 class FourWays(gymnasium.Env):
@@ -130,12 +160,40 @@ class FourWays(gymnasium.Env):
 @pytest.mark.parametrize("kind", ["unizero", "glam"])
 def test_world_models_take_one_environment(kind, tmp_path):
     said = error_of(train, kind, config=f"{kind}/smoke", env=[MEMORY, LARGER], run=str(tmp_path / "run"))
-    assert "a world model learns one environment" in said
+    assert f"{kind} learns one environment" in said
 
 
 def test_an_environment_of_another_form_cannot_be_evaluated_in(tmp_path):
     said = error_of(train, "ppo", env=MEMORY, eval_env=[CAR], run=str(tmp_path / "run"), **SMALL, **ROLLOUT)
     assert said.startswith(f"--eval-env {CAR} has continuous observations") and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("envs", "other", "words"), [
+    (MEMORY, f"{LARGER}=0.5", f"only environments of training have a share; name {LARGER}"),
+    ("Rows/Free-v0", "Rows/Masked-v0", "only one of them masks actions"),
+])  # fmt: skip
+def test_another_environment_of_evaluations_that_cannot_be_one(envs, other, words, tmp_path):
+    said = error_of(train, "ppo", env=envs, eval_env=other, run=str(tmp_path / "run"), **SMALL, **ROLLOUT)
+    assert words in said and not (tmp_path / "run").exists()
+
+
+def test_environments_of_evaluations_replace_those_of_a_preset():
+    def others(*flags):
+        return PPOTrainer.configure(["--config", "ppo/mazes", *flags]).evaluation.others
+
+    assert others() == ("Gridverse/Memory-11x11-v0",)
+    assert others("--eval-env", UNSEEN, "--eval-env", LARGER, "--eval-env", UNSEEN) == (UNSEEN, LARGER)
+    assert others("--eval-env", "none") == ()
+
+
+def test_every_environment_of_an_evaluation_has_draws_of_its_own(run):
+    """With equal ones, the outcomes in mazes of two sizes would not be independent."""
+    network, config, _ = load_network(run[0])
+    setup = config.eval_setup(torch.device("cpu"))
+    score = evaluate_each(network, {"first": setup, "second": setup}, ("first", "second"), 40, 0)
+    first, second = (part.lengths for part in score.parts.values())
+    assert np.array_equal(first, evaluate_network(network, setup, 40, 0).lengths)
+    assert not np.array_equal(first, second)
 
 
 @pytest.fixture(scope="module")
@@ -191,15 +249,16 @@ def test_a_goal_is_reached_in_every_environment(run):
 def test_scripts_know_runs_of_several_environments(run, tmp_path, capsys):
     path, _ = run
     found = evaluate(path, episodes=6, policy="sampled")
-    assert found.env == f"{MEMORY} + {LARGER} + {UNSEEN}"
+    assert found.env == f"{MEMORY} + {LARGER}"
     assert [found.score.parts[id].episodes for id in (MEMORY, LARGER)] == [6, 6]
     text = printed(capsys, evaluate_main, path, "--episodes", 6)
     assert text.count(f"{UNSEEN} (not trained in): success") == 2
     facts = json.loads(printed(capsys, evaluate_main, path, "--episodes", 6, "--format", "json"))
     assert list(facts["sampled"]["environments"]) == [MEMORY, LARGER]
     assert facts["sampled"]["not_trained_in"][UNSEEN]["episodes"] == 6
-    alone = evaluate(path, env=LARGER, episodes=6, policy="sampled")
-    assert np.array_equal(alone.score.returns, found.score.parts[LARGER].returns)
+    alone = evaluate(path, env=MEMORY, episodes=6, policy="sampled")
+    assert np.array_equal(alone.score.returns, found.score.parts[MEMORY].returns)
+    assert evaluate(path, env=LARGER, episodes=6).env == LARGER
     watch_main([str(path), "--env", LARGER, "--on", "terminal", "--delay", "0"])
     inspect_main([str(path), "--env", UNSEEN, "--episodes", "1", "--no-frames"])
     assert json.loads((path / "inspect" / "inspect.json").read_text())["env"] == UNSEEN

@@ -1,5 +1,6 @@
 """Show how agents that were trained in several environments score in each of them, and where they were not trained."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ def places(data: Data) -> Iterator[Place]:
     """Give the scores of every series with several environments, in the order of its runs' configs."""
     for world, series, runs in data.groups():
         config = runs[0].config
-        others = [env for env in getattr(config.evaluation, "eval_env", ()) if env not in config.environment.ids]
+        others = [env for env in getattr(config.evaluation, "others", ()) if env not in config.environment.ids]
         if len(config.environment.ids) + len(others) > 1:
             for env in (*config.environment.ids, *others):
                 yield Place(world, series, env, env not in others, runs, [final_score(run, env) for run in runs])
@@ -59,7 +60,7 @@ def places(data: Data) -> Iterator[Place]:
 def final_score(run: FinishedRun, env: str) -> float:
     """Give a run's final score in one of several environments."""
     found = (run.last(f"{kind}/{measure(run)}/{env}") for kind in FINALS)
-    return float(next(score for score in found if score is not None))
+    return float(next((score for score in found if score is not None), math.nan))
 
 
 def bars_of(data: Data, found: Sequence[Place]) -> dict[str, dict[str, tuple[Estimate, bool]]]:
@@ -68,9 +69,11 @@ def bars_of(data: Data, found: Sequence[Place]) -> dict[str, dict[str, tuple[Est
     for place in found:
         bars.setdefault(place.label, {})[short_name(place.env)] = interval(place.scores), place.trained
     known = {place.env.removeprefix("envs:") for place in found}
-    for _, series, runs in data.groups():
-        if runs[0].env in known and found and series == found[0].series:
-            bars.setdefault(ALONE, {})[short_name(runs[0].env)] = interval([run.score for run in runs]), True
+    for world, series, runs in data.groups():
+        env = short_name(runs[0].env)
+        if found and series == found[0].series and runs[0].env in known and world not in bars:
+            label = world if env in bars.get(ALONE, {}) else ALONE
+            bars.setdefault(label, {})[env] = interval([run.score for run in runs]), True
     return bars
 
 
