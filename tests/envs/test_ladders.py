@@ -10,6 +10,7 @@ from run_folders import error_of, printed, refused
 from world_keywords import uniforms
 
 import envs
+from envs.baselines import __main__ as baselines
 from envs.baselines.players import play_episodes, random_player
 from envs.ladders import LADDERS, main
 from envs.registry import WORLDS, Entry, make_world
@@ -103,6 +104,11 @@ def test_the_script_lists_the_named_ladders_with_random_scores(capsys):
     assert all((rung.id in text) == (ladder.name in ("reverse", "filter")) for ladder, rung in RUNGS)
     cells = next(line for line in text.splitlines() if "Ladder/reverse-32-v0" in line).split()
     assert cells[-3] == "63" and float(cells[-2]) == pytest.approx(-0.5, abs=5 * float(cells[-1]))
+
+
+def test_reference_scores_are_computed_on_a_rung(capsys):
+    text = printed(capsys, baselines.main, "--env", "envs:Ladder/bind-2-v0", "--episodes", 40)
+    assert text.splitlines()[-1].startswith("Ladder/bind-2-v0 ")
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
