@@ -5,6 +5,7 @@ import re
 from gymnasium.envs import registration  # `gymnasium` would be the module envs.gymnasium here
 
 from envs.errors import UserError
+from envs.popgym.rungs import RUNGS
 from envs.registry import WORLDS, Entry
 
 __all__ = ["WORLDS", "Entry", "UserError", "register"]
@@ -48,5 +49,5 @@ def _register_with_gymnasium(id: str) -> None:
     )
 
 
-for _id in WORLDS:
+for _id in (*WORLDS, *RUNGS):
     _register_with_gymnasium(_id)

@@ -1,10 +1,12 @@
 """Measure steps per second of the environments: `python -m envs.benchmark`.
 
-Every registered environment is measured alone and as a vector of 1,024, and compared with the original.
+Every registered environment is measured alone and as a vector of 1,024, and compared with the original, which
+for POPGym runs beside it if popgym is installed. All take one to two minutes of processor time.
 Prints the table; --write FOLDER also writes it as environments.md and environments.json.
 """
 
 import csv
+import importlib
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -75,25 +77,48 @@ def bars(id: str) -> dict[str, float | None]:
 
 def environment_row(id: str, args: EnvironmentArgs) -> dict[str, Value]:
     """Measure an environment and compare it with the original and with its bars."""
-    original = ORIGINALS.get(id)
+    original = original_rate(id, args)
     row: dict[str, Value] = {"env": id, "original": original}
     for name, bar in bars(id).items():
         if args.only and name not in args.only:
             continue
-        rate = steps_per_second(id, args, vector=name == "vector")
+        rate = steps_per_second(*made(id, args, vector=name == "vector"), args)
         row |= {name: rate, f"{name}_ratio": None if original is None else rate / original}
         row |= {f"{name}_bar": bar, f"{name}_holds": None if bar is None else rate >= bar}
     return row
 
 
-def steps_per_second(id: str, args: EnvironmentArgs, vector: bool) -> float:
-    """Time `gymnasium.make(id)` or `gymnasium.make_vec(id)`, resets included; return the median repetition's rate."""
+def original_rate(id: str, args: EnvironmentArgs) -> float | None:
+    """Return the steps per second of an environment's original; None if it has none or it cannot run here."""
+    if not id.startswith("POPGym/"):
+        return ORIGINALS.get(id)
+    name = id.removeprefix("POPGym/").removesuffix("-v0").replace("-", "")
+    try:
+        original = getattr(importlib.import_module("popgym.envs"), name, None)  # mazes need mazelib, too
+        shown = importlib.import_module("popgym.wrappers").PreviousAction
+    except ImportError:
+        return None
+    if original is None:
+        return None
+    env = original()
+    return steps_per_second(shown(env) if env.obs_requires_prev_action else env, 1, args)
+
+
+def made(id: str, args: EnvironmentArgs, vector: bool) -> tuple[Any, int]:
+    """Make one environment, or a vector; return it with its number of rows."""
+    if not vector:
+        return gymnasium.make(id), 1
+    rows = 16 if args.quick else 1024
+    return gymnasium.make_vec(id, num_envs=rows, autoreset_mode="SameStep"), rows
+
+
+def steps_per_second(env: Any, rows: int, args: EnvironmentArgs) -> float:
+    """Time random steps of an environment or of a vector, resets included; return the median repetition's rate."""
+    vector = rows > 1
     if vector:
-        rows, steps, warm_up = (16, 5, 2) if args.quick else (1024, 60, 11)  # until episodes no longer end together
-        env: Any = gymnasium.make_vec(id, num_envs=rows, autoreset_mode="SameStep")
+        steps, warm_up = (5, 2) if args.quick else (60, 11)  # until episodes no longer end together
     else:
-        rows, steps, warm_up = 1, 20 if args.quick else 1000, 1
-        env = gymnasium.make(id)
+        steps, warm_up = 20 if args.quick else 1000, 1
     env.action_space.seed(0)
     actions = [env.action_space.sample() for _ in range(steps)]
     if isinstance(env.action_space, gymnasium.spaces.Discrete):

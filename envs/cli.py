@@ -12,6 +12,7 @@ import gymnasium
 import tyro
 
 from envs.errors import UserError, near_names, require
+from envs.popgym.rungs import RUNGS
 from envs.registry import WORLDS
 
 Ids = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ID")]
@@ -38,7 +39,7 @@ def check_id(id: str, plugins: Sequence[str]) -> None:
         raise UserError(f"environment {plain} is Gymnasium's; this script takes those of `envs.register`")
     spaces = {known.partition("/")[0] for known in WORLDS}
     if plugins or "/" not in plain or plain.partition("/")[0] in spaces:
-        raise UserError(near_names("environment", plain, WORLDS))
+        raise UserError(near_names("environment", plain, {*WORLDS, *RUNGS}))
     raise UserError(f"unknown environment '{id}'; name the module that registers it with --plugin MODULE")
 
 

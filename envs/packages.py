@@ -27,6 +27,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import FilterObservation, FrameStackObservation
 
 from envs.errors import DrawsNothing, UserError, near_names, require
+from envs.popgym.rungs import RUNGS
 from envs.registry import WORLDS
 from envs.spaces import ImageBox
 
@@ -72,7 +73,7 @@ def make_env(id: str, stack: int = 1, image_axes: str | None = None, **kwargs: A
     "chw" or "hwc".
     """
     name, original = without_module(id), _original(id)
-    ours = [known for known in WORLDS if known.rpartition("-v")[0] == name]
+    ours = [known for known in (*WORLDS, *RUNGS) if known.rpartition("-v")[0] == name]
     require(not ours, f"Environment {id!r} lacks its version; give {' or '.join(ours)}.")
     package = next((each for each in PACKAGES if re.match(each.ids, name)), None)
     if package is not None and id == name and id not in gymnasium.registry:

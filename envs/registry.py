@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from envs.errors import UnknownKeyword, UserError, check_known, require, suggestion
 from envs.popgym.levels import LEVELS
+from envs.popgym.rungs import RUNGS
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,18 @@ def _rooms(size: int, across: int, **kwargs: int) -> Entry:
     return Entry("envs.gridverse.tasks:MemoryRooms", {"size": size, "rooms": (across, across), **kwargs})
 
 
-WORLDS: dict[str, Entry] = {
+class Worlds(dict[str, Entry]):
+    """Entries by id. Rungs of ladders are found, but not listed, so that tables of all environments stay short."""
+
+    def __contains__(self, id: object) -> bool:
+        return super().__contains__(id) or id in RUNGS
+
+    def __missing__(self, id: str) -> Entry:
+        return Entry(*RUNGS[id])
+
+
+WORLDS = Worlds()
+WORLDS |= {
     **{f"Gridverse/Memory-{n}x{n}-v0": Entry("envs.gridverse.tasks:Memory", {"size": n}) for n in (5, 7, 9, 11, 13)},
     **{f"Gridverse/Memory-FourRooms-{n}x{n}-v0": _rooms(n, 2) for n in (7, 13)},
     "Gridverse/Memory-NineRooms-13x13-v0": _rooms(13, 3),
@@ -93,7 +105,7 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     from envs.checker import check_class, check_members
     from envs.core import OBSERVE, StateObserved
 
-    name = check_known("environment", id.removeprefix("envs:"), WORLDS)
+    name = check_known("environment", id.removeprefix("envs:"), {*WORLDS, *RUNGS})
     build = _imported(name, WORLDS[name].entry)
     try:
         torch.empty(0, device=device)

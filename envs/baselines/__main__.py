@@ -58,8 +58,9 @@ class Args(Budget, WriteArgs):
 
     def ids(self) -> list[str]:
         """List the environments to compute, in the registry's order; by default without those from a file."""
-        wanted = [id.removeprefix("envs:") for id in self.env]
-        return [id for id in WORLDS if id in wanted or (not wanted and id not in FROM_FILES)]
+        wanted = dict.fromkeys(id.removeprefix("envs:") for id in self.env)
+        listed = [id for id in WORLDS if id in wanted or (not wanted and id not in FROM_FILES)]
+        return listed + [id for id in wanted if id not in listed]  # rungs of ladders
 
     def worlds(self) -> dict[str, World[Any]]:
         """Make the environments by the names of their rows, and check all before the first is computed."""

@@ -43,8 +43,8 @@ class CardGame(World[S]):
         self, decks: int, kinds: int, steps: int, paid: int, time_limit: int | None, device: str | torch.device
     ) -> None:
         super().__init__(steps if time_limit is None else time_limit, device)
-        self.cards, self.kinds = decks * DECK, kinds
-        self.deck = Piles(kinds, self.cards // kinds, self.device)
+        self.kinds = kinds
+        self.deck = Piles(kinds, decks * DECK // kinds, self.device)
         self.last = torch.tensor(steps, device=self.device)
         self.share, self.double = torch.tensor([1 / paid, 2 / paid], dtype=torch.float64, device=self.device)
 
@@ -56,6 +56,16 @@ class CardGame(World[S]):
 def check_decks(game: str, decks: int) -> None:
     """Refuse a number of decks that cannot be shuffled."""
     require(1 <= decks <= MAX_DECKS, f"decks of {game} must be from 1 to {MAX_DECKS}, not {decks}.")
+
+
+def check_cards(game: str, decks: int, cards: int | None) -> int:
+    """Return how many cards of the decks an episode shows: all of them if `cards` is None."""
+    check_decks(game, decks)
+    most = decks * DECK
+    if cards is None:
+        return most
+    require(2 <= cards <= most, f"cards of {game} must be from 2 to {most}, those of its decks, not {cards}.")
+    return cards
 
 
 def card_name(kind: int, kinds: int) -> str:

@@ -21,7 +21,7 @@ from envs.numpy_backend import (
     take_columns,
     where,
 )
-from envs.popgym.cards import DECK, SUITS, CardGame, card_name, card_pictures, check_decks
+from envs.popgym.cards import DECK, SUITS, CardGame, card_name, card_pictures, check_cards, check_decks
 from envs.popgym.shuffle import left_of_each, repeated
 from envs.spaces import MultiDiscrete
 
@@ -39,17 +39,23 @@ class FirstState(State):
 class RepeatFirst(CardGame[FirstState]):
     """Repeat the suit of the episode's first card at every step: +-1/(cards - 1), until all cards have been shown.
 
-    The observation is the suit of the newest card. The delay is the episode's length: `decks` of 52 cards.
+    The observation is the suit of the newest card. The delay is the episode's length: `decks` of 52 cards,
+    or the first `cards` of them.
     """
 
     num_actions = SUITS
     observation_space = Discrete(SUITS)
 
-    def __init__(self, decks: int = 1, time_limit: int | None = None, device: str | torch.device = "cpu") -> None:
-        check_decks("RepeatFirst", decks)
-        steps = decks * DECK - 1
+    def __init__(
+        self,
+        decks: int = 1,
+        cards: int | None = None,
+        time_limit: int | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        steps = check_cards("RepeatFirst", decks, cards) - 1
         super().__init__(decks, SUITS, steps, steps, time_limit, device)
-        self.state_space = MultiDiscrete([SUITS, *[self.cards // SUITS + 1] * SUITS])
+        self.state_space = MultiDiscrete([SUITS, *[decks * DECK // SUITS + 1] * SUITS])
 
     def reset(self, u: Tensor) -> FirstState:
         """Draw the first card by u (N, 1)."""
@@ -76,7 +82,7 @@ class RepeatFirst(CardGame[FirstState]):
     def text(self, state: FirstState, row: int) -> str:
         """Name the newest card, the first one and how many are left."""
         newest, first = (card_name(int(suit), self.kinds) for suit in (state.observation[row, 0], state.first[row]))
-        return f"{newest}; the first was {first}; {int(state.piles[row, -1])} cards left"
+        return f"{newest}; the first was {first}; {int(self.last) - int(state.steps[row])} cards left"
 
 
 @dataclass
@@ -160,16 +166,22 @@ class CodeState(State):
 class Autoencode(CardGame[CodeState]):
     """Watch all cards, then play back their suits from the last to the first, each for +-1/cards.
 
-    The observation is (1, suit of the newest card) while the agent watches. The last card comes with a 0, and then
-    follow (0, 0): the first answer is due with the last card in view. Actions before it do not matter.
+    These are `decks` of 52 cards, or the first `cards` of them. The observation is (1, suit of the newest card) while
+    the agent watches. The last card comes with a 0, and then follow (0, 0): the first answer is due with the last card
+    in view. Actions before it do not matter.
     """
 
     num_actions = SUITS
     observation_space = MultiDiscrete([2, SUITS])
 
-    def __init__(self, decks: int = 1, time_limit: int | None = None, device: str | torch.device = "cpu") -> None:
-        check_decks("Autoencode", decks)
-        cards = decks * DECK
+    def __init__(
+        self,
+        decks: int = 1,
+        cards: int | None = None,
+        time_limit: int | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.cards = cards = check_cards("Autoencode", decks, cards)
         super().__init__(decks, SUITS, 2 * cards - 1, cards, time_limit, device)
         self.state_space = MultiDiscrete([*[SUITS] * cards, 2 * cards])
         self.zero, self.dealt, self.last_card = torch.tensor([0, cards, cards - 1], device=self.device)
@@ -184,9 +196,10 @@ class Autoencode(CardGame[CodeState]):
 
     def step(self, state: CodeState, action: Tensor, u: Tensor) -> tuple[CodeState, Tensor, Tensor, Tensor, Tensor]:
         """Watch the next card, or name the suit of the last card that has not been played back."""
-        suit, piles = self.deck.draw(state.piles, u[:, 0])  # suit 0 when all are dealt
+        suit, piles = self.deck.draw(state.piles, u[:, 0])
         steps = state.steps + self.one
         watches = steps < self.dealt
+        suit = suit * watches  # 0 when all are dealt
         place = where(watches, steps, self.last - steps).clip(self.zero, self.last_card)  # (N,) of the card in question
         payment = self.pay(action == take_column(state.order, place))
         reward = where(watches, self.nothing, payment)

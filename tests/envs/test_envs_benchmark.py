@@ -1,6 +1,7 @@
 """The benchmark of the worlds: its bars, its tables and what it writes."""
 
 import json
+import sys
 
 import pytest
 from run_folders import refused
@@ -52,6 +53,19 @@ def test_only_measures_the_named_rate(tmp_path):
     main(["--quick", "--only", "vector", "--env", "POMDP/CarFlag-v0", "--write", str(tmp_path)])
     (row,) = json.loads((tmp_path / "environments.json").read_text())["tables"][0]["rows"]
     assert row["vector"] > 0 and "single" not in row
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_popgym_is_measured_beside_where_it_is_installed(installed, tmp_path, monkeypatch):
+    if not installed:
+        monkeypatch.setitem(sys.modules, "popgym.envs", None)
+    ids = ["POPGym/RepeatFirst-Easy-v0", "POPGym/NoisyPositionOnlyCartPole-Hard-v0", "Ladder/hold-64-v0"]
+    main(["--quick", "--write", str(tmp_path), *(f"--env={id}" for id in ids)])
+    rows = json.loads((tmp_path / "environments.json").read_text())["tables"][0]["rows"]
+    assert [row["original"] is not None for row in rows] == [installed, installed, False]
+    for row in rows[: 2 * installed]:
+        assert row["single_ratio"] == pytest.approx(row["single"] / row["original"])
+        assert row["vector_ratio"] == pytest.approx(row["vector"] / row["original"])
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
