@@ -77,8 +77,8 @@ class EnvironmentConfig:
         shares: dict[str, float | None] = {}
         for text in self.texts:
             id, equals, share = text.partition("=")
-            shares[id] = float(share) if is_number(share) else None
-            if equals and not is_number(share):
+            shares[id] = float(share) if is_finite_text(share) else None
+            if equals and not is_finite_text(share):
                 raise UserError(f"--env {text}: {share!r} is no share of the copies; write {id}=0.5")
         return shares
 
@@ -127,7 +127,7 @@ class EnvironmentConfig:
 
     def other(self, id: str) -> EnvironmentConfig:
         """Give the config of another environment with the same observations and actions."""
-        if "=" in id and is_number(id.rpartition("=")[2]):
+        if "=" in id and is_finite_text(id.rpartition("=")[2]):
             raise UserError(f"{id}: only environments of training have a share; name {id.partition('=')[0]}")
         return replace(self, env=id, path=None, env_workers=None)
 
@@ -338,7 +338,7 @@ class ComputeConfig:
         return device
 
 
-def is_number(text: str) -> bool:
+def is_finite_text(text: str) -> bool:
     """Tell whether a text is a finite number."""
     try:
         return math.isfinite(float(text))
