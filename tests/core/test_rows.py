@@ -387,7 +387,7 @@ def test_masks_can_be_ignored(tmp_path):
 
 def test_a_run_without_the_setting_goes_on_without_masks(tmp_path, monkeypatch):
     """As a run from before masks were known."""
-    monkeypatch.setattr(EnvironmentConfig, "completed", lambda self, reads_rows: self)
+    monkeypatch.setattr(EnvironmentConfig, "completed", lambda self, *_: self)
     run, _ = train("ppo", env="DoorsUnmasked-v0", run=str(tmp_path / "run"), **SMALL, **ROLLOUT)
     assert "action_masks" not in (run / "config.toml").read_text()
     train("ppo", resume=str(run), total_steps=320)

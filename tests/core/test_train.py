@@ -162,7 +162,7 @@ def test_a_run_that_an_evaluation_ended_is_judged_by_other_episodes(monkeypatch)
         seeds.append(seed)
         forgets.append(setup.reset_memory)
 
-    monkeypatch.setattr("dqn_memory.network_trainer.evaluate", noted)
+    monkeypatch.setattr("dqn_memory.evaluate.evaluate", noted)
     training = QTrainer(parse(TrainConfig, flags("run", "--env POMDP/CarFlag-v0")))
     for training.solved in (False, True):
         for final, forget in ((False, False), (True, False), (True, True)):
