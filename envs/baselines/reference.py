@@ -18,7 +18,7 @@ from envs.errors import UserError
 from envs.files import parse_json, read_bytes
 from envs.tables import Table
 
-TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 SHIPPED = Path(__file__).with_suffix(".json")
 LEVELS = ("random", "lower", "upper")
 LESS = ("observation", "clock", "one step")  # names of lines between random actions and a perfect memory
@@ -180,7 +180,8 @@ def references_page(by_id: Mapping[str, ReferenceScores]) -> str:
     """Write the page."""
     references = list(by_id.values())
     columns = ("environment", "random success", "best success", "random return", "best return", "kind", "time limit")
-    parts = [TEXTS["head"], Table(columns, [_level_row(reference) for reference in references]).markdown()]
+    succeeding = [reference for reference in references if reference.defines_success or not reference.lines]
+    parts = [TEXTS["head"], Table(columns, [_level_row(reference) for reference in succeeding]).markdown()]
     discounted = [
         (reference.id, f"{found['discount']:g}", f"{found['lower']:.4f}", f"{found['upper']:.4f}")
         for reference in references
@@ -188,7 +189,34 @@ def references_page(by_id: Mapping[str, ReferenceScores]) -> str:
     ]
     if discounted:
         parts += [TEXTS["discounted"], Table(("environment", "discount", "lower", "upper"), discounted).markdown()]
+    if lined := [reference for reference in references if reference.lines]:
+        names = ["environment", "random", *LESS, "perfect memory"]
+        parts += [TEXTS["lines"], Table([*names, "kinds"], [_line_row(reference) for reference in lined]).markdown()]
+        if rows := _published_rows(by_id):
+            parts += [TEXTS["published"], Table([*names, "GRU", "best of 13"], rows).markdown()]
     return "\n".join([*parts, *_origin(references)]) + "\n"
+
+
+def _line_row(reference: ReferenceScores) -> tuple[str, ...]:
+    """Write the returns of all lines, and for each kind the lines that it holds for."""
+    levels = [reference.lines.get(name, UNKNOWN) for name in LESS] + [reference.lower]
+    names: dict[str, list[str]] = {}
+    for name, level in zip((*LESS, "perfect"), levels, strict=True):
+        names.setdefault(level.kind, []).append(name)
+    kinds = "; ".join(f"{', '.join(held)}: {kind}" for kind, held in names.items() if kind)
+    return (reference.id, *(format_measure(level.returns) for level in (reference.random, *levels)), kinds)
+
+
+def _published_rows(by_id: Mapping[str, ReferenceScores]) -> list[tuple[str, ...]]:
+    """Write the lines of the tasks for which scores were published, and these."""
+    rows = []
+    for family, scores in TEXTS["scores"].items():
+        for level, *printed in zip(("Easy", "Medium", "Hard"), scores["gru"], scores["best"], strict=True):
+            if (reference := by_id.get(f"POPGym/{family}-{level}-v0")) and reference.lines:
+                levels = (reference.random, *(reference.lines[name] for name in LESS), reference.lower)
+                numbers = [*(f"{each.returns.mean:.3f}" for each in levels), *(f"{each:.3f}" for each in printed)]
+                rows.append((reference.id, *numbers))
+    return rows
 
 
 def _level_row(reference: ReferenceScores) -> tuple[str, ...]:
