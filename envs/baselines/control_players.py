@@ -206,27 +206,27 @@ class SwingUp:
 
 
 def pendulum_bounds(world: PositionOnlyPendulum, budget: Budget) -> Best:
-    """Swing up by a table of angles, by the change of the angle, or by a filter's state."""
+    """Push up by the sine, swing up by the change of the angle, or by a filter's state."""
     play, plan = Played(world, budget), SwingUp(world.time_limit, world.device)
     noise = float(world.noise.deviation) if isinstance(world, NoisyPositionOnlyPendulum) else 0.0
-    observation = play("a torque for each of 24 angles", twister(nearest(TORQUES, noise)))
-    change = "the change of the angle"
-    shares = (0.2, 0.3, 0.4, 0.5) if noise else (1.0,)  # of a change that is mostly noise
-    changes = [play(change, swinger(plan, world.time_limit, share)) for share in shares]
-    one_step = max((observation, *changes), key=lambda level: level.returns.mean)
+    observation = play("a torque of ten sines", lifter(0.0))
+    if noise:
+        one_step = play("a torque of ten sines and seven of their change", lifter(7.0))
+    else:
+        one_step = play("dynamic programming on two angles", swinger(plan, world.time_limit))
     perfect = play("dynamic programming on a filter", swimmer(plan, world.time_limit, noise))
     return lined(observation, observation, one_step, perfect, MOST)
 
 
-TORQUES: dict[float, Sequence[float]] = {each: [0.0] * 24 for each in (0.0, 0.1, 0.2, 0.3)}
-
-
-def twister(torques: Sequence[float]) -> Player:
-    """Apply the torque of the angle that is seen."""
+def lifter(change: float) -> Player:
+    """Push up with ten times the sine that is seen, and brake its change."""
+    before: Tensor | None = None  # (N, 1)
 
     def act(observation: Tensor, running: Tensor) -> Tensor:
-        table, share = torch.tensor(torques, device=observation.device), (seen_angle(observation) / math.pi + 1) / 2
-        return table[(share * len(table)).long().clamp(max=len(table) - 1)][:, None]
+        nonlocal before
+        sine = observation[:, 1:]
+        before, last = sine, sine if before is None else before
+        return (change * (last - sine) - 10 * sine).clamp(-TORQUE, TORQUE)
 
     return act
 
@@ -236,15 +236,15 @@ def seen_angle(observation: Tensor) -> Tensor:
     return torch.atan2(observation[:, 1].double(), observation[:, 0].double())
 
 
-def swinger(plan: SwingUp, steps: int, share: float) -> Player:
-    """Take a share of the angle's last change for the speed."""
+def swinger(plan: SwingUp, steps: int) -> Player:
+    """Take the angle's last change for the speed."""
     before: Tensor | None = None
 
     def act(observation: Tensor, running: Tensor) -> Tensor:
         nonlocal before
         angle = seen_angle(observation)
         turned = torch.zeros_like(angle) if before is None else angle - before
-        speed = (turned - 2 * math.pi * (turned / (2 * math.pi)).round()) / TICK * share
+        speed = (turned - 2 * math.pi * (turned / (2 * math.pi)).round()) / TICK
         before = angle
         return plan.best(torch.stack([angle, speed.clip(-SPEED, SPEED)], 1), steps).float()[:, None]
 
@@ -252,7 +252,7 @@ def swinger(plan: SwingUp, steps: int, share: float) -> Player:
 
 
 def swimmer(plan: SwingUp, steps: int, noise: float) -> Player:
-    """Filter angle and speed."""
+    """Filter angle and speed, and take the best torque for their means."""
     known: Filter | None = None
     torque = torch.empty(0)
     left = steps + 1

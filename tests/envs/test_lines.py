@@ -1,4 +1,4 @@
-"""What a score must beat: the lines of POPGym's tasks, and plain players on popgym's own environments that reach them."""
+"""What a score must beat: lines of POPGym's tasks, and plain players that reach them in popgym itself."""
 
 import numpy as np
 import popgym.envs
@@ -30,7 +30,7 @@ def test_every_task_has_lines():
     assert set(LEVELS) <= set(LINED)
 
 
-# ---- plain players: each sees the observation, the last action and the step's number, and may keep notes ---------------
+# ---- plain players see the observation, the last action and the number of the step, and may keep notes ---------------
 def first_suit(seen, last, step, notes):
     return seen if step == 0 else last
 
