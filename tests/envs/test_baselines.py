@@ -130,6 +130,16 @@ def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
     assert "| Gridverse/Memory-5x5-v0 | 40 |  | 3 |" in page and "belief-optimal" in page
 
 
+def test_a_pattern_names_several_environments_whose_lines_are_printed_and_written(tmp_path, capsys):
+    main(["--env", "POPGym/RepeatFirst-[EM]*", "--episodes", "20", "--write", str(tmp_path)])
+    assert capsys.readouterr().out.count("observation -0.") == 2
+    rows = reference.read_references(tmp_path / "baselines.json")
+    assert list(rows) == ["POPGym/RepeatFirst-Easy-v0", "POPGym/RepeatFirst-Medium-v0"]
+    assert rows["POPGym/RepeatFirst-Easy-v0"].lines == reference.reference_of("POPGym/RepeatFirst-Easy-v0").lines
+    page = (tmp_path / "baselines.md").read_text()
+    assert "| POPGym/RepeatFirst-Easy-v0 | -0.5" in page and "-0.499 | -0.461 | 1.000 | 1.000 | " in page
+
+
 def test_nothing_is_written_unasked(here, capsys):
     main(["--env", "POMDP/CarFlag-v0", "--episodes", "40"])
     assert "POMDP/CarFlag-v0" in capsys.readouterr().out and not list(here.iterdir())
@@ -165,6 +175,7 @@ def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(
     (["--options", "time_limit", "5"], "--options belong to one environment; name it with --env"),
     (["--episodes", "1"], "--episodes 1 must be at least 2"),
     (["--gap", "0"], "--gap 0.0 must be above 0"),
+    (["--env", "POPGym/RepeatLast*"], "POPGym/RepeatLast*"),
     (["--seed", "-1"], "--seed -1 must be at least 0"),
     (["--env", "POMDP/CarFlag-v0"], "is no table of reference scores"),
     (["--env", "POMDP/CarFlag-v0", "--write", "FOLDER/baselines.json/results"], "choose another folder"),
