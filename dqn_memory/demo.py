@@ -173,7 +173,9 @@ def count_wins(config: TrainConfig, score: Score, step: int) -> str:
     """Say how many episodes are won."""
     wins, kind = int(score.success.sum()), "initial states" if score.exhaustive else "episodes"
     agent, env = config.network.architecture, config.environment.id
-    known = reference_summary(wins / score.episodes, env, config.env_kwargs(training=False))
+    known = reference_summary(
+        wins / score.episodes, float(score.returns.mean()), env, config.env_kwargs(training=False)
+    )
     return f"{agent} wins {wins} of {score.episodes} {kind} of {env} after {step:,} steps{known}"
 
 

@@ -451,16 +451,17 @@ def score_lines(score: Score, evaluation: Evaluation) -> list[str]:
         trained = [f"  {id}: {_words(each, id, evaluation)}" for id, each in score.parts.items()]
         unseen = [f"  {id} (not trained in): {_words(each, id, evaluation)}" for id, each in score.others.items()]
         return [first, *others, *trained, *unseen]
-    if not score.env_reports_success:
-        return [first, *others]
     id, kwargs = next(iter(evaluation.environments.items()))
+    known = reference_summary(score.success_rate, float(score.returns.mean()), id, kwargs)
+    if not score.env_reports_success:
+        return [f"{first}  {known}" if known else first, *others]
     what = " initial states" if score.exhaustive else ""
-    known = reference_summary(score.success_rate, id, kwargs)
     return [f"{first}   {int(score.success.sum()):,} of {score.episodes:,}{what}{known}", *others]
 
 
 def _words(score: Score, id: str, evaluation: Evaluation) -> str:
-    return summary(score, reference_summary(score.success_rate, id, evaluation.environments[id]))
+    known = reference_summary(score.success_rate, float(score.returns.mean()), id, evaluation.environments[id])
+    return summary(score, known)
 
 
 def as_json(folder: Path, args: Args, evaluation: Evaluation) -> str:

@@ -177,7 +177,7 @@ class NetworkTrainer(Trainer[C]):
 
     def summary(self, score: Score) -> str:
         environment, options = self.config.environment.id, self.config.env_kwargs(training=False)
-        return summary(score, reference_summary(score.success_rate, environment, options))
+        return summary(score, reference_summary(score.success_rate, float(score.returns.mean()), environment, options))
 
     @classmethod
     def variant(cls, config: C) -> str:

@@ -155,7 +155,7 @@ def summary(score: Score, baselines: str = "") -> str:
     if not score.env_reports_success:
         between = "" if return_low is None or return_high is None else f" [{return_low:.2f}, {return_high:.2f}]"
         kind = "all initial states, " if score.exhaustive else ""
-        return f"return {mean:.2f}{between} on {kind}{number} episodes, {length}"
+        return f"return {mean:.2f}{between} on {kind}{number} episodes{baselines}, {length}"
     rate = f"success {score.success.mean():.3f} [{low:.3f}, {high:.3f}] on {number} episodes"
     if score.exhaustive:
         rate = f"success on {int(score.success.sum()):,} of {number} initial states"

@@ -301,6 +301,8 @@ OTHERS: Mapping[str, Scale] = {"CartPole-v1": Scale(22.2, 500.0)}
 def world_scale(id: str, success: bool = True) -> Scale | None:
     """Give the success (or return) of random actions and of the best known player, with default options.
 
+    In POPGym's tasks, which have returns alone, the best known player has a perfect memory.
+
     If only bounds of the optimum are known, the lower bound counts as the best known player, so that scores may exceed
     1. The result is None if `envs/baselines/reference.json` lacks this environment.
     """

@@ -4,6 +4,7 @@ Prints the scores of random actions and the best known scores of every environme
 and .json; rows of other environments than those of --env stay.
 """
 
+import fnmatch
 import shlex
 import sys
 import time
@@ -14,7 +15,8 @@ from typing import Any
 import torch
 import tyro
 
-from envs.baselines.bounds import BY_CHANCE, POINT_BASED, Best, Budget, bounds_of
+from envs.baselines.best import Best, Budget
+from envs.baselines.bounds import BY_CHANCE, POINT_BASED, bounds_of
 from envs.baselines.players import play_episodes, random_player, sampled_level
 from envs.baselines.reference import (
     UNKNOWN,
@@ -40,7 +42,7 @@ class Args(Budget, WriteArgs):
     """Measure random actions and the best known players."""
 
     env: Ids = ()
-    """Id of an environment; repeatable (none: all environments without a file)."""
+    """Id of an environment, or several by a pattern such as 'POPGym/*'; repeatable (none: all without a file)."""
     options: Options = ()
     """Keywords and values of the environment of --env, such as path my.pomdp."""
     plugin: Plugins = ()
@@ -52,15 +54,17 @@ class Args(Budget, WriteArgs):
                 raise UserError(f"--{name} {getattr(self, name)} must be at least {minimum}.")
         require(self.gap > 0.0, f"--gap {self.gap} must be above 0.")
         for id in self.env:
-            check_id(id, self.plugin)
+            if not fnmatch.filter(WORLDS, id):
+                check_id(id, self.plugin)
         if self.options and len(self.ids()) != 1:
             raise UserError("--options belong to one environment; name it with --env.")
 
     def ids(self) -> list[str]:
         """List the environments to compute, in the registry's order; by default without those from a file."""
-        wanted = dict.fromkeys(id.removeprefix("envs:") for id in self.env)
-        listed = [id for id in WORLDS if id in wanted or (not wanted and id not in FROM_FILES)]
-        return listed + [id for id in wanted if id not in listed]  # rungs of ladders
+        wanted = [id.removeprefix("envs:") for id in self.env]
+        named = {id for pattern in wanted for id in fnmatch.filter(WORLDS, pattern)}
+        listed = [id for id in WORLDS if id in named or (not wanted and id not in FROM_FILES)]
+        return listed + [id for id in dict.fromkeys(wanted) if id in WORLDS and id not in listed]  # rungs of ladders
 
     def worlds(self) -> dict[str, World[Any]]:
         """Make the environments by the names of their rows, and check all before the first is computed."""
@@ -105,6 +109,7 @@ def compute_reference(id: str, world: World[Any], args: Args, command: str) -> R
         episodes=args.episodes,
         scripted_episodes=scripted_episodes,
         discounted=best.discounted,
+        lines=best.lines or (shipped.lines if shipped else {}),
         seed=args.seed,
         revision=revision(),
         command=command,

@@ -1,48 +1,42 @@
 """Bounds on the best success and the best return of each environment, and the kinds of these bounds."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from envs.baselines import players, search, tabular
+from envs.baselines.best import EXACT, Best, Budget
+from envs.baselines.card_players import (
+    autoencode_bounds,
+    count_recall_bounds,
+    higher_lower_bounds,
+    repeat_first_bounds,
+    repeat_previous_bounds,
+)
+from envs.baselines.control_players import cart_bounds, pendulum_bounds
+from envs.baselines.game_players import bandit_bounds, battleship_bounds, concentration_bounds, mine_bounds
+from envs.baselines.maze_players import labyrinth_bounds
 from envs.baselines.players import exact_level, play_episodes, sampled_level
-from envs.baselines.reference import Level
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
 from envs.gridverse.tasks import MemoryRooms
 from envs.gridverse.world import GridWorld
+from envs.popgym.bandit import MultiarmedBandit
+from envs.popgym.boards import Battleship, MineSweeper
+from envs.popgym.concentration import Concentration
+from envs.popgym.control import HalfCartPole, PositionOnlyPendulum
+from envs.popgym.counting import CountRecall, HigherLower
+from envs.popgym.labyrinth import Labyrinth
+from envs.popgym.repeat import Autoencode, RepeatFirst, RepeatPrevious
 from envs.worlds.car_flag import CarFlag
 from envs.worlds.catch import BlinkingCatch
 from envs.worlds.tabular import Tabular
 
 SCRIPTED, FULL_STATE = "lower by scripted player", "upper by full-state player"
 POINT_BASED, BY_CHANCE = "lower by point-based player", "lower by random actions"
-EXACT, BELIEF_OPTIMAL, RETURN_OPTIMAL = "exact", "belief-optimal", "return belief-optimal, success at most 1"
+BELIEF_OPTIMAL, RETURN_OPTIMAL = "belief-optimal", "return belief-optimal, success at most 1"
 ROUNDING = 1e-9
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The computation budget."""
-
-    episodes: int = 4_000
-    """Number of episodes of random actions and of players."""
-    seed: int = 0
-    """Seed of environments and players."""
-    gap: float = 0.01
-    """Difference of the bounds on a tabular environment's discounted value that ends their search."""
-    size: int = 2_500
-    """Maximum number of vectors and points in these bounds."""
-
-
-@dataclass(frozen=True)
-class Best:
-    """Bounds on the best success and the best return; of a tabular environment also on the discounted value."""
-
-    lower: Level | None  # None: no player is known; random actions or the shipped row replace it
-    upper: Level
-    discounted: dict[str, float] | None = None
 
 
 def bounds_of(world: World[Any], budget: Budget) -> Best:
@@ -121,4 +115,16 @@ BOUNDS: dict[type[Any], Callable[[Any, Budget], Best]] = {
     BlinkingCatch: catch_bounds,
     Tabular: tabular_bounds,
     GridWorld: grid_bounds,
+    RepeatFirst: repeat_first_bounds,
+    RepeatPrevious: repeat_previous_bounds,
+    Autoencode: autoencode_bounds,
+    CountRecall: count_recall_bounds,
+    HigherLower: higher_lower_bounds,
+    MultiarmedBandit: bandit_bounds,
+    Concentration: concentration_bounds,
+    Battleship: battleship_bounds,
+    MineSweeper: mine_bounds,
+    HalfCartPole: cart_bounds,
+    PositionOnlyPendulum: pendulum_bounds,
+    Labyrinth: labyrinth_bounds,
 }

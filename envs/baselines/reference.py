@@ -9,7 +9,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from envs.errors import UserError
 from envs.files import parse_json, read_bytes
 from envs.tables import Table
 
-TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 SHIPPED = Path(__file__).with_suffix(".json")
 LEVELS = ("random", "lower", "upper")
+LESS = ("observation", "clock", "one step")  # names of lines between random actions and a perfect memory
 DOUBT = 2.0  # a difference within this number of standard errors is not significant
 
 
@@ -66,27 +67,38 @@ class ReferenceScores:
     machine: str = ""
     seconds: float = 0.0
     defines_success: bool = True  # whether an episode can succeed; if none can, scores are returns
+    lines: Mapping[str, Level] = field(default_factory=dict)  # by a name of LESS: the best with less than a memory
 
     @property
     def bounded(self) -> bool:
         """Tell whether bounds are known."""
         return self.lower.kind != UNKNOWN.kind
 
+    def score(self, level: Level) -> Measure:
+        """Return the success of a level, or its return if no episode can succeed."""
+        return level.success if self.defines_success else level.returns
+
     @property
     def words(self) -> str:
-        """Write the success: "random 0.45, best known 1.00", or "... 0.35 to 0.99" if the bounds differ."""
-        random, lower, upper = (f"{getattr(self, name).success.mean:.2f}" for name in LEVELS)
+        """Write the success: "random 0.45, best known 1.00", or "... 0.35 to 0.99" if the bounds differ.
+
+        Without success write returns, with the lines: "random -0.50, observation -0.49, ..., perfect memory 1.00".
+        """
+        random, lower, upper = (f"{self.score(getattr(self, name)).mean:.2f}" for name in LEVELS)
         if not self.bounded:
             return f"random {random}"
+        if self.lines and not self.defines_success:
+            between = "".join(f", {name} {level.returns.mean:.2f}" for name, level in self.lines.items())
+            return f"random {random}{between}, perfect memory {lower}"
         return f"random {random}, best known {upper if lower == upper else f'{lower} to {upper}'}"
 
     @property
     def summary(self) -> str:
         """Write the scores of random actions and the best player on one line: success, or returns without success."""
-        measure = "success" if self.defines_success else "returns"
-        random, lower, upper = (getattr(getattr(self, name), measure) for name in LEVELS)
+        random, lower, upper = (self.score(getattr(self, name)) for name in LEVELS)
         word = "" if self.defines_success else " return"
-        return f"random{word} {format_measure(random):<16} best{word} {_range(lower, upper)}"
+        between = "".join(f"{name} {format_measure(self.score(level))}  " for name, level in self.lines.items())
+        return f"random{word} {format_measure(random):<16} {between}best{word} {_range(lower, upper)}"
 
 
 def reference_of(id: str) -> ReferenceScores | None:
@@ -101,28 +113,37 @@ def shipped_references() -> Mapping[str, ReferenceScores]:
 
 
 def beside_reference(score: float, reference: ReferenceScores) -> str:
-    """Write the reference scores, with a remark if a success rate is not above that of random actions."""
+    """Write the reference scores, with a remark if a score is not above that of random actions.
+
+    The score is a success rate, or a return if no episode can succeed.
+    """
     return reference.words if above_random(score, reference) else f"{reference.words}: not above random"
 
 
 def above_random(score: float, reference: ReferenceScores) -> bool:
-    """Tell whether a success rate exceeds that of random actions by more than DOUBT standard errors of the latter."""
-    return score > reference.random.success.mean + DOUBT * reference.random.success.error
+    """Tell whether a score exceeds that of random actions by more than DOUBT standard errors of the latter."""
+    random = reference.score(reference.random)
+    return score > random.mean + DOUBT * random.error
 
 
-def reference_summary(score: float, id: str, options: Mapping[str, Any] | None = None) -> str:
+def reference_summary(success: float, returns: float, id: str, options: Mapping[str, Any] | None = None) -> str:
     """Return " (random 0.45, best known 1.00)" for a score; an empty text if the options have no reference."""
     known = None if options else reference_of(id)
-    return "" if known is None else f" ({beside_reference(score, known)})"
+    if known is None:
+        return ""
+    return f" ({beside_reference(success if known.defines_success else returns, known)})"
 
 
 def from_record(id: str, entry: Mapping[str, Any]) -> ReferenceScores:
     """Read the reference scores of an environment from JSON values."""
     fields: dict[str, Any] = dict(entry) if {"lower", "upper"} & set(entry) else {**BOUNDLESS, **entry}
-    for name in LEVELS:
-        if level := entry.get(name):
-            fields[name] = Level(Measure(**level["success"]), Measure(**level["returns"]), level["kind"])
+    fields |= {name: _level(entry[name]) for name in LEVELS if entry.get(name)}
+    fields["lines"] = {name: _level(level) for name, level in entry.get("lines", {}).items()}
     return ReferenceScores(id=id, **fields)
+
+
+def _level(entry: Mapping[str, Any]) -> Level:
+    return Level(Measure(**entry["success"]), Measure(**entry["returns"]), entry["kind"])
 
 
 def to_record(reference: ReferenceScores) -> dict[str, Any]:
@@ -131,6 +152,7 @@ def to_record(reference: ReferenceScores) -> dict[str, Any]:
     empty = ({"id"} if reference.bounded else {"id", *BOUNDLESS}) | (
         {"defines_success"} if reference.defines_success else set()
     )
+    empty |= set() if reference.lines else {"lines"}
     return {name: value for name, value in entry.items() if name not in empty and value is not None}
 
 
@@ -149,15 +171,17 @@ def read_references(path: Path) -> dict[str, ReferenceScores]:
 
 
 def references_json(references: Mapping[str, ReferenceScores]) -> str:
-    """Write reference scores as JSON."""
-    return json.dumps({id: to_record(reference) for id, reference in references.items()}, indent=1) + "\n"
+    """Write reference scores as JSON, a line for each environment."""
+    lines = (f" {json.dumps(id)}: {json.dumps(to_record(reference))}" for id, reference in references.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def references_page(by_id: Mapping[str, ReferenceScores]) -> str:
     """Write the page."""
     references = list(by_id.values())
     columns = ("environment", "random success", "best success", "random return", "best return", "kind", "time limit")
-    parts = [TEXTS["head"], Table(columns, [_level_row(reference) for reference in references]).markdown()]
+    succeeding = [reference for reference in references if reference.defines_success or not reference.lines]
+    parts = [TEXTS["head"], Table(columns, [_level_row(reference) for reference in succeeding]).markdown()]
     discounted = [
         (reference.id, f"{found['discount']:g}", f"{found['lower']:.4f}", f"{found['upper']:.4f}")
         for reference in references
@@ -165,7 +189,34 @@ def references_page(by_id: Mapping[str, ReferenceScores]) -> str:
     ]
     if discounted:
         parts += [TEXTS["discounted"], Table(("environment", "discount", "lower", "upper"), discounted).markdown()]
+    if lined := [reference for reference in references if reference.lines]:
+        names = ["environment", "random", *LESS, "perfect memory"]
+        parts += [TEXTS["lines"], Table([*names, "kinds"], [_line_row(reference) for reference in lined]).markdown()]
+        if rows := _published_rows(by_id):
+            parts += [TEXTS["published"], Table([*names, "GRU", "best of 13"], rows).markdown()]
     return "\n".join([*parts, *_origin(references)]) + "\n"
+
+
+def _line_row(reference: ReferenceScores) -> tuple[str, ...]:
+    """Write the returns of all lines, and for each kind the lines that it holds for."""
+    levels = [reference.lines.get(name, UNKNOWN) for name in LESS] + [reference.lower]
+    names: dict[str, list[str]] = {}
+    for name, level in zip((*LESS, "perfect"), levels, strict=True):
+        names.setdefault(level.kind, []).append(name)
+    kinds = "; ".join(f"{', '.join(held)}: {kind}" for kind, held in names.items() if kind)
+    return (reference.id, *(format_measure(level.returns) for level in (reference.random, *levels)), kinds)
+
+
+def _published_rows(by_id: Mapping[str, ReferenceScores]) -> list[tuple[str, ...]]:
+    """Write the lines of the tasks for which scores were published, and these."""
+    rows = []
+    for family, scores in TEXTS["scores"].items():
+        for level, *printed in zip(("Easy", "Medium", "Hard"), scores["gru"], scores["best"], strict=True):
+            if (reference := by_id.get(f"POPGym/{family}-{level}-v0")) and reference.lines:
+                levels = (reference.random, *(reference.lines[name] for name in LESS), reference.lower)
+                numbers = [*(f"{each.returns.mean:.3f}" for each in levels), *(f"{each:.3f}" for each in printed)]
+                rows.append((reference.id, *numbers))
+    return rows
 
 
 def _level_row(reference: ReferenceScores) -> tuple[str, ...]:

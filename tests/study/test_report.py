@@ -255,9 +255,9 @@ def test_agents_that_see_the_state_have_no_scale_of_those_that_do_not(tmp_path: 
 
 def test_the_scale_of_a_game_with_other_options_is_not_known() -> None:
     def scale(catch: CatchConfig) -> Scale | None:
-        environment = SimpleNamespace(path=None, observe="observation")
+        environment = SimpleNamespace(ids=("Pixel/BlinkingCatch-v0",), path=None, observe="observation")
         config = SimpleNamespace(environment=environment, catch=catch)
-        entry: Any = SimpleNamespace(env="Pixel/BlinkingCatch-v0", success=False, config=config)
+        entry: Any = SimpleNamespace(success=False, config=config)
         return scale_of(entry)
 
     assert scale(CatchConfig(grid=5)) is None

@@ -85,10 +85,10 @@ def test_a_line_that_cannot_be_is_noticed(tmp_path, line, words):
 
 def test_worlds_are_scaled_between_random_and_the_best_known_player():
     for world, lines in shipped_references().items():
-        scale = world_scale(world)
-        assert scale(lines.random.success.mean) == 0
-        assert scale(lines.lower.success.mean) == pytest.approx(1)
-        assert world_scale(f"envs:{world}") == scale
+        scale = world_scale(world, lines.defines_success)
+        assert scale(lines.score(lines.random).mean) == 0
+        assert scale(lines.score(lines.lower).mean) == pytest.approx(1)
+        assert world_scale(f"envs:{world}", lines.defines_success) == scale
     bounded = shipped_references()["Gridverse/Memory-SixteenRooms-21x21-v0"]
     assert world_scale(bounded.id)(bounded.upper.success.mean) > 1  # more than any known player
     assert world_scale("POMDP/CarFlg-v0") is None

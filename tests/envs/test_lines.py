@@ -1,0 +1,185 @@
+"""What a score must beat: lines of POPGym's tasks, and plain players that reach them in popgym itself."""
+
+import numpy as np
+import popgym.envs
+import pytest
+from popgym.wrappers import PreviousAction
+
+from envs import baselines
+from envs.baselines.reference import LESS, shipped_references
+from envs.popgym.levels import LEVELS
+
+LINED = {id: reference for id, reference in shipped_references().items() if reference.lines}
+
+
+@pytest.mark.parametrize("id", LEVELS)
+def test_who_remembers_more_gets_more(id):
+    reference = LINED[id]
+    assert tuple(reference.lines) == LESS
+    returns = {name: level.returns for name, level in reference.lines.items()}
+    returns |= {"random": reference.random.returns, "perfect": reference.lower.returns, "most": reference.upper.returns}
+    for less, more in (
+        ("random", "observation"), ("observation", "clock"), ("observation", "one step"), ("clock", "perfect"),
+        ("one step", "perfect"), ("perfect", "most"),
+    ):  # fmt: skip
+        one, other = returns[less], returns[more]
+        assert one.mean <= other.mean + 3 * np.hypot(one.error, other.error) + 1e-9, (less, more)
+
+
+def test_every_task_has_lines():
+    assert set(LEVELS) <= set(LINED)
+
+
+# ---- plain players see the observation, the last action and the number of the step, and may keep notes ---------------
+def first_suit(seen, last, step, notes):
+    return seen if step == 0 else last
+
+
+def first_if_shown(seen, last, step, notes):
+    return seen if step == 0 else (seen + 1) % 4
+
+
+def other_suit(seen, last, step, notes):
+    return (seen + 1) % 4
+
+
+def suit_shown(seen, last, step, notes):
+    return seen[1] if seen[0] == 0 else 0
+
+
+def likely_count(seen, last, step, notes):
+    """Add the newest card to the mode of a hypergeometric distribution: `step` of the 51 other cards were shown."""
+    fits = int(seen[0] == seen[1])
+    return fits + (step + 1) * (27 - fits) // 53
+
+
+def middle_rank(seen, last, step, notes):
+    return int(seen > 6)
+
+
+def cards_left(seen, last, step, notes):
+    left = notes.setdefault("left", np.full(13, 4))
+    left[seen] -= 1
+    return int(left[seen + 1 :].sum() < left[:seen].sum())
+
+
+def one_loss(seen, last, step, notes):
+    paid, arm = seen
+    return 0 if step == 0 else arm if paid else (arm + 1) % 10
+
+
+def two_losses(seen, last, step, notes):
+    paid, arm = seen
+    before, notes["before"] = notes.get("before"), (paid, arm)
+    if step == 0:
+        return 0
+    return arm if paid or (step > 1 and before == (1, arm)) else (arm + 1) % 10
+
+
+def three_first_cards(seen, last, step, notes):
+    *cards, last = seen
+    down = [place for place, card in enumerate(cards) if card == 2]
+    below = [place for place in down if place < last]
+    waits = (len(cards) - len(down)) % 2 == 1
+    return next(place for place in down if place > last) if waits and len(below) < 2 else down[0]
+
+
+def all_ranks(seen, last, step, notes):
+    cards, known, gone = seen[:-1], notes.setdefault("known", {}), notes.setdefault("gone", set())
+    known |= {place: card for place, card in enumerate(cards) if card != 13}
+    pair, first = notes.get("pair", ()), step % 2 == 0
+    if first and pair and known[pair[0]] == known[pair[1]]:
+        gone |= set(pair)
+    there = {place: card for place, card in known.items() if place not in gone}
+    new = next((place for place in range(len(cards)) if place not in known), None)
+    if first:
+        doubled = [place for place, card in there.items() if list(there.values()).count(card) > 1]
+        notes["pair"] = (doubled[0] if doubled else new,)
+    else:
+        equal = [place for place, card in there.items() if card == known[pair[0]] and place != pair[0]]
+        others = [place for place in there if place != pair[0]]
+        notes["pair"] = (pair[0], equal[0] if equal else others[0] if new is None else new)
+    return notes["pair"][-1]
+
+
+def sweep(seen, last, step, notes):
+    return divmod(step, 8)
+
+
+def by_number(seen, last, step, notes):
+    shown, row, column = seen
+    return divmod((4 * row + column + (1, 3, 2)[shown]) % 16, 4) if step else (0, 0)
+
+
+def leaning(seen, last, step, notes):
+    return int(seen[1] > 0.42 * seen[0])
+
+
+def moving(seen, last, step, notes):
+    return int(seen[1] + 0.1 * seen[0] > 0)
+
+
+def falling(seen, last, step, notes):
+    """The angle's change is the spin, and the position's is the speed."""
+    change = seen - notes.get("before", seen)
+    notes["before"] = seen
+    return int(0.004 * seen[0] + 0.05 * seen[1] + 0.1 * change[0] + change[1] > 0)
+
+
+PLAYERS = [  # task, line, player, episodes
+    ("RepeatFirst-Easy", "one step", first_suit, 20),
+    ("RepeatFirst-Easy", "clock", first_if_shown, 200),
+    ("RepeatPrevious-Easy", "observation", other_suit, 300),
+    ("Autoencode-Easy", "observation", suit_shown, 200),
+    ("CountRecall-Easy", "clock", likely_count, 200),
+    ("HigherLower-Easy", "observation", middle_rank, 300),
+    ("HigherLower-Easy", "perfect", cards_left, 200),
+    ("MultiarmedBandit-Easy", "observation", one_loss, 100),
+    ("MultiarmedBandit-Easy", "one step", two_losses, 100),
+    ("Concentration-Easy", "observation", three_first_cards, 20),
+    ("Concentration-Hard", "perfect", all_ranks, 20),
+    ("Battleship-Easy", "observation", sweep, 200),
+    ("MineSweeper-Easy", "observation", by_number, 300),
+    ("PositionOnlyCartPole-Easy", "observation", leaning, 100),
+    ("PositionOnlyCartPole-Medium", "one step", falling, 5),
+    ("VelocityOnlyCartPole-Easy", "observation", moving, 10),
+]
+
+
+def play(task, player, episodes):
+    """Play whole episodes of popgym's environment."""
+    env = getattr(popgym.envs, task.replace("-", ""))()
+    names_action = env.obs_requires_prev_action
+    env = PreviousAction(env) if names_action else env
+    returns = []
+    for episode in range(episodes):
+        seen, _ = env.reset(seed=episode)
+        total, step, last, notes, ended = 0.0, 0, None, {}, False
+        while not ended:
+            plain = flat(seen) if names_action or isinstance(seen, tuple) else seen
+            last = player(plain, last, step, notes)
+            seen, reward, terminated, truncated, _ = env.step(np.array(last) if isinstance(last, tuple) else last)
+            total, step, ended = total + reward, step + 1, terminated or truncated
+        returns.append(total)
+    return np.array(returns)
+
+
+def flat(seen):
+    """Join the parts of an observation."""
+    parts = [np.ravel(part) for part in (seen if isinstance(seen, tuple) else (seen,))]
+    return tuple(int(number) for part in parts for number in part)
+
+
+@pytest.mark.parametrize(("task", "line", "player", "episodes"), PLAYERS)
+def test_a_plain_player_on_popgyms_own_environment_reaches_the_line(task, line, player, episodes):
+    reference = LINED[f"POPGym/{task}-v0"]
+    level = reference.lower if line == "perfect" else reference.lines[line]
+    returns = play(task, player, episodes)
+    error = np.hypot(returns.std(ddof=1) / np.sqrt(episodes), level.returns.error)
+    assert abs(returns.mean() - level.returns.mean) < 4 * error + 1e-9
+
+
+def test_scores_stand_beside_their_lines():
+    words = "random -0.50, observation -0.50, clock -0.46, one step 1.00, perfect memory 1.00"
+    assert baselines.reference_summary(0.0, 0.3, "POPGym/RepeatFirst-Easy-v0") == f" ({words})"
+    assert baselines.reference_summary(0.0, -0.5, "POPGym/RepeatFirst-Easy-v0") == f" ({words}: not above random)"
