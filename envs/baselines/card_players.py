@@ -19,19 +19,25 @@ KEPT_FOUR = "1200333320112222201112003333202233331200120022223313011101110122"  
 RISES = {2: (0.25, 0.75), 4: (0.1, 0.75)}  # of an answer about another category: of another card than asked for, or it
 
 
+def _whole_decks(world: RepeatFirst | Autoencode, shown: int) -> int:
+    """Give the number of cards; the rules below hold if an episode shows all of them."""
+    require(shown == world.in_decks, f"Lines of {type(world).__name__} are known for whole decks, not {shown} cards.")
+    return shown
+
+
 def repeat_first_bounds(world: RepeatFirst, budget: Budget) -> Best:
     """Name the first card at the first step; later every other suit is a bit more likely than the newest.
 
     Who remembers one step knows which step is the first, and then repeats its own last answer.
     """
-    cards, suit = world.cards, world.cards // world.kinds
+    cards, suit = _whole_decks(world, int(world.last) + 1), world.in_decks // world.kinds
     newest, other = ((1 + (cards - 2) * left / (cards - 1)) / (cards - 1) for left in (suit - 1, suit))
     return lined(exact_return(2 * newest - 1), exact_return(2 * other - 1), WHOLE, WHOLE)
 
 
 def repeat_previous_bounds(world: RepeatPrevious, budget: Budget) -> Best:
     """Name any suit but the newest; who remembers one step stores a card in its action for a while."""
-    k, cards = int(world.k), world.cards
+    k, cards = int(world.k), world.in_decks
     require(k > 2, f"Lines of RepeatPrevious are known for k above 2, not {k}.")
     other = exact_return(2 * (cards // world.kinds) / (cards - 1) - 1)
     generator = torch.Generator(world.device).manual_seed(budget.seed + 2)
@@ -69,7 +75,7 @@ def autoencode_bounds(world: Autoencode, budget: Budget) -> Best:
 
     Who remembers one step names any other suit, and repeats that.
     """
-    cards, suit = world.cards, world.cards // world.kinds
+    cards, suit = _whole_decks(world, world.cards), world.in_decks // world.kinds
     shown = exact_return(2 * (1 + suit * (cards - 1) / cards) / cards - 1)
     kept = exact_return(2 * (1 + suit) / cards - 1, "lower by any other suit than the last")
     return lined(shown, shown, kept, WHOLE)
@@ -78,7 +84,7 @@ def autoencode_bounds(world: Autoencode, budget: Budget) -> Best:
 # ---- games of counting -----------------------------------------------------------------------------------------------
 def count_recall_bounds(world: CountRecall, budget: Budget) -> Best:
     """Sum over the number of cards of the category asked for, whether the newest card is of it or not."""
-    cards, copies, asked = world.cards, world.num_actions - 1, 1 / world.kinds
+    cards, copies, asked = world.in_decks, world.num_actions - 1, 1 / world.kinds
     by_step = 0.0
     tables = torch.zeros(2, copies + 1, dtype=torch.float64)  # of all steps: newest of another category, of this one
     for shown in range(1, cards):  # cards shown before the answer
@@ -124,7 +130,7 @@ def chance(count: int, drawn: int, wanted: int, cards: int) -> float:
 
 def higher_lower_bounds(world: HigherLower, budget: Budget) -> Best:
     """Guess the side on which more cards are left, of all cards, of all but two, or of those not yet seen."""
-    ranks, cards = world.kinds, world.cards
+    ranks, cards = world.kinds, world.in_decks
     copies = cards // ranks
     sides = sum(abs(ranks - 1 - 2 * rank) * copies for rank in range(ranks)) / ranks
     after_one = sides / (cards - 1)  # expected gain of a guess

@@ -43,8 +43,8 @@ class CardGame(World[S]):
         self, decks: int, kinds: int, steps: int, paid: int, time_limit: int | None, device: str | torch.device
     ) -> None:
         super().__init__(steps if time_limit is None else time_limit, device)
-        self.kinds = kinds
-        self.deck = Piles(kinds, decks * DECK // kinds, self.device)
+        self.kinds, self.in_decks = kinds, decks * DECK
+        self.deck = Piles(kinds, self.in_decks // kinds, self.device)
         self.last = torch.tensor(steps, device=self.device)
         self.share, self.double = torch.tensor([1 / paid, 2 / paid], dtype=torch.float64, device=self.device)
 
