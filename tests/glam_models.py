@@ -18,8 +18,9 @@ from world_models.glam.train import adam, main, make_execution, model_losses
 
 ACTIONS, SCREEN = 3, 8
 PRESETS = {name: read_config(GlamConfig, f"glam/{name}").model for name in ("paper", "code", "fast")}
+ENV = "--env Pixel/BlinkingCatch-v0 "
 TINY = (
-    "--config glam/smoke --env Pixel/BlinkingCatch-v0 --grid 4 --balls 2 --screen 8 --num-envs 2 --width 8 --hidden 8 "
+    f"--config glam/smoke {ENV}--grid 4 --balls 2 --screen 8 --num-envs 2 --width 8 --hidden 8 "
     "--learning-starts 32 --num-eval-envs 1 --evaluate-every 0 --log-every 16 --max-episode-steps 12"
 )
 GOLDEN = np.load(Path(__file__).parent / "data" / "glam" / "glam_losses.npz")
@@ -111,7 +112,8 @@ def rollout_inputs(horizon: int = 4, seed: int = 0, device: str = "cpu") -> Any:
 
 def flags(run: Path, *more: str, steps: int = 64) -> list[str]:
     """A command line of the training script."""
-    return [*TINY.split(), "--run", str(run), "--total-steps", str(steps), *more]
+    tiny = TINY.replace(ENV, "") if "--env" in more else TINY
+    return [*tiny.split(), "--run", str(run), "--total-steps", str(steps), *more]
 
 
 def trained(folder: Path, *more: str, steps: int = 64) -> Path:

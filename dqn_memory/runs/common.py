@@ -179,7 +179,6 @@ class EnvironmentConfig:
         Raises:
             UserError: several environments, `others` of evaluations among them, do not agree.
         """
-        self.check()
         environments = *self.each(), *map(self.other, others)
         settled = {each.id: each._settled(reads_rows) for each in environments}
         (first, (masks, key)), *rest = settled.items()

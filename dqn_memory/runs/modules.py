@@ -34,9 +34,15 @@ def module_of(env: str | None) -> list[str]:
     return [module] if colon and not str(env).startswith(ORIGINAL) else []
 
 
+def other_envs(config: Any) -> tuple[str, ...]:
+    """List the environments of `--eval-env`, which the configs of some trainers lack."""
+    others: tuple[str, ...] = getattr(getattr(config, "evaluation", None), "others", ())
+    return others
+
+
 def modules_of(config: Any) -> list[str]:
     """List the modules in a trainer's config: its plugins, and the modules of its environments' ids."""
-    envs = *config.environment.ids, *getattr(config.evaluation, "others", ())
+    envs = *config.environment.ids, *other_envs(config)
     return list(dict.fromkeys([*getattr(config, "plugin", ()), *(name for env in envs for name in module_of(env))]))
 
 

@@ -28,7 +28,7 @@ from dqn_memory.runs.gradients import trained_values
 from dqn_memory.runs.interrupts import Interrupts
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
-from dqn_memory.runs.modules import load_modules, load_named, modules_of, remember
+from dqn_memory.runs.modules import load_modules, load_named, modules_of, other_envs, remember
 from dqn_memory.runs.optimizers import restore_optimizer
 from dqn_memory.runs.process import keep_freed_memory
 from dqn_memory.runs.progress import Progress, due
@@ -321,8 +321,8 @@ class Trainer(ABC, Generic[C]):
         ids = config.environment.ids
         if len(ids) > 1 and not cls.takes_several:
             raise UserError(f"--env {' '.join(ids)}: {cls.kind} learns one environment; ppo, pqn, train take several")
-        others = getattr(config.evaluation, "others", ())  # the configs of world models lack it
-        return cls.resolve(replace(config, environment=config.environment.completed(cls.reads_rows, others)))
+        environment = config.environment.completed(cls.reads_rows, other_envs(config))
+        return cls.resolve(replace(config, environment=environment))
 
     @classmethod
     def folder(cls, config: C) -> Path:

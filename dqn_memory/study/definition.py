@@ -48,7 +48,7 @@ import gymnasium
 
 from dqn_memory.runs.errors import UserError, check_known, near_names, require
 from dqn_memory.runs.kinds import trainer_class
-from dqn_memory.runs.modules import load_modules
+from dqn_memory.runs.modules import load_modules, other_envs
 from dqn_memory.runs.settings import Bounds, check_numbers, check_sizes, flag_names, read_config, study_files
 from dqn_memory.runs.toml import SCHEMA, defaults, from_toml, nested, overlaid, to_toml
 from envs.extras import has_extra
@@ -329,7 +329,7 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     if has_extra("atari"):
         gymnasium.register_envs(import_module("ale_py"))
     known_envs = {*WORLDS, *gymnasium.registry}
-    for id in (*config.environment.ids, *getattr(config.evaluation, "others", ())):
+    for id in (*config.environment.ids, *other_envs(config)):
         env = id.removeprefix("envs:")
         if ":" not in env and env not in known_envs:  # Gymnasium checks `module:Id`
             raise UserError(near_names("environment", env, known_envs))

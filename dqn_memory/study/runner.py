@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol
 from dqn_memory.runs.errors import UserError, require
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.lock import held_lock
-from dqn_memory.runs.modules import module_of
+from dqn_memory.runs.modules import module_of, other_envs
 from dqn_memory.study import child
 from dqn_memory.study.definition import Resources
 from dqn_memory.study.run_record import CONFIG, checkpoint, final_metrics, finished, write_checksums
@@ -305,7 +305,7 @@ class Scheduler:
         self.study.mark(run.name, "running", begun=True)
         absolute, script = replace(run, folder=run.folder.resolve()), script_of(self.study.kind)
         config = self.configs[run.name]
-        others = [name for env in getattr(config.evaluation, "others", ()) for name in module_of(env)]
+        others = [name for env in other_envs(config) for name in module_of(env)]
         plugins = tuple(each for each in dict.fromkeys([*config.plugin, *others]) if not is_known(each))
         envs = config.environment.texts
         named = envs if any(map(module_of, envs)) else ()

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dqn_memory.runs.modules import other_envs
 from dqn_memory.study.collect import Data, FinishedRun, scale_in
 from dqn_memory.study.page import WORDS, Picture, Section, section
 from dqn_memory.study.plots import bars_figure
@@ -51,7 +52,7 @@ def places(data: Data) -> Iterator[Place]:
     """Give the scores of every series with several environments, in the order of its runs' configs."""
     for world, series, runs in data.groups():
         config = runs[0].config
-        others = [env for env in getattr(config.evaluation, "others", ()) if env not in config.environment.ids]
+        others = [env for env in other_envs(config) if env not in config.environment.ids]
         if len(config.environment.ids) + len(others) > 1:
             for env in (*config.environment.ids, *others):
                 yield Place(world, series, env, env not in others, runs, [final_score(run, env) for run in runs])
