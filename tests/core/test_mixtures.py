@@ -287,13 +287,15 @@ def test_the_first_environment_draws_what_it_would_draw_alone(order):
 
 @pytest.mark.long
 def test_one_agent_learns_two_sizes():
-    """Two minutes; 5x5 alone would leave 7x7 near chance."""
+    """In two minutes, on a core of its own."""
     trainer = PPOTrainer(PPOTrainer.configure({
         "env": ["Gridverse/Memory-5x5-v0", "Gridverse/Memory-7x7-v0"], "total_steps": 2_500_000, "threads": 1,
-        "evaluate_every": 0, "track": ("none",), "final_episodes": 200, "seed": 51,
+        "track": ("none",), "final_episodes": 200, "stop_at_success": 0.9, "seed": 51,
     }))  # fmt: skip
     trainer.begin()
     while trainer.steps < 2_500_000:
-        trainer.iterate()
-    score = trainer.evaluate(final=True)
-    assert all(each.success_rate > 0.9 for each in score.parts.values())
+        for _ in range(10):
+            trainer.iterate()
+        if trainer.steps > 1_000_000 and trainer.reached_goal(trainer.evaluate(final=True)):
+            return
+    raise AssertionError("one of the two sizes was not learned")
