@@ -1,10 +1,10 @@
-"""Controls: position-wise blocks, which remember nothing, and a stack of the last few inputs."""
+"""Controls: blocks that remember nothing, a clock that counts steps, and a stack of the last few inputs."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, select
+from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, select, wide_dtype
 from dqn_memory.blocks.finite import add_flags, are_finite, bad_flags, check_positions, contained_rows, finite
 from dqn_memory.blocks.kernels.operator import NUMBA, call
 
@@ -62,6 +62,49 @@ class LinearMap(Pointwise):
 
     def __init__(self, width: int, dropout: float = 0.0, projection: bool = False) -> None:
         super().__init__(nn.Linear(width, width), nn.Dropout(dropout))
+
+
+class StepClock(Memory):
+    """The two layers of `FeedForward` over an input and the number of steps before it in its episode.
+
+    The number t is given as sin(w_j t) and cos(w_j t) with w_j = 10000^(-j/n), j = 0 .. n - 1. No input is remembered,
+    so an agent with this block does as well as is possible from the newest observation and the time alone.
+    2 k D^2 + (2 n k + k + 1) D parameters, k = 4, and a state of one integer. Of windows the first step has number 0.
+    """
+
+    contains = True
+
+    def __init__(self, width: int, dropout: float = 0.0, projection: bool = False, *, waves: int = 16) -> None:
+        super().__init__()
+        if waves < 1:
+            raise ValueError(f"waves is {waves}; clock needs at least 1")
+        inner = 4 * width
+        self.layers = nn.Sequential(nn.Linear(width + 2 * waves, inner), nn.ReLU(inplace=True), nn.Linear(inner, width))
+        self.tail = Tail(width, projection, dropout)
+        self.waves = waves
+
+    def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
+        """Make zeros (B,): the steps so far."""
+        return (torch.zeros(batch, dtype=torch.int64, device=device),)
+
+    def run(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        place = torch.arange(x.shape[1], device=x.device)
+        number = state[0][:, None] + place  # (B, T)
+        if reset is not None:
+            begun = torch.where(reset, place, -1).cummax(1).values  # (B, T): the newest reset, -1 before the first
+            number = torch.where(begun < 0, number, place - begun)
+        return self._each(x, number), (number[:, -1] + 1,)
+
+    def advance(self, x: Tensor, state: State, reset: Tensor | None) -> tuple[Tensor, State]:
+        (number,) = fresh(state, reset)
+        return self._each(x, number), (number + 1,)
+
+    def _each(self, x: Tensor, number: Tensor) -> Tensor:
+        """Transform x (..., D) beside the number of its step (...)."""
+        power = torch.arange(self.waves, device=x.device, dtype=wide_dtype(x.dtype)) / self.waves
+        angle = number[..., None] * 1e4**-power  # (..., n)
+        time = torch.cat((angle.sin(), angle.cos()), -1).to(x.dtype)
+        return contained_rows(lambda rows: self.tail(self.layers(torch.cat((rows, time), -1))), x)
 
 
 class FrameStack(Memory):

@@ -25,7 +25,7 @@ WORDS: Mapping[str, Mapping[str, Markup]] = {
 PICTURES, PAGE = "pictures", "report.md"
 MAX_LETTERS = 150  # letters in the name of a picture, without its number
 # Every report names its command. A page without it is no report and is not replaced.
-MARK = re.compile(r"^Made by `python -m dqn_memory\.study\.", re.MULTILINE)
+MARK = re.compile(r"^Made by `python -m dqn_memory\.(study\.|diagnose)", re.MULTILINE)
 LINK = re.compile(rf"^!\[.*\]\({PICTURES}/([a-z0-9-]+)\.png\)$", re.MULTILINE)
 
 

@@ -11,6 +11,7 @@ from dqn_memory.blocks import MEMORY, build, names
 WIDTH, BATCH, BEFORE, TIME = 8, 3, 5, 40
 OPTIONS = {  # none of them a default
     "frame_stack": {"frames": 3},
+    "clock": {"waves": 3},
     "attention": {"heads": 2, "context": 7},
     "linear_attention": {"heads": 2},
     "slstm": {"heads": 2},
@@ -58,6 +59,13 @@ def frame_stack(w, x, frames):
     x = np.concatenate((np.zeros((frames - 1, x.shape[1])), x))
     for t in range(frames, len(x) + 1):
         yield affine(w, "linear", x[t - frames : t].ravel())
+
+
+def clock(w, x, waves):
+    for t, x_t in enumerate(x):
+        angles = [t / 10_000 ** (j / waves) for j in range(waves)]
+        seen = np.concatenate((x_t, np.sin(angles), np.cos(angles)))
+        yield affine(w, "layers.2", np.maximum(affine(w, "layers.0", seen), 0))
 
 
 def drives(w, x_t, h):
@@ -309,8 +317,8 @@ def ttt_linear(w, x, heads):
 
 EQUATIONS = {
     **dict.fromkeys(("feedforward_x1", "feedforward_x2", "feedforward_x3", "feedforward_x4", "mlp"), feed_forward),
-    "linear": linear, "frame_stack": frame_stack, "rnn": rnn, "lstm": lstm, "gru": gru, "mingru": mingru,
-    "minlstm": minlstm, "lru": lru, "s5": s5, "ffm": ffm, "shm": shm, "attention": attention,
+    "linear": linear, "frame_stack": frame_stack, "clock": clock, "rnn": rnn, "lstm": lstm, "gru": gru,
+    "mingru": mingru, "minlstm": minlstm, "lru": lru, "s5": s5, "ffm": ffm, "shm": shm, "attention": attention,
     "linear_attention": linear_attention, "deltanet": deltanet, "gated_deltanet": deltanet,
     "slstm": slstm, "mlstm": mlstm, "deltaproduct": deltaproduct, "rwkv7": rwkv7, "mamba2": mamba2,
     "ttt_linear": ttt_linear,
@@ -390,6 +398,7 @@ COUNTS = {
     "mlp": wide(4),
     "linear": lambda d: d * d + d,
     "frame_stack": lambda d, frames=4: frames * d * d + d,
+    "clock": lambda d, waves=16: 8 * d * d + 5 * d + 8 * waves * d,
     "rnn": cell(1), "lstm": cell(4), "gru": cell(3),
     "birnn": both_ways(1), "bilstm": both_ways(4), "bigru": both_ways(3),
     "darqn": darqn, "darqn_released": darqn, "mamba": mamba,

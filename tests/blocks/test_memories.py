@@ -167,6 +167,7 @@ def test_wrong_memories_are_one_sentence():
         "context is 0; attention needs at least the newest input, 1": lambda: build("attention", 8, context=0),
         "dropout is 1.5; it must be 0 or more and below 1": lambda: build("attention", 8, dropout=1.5),
         "frames is 0; frame_stack needs at least 1": lambda: build("frame_stack", 8, frames=0),
+        "waves is 0; clock needs at least 1": lambda: build("clock", 8, waves=0),
         "states=0, taps=4, expand=2, rank=1; mamba needs at least 1": lambda: build("mamba", 8, states=0),
         "states=0, taps=4, expand=2; mamba2 needs at least 1": lambda: build("mamba2", 8, states=0),
         "heads is 3, which does not divide the width 16": lambda: build("mamba2", 8, heads=3),

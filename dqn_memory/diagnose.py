@@ -1,0 +1,493 @@
+"""Tell which memory a task needs: `python -m dqn_memory.diagnose --env Gridverse/Memory-5x5-v0`.
+
+Recurrent PPO trains networks without a memory and with one, each with several seeds and for as many steps as fit into
+the time. Their scores answer five questions: can anything be learned, does the task need a memory, how far back, which
+memory and at what cost, and what is odd about the environment. The runs are a study in FOLDER, and the report lies in
+FOLDER/report. Stop the command anywhere and give it again: it goes on.
+
+From top to bottom: the arguments, the plan, the answers, the report, the command.
+"""
+
+import json
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext, redirect_stdout
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import gymnasium
+import numpy as np
+import tomli_w
+import torch
+import tyro
+
+from dqn_memory.analysis import plots
+from dqn_memory.analysis.episodes import play_in
+from dqn_memory.analysis.oddities import RandomPlay, oddities, play_randomly
+from dqn_memory.analysis.recall import RecallConfig, recall
+from dqn_memory.evaluate import EvalSetup, load_network
+from dqn_memory.ppo import PPOConfig, PPOTrainer
+from dqn_memory.runs.errors import UserError, check_known, one_line_errors, require
+from dqn_memory.runs.process import process_restored
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, parse
+from dqn_memory.runs.toml import SCHEMA
+from dqn_memory.study import run as study_run
+from dqn_memory.study.archive import open_source
+from dqn_memory.study.collect import Data, FinishedRun, collect
+from dqn_memory.study.definition import Definition, expand, parse_definition, slug
+from dqn_memory.study.page import Picture, Section, check_folder, write_report
+from dqn_memory.study.runner import duration
+from dqn_memory.study.sections import runs, scores
+from dqn_memory.study.statistics import interval
+from dqn_memory.study.store import DEFINITION, STATE, check_study_folder
+from dqn_memory.study.verdict import CONTROLS, MARGIN, NEEDED, NOTHING, UNKNOWN, Judgement, judge
+from envs.cli import load_plugins
+from envs.files import portable_name, read_text, write_atomic
+from envs.markup import Markup, code
+from envs.terminal import say
+from envs.vector import make_vector
+
+MEMORIES = ("gru", "mingru", "attention")
+SIZE = "100k"  # parameters of each network
+ROWS = 16  # copies of the environment in random play
+ROLLOUT = 128  # steps of a rollout
+CHOICES = (8, 16, 32, 64, 128)  # copies of the environment in training
+ITERATIONS = 60  # rollouts of a run, if there is time for them
+LEAST = 20  # rollouts below which a run cannot learn
+START = 8.0  # seconds of a run before its first and after its last step
+SPARE = 0.75  # share of the time for training steps; the rest is for evaluations
+CURVE = 10  # evaluations during a run
+RANDOM_START = 60  # most random steps at the start of an episode
+CONTEXT = (16, 64)  # fewest and most steps that attention sees
+TITLE = "Which memory does {env} need?"
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Args:
+    """Tell which memory an environment needs, from short runs of recurrent PPO."""
+
+    env: str
+    """An environment of this suite, or any Gymnasium id."""
+    minutes: Annotated[float, Bounds(above=0, below=100_000)] = 10.0
+    """Time of all runs together."""
+    seeds: Annotated[int, Bounds(1, 100)] = 3
+    """Runs of each network."""
+    workers: Annotated[int, Bounds(1, 10_000)] | None = None
+    """Runs at once, each on one CPU thread (None: one for each CPU)."""
+    first_seed: Annotated[int, Bounds(0, below=2**31)] = 1
+    """Seed of the first run of each network."""
+    config: Repeatable = ()
+    """Settings of `ppo` for all runs: a preset's name or a TOML file."""
+    plugin: Repeatable = ()
+    """Import this module, which registers the environment."""
+    folder: Path | None = None
+    """Folder of the runs and the report (None: runs/diagnose/ENV)."""
+    figure_width: float | None = None
+    """Also write figures of this width in inches, tables and numbers for a paper (None: none)."""
+    format: Literal["text", "json"] = "text"
+    """Print the answers as text, or as one JSON object with progress on standard error."""
+
+    @property
+    def place(self) -> Path:
+        """The folder of the runs."""
+        return self.folder or Path("runs/diagnose") / portable_name(self.env)
+
+    @property
+    def at_once(self) -> int:
+        """The number of runs at once."""
+        return self.workers or os.cpu_count() or 1
+
+    @property
+    def about(self) -> str:
+        """The plan in a sentence, by which a later call knows it."""
+        return (
+            f"Short runs of recurrent PPO by networks of {SIZE} parameters, without a memory ({', '.join(CONTROLS)}) "
+            f"and with one ({', '.join(MEMORIES)}). Planned for {self.minutes:g} minutes, {self.seeds} seeds."
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Give the settings of all runs that the user chose."""
+        return {"env": self.env, "config": list(self.config), "plugin": list(self.plugin)}
+
+
+# ---- the plan --------------------------------------------------------------------------------------------------------
+def play_at_random(args: Args) -> RandomPlay:
+    """Play the environment at random, as the networks see it; a UserError says that it raised an error."""
+    try:
+        return _play_at_random(args)
+    except UserError:
+        raise
+    except Exception as error:
+        note = " ".join(getattr(error, "__notes__", ()))
+        raise UserError(f"{args.env} raised {type(error).__name__}: {error}. {note}".strip()) from error
+
+
+def _play_at_random(args: Args) -> RandomPlay:
+    environment = PPOTrainer.configure(args.settings()).environment
+    require(len(environment.ids) == 1, "--config names several environments; diagnose one at a time")
+    vector = make_vector(
+        environment.id, ROWS, 0, "cpu", environment.observation_key, environment.kwargs(),
+        form=environment.action_form, masks=environment.obeys_masks,
+    )  # fmt: skip
+    with closing(vector):
+        return play_randomly(vector, args.first_seed, min(10.0, 3 * args.minutes))
+
+
+def chosen_settings(play: RandomPlay, config: PPOConfig) -> dict[str, Any]:
+    """Choose settings by what random play shows; a preset's stay."""
+    length = play.lengths.mean() if len(play.lengths) else float(len(play.reward))
+    longest = int(play.lengths.max()) if len(play.lengths) else len(play.reward)
+    start = 0 if play.dense else min(RANDOM_START, int(length) // 2)
+    return {
+        "match": SIZE, "threads": 1, "rollout_steps": ROLLOUT, "track": ["none"], "log_every": 0,
+        "context": min(max(longest, CONTEXT[0]), CONTEXT[1]), "random_start_steps": start,
+        "normalize_reward": True, "normalize_observation": bool(play.unscaled), "memory_ablation": True,
+    }  # fmt: skip
+
+
+def paces(args: Args, settings: Mapping[str, Any], names: Sequence[str], rows: int) -> dict[str, float]:
+    """Measure the processor seconds of a training step of each network."""
+    found = {}
+    for name in names:
+        trainer = PPOTrainer(
+            PPOTrainer.configure({**args.settings(), **settings, "architecture": name, "num_envs": rows})
+        )
+        with closing(trainer.vector):
+            trainer.begin()
+            trainer.iterate()  # loads and compiles what the next ones use
+            began = time.process_time()
+            trainer.iterate()
+            found[name] = (time.process_time() - began) / trainer.steps_per_iteration
+    return found
+
+
+def make_plan(args: Args, play: RandomPlay) -> str:
+    """Write the definition of the study: settings, and as many steps as fit into the time."""
+    config = PPOTrainer.configure(args.settings())
+    settings, names = chosen_settings(play, config), [*CONTROLS, *MEMORIES]
+    seconds = SPARE * args.at_once * 60 * args.minutes - START * len(names) * args.seeds
+    first = paces(args, settings, ["gru"], CHOICES[2])["gru"]
+    affordable = max(0.0, seconds) / (args.seeds * len(names) * first)
+    rows = max([count for count in CHOICES if count * ROLLOUT * ITERATIONS <= affordable], default=CHOICES[0])
+    each = paces(args, settings, names, rows)
+    steps = int(seconds / (args.seeds * sum(each.values()))) if seconds > 0 else 0
+    iterations = steps // (rows * ROLLOUT)
+    if iterations < LEAST:
+        needed = args.seeds * (LEAST * rows * ROLLOUT * sum(each.values()) + START * len(names)) / SPARE / 60
+        raise UserError(
+            f"--minutes {args.minutes:g} leaves {max(steps, 0):,} steps for each of {len(names) * args.seeds} runs, in "
+            f"which nothing is learned; give at least --minutes {needed / args.at_once * 1.1 + 0.1:.1f}"
+        )
+    steps, length = iterations * rows * ROLLOUT, play.lengths.mean() if len(play.lengths) else len(play.reward)
+    settings |= {
+        "num_envs": rows, "total_steps": steps, "evaluate_every": steps // CURVE, "checkpoint_every": steps // 4,
+        "episodes": int(np.clip(0.03 * steps / CURVE / length, 10, 100)),
+        "final_episodes": int(np.clip(0.1 * steps / length, 50, 400)),
+    }  # fmt: skip
+    own = args.settings()
+    table = {
+        "schema": SCHEMA, "title": TITLE.format(env=args.env), "kind": "ppo", "about": args.about,
+        "base": {key: value for key, value in {**own, **settings}.items() if key != "env" and value not in ([], None)},
+        "axes": {
+            "world": [args.env], "architecture": names,
+            "seed": list(range(args.first_seed, args.first_seed + args.seeds)),
+        },
+        "resources": {"cpus": 1, "steps_per_second": len(names) / sum(each.values()) * SPARE, "megabytes": 2.0},
+    }  # fmt: skip
+    return tomli_w.dumps(table)
+
+
+def planned_study(args: Args, play: RandomPlay) -> Definition:
+    """Read the plan of an earlier call in the folder, or make one."""
+    path, name = args.place / DEFINITION, slug(args.place.name)
+    if not (args.place / STATE).exists():
+        return parse_definition(make_plan(args, play), str(path), name)
+    definition = parse_definition(read_text(path), str(path), name)
+    if (definition.title, definition.about) != (TITLE.format(env=args.env), args.about):
+        raise UserError(f"{args.place} holds '{definition.title} {definition.about}'; give another --folder")
+    return definition
+
+
+# ---- the answers -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Diagnosis:
+    """What short runs say about the memory that a task needs.
+
+    Attributes:
+        verdict: one of `dqn_memory.study.verdict.VERDICTS`.
+        answers: the answer to each question, in sentences.
+        oddities: what is odd about the environment, a few sentences each.
+        scores: final score of each run, by network.
+        random: mean score of random play.
+        measure: "success" or "return".
+        memory: the memory that is advised; None if none is.
+        command: trains an agent with it, or without a memory.
+        folder: of the runs; the report is in its folder `report`.
+    """
+
+    env: str
+    verdict: str
+    answers: dict[str, str]
+    oddities: list[str]
+    scores: dict[str, list[float]]
+    random: float
+    measure: str
+    memory: str | None
+    command: str
+    folder: str
+
+    def __str__(self) -> str:
+        """Write the answers, a paragraph each."""
+        odd = self.oddities or ["Nothing was found."]
+        parts = [f"{question}\n  {answer}" for question, answer in self.answers.items()]
+        rest = ["What is odd here?", *(f"  {each}" for each in odd), "To train the agent:", f"  {self.command}"]
+        return "\n".join([f"{self.env}: {self.verdict}", *parts, *rest])
+
+
+def answer(args: Args, definition: Definition, data: Data, play: RandomPlay) -> Diagnosis:
+    """Answer all questions from the finished runs."""
+    by_series = {name: data.of(series=name) for name in data.series if data.of(series=name)}
+    missing = [name for name in (*CONTROLS, *MEMORIES) if len(by_series.get(name, ())) < args.seeds]
+    require(not missing, f"runs of {', '.join(missing)} have not finished; see {args.place}/logs")
+    values = {name: [run.score for run in found] for name, found in by_series.items()}
+    entry = by_series["gru"][0]
+    measure, episodes = "success" if entry.success else "return", int(entry.config.evaluation.final_episodes)
+    random = play.score
+    judged = judge(values, random, episodes, ceiling(data))
+    memory = advised(judged, by_series, float(random.mean())) if judged.verdict in (NEEDED, UNKNOWN) else None
+    network = memory or next((name for name, words in CONTROLS.items() if words == judged.verdict), judged.best)
+    command = final_command(args, definition, network)
+    texts = Texts(args, data, values, float(random.mean()), judged, measure)
+    answers = {
+        "Can anything be learned in this time?": texts.learned(),
+        "Does it need a memory?": texts.needed(),
+        "How far back must it look?": texts.distance(memory),
+        "Which one, and what does it cost?": texts.cost(memory, network),
+    }
+    diagnosis = Diagnosis(
+        args.env, judged.verdict, answers, oddities(play), values, float(random.mean()), measure, memory, command,
+        str(args.place),
+    )  # fmt: skip
+    return diagnosis
+
+
+def ceiling(data: Data) -> float | None:
+    """Give the best known success or return; None if it is unknown."""
+    scale = data.scale(data.worlds[0])
+    return scale.one if scale is not None else 1.0 if data.entries[0].success else None
+
+
+def advised(judged: Judgement, by_series: Mapping[str, Sequence[FinishedRun]], random: float) -> str:
+    """Choose the memory that is cheapest to train among those whose mean is as good as the best one's."""
+    means = {name: np.mean([run.score for run in found]) for name, found in by_series.items() if name in MEMORIES}
+    reach = abs(means[judged.memory] - random)
+    good = [name for name, mean in means.items() if means[judged.memory] - mean <= MARGIN * reach]
+    return min(good, key=lambda name: by_series[name][0].pace)
+
+
+def final_command(args: Args, definition: Definition, network: str) -> str:
+    """Write the command that trains an agent with a network for three times as long."""
+    kept = ("num_envs", "rollout_steps", "match", "context", "random_start_steps")
+    flags: dict[str, Any] = {"env": args.env, "architecture": network}
+    flags |= {name: definition.base[name] for name in kept}
+    flags["total_steps"] = 3 * definition.base["total_steps"]
+    words = [word for name in args.config for word in ("--config", name)]
+    words += [word for name in args.plugin for word in ("--plugin", name)]
+    words += [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words += [
+        f"--{name.replace('_', '-')}" for name in ("normalize_reward", "normalize_observation") if definition.base[name]
+    ]
+    return shlex.join(["python", "-m", "dqn_memory.ppo", *words])
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Write the answers."""
+
+    args: Args
+    data: Data
+    values: Mapping[str, Sequence[float]]
+    random: float
+    judged: Judgement
+    measure: str
+
+    def mean(self, name: str) -> str:
+        """Write the mean of a network with its interval."""
+        return format(interval(self.values[name]), ".3g")
+
+    def rising(self) -> bool:
+        """Tell whether the mean curve of the best network still rises over its last four evaluations."""
+        curves = [run.curve.success for run in self.data.of(series=self.judged.best)]
+        mean = np.mean([curve[-4:] for curve in curves], 0)
+        reach = float(np.mean(self.values[self.judged.best])) - self.random
+        return bool(len(mean) == 4 and mean[2:].mean() - mean[:2].mean() > MARGIN / 2 * abs(reach))
+
+    def learned(self) -> str:
+        """Compare the best network with random play."""
+        judged, steps = self.judged, self.data.entries[0].config.total_steps
+        random = f"{self.random:.3g}"
+        if judged.verdict == NOTHING:
+            return (
+                f"No: after {steps:,} steps no network is better than random play ({self.measure} {random}), beyond "
+                f"chance; the best is {judged.best} with {self.mean(judged.best)}. {self.more()}"
+            )
+        rises = f"Its curve still rises: {self.more()}" if self.rising() else "Its curve no longer rises."
+        return (
+            f"Yes: {judged.best} reaches {self.measure} {self.mean(judged.best)} after {steps:,} steps (random play "
+            f"{random}). {rises}"
+        )
+
+    def more(self) -> str:
+        """Advise more time."""
+        return f"--minutes {3 * self.args.minutes:g} and another --folder would show more."
+
+    def needed(self) -> str:
+        """Give the verdict and its reason."""
+        judged = self.judged
+        both = f"{judged.memory} {self.mean(judged.memory)}, and {judged.control} {self.mean(judged.control)}"
+        lead = f"the best with a memory is {both}, the best without one; the difference is {judged.lead:.3g}"
+        if judged.verdict == NOTHING:
+            return "That cannot be told, as nothing was learned."
+        if judged.verdict == NEEDED:
+            return f"It needs a memory: {lead}."
+        if judged.verdict == UNKNOWN:
+            why = "No network comes near the best known score" if judged.solved is False else "That may be chance"
+            return f"That cannot be told yet: {lead}. {why}. {self.more()}"
+        control = next(name for name, words in CONTROLS.items() if words == judged.verdict)
+        reached = {
+            "mlp": "No memory is needed for what is reached: the newest observation is enough",
+            "clock": "A clock explains what is reached: the newest observation and the number of the step are enough",
+            "frame_stack": "The last few observations are enough for what is reached: four of them",
+        }[control]
+        return f"{reached}. {control} reaches {self.mean(control)}, {judged.memory} {self.mean(judged.memory)}."
+
+    def distance(self, memory: str | None) -> str:
+        """Say how far back a memory looks, and what is lost without it."""
+        if memory is None:
+            return "No further than said above."
+        found = self.data.of(series=memory)
+        pairs, distances = scores.without_memory(found), scores.recall_distances(found)
+        before, after = (float(np.mean(side)) for side in zip(*pairs, strict=True))
+        return (
+            f"Half of the past's influence on {memory} comes from the last {np.mean(distances):.3g} steps. Erasing its "
+            f"memory before each step takes its {self.measure} from {before:.3g} to {after:.3g}."
+        )
+
+    def cost(self, memory: str | None, network: str) -> str:
+        """Name the advised memory, and what it costs."""
+        run = self.data.of(series=network)[0]
+        acting, state = run.last("time/acting_us"), run.last("final/remembered_bytes")
+        price = (
+            f"{1e6 * run.pace:,.0f} processor seconds to train for a million steps, {acting:,.0f} microseconds to "
+            f"choose an action, {state:,.0f} bytes of state."
+        )
+        if memory is None:
+            return f"None: {network} costs {price}"
+        if self.judged.verdict == UNKNOWN:
+            return f"That cannot be told yet; {network} is the cheapest of the best memories so far: {price}"
+        return f"Try {network}, the cheapest of the memories that score as high as any: {price}"
+
+
+# ---- the report ------------------------------------------------------------------------------------------------------
+def recall_picture(data: Data, memory: str) -> Picture:
+    """Draw how decisions of the advised memory's best run depend on past observations."""
+    best = max(data.of(series=memory), key=lambda run: run.score)
+    network, config, _ = load_network(best.run.folder)
+    episodes = play_in(EvalSetup.of(config, torch.device("cpu")), network, 0, 8)
+    found = recall(network, episodes, RecallConfig(), 0, config.acting_state)
+    title = f"Influence of past observations on {memory}"
+    figure = plots.plot_recall(found.curve("occlusion"), found.curve("flips"), found.decisions, title, "logits")
+    return Picture(
+        "recall", figure, f"How decisions of {memory} depend on past observations, {len(episodes)} episodes."
+    )
+
+
+def write_answers(args: Args, diagnosis: Diagnosis, data: Data) -> Path:
+    """Write the report: the answers, then curves, scores and costs."""
+    folder = args.place / "report"
+    check_folder(folder)
+    lead = [
+        Markup("Made by {}: {}.").format(code(f"python -m dqn_memory.diagnose --env {args.env}"), diagnosis.verdict)
+    ]
+    answers = [Section(question, (text,)) for question, text in diagnosis.answers.items()]
+    answers.append(Section("To train the agent", (code(diagnosis.command),)))
+    odd = Section("What is odd here?", tuple(diagnosis.oddities or ["Nothing was found."]))
+    pictures = [] if diagnosis.memory is None else [recall_picture(data, diagnosis.memory)]
+    makers = scores.curves_section, scores.table_section, scores.memory_section, runs.runs_section, runs.cost_section
+    rest = [made for make in makers if (made := make(data)) is not None]
+    far = [Section("How far back, in a picture", tuple(pictures))] if pictures else []
+    write_atomic(args.place / "diagnosis.json", json.dumps(asdict(diagnosis), indent=1).encode())
+    return write_report(folder, TITLE.format(env=args.env), lead, [*answers, odd, *far, *rest])
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+@process_restored()
+def diagnose(env: str | gymnasium.Env[Any, Any], **options: Any) -> Diagnosis:
+    """Tell which memory an environment needs, as `python -m dqn_memory.diagnose` does.
+
+    Args:
+        env: an id, or an environment that `gymnasium.make` made without keywords; its id is then used.
+        options: flags of that script by name, such as `minutes=30`, `seeds=5`, `plugin=("mine",)`.
+
+    Raises:
+        UserError: the environment breaks its contract, an option is wrong, or a run failed.
+    """
+    if not isinstance(env, str):
+        require(
+            env.spec is not None and not env.spec.kwargs, f"{env} has no id of its own; register it, and give its id"
+        )
+        assert env.spec is not None
+        env = env.spec.id
+    names = [field.name for field in fields(Args) if field.name not in ("env", "format")]
+    for name in options:
+        check_known("option", name, names)
+    return diagnose_by(parse(Args, {"env": env, **options}))
+
+
+def diagnose_by(args: Args) -> Diagnosis:
+    """Plan, train, answer and report."""
+    check_numbers(args)
+    load_plugins(args.plugin)
+    say(f"{args.env} at random ...")
+    play = play_at_random(args)
+    definition = planned_study(args, play)
+    planned = expand(definition)
+    check_study_folder(args.place, definition, planned)
+    steps = definition.base["total_steps"]
+    say(
+        f"{len(planned)} runs of {steps:,} steps: {', '.join([*CONTROLS, *MEMORIES])}, {args.seeds} seeds each; about "
+        f"{duration(60 * args.minutes)} on {args.at_once} CPUs, in {args.place}"
+    )
+    call = study_run.Args(str(args.place), folder=args.place, backend="processes", workers=args.at_once)
+    study = study_run.run_study(call, definition, args.place, planned, planned)
+    failed = [each for each in study.runs() if each.state == "failed"]
+    if failed:
+        raise UserError(f"{failed[0].name} failed: {failed[0].error.splitlines()[-1]} ({failed[0].log} has the rest)")
+    data = collect(open_source(args.place))
+    diagnosis = answer(args, definition, data, play)
+    say(f"wrote {write_answers(args, diagnosis, data)}")
+    return diagnosis
+
+
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> None:
+    """Diagnose and print the answers."""
+    args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.diagnose")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a background job's shell may ignore SIGINT
+    try:
+        with redirect_stdout(sys.stderr) if args.format == "json" else nullcontext():
+            diagnosis = diagnose_by(args)
+    except KeyboardInterrupt:
+        say("\nstopped; the same command continues", file=sys.stderr)
+        raise SystemExit(130) from None
+    say(json.dumps(asdict(diagnosis), indent=1) if args.format == "json" else str(diagnosis))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""What random play finds odd: environments with one fault each, and sound ones."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from dqn_memory.analysis import oddities as module
+from dqn_memory.analysis.oddities import aliasing, oddities, play_randomly
+from envs.vector import make_vector
+
+
+class Odd(gymnasium.Env):
+    """A walk over six places; the right end gives 1. Keywords add a fault."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, scale=1.0, bound=10.0, reward=None, limit=None, endless=False, hidden=False, constant=False):
+        self.observation_space = spaces.Box(-bound, bound, (2,), np.float32)
+        self.scale, self.reward, self.limit, self.endless, self.constant = scale, reward, limit, endless, constant
+        self.hidden = hidden
+
+    def _seen(self):
+        values = self.place % 2 if self.hidden else self.place  # a hidden place looks like every second one
+        return np.array([0.0 if self.constant else values * self.scale, self.taken % 2], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place, self.taken = int(self.np_random.integers(4)), 0
+        return self._seen(), {}
+
+    def step(self, action):
+        self.taken += 1
+        self.place = min(max(self.place + 2 * int(action) - 1, 0), 5)
+        at_end = self.place == 5
+        reward = float(at_end) if self.reward is None else self.reward
+        ends = False if self.endless else at_end if self.limit is None else self.taken >= self.limit
+        return self._seen(), reward, ends, False, {"success": at_end} if ends else {}
+
+
+gymnasium.register("Odd/Walk-v0", Odd)
+
+
+def played(id="Odd/Walk-v0", **kwargs):
+    return play_randomly(make_vector(id, 16, 0, "cpu", None, kwargs), 0)
+
+
+FAULTS = {
+    "leave their space": {"bound": 3.0},
+    "not scaled": {"scale": 1000.0, "bound": np.inf},
+    "1 of 2 numbers of an observation never change": {"constant": True},
+    "look alike": {"hidden": True},
+    "No reward": {"reward": 0.0},
+    "Rewards never vary": {"reward": 2.0, "limit": 7},
+    "Rewards are huge": {"reward": 500.0},
+    "No episode ended": {"endless": True},
+    "Every episode terminated after 7 steps": {"limit": 7},
+    "met its time limit of 9 steps": {"endless": True, "max_episode_steps": 9},
+    "Random actions succeed": {},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_named(fault, monkeypatch):
+    monkeypatch.setattr(module, "STEPS", 512)
+    found = oddities(played(**FAULTS[fault]))
+    assert sum(fault in each for each in found) == 1
+    assert all("\n" not in each and each.endswith(".") for each in found)
+
+
+def test_a_sound_environment_is_not_odd(monkeypatch):
+    monkeypatch.setattr(module, "STEPS", 512)
+    assert oddities(played("CartPole-v1")) == []
+    assert not played("CartPole-v1").dense and played("POPGym/RepeatPrevious-Easy-v0").dense
+
+
+def test_scores_and_lengths_are_those_of_whole_episodes(monkeypatch):
+    monkeypatch.setattr(module, "STEPS", 300)
+    play = played(limit=7)
+    assert (play.lengths == 7).all() and len(play.lengths) == 16 * (300 // 7)
+    assert play.score.mean() == play.success[play.terminated].mean() and play.reports_success
+    assert set(np.unique(play.score)) <= {0.0, 1.0}
+
+
+def test_a_hidden_place_is_told_better_by_what_was_seen_before():
+    plain, hidden = aliasing(played()), aliasing(played(hidden=True))
+    assert plain.wrong == (0, 0)
+    assert hidden.wrong[0] - hidden.wrong[1] > 0.02 and hidden.predictions > 1_000
+
+
+def test_masks_are_obeyed(monkeypatch):
+    monkeypatch.setattr(module, "STEPS", 256)
+    free, masked = (play_randomly(make_vector("Taxi-v4", 16, 0, masks=masks), 0) for masks in (False, True))
+    assert free.reward.min() == -10 < masked.reward.min()  # of a passenger who is not there
