@@ -5,6 +5,7 @@
 # make test-cluster      the tests of Ray
 # make test-integrations the tests with sb3-contrib and TorchRL
 # make test-triton       the tests of Triton's scan, interpreted
+# make test-verdicts     ask diagnose about twelve tasks, five times each: ten hours; a stopped one goes on
 # make test-wheel        build the package, and try it alone in a new environment
 # make fuzz MINUTES=10   change files at random and report failures
 # make lint              ruff, mypy and the rules of imports
@@ -21,7 +22,7 @@ WORKERS ?= 2
 MINUTES ?= 10
 BIN := .venv/bin
 
-.PHONY: demo test test-long test-results test-cluster test-integrations test-wheel test-triton fuzz study-smoke results lint bench docs clean
+.PHONY: demo test test-long test-results test-cluster test-integrations test-verdicts test-wheel test-triton fuzz study-smoke results lint bench docs clean
 
 demo: .venv/.all
 	$(BIN)/python -m dqn_memory.demo
@@ -43,6 +44,9 @@ test-cluster: .venv/.stamp
 test-integrations: .venv/.stamp
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[sb3,torchrl]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/integrations
+
+test-verdicts: .venv/.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python tests/verdicts.py --write results
 
 test-wheel:
 	rm -rf build/lib build/bdist.* build/wheel

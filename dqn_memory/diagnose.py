@@ -447,7 +447,8 @@ def diagnose(env: str | gymnasium.Env[Any, Any], **options: Any) -> Diagnosis:
     names = [field.name for field in fields(Args) if field.name not in ("env", "format")]
     for name in options:
         check_known("option", name, names)
-    return diagnose_by(parse(Args, {"env": env, **options}))
+    paths = {name: Path(options[name]) for name in ("folder",) if name in options}
+    return diagnose_by(parse(Args, {"env": env, **options, **paths}))
 
 
 def diagnose_by(args: Args) -> Diagnosis:

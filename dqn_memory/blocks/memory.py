@@ -13,7 +13,7 @@ from dqn_memory.blocks.attention import StreamedAttention
 from dqn_memory.blocks.block import Block, Memory, lookup
 from dqn_memory.blocks.contract import check_memory
 from dqn_memory.blocks.delta import DeltaNet, GatedDeltaNet
-from dqn_memory.blocks.feed_forward import StepClock, FeedForward, FrameStack, LinearMap
+from dqn_memory.blocks.feed_forward import FeedForward, FrameStack, LinearMap, StepClock
 from dqn_memory.blocks.ffm import FFM
 from dqn_memory.blocks.hadamard import StableHadamard
 from dqn_memory.blocks.householder import DeltaProduct

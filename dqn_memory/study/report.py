@@ -22,7 +22,7 @@ from dqn_memory.study.archive import find_study, is_archive, open_source, write_
 from dqn_memory.study.collect import PREFERRED, Data, collect, kept_record, meaning
 from dqn_memory.study.page import WORDS, Section, check_folder, counted, write_report
 from dqn_memory.study.run_record import compact
-from dqn_memory.study.sections import learned, mixtures, runs, scores
+from dqn_memory.study.sections import learned, lines, mixtures, runs, scores
 from dqn_memory.study.store import INDEX
 from dqn_memory.study.template import filled_pages
 from envs.baselines import reference as baselines
@@ -147,6 +147,7 @@ def all_sections(data: Data) -> list[Section]:
         runs.uneven_section,
         scores.aggregate_section,
         scores.table_section,
+        lines.lines_section,
         scores.solved_section,
         mixtures.mixtures_section,
         scores.memory_section,
