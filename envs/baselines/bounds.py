@@ -10,6 +10,7 @@ from envs.baselines.card_players import (
     autoencode_bounds,
     count_recall_bounds,
     higher_lower_bounds,
+    pair_recall_bounds,
     repeat_first_bounds,
     repeat_previous_bounds,
 )
@@ -28,6 +29,7 @@ from envs.popgym.concentration import Concentration
 from envs.popgym.control import HalfCartPole, PositionOnlyPendulum
 from envs.popgym.counting import CountRecall, HigherLower
 from envs.popgym.labyrinth import Labyrinth
+from envs.popgym.recall import PairRecall
 from envs.popgym.repeat import Autoencode, RepeatFirst, RepeatPrevious
 from envs.worlds.car_flag import CarFlag
 from envs.worlds.catch import BlinkingCatch
@@ -127,4 +129,5 @@ BOUNDS: dict[type[Any], Callable[[Any, Budget], Best]] = {
     HalfCartPole: cart_bounds,
     PositionOnlyPendulum: pendulum_bounds,
     Labyrinth: labyrinth_bounds,
+    PairRecall: pair_recall_bounds,
 }

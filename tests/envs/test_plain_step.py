@@ -24,6 +24,7 @@ KINDS = [
     ("POMDP/HeavenHell-v0", {}), ("POMDP/HeavenHell-v0", {"n": 1, "time_limit": 5}),
     ("POMDP/HeavenHell-v0", {"observe": "state"}), ("POMDP/File-v0", {}),
     ("Control/CartPole-v0", {}), ("Control/CartPole-v0", {"time_limit": 12}),
+    ("Ladder/bind-8-v0", {}), ("Ladder/bind-8-v0", {"pairs": 3}),
     ("Control/Pendulum-v0", {}), ("Control/MaskedPendulum-v0", {}),
     *[(id, {}) for id in LEVELS if "-Easy-" in id],
     ("POPGym/RepeatPrevious-Easy-v0", {"k": 1}), ("POPGym/Concentration-Easy-v0", {"cards": 6, "categories": 3}),
