@@ -9,7 +9,7 @@ from world_keywords import build, random_model
 from envs.checker import check_registered
 from envs.core import World
 from envs.errors import UserError
-from envs.gymnasium import WorldEnv
+from envs.gymnasium import Engine, WorldEnv
 from envs.popgym.levels import LEVELS
 from envs.worlds.car_flag import CarFlag
 from envs.worlds.memory_cards import MemoryCards
@@ -95,7 +95,7 @@ def test_every_result_equals_that_of_arrays(id, kwargs, seed):
 def test_a_single_environment_of_popgym_needs_no_step_of_arrays(id, monkeypatch):
     env = WorldEnv(id)
     env.reset(seed=0)
-    monkeypatch.setattr(env._engine, "step", None)
+    monkeypatch.setattr(Engine, "step", None)
     env.step(random_action(env.world, np.random.default_rng(0)))
 
 
