@@ -52,7 +52,7 @@ class Step:
 S = TypeVar("S", bound=State)
 Plain = tuple[Any, ...]  # one row's fields of a State as Python numbers, or lists or tuples of them
 Uniform = Callable[[], float]  # draws the next uniform from [0, 1)
-PlainStep = Callable[[Plain, int, Uniform], tuple[Plain, float, bool, bool]]
+PlainStep = Callable[[Plain, Any, Uniform], tuple[Plain, float, bool, bool]]
 OBSERVE = ("observation", "state")  # values of `make_world(observe=...)`
 SHOWN = "shown"  # the field with the World's own observation in a `Reobserved` state; pictures may need it
 
@@ -136,12 +136,13 @@ class World(ABC, Generic[S]):
     def text(self, state: S, row: int) -> str:
         """Draw one row as lines of plain text, for terminals."""
 
-    def plain_step(self, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+    def plain_step(self: Any, row: Plain, action: Any, draw: Uniform) -> tuple[Plain, float, bool, bool]:
         """Do `step` for one row in plain Python; returns (row, reward, terminated, success). Optional.
 
-        A single environment on a CPU uses it if the World `runs_on_numpy`; all tables are numpy arrays then. A row is a
-        tuple of the State's fields in their order. The observation in it is a sequence of numbers, even of a single
-        one. Every step calls `draw` `step_draws` times. The results must equal those of `step` to the last bit.
+        A single environment on a CPU uses it if the World `runs_on_numpy`. All tables are numpy arrays then, and
+        tensors of one number are numbers. A row is a tuple of the State's fields in their order. The observation in it
+        is a sequence of numbers, even of a single one. The action is a whole number, or an array (k,) float32. Every
+        step calls `draw` `step_draws` times. The results must equal those of `step` to the last bit.
         """
         raise UserError(f"{type(self).__name__} has no plain_step.")
 
@@ -263,13 +264,13 @@ def plain_step_of(world: World[Any]) -> PlainStep | None:
     """Return `world.plain_step`, or None if it cannot stand for `world.step`.
 
     A subclass that changes another function of the class with the plain step changes the rules, which the plain step
-    does not know. Only `__init__` and pictures may differ. Observations must have one axis at most.
+    does not know. Only `__init__`, `reset` and pictures may differ. Observations must have one axis at most.
     """
     kind, shape = type(world), world.observation_space.shape
     if kind.plain_step is World.plain_step or shape is None or len(shape) > 1:
         return None
     owner = next(each for each in kind.__mro__ if "plain_step" in vars(each))
-    rules = {name for name, _ in inspect.getmembers(owner, inspect.isfunction)} - {"__init__", "frame", "text"}
+    rules = {name for name, _ in inspect.getmembers(owner, inspect.isfunction)} - {"__init__", "reset", "frame", "text"}
     same = all(getattr(kind, name) is getattr(owner, name) for name in rules)
     return world.plain_step if same else None
 

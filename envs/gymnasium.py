@@ -77,8 +77,10 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
         self.observation_space = self.world.observation_space
         self.action_space = self.world.action_space
         self._actions = list(np.arange(self.world.num_actions)[:, None])  # each (1,)
+        box: Any = self.action_space
+        self._ends = [] if self._actions else list(zip(box.low.tolist(), box.high.tolist(), strict=True))
         self._no_draws = np.empty((1, 0))
-        self._plain_step = plain_step_of(self._engine.world) if self._engine.on_arrays else None
+        self._plain_step = plain_step_of(on_numpy(self.world, plain=True)) if self._engine.on_arrays else None
         self._dtype: Any = self.observation_space.dtype
         self._scalar, self._limit = self.observation_space.shape == (), int(self.world.time_limit)
         self._state: State | None = None
@@ -102,12 +104,13 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one action."""
         known = type(action) in INTEGERS and 0 <= action < self.world.num_actions  # faster than `contains`
-        if not known and not self.action_space.contains(action):
+        if not known and not self._allows(action):
             raise UserError(f"The action {action!r} is not in {self.action_space}.")
         if self._row is None or self._plain_step is None:
             observation, reward, ended, cut, success = self._step(action)
         else:  # inlined, because a call takes a tenth of the time
-            self._row, reward, ended, success = self._plain_step(self._row, int(action), self.np_random.random)
+            chosen = int(action) if self._actions else np.asarray(action, np.float32)
+            self._row, reward, ended, success = self._plain_step(self._row, chosen, self.np_random.random)
             seen, dtype = self._row[0], self._dtype
             observation = dtype.type(seen[0]) if self._scalar else np.array(seen, dtype)
             cut = not ended and self._row[1] >= self._limit
@@ -115,6 +118,13 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
         if self.world.masks_actions:
             info |= self._masks()
         return observation, reward, ended, cut, info
+
+    def _allows(self, action: Any) -> bool:
+        """Tell whether an action is in its space, for an array of float32 in a tenth of the time of `contains`."""
+        usual = type(action) is np.ndarray and (action.dtype, action.shape) == (np.float32, (len(self._ends),))
+        if not usual or not self._ends:
+            return self.action_space.contains(action)
+        return all(low <= each <= high for each, (low, high) in zip(action.tolist(), self._ends, strict=True))
 
     def _masks(self) -> dict[str, Any]:
         return {"action_mask": self._engine.mask(self._started())[0]}
@@ -126,7 +136,7 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
     def _step(self, action: Any) -> tuple[Any, float, bool, bool, bool]:
         """Take one action by the World's `step`; returns observation, reward, terminated, truncated and success."""
         u = self._draw(self.world.step_draws)
-        chosen = self._actions[int(action)] if self._actions else np.asarray(action)[None]
+        chosen = self._actions[int(action)] if self._actions else np.asarray(action, np.float32)[None]
         self._state, *values = self._engine.step(self._started(), chosen, u)
         reward, ended, cut, success = (value.item() for value in values)
         return self._observation(self._state), reward, ended, cut, success
@@ -436,18 +446,19 @@ class Engine:
         return array if self.on_arrays else torch.from_numpy(array).to(self.world.device)
 
 
-def on_numpy(part: Any) -> Any:
+def on_numpy(part: Any, plain: bool = False) -> Any:
     """Copy a World, or part of one, with its tables as numpy arrays that share their memory.
 
-    Tensors of one number become numpy numbers. Parts with `runs_on_numpy` are copied in the same way.
+    Tensors of one number become numpy numbers, or with `plain` numbers of Python, with which sums of single numbers are
+    faster. Parts with `runs_on_numpy` are copied in the same way.
     """
     if isinstance(part, Tensor):
-        return part.numpy()[()]
+        return part.item() if plain and part.dim() == 0 else part.numpy()[()]
     if isinstance(part, tuple):
-        return tuple(map(on_numpy, part))
+        return tuple(on_numpy(each, plain) for each in part)
     if not getattr(part, "runs_on_numpy", False):
         return part
     twin = copy.copy(part)
     for name, value in vars(part).items():
-        object.__setattr__(twin, name, on_numpy(value))  # works for frozen dataclasses, too
+        object.__setattr__(twin, name, on_numpy(value, plain))  # works for frozen dataclasses, too
     return twin

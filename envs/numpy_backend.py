@@ -107,8 +107,23 @@ def truncate(values: Values) -> Values:
 
 
 def square_root(values: Values) -> Values:
-    """Return the square root."""
+    """Return the square root, also of a single number."""
+    if isinstance(values, float):
+        return math.sqrt(values)
     return values.sqrt() if isinstance(values, torch.Tensor) else np.sqrt(values)
+
+
+def parted(values: Values) -> tuple[Values, Values]:
+    """Return the part from [1/2, 1) and the exponent of 2 of positive numbers, or of a single one."""
+    if isinstance(values, float):
+        return math.frexp(values)
+    part, power = torch.frexp(values) if isinstance(values, torch.Tensor) else np.frexp(values)
+    return part, double(power)
+
+
+def float32(value: float) -> float:
+    """Round a single number to float32."""
+    return float(np.float32(value))
 
 
 def argsort(keys: Values) -> Values:
@@ -166,9 +181,9 @@ class NormalPairs:
         """Return two normal numbers (N,) each from uniforms u and v (N,)."""
         sine, cosine = self.waves((u - self.half) * self.turn)  # of half the angle, so that few terms are enough
         left = self.unit - v  # from (0, 1]
-        part, power = torch.frexp(left) if isinstance(left, torch.Tensor) else np.frexp(left)  # a part from [1/2, 1)
+        part, power = parted(left)
         ratio = (part - self.middle) / (part + self.middle)
-        square = self.offset - self.doubling * double(power) - ratio * _polynomial(self.logarithm, ratio * ratio)
+        square = self.offset - self.doubling * power - ratio * _polynomial(self.logarithm, ratio * ratio)
         radius = square_root(abs(square))  # square is -2 log(left), and can be below 0 in its last place
         twice = self.two * radius * sine
         return twice * cosine, radius - twice * sine

@@ -19,6 +19,7 @@ from envs.baselines.best import Best, Budget
 from envs.baselines.bounds import BY_CHANCE, POINT_BASED, bounds_of
 from envs.baselines.players import play_episodes, random_player, sampled_level
 from envs.baselines.reference import (
+    LESS,
     UNKNOWN,
     Level,
     ReferenceScores,
@@ -89,27 +90,29 @@ def compute_reference(id: str, world: World[Any], args: Args, command: str) -> R
     except UserError as error:
         if shipped is None:
             say(f"{id}: no best. {error}")
-        best = Best(None, UNKNOWN if shipped is None else shipped.upper)
+        best = Best(None, UNKNOWN)
+    upper = best.upper if shipped is None or best.upper is not UNKNOWN else shipped.upper
     lower, scripted_episodes = best.lower, 0
     if lower is None and shipped is not None:
         lower, scripted_episodes = shipped.lower, shipped.scripted_episodes
     elif lower is None:
-        lower = UNKNOWN if best.upper is UNKNOWN else replace(random, kind=BY_CHANCE)
+        lower = UNKNOWN if upper is UNKNOWN else replace(random, kind=BY_CHANCE)
     elif lower.kind == POINT_BASED:  # best by discounted returns, so random actions may score higher
         success, returns = (max(each, key=lambda measure: measure.mean) for each in (
             (lower.success, random.success), (lower.returns, random.returns)
         ))  # fmt: skip
         lower = Level(success, returns, POINT_BASED if success is lower.success else BY_CHANCE)
+    lines = {**(shipped.lines if shipped else {}), **best.lines}
     return ReferenceScores(
         id=id,
         time_limit=world.time_limit,
         random=random,
         lower=lower,
-        upper=best.upper,
+        upper=upper,
         episodes=args.episodes,
         scripted_episodes=scripted_episodes,
         discounted=best.discounted,
-        lines=best.lines or (shipped.lines if shipped else {}),
+        lines={name: lines[name] for name in LESS if name in lines},
         seed=args.seed,
         revision=revision(),
         command=command,

@@ -10,17 +10,20 @@ from envs.baselines.card_players import (
     autoencode_bounds,
     count_recall_bounds,
     higher_lower_bounds,
+    pair_recall_bounds,
     repeat_first_bounds,
     repeat_previous_bounds,
 )
 from envs.baselines.control_players import cart_bounds, pendulum_bounds
 from envs.baselines.game_players import bandit_bounds, battleship_bounds, concentration_bounds, mine_bounds
 from envs.baselines.maze_players import labyrinth_bounds
+from envs.baselines.plain_players import corridor_lines, memory_cards_lines
 from envs.baselines.players import exact_level, play_episodes, sampled_level
+from envs.baselines.reference import UNKNOWN
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
-from envs.gridverse.tasks import MemoryRooms
+from envs.gridverse.tasks import Memory, MemoryRooms
 from envs.gridverse.world import GridWorld
 from envs.popgym.bandit import MultiarmedBandit
 from envs.popgym.boards import Battleship, MineSweeper
@@ -28,9 +31,11 @@ from envs.popgym.concentration import Concentration
 from envs.popgym.control import HalfCartPole, PositionOnlyPendulum
 from envs.popgym.counting import CountRecall, HigherLower
 from envs.popgym.labyrinth import Labyrinth
+from envs.popgym.recall import PairRecall
 from envs.popgym.repeat import Autoencode, RepeatFirst, RepeatPrevious
 from envs.worlds.car_flag import CarFlag
 from envs.worlds.catch import BlinkingCatch
+from envs.worlds.memory_cards import MemoryCards
 from envs.worlds.tabular import Tabular
 
 SCRIPTED, FULL_STATE = "lower by scripted player", "upper by full-state player"
@@ -66,6 +71,11 @@ def catch_bounds(world: BlinkingCatch, budget: Budget) -> Best:
     return Best(optimum if bool(outcomes.success.all()) else sampled_level(outcomes, SCRIPTED), optimum)
 
 
+def memory_cards_bounds(world: MemoryCards, budget: Budget) -> Best:
+    """Play the lines alone; the optimum was computed by a program of an earlier revision, see the page."""
+    return Best(None, UNKNOWN, lines=memory_cards_lines(world, budget))
+
+
 def tabular_bounds(world: Tabular, budget: Budget) -> Best:
     """Play the policy of the discounted lower bound; the upper bound is the optimum of a player who sees the state.
 
@@ -90,7 +100,8 @@ def tabular_bounds(world: Tabular, budget: Budget) -> Best:
 def grid_bounds(world: GridWorld, budget: Budget) -> Best:
     """Search exactly if there are few initial states; for memory rooms return a full-state player's upper bound."""
     if not isinstance(world.task.layout, Scattered | LockedRoom):
-        return searched_bounds(world)
+        best = searched_bounds(world)
+        return replace(best, lines=corridor_lines(world)) if isinstance(world, Memory) else best
     if not isinstance(world, MemoryRooms):
         raise UserError(f"No player is known for such rooms in {type(world).__name__}, only in MemoryRooms.")
     return Best(None, sampled_level(players.way_out(world, budget.episodes, budget.seed), FULL_STATE))
@@ -113,6 +124,7 @@ def searched_bounds(world: World[Any]) -> Best:
 BOUNDS: dict[type[Any], Callable[[Any, Budget], Best]] = {
     CarFlag: car_flag_bounds,
     BlinkingCatch: catch_bounds,
+    MemoryCards: memory_cards_bounds,
     Tabular: tabular_bounds,
     GridWorld: grid_bounds,
     RepeatFirst: repeat_first_bounds,
@@ -127,4 +139,5 @@ BOUNDS: dict[type[Any], Callable[[Any, Budget], Best]] = {
     HalfCartPole: cart_bounds,
     PositionOnlyPendulum: pendulum_bounds,
     Labyrinth: labyrinth_bounds,
+    PairRecall: pair_recall_bounds,
 }

@@ -12,6 +12,7 @@ from envs.baselines.best import Best, Budget, Played, exact_return, lined
 from envs.baselines.players import Player
 from envs.errors import require
 from envs.popgym.counting import CountRecall, HigherLower
+from envs.popgym.recall import VALUES, PairRecall
 from envs.popgym.repeat import Autoencode, RepeatFirst, RepeatPrevious
 
 WHOLE = exact_return(1.0)
@@ -79,6 +80,18 @@ def autoencode_bounds(world: Autoencode, budget: Budget) -> Best:
     shown = exact_return(2 * (1 + suit * (cards - 1) / cards) / cards - 1)
     kept = exact_return(2 * (1 + suit) / cards - 1, "lower by any other suit than the last")
     return lined(shown, shown, kept, WHOLE)
+
+
+def pair_recall_bounds(world: PairRecall, budget: Budget) -> Best:
+    """Guess; who remembers one step can keep the value of one key in its action, and give another answer meanwhile.
+
+    Any other key has a given other value with the chance below.
+    """
+    guess = exact_return(2 / VALUES - 1)
+    other = world.copies / (VALUES * world.copies - 1)
+    right = 1 + (world.pairs - 1) * other
+    kept = exact_return(2 * right / world.pairs - 1, "lower by one value kept in the action")
+    return lined(guess, guess, kept, WHOLE)
 
 
 # ---- games of counting -----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from envs.core import State, World
+from envs.core import Plain, State, Uniform, World
 from envs.errors import require
 from envs.numpy_backend import integers, stack, take_column, where
 from envs.popgym.shuffle import hashed
@@ -59,6 +59,12 @@ class MultiarmedBandit(World[BanditState]):
         after = BanditState(observation, state.steps + self.one, state.returns + reward, state.arms)
         never = pays != pays
         return after, observation, reward, never, never
+
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        _, steps, returns, arms = row
+        pays = draw() < arms[action]
+        reward = self.paid if pays else self.lost
+        return ((int(pays), action), steps + 1, returns + reward, arms), reward, False, False
 
     def observe_state(self, state: BanditState) -> Tensor:
         """Return each arm's probability to pay, (N, arms) float64."""

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core import State, World
+from envs.core import Plain, State, Uniform, World
 from envs.errors import require
 from envs.numpy_backend import converted, copied, first_true, integers, put_column, take, take_column, where, zeros
 from envs.popgym.shuffle import repeated
@@ -76,6 +76,13 @@ class Board(World[BoardState]):
         observation = take(self.shown, kind * self.size + action)
         after = BoardState(observation, state.steps + self.one, state.returns + reward, cells, left)
         return after, observation, reward, take(self.fatal, kind) | (left == self.none), reward != reward
+
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        _, steps, returns, cells, left = row
+        cells, kind = cells.copy(), cells[action]
+        _, reward, cells[action], found, fatal, _ = self.kinds[kind]
+        seen, left = self.shown[kind * self.size + action], left - found
+        return (seen, steps + 1, returns + reward, cells, left), reward, fatal or left == 0, False
 
     def started(self, cells: Tensor) -> BoardState:
         """Begin with cells (N, S * S)."""

@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from envs.core import State, World
 from envs.errors import require
+from envs.numpy_backend import Values
 from envs.popgym.shuffle import MAX_CARDS, Piles
 
 S = TypeVar("S", bound=State)
@@ -48,8 +48,8 @@ class CardGame(World[S]):
         self.last = torch.tensor(steps, device=self.device)
         self.share, self.double = torch.tensor([1 / paid, 2 / paid], dtype=torch.float64, device=self.device)
 
-    def pay(self, right: Tensor) -> Tensor:
-        """Return the reward (N,) of right and wrong answers (N,) bool."""
+    def pay(self, right: Values) -> Values:
+        """Return the reward (N,) of right and wrong answers (N,) bool, or of a single one."""
         return right * self.double - self.share  # which is exact; on a CPU a choice takes twice as long
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core import State, World
+from envs.core import Plain, State, Uniform, World
 from envs.errors import require
 from envs.numpy_backend import concatenate, converted, copied, integers, put_column, take, take_column, where
 from envs.popgym.cards import card_name, card_pictures
@@ -108,6 +108,25 @@ class Concentration(World[TableState]):
         after = TableState(observation, steps, returns, piles, cells, waiting, found)
         terminated = found == self.pairs
         return after, observation, reward, terminated, terminated != terminated
+
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        _, steps, returns, piles, cells, waits, found = row
+        cells, u, back = np.array(cells, np.int16), draw(), self.back
+        cell, first = cells.item(action), waits - 1 if waits else action
+        value, is_up, other = (cell >> BITS) - 1, cell & self.face != back, cells.item(first)
+        if value < 0:
+            value, piles = self.deck.plain_draw(piles, u)
+        partner = (other >> BITS) - 1
+        match = value == partner and action != first and not is_up
+        if match:
+            cells[first] = other + value - back
+        cells[action] = (value + 1) * SEEN + (value if match or is_up else back)
+        seen = cells & self.face
+        seen[first], seen[action], seen[-1] = partner, value, action
+        reward, found = self.payments.item(is_up + 2 * (waits > 0) + 2 * match), found + match
+        waits = 0 if waits or is_up else action + 1
+        row = seen, steps + 1, returns + reward, piles, cells, waits, found
+        return row, reward, found == self.pairs, False
 
     def observe_state(self, state: TableState) -> Tensor:
         """Return a number for each card, and 1 + the card that waits for its partner, or 0: (N, cards + 1) int64.

@@ -1,14 +1,17 @@
 """POPGym's cart-poles and pendulums, which show positions or velocities alone, and positions with noise."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
+from envs.core import Plain, Uniform
 from envs.errors import require
-from envs.numpy_backend import NormalPairs, single, stack
+from envs.numpy_backend import NormalPairs, float32, single, stack
 from envs.spaces import Array
 from envs.worlds.cart_pole import MAX_ANGLE, MAX_POSITION, CartPole, PoleState
 from envs.worlds.control import Pendulum, PendulumState
@@ -37,22 +40,22 @@ class SensorNoise:
         # column by column, because bounds of two numbers along a short axis are slow
         return stack([each.clip(*ends) for each, *ends in zip(noisy, self.low, self.high, strict=True)])
 
+    def plain(self: Any, seen: Sequence[float], draw: Uniform) -> list[float]:
+        """Return what is seen in one row, with noise."""
+        normal = self.normal(draw(), draw())
+        noisy = (float32(each) + float32(self.deviation * noise) for each, noise in zip(seen, normal, strict=True))
+        return [min(max(float32(each), -high), high) for each, high in zip(noisy, self.high, strict=True)]
+
 
 # ---- cart-poles ------------------------------------------------------------------------------------------------------
 class HalfCartPole(CartPole):
     """Keep the pole upright: every step pays 1 / `time_limit`, so a whole episode pays 1."""
-
-    seen: slice  # columns of (position, speed, angle, spin) that are shown
 
     def __init__(self, time_limit: int = 200, device: str | torch.device = "cpu") -> None:
         super().__init__(time_limit, device)
         self.high = np.array([2 * MAX_POSITION, np.inf, 2 * MAX_ANGLE, np.inf], np.float32)[self.seen]
         self.observation_space = Box(-self.high, self.high)
         self.unit = self.unit / time_limit
-
-    def observe(self, body: Tensor) -> Tensor:
-        """Return the observation (N, 2) float32."""
-        return single(body[:, self.seen])
 
 
 class PositionOnlyCartPole(HalfCartPole):
@@ -103,6 +106,10 @@ class NoisyPositionOnlyCartPole(PositionOnlyCartPole):
         after.observation = self.noise(seen, u)
         return after, after.observation, reward, terminated, success
 
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        after, reward, ended, won = super().plain_step(row, action, draw)
+        return (self.noise.plain(after[0], draw), *after[1:]), reward, ended, won
+
 
 # ---- pendulums -------------------------------------------------------------------------------------------------------
 class PositionOnlyPendulum(Pendulum):
@@ -124,6 +131,11 @@ class PositionOnlyPendulum(Pendulum):
         reward = cost * self.worth + self.best
         after.returns = state.returns + reward
         return after, seen, reward, never, never
+
+    def plain_step(self: Any, row: Plain, action: Array, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        (seen, steps, _, *motion), cost, ended, won = super().plain_step(row, action, draw)
+        reward = cost * self.worth + self.best
+        return (seen, steps, row[2] + reward, *motion), reward, ended, won
 
 
 class NoisyPositionOnlyPendulum(PositionOnlyPendulum):
@@ -149,3 +161,7 @@ class NoisyPositionOnlyPendulum(PositionOnlyPendulum):
         after, seen, reward, never, _ = super().step(state, action, u)
         after.observation = self.noise(seen, u)
         return after, after.observation, reward, never, never
+
+    def plain_step(self: Any, row: Plain, action: Array, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        after, reward, ended, won = super().plain_step(row, action, draw)
+        return (self.noise.plain(after[0], draw), *after[1:]), reward, ended, won

@@ -8,7 +8,7 @@ import torch
 from gymnasium.spaces import Discrete
 from torch import Tensor
 
-from envs.core import State
+from envs.core import Plain, State, Uniform
 from envs.errors import require
 from envs.numpy_backend import concatenate, where
 from envs.popgym.cards import DECK, RANKS, CardGame, card_name, card_pictures, check_decks
@@ -66,6 +66,13 @@ class CountRecall(CardGame[CountState]):
         after = CountState(cards, steps, state.returns + reward, piles, cards[:, 1])
         terminated = steps == self.last
         return after, cards, reward, terminated, terminated != terminated
+
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        _, steps, returns, (shown, asked), query = row
+        reward, u, steps = self.pay(action == self.copies - shown[query + 1] + shown[query]), draw(), steps + 1
+        card, left = self.deck.plain_draw(shown, u)
+        query, asked = self.deck.plain_draw(asked, u * shown[-1] % 1.0)  # as `draw_two` does
+        return ((card, query), steps, returns + reward, [left, asked], query), reward, steps == self.last, False
 
     def observe_state(self, state: CountState) -> Tensor:
         """Return the cards left to be shown and to be asked for of each category, and the query: (N, 2 c + 1) int64."""
@@ -125,6 +132,13 @@ class HigherLower(CardGame[RankState]):
         after = RankState(rank[:, None], steps, state.returns + reward, piles, rank)
         terminated = steps == self.last
         return after, after.observation, reward, terminated, terminated != terminated
+
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        _, steps, returns, piles, old = row
+        rank, piles = self.deck.plain_draw(piles, draw())
+        reward = 0.0 if rank == old else self.pay((rank > old) == (action == self.higher))
+        steps += 1
+        return ((rank,), steps, returns + reward, piles, rank), reward, steps == self.last, False
 
     def observe_state(self, state: RankState) -> Tensor:
         """Return the cards left of each rank, and the rank of the newest card: (N, 14) int64."""

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core import State, World
+from envs.core import Plain, State, Uniform, World
 from envs.errors import require
 from envs.numpy_backend import (
     concatenate,
@@ -116,6 +117,19 @@ class Labyrinth(World[MazeState]):
         observation = self.observe(cells, place, action)
         after = MazeState(observation, state.steps + self.one, state.returns + reward, cells, place, left)
         return after, observation, reward, left == 0, found != found
+
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        _, steps, returns, cells, place, left = row
+        target = self.targets.item(place * self.num_actions + action)
+        kind = cells[target]
+        place = place if kind == WALL else target
+        found = kind == (FREE if self.explores else GOAL)
+        if found and self.explores:
+            cells = cells.copy()
+            cells[target] = kind + EXPLORED
+        reward, left = self.prize if found else self.wasted, left - found
+        seen = [*[cells[cell] & (EXPLORED - 1) for cell in self.around[place].tolist()], action]
+        return (seen, steps + 1, returns + reward, cells, place, left), reward, left == 0, False
 
     def observe(self, cells: Tensor, place: Tensor, action: Tensor) -> Tensor:
         """Return the observation (N, 10) int64."""

@@ -8,7 +8,7 @@ import torch
 from gymnasium.spaces import Discrete
 from torch import Tensor
 
-from envs.core import State
+from envs.core import Plain, State, Uniform
 from envs.errors import require
 from envs.numpy_backend import (
     concatenate,
@@ -70,6 +70,12 @@ class RepeatFirst(CardGame[FirstState]):
         after = FirstState(suit[:, None], steps, state.returns + reward, piles, state.first)
         terminated = steps == self.last
         return after, after.observation, reward, terminated, terminated != terminated
+
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        _, steps, returns, piles, first = row
+        suit, piles = self.deck.plain_draw(piles, draw())
+        reward, steps = self.pay(action == first), steps + 1
+        return ((suit,), steps, returns + reward, piles, first), reward, steps == self.last, False
 
     def observe_state(self, state: FirstState) -> Tensor:
         """Return the first suit, and the cards left of each suit: (N, 5) int64."""
@@ -135,6 +141,15 @@ class RepeatPrevious(CardGame[PreviousState]):
         after = PreviousState(suit[:, None], steps, state.returns + reward, piles, recent)
         terminated = steps == self.last
         return after, after.observation, reward, terminated, terminated != terminated
+
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        _, steps, returns, piles, recent = row
+        suit, piles = self.deck.plain_draw(piles, draw())
+        steps, recent = steps + 1, recent.copy()
+        oldest = steps % self.k
+        reward = self.pay(action == recent[oldest]) if steps >= self.k else 0.0
+        recent[oldest] = suit
+        return ((suit,), steps, returns + reward, piles, recent), reward, steps == self.last, False
 
     def observe_state(self, state: PreviousState) -> Tensor:
         """Return the last k suits, the oldest first, and the cards left of each suit: (N, k + 4) int64."""
@@ -208,6 +223,17 @@ class Autoencode(CardGame[CodeState]):
         after = CodeState(observation, steps, state.returns + reward, piles, order)
         terminated = steps == self.last
         return after, observation, reward, terminated, terminated != terminated
+
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        _, steps, returns, piles, order = row
+        suit, piles = self.deck.plain_draw(piles, draw())
+        steps, order = steps + 1, order.copy()
+        watches = steps < self.dealt
+        place = steps if watches else max(self.last - steps, 0)
+        reward = 0.0 if watches else self.pay(action == order[place])
+        order[place] = suit = suit * watches
+        seen = int(steps < self.last_card), suit
+        return (seen, steps, returns + reward, piles, order), reward, steps == self.last, False
 
     def observe_state(self, state: CodeState) -> Tensor:
         """Return the suits, 0 for those not dealt or already played back, and the step's number: (N, cards + 1)."""

@@ -15,7 +15,7 @@ class Rung:
 
     id: str  # of `gymnasium.make` and `--env`
     kwargs: Mapping[str, Any]  # of the environment's class
-    steps: int  # of an episode; of bind and filter the most
+    steps: int  # of an episode; of filter the most
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ LADDERS: dict[str, Ladder] = {ladder.name: ladder for ladder in (
         {cards: ({"decks": 3, "cards": cards}, 2 * cards - 1) for cards in _halves(2, 7)},
     ),
     _ladder(
-        "bind", "Find as many pairs as the number says: bind places to cards.", "concentration:Concentration",
-        {pairs: ({"cards": 2 * pairs, "categories": pairs}, 4 * pairs) for pairs in _halves(1, 5)},
+        "bind", "Name the value of each of as many keys as the number says, asked for in a random order.",
+        "recall:PairRecall", {pairs: ({"pairs": pairs}, 2 * pairs) for pairs in _halves(1, 5)},
     ),
     _ladder(
         "filter", "Balance a pole by positions with normal noise of the deviation that the number says.",

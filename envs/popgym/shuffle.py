@@ -4,6 +4,8 @@ A vector draws the uniforms of a reset at every step, because any row may end. S
 would cost far more than the step. Arguments are tensors or numpy arrays, as in `envs.numpy_backend`.
 """
 
+from bisect import bisect
+
 import torch
 
 from envs.numpy_backend import Values, converted, double, integers, single, stack, take_column, truncate, zeros
@@ -45,6 +47,14 @@ class Piles:
         place = converted(u * piles[:, -1], piles)  # (N,) among the cards in order of their kinds
         taken = piles > place[:, None]
         return integers(single(taken) @ self.weights), piles - converted(taken, piles)
+
+    def plain_draw(self, pile: list[int], u: float) -> tuple[int, list[int]]:
+        """Draw a card as `draw` does, from one pile."""
+        first = bisect(pile, int(u * pile[-1]))  # the first column that counts the card
+        left = pile.copy()
+        for column in range(first, len(pile)):
+            left[column] -= 1
+        return first - 1 if first < len(pile) else 0, left
 
     def draw_two(self, piles: Values, u: Values) -> tuple[Values, Values]:
         """Draw a card from each of two equally high piles (N, 2, kinds + 1) by one uniform u (N,): kinds (N, 2).

@@ -69,10 +69,9 @@ class CarFlag(World[CarState]):
         after = CarState(observation, steps, returns, position, velocity, state.heaven)
         return after, observation, reward, reward != self.nothing, reward > self.nothing
 
-    def plain_step(self, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
-        push: Any = self.push
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
         _, steps, returns, position, velocity, heaven = row
-        velocity += push.item(action)
+        velocity += self.push.item(action)
         if abs(velocity) > MAX_SPEED:
             velocity = math.copysign(MAX_SPEED, velocity)
         position += velocity

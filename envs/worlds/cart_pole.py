@@ -39,6 +39,7 @@ class CartPole(World[PoleState]):
     step_draws = 0
     defines_success = False
     runs_on_numpy = True
+    seen = slice(None)  # columns of (position, speed, angle, spin) that are shown
 
     def __init__(self, time_limit: int = 500, device: str | torch.device = "cpu") -> None:
         super().__init__(time_limit, device)
@@ -73,22 +74,20 @@ class CartPole(World[PoleState]):
         terminated = out[:, 0] | out[:, 1]
         return after, after.observation, reward, terminated, terminated != terminated
 
-    def plain_step(self, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
-        limits: Any = self.limits
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
         _, steps, returns, body = row
         _, speed, angle, spin = body
         sine, cosine = self.sine_and_cosine(angle)
-        pushed = self.push[action] + self.moment * (spin * spin) * sine
+        pushed = self.push.item(action) + self.moment * (spin * spin) * sine
         turn = (self.gravity * sine - cosine * pushed) / (self.inertia - self.lost * (cosine * cosine))
         change = speed, pushed - self.moment * turn * cosine, spin, turn
-        body = [float(value + self.tick * each) for value, each in zip(body, change, strict=True)]
-        out = abs(body[0]) > limits.item(0) or abs(body[2]) > limits.item(1)
-        reward = float(self.unit)
-        return (body, steps + 1, returns + reward, body), reward, out, False
+        body = [value + self.tick * each for value, each in zip(body, change, strict=True)]
+        out = abs(body[0]) > self.limits.item(0) or abs(body[2]) > self.limits.item(1)
+        return (body[self.seen], steps + 1, returns + self.unit, body), self.unit, out, False
 
     def observe(self, body: Tensor) -> Tensor:
-        """Return the observation (N, 4) float32."""
-        return single(body)
+        """Return the observation (N, d) float32."""
+        return single(body[:, self.seen])
 
     def observe_state(self, state: PoleState) -> Tensor:
         """Return the observation's numbers in float64, (N, 4)."""

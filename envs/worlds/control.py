@@ -9,8 +9,8 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from envs.core import S, State, World
-from envs.numpy_backend import PowerSeries, double, single, stack, where, zeros
+from envs.core import Plain, S, State, Uniform, World
+from envs.numpy_backend import PowerSeries, double, float32, single, stack, where, zeros
 from envs.spaces import Array
 
 TERMS = 15  # of the series of sine and cosine after the first, enough for angles up to 3.6
@@ -96,6 +96,19 @@ class Pendulum(Pushed[PendulumState]):
         after = self._state(angle, velocity, state.steps + self.one, state.returns + reward)
         never = reward != reward
         return after, after.observation, reward, never, never
+
+    def plain_step(self: Any, row: Plain, action: Array, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+        _, steps, returns, angle, (_, sine, velocity) = row
+        torque = action.item(0)
+        effort = float32(self.effort * float32(torque * torque))
+        reward = -(angle * angle + self.drag * (velocity * velocity) + effort)
+        velocity = velocity + (self.gravity * sine + float32(self.push * torque)) * self.tick
+        velocity = min(max(velocity, -MAX_SPEED), MAX_SPEED)
+        angle = angle + velocity * self.tick
+        angle = angle - self.turn * round(angle * self.turns)
+        sine, cosine = self.series(angle)
+        motion = [min(max(cosine, -1.0), 1.0), min(max(sine, -1.0), 1.0), velocity]
+        return (motion[: self.shown], steps + 1, returns + reward, angle, motion), reward, False, False
 
     def observe_state(self, state: PendulumState) -> Tensor:
         """Return cosine, sine and velocity in float64, (N, 3)."""

@@ -83,13 +83,13 @@ class MemoryCards(World[CardState]):
         after = CardState(observation, steps, returns, cards, removed, current)
         return after, observation, reward, terminated, terminated
 
-    def plain_step(self, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
         _, steps, returns, cards, removed, current = row
         match = cards[action] == cards[current] and action != current
         if match:
             removed |= 1 << action | 1 << current
-        reward, gap = float(self.right if match else self.wrong), int(self.gap)
-        table = [gap if removed >> card & 1 else HIDDEN for card in range(2 * self.pairs)]
+        reward = self.right if match else self.wrong
+        table = [self.gap if removed >> card & 1 else HIDDEN for card in range(2 * self.pairs)]
         left = [card for card, value in enumerate(table) if value == HIDDEN]
         rank, current = min(int(draw() * len(left)), len(left) - 1), 0  # rounding may give their number itself
         if left:

@@ -85,15 +85,14 @@ class Tabular(World[TabularState]):
         after = TabularState(observation[:, None], state.steps + self.one, returns, hidden)
         return after, after.observation, reward, terminated, terminated & (returns > self.nothing)
 
-    def plain_step(self, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
-        arrays: Any = self
+    def plain_step(self: Any, row: Plain, action: int, draw: Uniform) -> tuple[Plain, float, bool, bool]:
         _, steps, returns, hidden = row
-        move = plain_piece(self.move_cuts, action * int(self.rows) + hidden, draw)
-        sight = plain_piece(self.sight_cuts, arrays.sight_row.item(move), draw)
-        observation, hidden = arrays.seen.item(sight), arrays.following.item(move)
-        reward = arrays.rewards.item(move * int(self.width) + observation if self.by_observation else move)
+        move = plain_piece(self.move_cuts, action * self.rows + hidden, draw)
+        sight = plain_piece(self.sight_cuts, self.sight_row.item(move), draw)
+        observation, hidden = self.seen.item(sight), self.following.item(move)
+        reward = self.rewards.item(move * self.width + observation if self.by_observation else move)
         returns += reward
-        terminated = hidden == int(self.ended)
+        terminated = hidden == self.ended
         return ((observation,), steps + 1, returns, hidden), reward, terminated, terminated and returns > 0.0
 
     def observe_state(self, state: TabularState) -> Tensor:

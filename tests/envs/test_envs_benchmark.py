@@ -5,10 +5,9 @@ import sys
 
 import pytest
 from run_folders import refused
-from world_keywords import IDS
 
 from envs.benchmark import ORIGINALS, bars, main
-from envs.registry import FROM_FILES
+from envs.registry import FROM_FILES, WORLDS
 
 IDS_OF_TWO_KINDS = ["POMDP/MemoryCards-v0", "Gridverse/Memory-5x5-v0"]
 
@@ -25,10 +24,10 @@ def test_bars(id, single, vector):
 
 
 def test_every_original_is_a_world_of_ours():
-    assert set(ORIGINALS) <= set(IDS)
+    assert set(ORIGINALS) <= set(WORLDS)
     assert len(ORIGINALS) == 24
-    without = set(IDS) - set(ORIGINALS) - set(FROM_FILES)
-    others = {id for id in IDS if id.startswith(("Control/", "POPGym/"))}
+    without = set(WORLDS) - set(ORIGINALS) - set(FROM_FILES)
+    others = {id for id in WORLDS if id.startswith(("Control/", "POPGym/"))}
     assert without == others | {"Gridverse/Memory-Empty-13x13-v0", "Pixel/BlinkingCatch-v0"}
 
 

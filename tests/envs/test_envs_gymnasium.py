@@ -12,6 +12,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from world_keywords import IDS, build, keywords
 
+from envs import WORLDS
 from envs.gymnasium import WorldEnv
 from envs.seeding import RowStreams
 
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("code", "said"), [
-    ("import envs, sys; print('torch' in sys.modules, len(envs.WORLDS))", f"False {len(IDS)}"),
+    ("import envs, sys; print('torch' in sys.modules, len(envs.WORLDS))", f"False {len(WORLDS)}"),
     ("import gymnasium; print(gymnasium.make('envs:POMDP/CarFlag-v0').reset(seed=1)[0].shape)", "(3,)"),
 ])  # fmt: skip
 def test_importing_the_package_imports_no_torch_and_an_id_with_the_module_needs_no_import(code, said):

@@ -9,7 +9,8 @@ from world_keywords import build, random_model
 from envs.checker import check_registered
 from envs.core import World
 from envs.errors import UserError
-from envs.gymnasium import WorldEnv
+from envs.gymnasium import Engine, WorldEnv
+from envs.popgym.levels import LEVELS
 from envs.worlds.car_flag import CarFlag
 from envs.worlds.memory_cards import MemoryCards
 from envs.worlds.tabular import Tabular
@@ -23,6 +24,12 @@ KINDS = [
     ("POMDP/HeavenHell-v0", {}), ("POMDP/HeavenHell-v0", {"n": 1, "time_limit": 5}),
     ("POMDP/HeavenHell-v0", {"observe": "state"}), ("POMDP/File-v0", {}),
     ("Control/CartPole-v0", {}), ("Control/CartPole-v0", {"time_limit": 12}),
+    ("Ladder/bind-8-v0", {}), ("Ladder/bind-8-v0", {"pairs": 3}),
+    ("Control/Pendulum-v0", {}), ("Control/MaskedPendulum-v0", {}),
+    *[(id, {}) for id in LEVELS if "-Easy-" in id],
+    ("POPGym/RepeatPrevious-Easy-v0", {"k": 1}), ("POPGym/Concentration-Easy-v0", {"cards": 6, "categories": 3}),
+    ("POPGym/Autoencode-Easy-v0", {"cards": 2}), ("POPGym/CountRecall-Medium-v0", {}),
+    ("POPGym/Battleship-Easy-v0", {"board": 4, "ships": (2, 2)}), ("POPGym/MineSweeper-Medium-v0", {}),
 ]  # fmt: skip
 MODELS = [((4, 3, 3), 0.1, (True, True)), ((5, 2, 4), 0.0, (True, False)), ((3, 2, 1), 0.3, (False, False))]
 
@@ -44,6 +51,13 @@ def bits(value):
     return type(value), array.dtype, array.shape, array.tobytes()
 
 
+def random_action(world, numbers):
+    if world.num_actions:
+        return numbers.integers(world.num_actions)
+    high = world.action_space.high
+    return (high * numbers.uniform(-1, 1, high.shape)).astype(np.float32)
+
+
 def check_alike(world, seed, modes=("ansi", "rgb_array")):
     """Play at random, also past the ends of episodes, and write into the observations of one environment.
 
@@ -52,14 +66,14 @@ def check_alike(world, seed, modes=("ansi", "rgb_array")):
     numbers, worlds, changes = np.random.default_rng(seed), (world, on_arrays(world)), (1.0, 0.3, 0.01)[seed % 3]
     ours, theirs = (WorldEnv(each, mode) for each, mode in zip(worlds, (modes[seed % 2],) * 2, strict=True))
     assert bits(ours.reset(seed=seed)) == bits(theirs.reset(seed=seed))
-    ended, chosen = False, 0
+    ended, chosen = False, random_action(world, numbers)
     for step in range(STEPS):
         if ended and numbers.random() < 0.1:
             again = {"seed": step} if numbers.random() < 0.2 else {"options": {}}
             result, wanted = ours.reset(**again), theirs.reset(**again)
         else:
-            chosen = numbers.integers(world.num_actions) if numbers.random() < changes else chosen
-            action = numbers.choice([int, np.int64, np.int16])(chosen)
+            chosen = random_action(world, numbers) if numbers.random() < changes else chosen
+            action = numbers.choice([int, np.int64, np.int16])(chosen) if world.num_actions else chosen
             result, wanted = ours.step(action), theirs.step(action)
             ended = result[2] or result[3]
         assert bits(result) == bits(wanted), step
@@ -75,6 +89,23 @@ def check_alike(world, seed, modes=("ansi", "rgb_array")):
 @pytest.mark.parametrize(("id", "kwargs"), KINDS)
 def test_every_result_equals_that_of_arrays(id, kwargs, seed):
     check_alike(build(id, **kwargs), seed)
+
+
+@pytest.mark.parametrize("id", [id for id in LEVELS if "-Easy-" in id])
+def test_a_single_environment_of_popgym_needs_no_step_of_arrays(id, monkeypatch):
+    env = WorldEnv(id)
+    env.reset(seed=0)
+    monkeypatch.setattr(Engine, "step", None)
+    env.step(random_action(env.world, np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize("action", [[2.5], [-2.5], [np.nan], [0.0, 0.0], [[0.0]], []])
+def test_a_real_action_outside_of_its_space_is_refused(action):
+    env = WorldEnv("Control/Pendulum-v0")
+    env.reset(seed=0)
+    env.step(np.array([2.0], np.float32))
+    with pytest.raises(UserError, match="is not in"):
+        env.step(np.array(action, np.float32))
 
 
 @pytest.mark.parametrize("seed", range(4))

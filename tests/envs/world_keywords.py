@@ -10,7 +10,7 @@ from envs.registry import make_world
 from envs.vector import advance
 from envs.worlds.tabular import Tables, number_names
 
-IDS = sorted(WORLDS)
+IDS = [*sorted(WORLDS), "Ladder/bind-8-v0"]  # the family that only a ladder has
 DATA = Path(__file__).parents[1] / "data" / "envs"
 FILES = {
     "Gridverse/Yaml-v0": {"path": "dynamic_obstacles.5x5"},

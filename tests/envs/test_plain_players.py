@@ -1,0 +1,99 @@
+"""Players with a clock or one remembered step in the suite's own environments: what they get, and what they know."""
+
+import pytest
+import torch
+
+from envs.baselines.__main__ import main
+from envs.baselines.best import Budget
+from envs.baselines.bounds import bounds_of
+from envs.baselines.plain_players import by_heading, by_time, corridor_lines, guesser, in_turn, player_by
+from envs.baselines.players import play_episodes
+from envs.baselines.reference import read_references, reference_of
+from envs.registry import make_world
+
+SIZES = pytest.mark.parametrize("size", [7, 9, 11, 13])
+SEED = 3
+
+
+def corridor(size):
+    return make_world(f"Gridverse/Memory-{size}x{size}-v0")
+
+
+@SIZES
+def test_a_clock_solves_a_memory_corridor_and_one_step_five_of_six(size):
+    lines, known = corridor_lines(corridor(size)), reference_of(f"Gridverse/Memory-{size}x{size}-v0")
+    clock, one_step, perfect = lines["clock"], lines["one step"], known.lower.returns.mean
+    assert (clock.success.mean, one_step.success.mean) == pytest.approx((1.0, 5 / 6))
+    assert one_step.returns.mean < clock.returns.mean <= perfect < clock.returns.mean + 0.2
+    assert {name: known.lines[name] for name in lines} == lines
+
+
+@pytest.mark.parametrize("kwargs", [{"view": (7, 7)}, {"encoding": "default"}, {"phantom_rooms": (2, 2)}])
+def test_a_corridor_that_these_players_cannot_read_has_no_lines(kwargs):
+    assert not corridor_lines(make_world("Gridverse/Memory-7x7-v0", **kwargs))
+
+
+def known_by(world, player, told):
+    """What a player does for everything that `told` says it knows: a set of actions each."""
+    done, before = {}, []
+
+    def watch(observation, running):
+        action = player(observation, running)
+        for row in running.nonzero()[:, 0].tolist():
+            last = before[-1] if before else (None, None)
+            seen = tuple(observation[row].tolist())
+            past = (tuple(last[0][row].tolist()), int(last[1][row])) if before else None
+            done.setdefault(told(seen, past, len(before)), set()).add(int(action[row]))
+        before.append((observation, action))
+        return action
+
+    play_episodes(world, watch, 200, SEED)
+    return done
+
+
+def clock(seen, past, time):
+    return seen, time
+
+
+def one_step(seen, past, time):
+    return seen, past
+
+
+@pytest.mark.parametrize(("world", "player", "told"), [
+    (corridor(7), player_by(by_time(7)), clock), (corridor(11), player_by(by_time(11)), clock),
+    (corridor(7), player_by(by_heading), one_step), (corridor(11), player_by(by_heading), one_step),
+    (make_world("POMDP/MemoryCards-v0", pairs=2), in_turn(make_world("POMDP/MemoryCards-v0", pairs=2)), clock),
+])  # fmt: skip
+def test_players_know_no_more_than_they_may(world, player, told):
+    done = known_by(world, player, told)
+    assert len(done) > 10 and all(len(actions) == 1 for actions in done.values())
+
+
+def test_who_guesses_among_four_cards_misses_twice():
+    lines = bounds_of(make_world("POMDP/MemoryCards-v0", pairs=2), Budget(episodes=4_000)).lines
+    guess = lines["observation"].returns
+    assert abs(guess.mean + 2) < 4 * guess.error
+    assert guess.mean < lines["clock"].returns.mean < lines["one step"].returns.mean < 0
+
+
+def test_who_remembers_a_card_names_its_partner_and_no_guess_twice():
+    world = make_world("POMDP/MemoryCards-v0")
+    act, running = guesser(world, SEED, remembers=True), torch.ones(500, dtype=torch.bool)
+
+    def shown(place, value):
+        observation = torch.zeros(500, 10, dtype=torch.long)
+        observation[:, place] = value
+        return observation
+
+    first, again = act(shown(4, 2), running), act(shown(4, 2), running)
+    assert (first != again).all() and (again != 4).all()
+    assert (act(shown(7, 3), running) != 4).all()
+    assert (act(shown(1, 3), running) == 7).all()
+
+
+def test_lines_of_memory_cards_are_written_beside_its_recorded_optimum(tmp_path, capsys):
+    main(["--env", "POMDP/MemoryCards-v0", "--episodes", "40", "--write", str(tmp_path)])
+    (row,) = read_references(tmp_path / "baselines.json").values()
+    known = reference_of("POMDP/MemoryCards-v0")
+    assert (row.lower, row.upper) == (known.lower, known.upper)
+    assert list(row.lines) == ["observation", "clock", "one step"]
