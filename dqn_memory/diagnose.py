@@ -55,8 +55,8 @@ from envs.vector import make_vector
 MEMORIES = ("gru", "mingru", "attention")
 SIZE = "100k"  # parameters of each network
 ROWS = 16  # copies of the environment in random play
-ROLLOUT = 128  # steps of a rollout
-CHOICES = (8, 16, 32, 64, 128)  # copies of the environment in training
+ROLLOUT = 64  # steps of a rollout
+CHOICES = (8, 16, 32, 64)  # copies of the environment in training
 ITERATIONS = 60  # rollouts of a run, if there is time for them
 LEAST = 20  # rollouts below which a run cannot learn
 START = 8.0  # seconds of a run before its first and after its last step
