@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext, redirect_stdout
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -447,8 +447,9 @@ def diagnose(env: str | gymnasium.Env[Any, Any], **options: Any) -> Diagnosis:
     names = [field.name for field in fields(Args) if field.name not in ("env", "format")]
     for name in options:
         check_known("option", name, names)
-    paths = {name: Path(options[name]) for name in ("folder",) if name in options}
-    return diagnose_by(parse(Args, {"env": env, **options, **paths}))
+    folder = options.pop("folder", None)
+    args = parse(Args, {"env": env, **options})
+    return diagnose_by(args if folder is None else replace(args, folder=Path(folder)))
 
 
 def diagnose_by(args: Args) -> Diagnosis:
