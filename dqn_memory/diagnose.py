@@ -31,10 +31,10 @@ from dqn_memory.analysis.episodes import play_in
 from dqn_memory.analysis.oddities import RandomPlay, oddities, play_randomly
 from dqn_memory.analysis.recall import RecallConfig, recall
 from dqn_memory.evaluate import EvalSetup, load_network
-from dqn_memory.ppo import PPOConfig, PPOTrainer
+from dqn_memory.ppo import PPOTrainer
 from dqn_memory.runs.errors import UserError, check_known, one_line_errors, require
 from dqn_memory.runs.process import process_restored
-from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, parse
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, fields_of, parse
 from dqn_memory.runs.toml import SCHEMA
 from dqn_memory.study import run as study_run
 from dqn_memory.study.archive import open_source
@@ -139,15 +139,24 @@ def _play_at_random(args: Args) -> RandomPlay:
         return play_randomly(vector, args.first_seed, min(10.0, 3 * args.minutes))
 
 
-def chosen_settings(play: RandomPlay, config: PPOConfig) -> dict[str, Any]:
-    """Choose settings by what random play shows; a preset's stay."""
+def given_settings(args: Args) -> dict[str, Any]:
+    """Give the settings that --config changes."""
+    usual, given = (
+        {each.flag: each.value for each in fields_of(PPOTrainer.configure(settings))}
+        for settings in ({**args.settings(), "config": []}, args.settings())
+    )
+    return {name: value for name, value in given.items() if value != usual[name]}
+
+
+def chosen_settings(play: RandomPlay) -> dict[str, Any]:
+    """Choose settings by what random play shows."""
     length = play.lengths.mean() if len(play.lengths) else float(len(play.reward))
     longest = int(play.lengths.max()) if len(play.lengths) else len(play.reward)
-    start = 0 if play.dense else min(RANDOM_START, int(length) // 2)
     return {
         "match": SIZE, "threads": 1, "rollout_steps": ROLLOUT, "track": ["none"], "log_every": 0,
-        "context": min(max(longest, CONTEXT[0]), CONTEXT[1]), "random_start_steps": start,
-        "normalize_reward": True, "normalize_observation": bool(play.unscaled), "memory_ablation": True,
+        "context": min(max(longest, CONTEXT[0]), CONTEXT[1]),
+        "random_start_steps": 0 if play.dense else min(RANDOM_START, int(length) // 2),
+        "normalize_reward": True, "normalize_observation": bool(play.unscaled),
     }  # fmt: skip
 
 
@@ -169,22 +178,23 @@ def paces(args: Args, settings: Mapping[str, Any], names: Sequence[str], rows: i
 
 def make_plan(args: Args, play: RandomPlay) -> str:
     """Write the definition of the study: settings, and as many steps as fit into the time."""
-    config = PPOTrainer.configure(args.settings())
-    settings, names = chosen_settings(play, config), [*CONTROLS, *MEMORIES]
-    seconds = SPARE * args.at_once * 60 * args.minutes - START * len(names) * args.seeds
-    first = paces(args, settings, ["gru"], CHOICES[2])["gru"]
-    affordable = max(0.0, seconds) / (args.seeds * len(names) * first)
-    rows = max([count for count in CHOICES if count * ROLLOUT * ITERATIONS <= affordable], default=CHOICES[0])
+    given, names = given_settings(args), [*CONTROLS, *MEMORIES]
+    settings = {name: value for name, value in chosen_settings(play).items() if name not in given}
+    rollout, rows = given.get("rollout_steps", ROLLOUT), given.get("num_envs")
+    seconds = max(0.0, SPARE * args.at_once * 60 * args.minutes - START * len(names) * args.seeds)
+    if rows is None:
+        affordable = seconds / (args.seeds * len(names) * paces(args, settings, ["gru"], CHOICES[2])["gru"])
+        rows = max([count for count in CHOICES if count * rollout * ITERATIONS <= affordable], default=CHOICES[0])
     each = paces(args, settings, names, rows)
-    steps = int(seconds / (args.seeds * sum(each.values()))) if seconds > 0 else 0
-    iterations = steps // (rows * ROLLOUT)
+    steps = int(seconds / (args.seeds * sum(each.values())))
+    iterations = steps // (rows * rollout)
     if iterations < LEAST:
-        needed = args.seeds * (LEAST * rows * ROLLOUT * sum(each.values()) + START * len(names)) / SPARE / 60
+        needed = args.seeds * (LEAST * rows * rollout * sum(each.values()) + START * len(names)) / SPARE / 60
         raise UserError(
-            f"--minutes {args.minutes:g} leaves {max(steps, 0):,} steps for each of {len(names) * args.seeds} runs, in "
+            f"--minutes {args.minutes:g} leaves {steps:,} steps for each of {len(names) * args.seeds} runs, in "
             f"which nothing is learned; give at least --minutes {needed / args.at_once * 1.1 + 0.1:.1f}"
         )
-    steps, length = iterations * rows * ROLLOUT, play.lengths.mean() if len(play.lengths) else len(play.reward)
+    steps, length = iterations * rows * rollout, play.lengths.mean() if len(play.lengths) else len(play.reward)
     settings |= {
         "num_envs": rows, "total_steps": steps, "evaluate_every": steps // CURVE, "checkpoint_every": steps // 4,
         "episodes": int(np.clip(0.03 * steps / CURVE / length, 10, 100)),
@@ -270,11 +280,10 @@ def answer(args: Args, definition: Definition, data: Data, play: RandomPlay) -> 
         "How far back must it look?": texts.distance(memory),
         "Which one, and what does it cost?": texts.cost(memory, network),
     }
-    diagnosis = Diagnosis(
+    return Diagnosis(
         args.env, judged.verdict, answers, oddities(play), values, float(random.mean()), measure, memory, command,
         str(args.place),
     )  # fmt: skip
-    return diagnosis
 
 
 def ceiling(data: Data) -> float | None:
@@ -295,13 +304,15 @@ def final_command(args: Args, definition: Definition, network: str) -> str:
     """Write the command that trains an agent with a network for three times as long."""
     kept = ("num_envs", "rollout_steps", "match", "context", "random_start_steps")
     flags: dict[str, Any] = {"env": args.env, "architecture": network}
-    flags |= {name: definition.base[name] for name in kept}
+    flags |= {name: definition.base[name] for name in kept if name in definition.base}
     flags["total_steps"] = 3 * definition.base["total_steps"]
     words = [word for name in args.config for word in ("--config", name)]
     words += [word for name in args.plugin for word in ("--plugin", name)]
     words += [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     words += [
-        f"--{name.replace('_', '-')}" for name in ("normalize_reward", "normalize_observation") if definition.base[name]
+        f"--{name.replace('_', '-')}"
+        for name in ("normalize_reward", "normalize_observation")
+        if definition.base.get(name)
     ]
     return shlex.join(["python", "-m", "dqn_memory.ppo", *words])
 
