@@ -88,6 +88,11 @@ def test_a_hidden_place_is_told_better_by_what_was_seen_before():
     assert hidden.wrong[0] - hidden.wrong[1] > 0.02 and hidden.predictions > 1_000
 
 
+def test_what_was_seen_before_an_episode_tells_nothing_of_it():
+    assert aliasing(played(limit=2)) is None  # no episode is as long as the history
+    assert aliasing(played(limit=20)) is not None
+
+
 def test_masks_are_obeyed(monkeypatch):
     monkeypatch.setattr(module, "STEPS", 256)
     free, masked = (play_randomly(make_vector("Taxi-v4", 16, 0, masks=masks), 0) for masks in (False, True))
