@@ -9,6 +9,7 @@ From top to bottom: the arguments, the plan, the answers, the report, the comman
 """
 
 import json
+import math
 import os
 import shlex
 import signal
@@ -63,6 +64,7 @@ START = 8.0  # seconds of a run before its first and after its last step
 SPARE = 0.75  # share of the time for training steps; the rest is for evaluations
 CURVE = 10  # evaluations during a run
 RANDOM_START = 8  # most random steps at the start of an episode: in short runs fewer than the default learn sooner
+SOONER = 1.5  # ratio of steps from which on one network learns sooner than another
 CONTEXT = (16, 64)  # fewest and most steps that attention sees
 TITLE = "Which memory does {env} need?"
 
@@ -376,7 +378,18 @@ class Texts:
             "clock": "A clock explains what is reached: the newest observation and the number of the step are enough",
             "frame_stack": "The last few observations are enough for what is reached: four of them",
         }[control]
-        return f"{reached}. {control} reaches {self.mean(control)}, {judged.memory} {self.mean(judged.memory)}."
+        both = f"{control} reaches {self.mean(control)}, {judged.memory} {self.mean(judged.memory)}"
+        steps = {name: self.steps_to_best(name) for name in (control, *MEMORIES)}
+        first = min(MEMORIES, key=lambda name: steps[name])
+        sooner = f" {first} gets there sooner: after {steps[first]:,} steps, {control} after {steps[control]:,}."
+        return f"{reached}. {both}.{sooner if SOONER * steps[first] <= steps[control] < math.inf else ''}"
+
+    def steps_to_best(self, name: str) -> float:
+        """Give the steps after which a network's mean curve first comes near the best final mean; infinity if never."""
+        best = float(np.mean(self.values[self.judged.best]))
+        curves = [run.curve for run in self.data.of(series=name)]
+        near = np.mean([curve.success for curve in curves], 0) >= best - MARGIN * abs(best - self.random)
+        return int(curves[0].steps[near.argmax()]) if near.any() else math.inf
 
     def distance(self, memory: str | None) -> str:
         """Say how far back a memory looks, and what is lost without it."""

@@ -70,7 +70,7 @@ TASKS = {  # right answers; "cannot tell" counts by itself unless it is among th
     "POPGym/RepeatPrevious-Easy-v0": (NEEDED, FEW),  # the card of three steps ago is the oldest of the last four
     "POPGym/RepeatFirst-Easy-v0": (NEEDED,),
     "POMDP/CarFlag-v0": (NEEDED,),
-    "Gridverse/Memory-5x5-v0": (NEEDED,),
+    "Gridverse/Memory-5x5-v0": (NEEDED, NONE),  # fixed rules win, and networks without a memory can find them
     "Gridverse/Memory-7x7-v0": (NEEDED, UNKNOWN),
     "POMDP/HeavenHell-v0": (NEEDED, UNKNOWN),
     "Verdict/Noise-v0": (NOTHING,),
