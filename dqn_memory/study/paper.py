@@ -113,7 +113,8 @@ def _legend_below(figure: Figure) -> None:
     legends = [*figure.legends, *(legend for panel in figure.axes if (legend := panel.get_legend()))]
     entries: dict[str, Any] = {}
     for legend in legends:
-        entries |= dict(zip([text.get_text() for text in legend.get_texts()], legend.legend_handles, strict=True))
+        names = [_wrapped(text.get_text(), SMALL, 0.85 * figure.get_figwidth()) for text in legend.get_texts()]
+        entries |= dict(zip(names, legend.legend_handles, strict=True))
         legend.remove()
     form: dict[str, Any] = {"fontsize": SMALL, "handlelength": 1.8, "columnspacing": 1.0, "borderpad": 0}
     if entries and (title := figure.get_supxlabel()):
