@@ -435,7 +435,6 @@ def recall_picture(data: Data, memory: str) -> Picture:
 def write_answers(args: Args, diagnosis: Diagnosis, data: Data) -> Path:
     """Write the report: the answers, then curves, scores and costs."""
     folder = args.place / "report"
-    check_folder(folder)
     lead = [
         Markup("Made by {}: {}.").format(code(f"python -m dqn_memory.diagnose --env {args.env}"), diagnosis.verdict)
     ]
@@ -447,7 +446,8 @@ def write_answers(args: Args, diagnosis: Diagnosis, data: Data) -> Path:
     rest = [made for make in makers if (made := make(data)) is not None]
     far = [Section("How far back, in a picture", tuple(pictures))] if pictures else []
     write_atomic(args.place / "diagnosis.json", json.dumps(asdict(diagnosis), indent=1).encode())
-    return write_report(folder, TITLE.format(env=args.env), lead, [*answers, odd, *far, *rest])
+    sections = [*answers, odd, *far, *rest]
+    return write_report(folder, TITLE.format(env=args.env), lead, sections, figure_width=args.figure_width)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -479,6 +479,7 @@ def diagnose(env: str | gymnasium.Env[Any, Any], **options: Any) -> Diagnosis:
 def diagnose_by(args: Args) -> Diagnosis:
     """Plan, train, answer and report."""
     check_numbers(args)
+    check_folder(args.place / "report", args.figure_width)
     load_plugins(args.plugin)
     say(f"{args.env} at random ...")
     play = play_at_random(args)

@@ -1,4 +1,4 @@
-"""Escape texts of files, environments and users for a Markdown page, so that none of them acts as markup."""
+"""Escape texts of files, environments and users for Markdown and LaTeX, so that none of them acts as markup."""
 
 import re
 from typing import Self
@@ -20,6 +20,10 @@ IN_CODE = re.compile(r"[`<>&|\\]")  # ends a code span, or changes its look
 SPAN = re.compile(r"(`[^`<>&|\\]+`)")
 TAG = re.compile(r"<(?=[a-zA-Z/!?])")
 ALT = re.compile(r"((?:\\\\)*)\\?([\[\]])")
+
+LATEX = {character: f"\\{character}" for character in "#$%&_{}"} | {"[": "{[}", '"': "''"}
+LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\textasciigrave{}"}
 
 
 class Markup(str):
@@ -76,3 +80,15 @@ def code(text: str) -> Markup:
 def alt(text: Markup) -> Markup:
     """Write Markdown as a picture's alternative text, without brackets, which would end it."""
     return Markup(ALT.sub(lambda match: f"{match[1]}{_reference(match[2])}", text))
+
+
+class Latex(str):
+    """LaTeX written by the suite."""
+
+
+def latex(text: str) -> Latex:
+    """Escape a text for LaTeX and join its lines; Latex stays the same."""
+    if isinstance(text, Latex):
+        return text
+    escaped = "".join(LATEX.get(character, character) for character in one_line(text))
+    return Latex(re.sub("-(?=-)", "-{}", escaped))  # two hyphens would be a dash

@@ -14,7 +14,7 @@ from typing import Any
 
 from envs.errors import UserError
 from envs.files import make_folder, parse_json, read_bytes, write_text
-from envs.markup import escape, prose, without_tags
+from envs.markup import escape, latex, prose, without_tags
 from envs.terminal import one_line, say
 
 Value = str | int | float | bool | None
@@ -81,6 +81,15 @@ class Table:
         stream.writelines(f"# {line}\n" for line in origin)
         csv.writer(stream, lineterminator="\n").writerows([self.columns, *self.rows])
         return stream.getvalue()
+
+    def latex(self) -> str:
+        """Write a LaTeX table for the package booktabs, texts escaped, with the note as a comment."""
+        formats = [self.formats.get(name) for name in self.columns]
+        rows = [self.columns, *([*map(format_value, row, formats)] for row in self.rows)]
+        head, *body = (f"{' & '.join(map(latex, row))} \\\\" for row in rows)
+        begin = rf"\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}"
+        lines = [begin, r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}"]
+        return "\n".join([f"% {one_line(self.note)}", *lines]) + "\n"
 
     def text(self) -> str:
         """Align the columns for a terminal; leave out columns without a value."""

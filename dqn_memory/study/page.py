@@ -1,15 +1,17 @@
-"""Write the page of a report: Markdown with picture files."""
+"""Write the page of a report: Markdown with picture files, and both once more in the forms that a paper needs."""
 
 import os
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, compress, count
 from pathlib import Path
 
 from dqn_memory.analysis.plots import png
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, require
+from dqn_memory.study.paper import pdf
 from envs.extras import extra
 from envs.files import check_inside, disk_errors, make_inside, read_text, write_atomic
 from envs.markup import Markup, alt, escape, paragraph
@@ -22,11 +24,14 @@ WORDS: Mapping[str, Mapping[str, Markup]] = {
     name: {key: Markup(text) for key, text in words.items()}
     for name, words in tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8")).items()
 }
-PICTURES, PAGE = "pictures", "report.md"
+PICTURES, PAPER, PAGE = "pictures", "paper", "report.md"
+WIDTHS = 2.5, 20.0  # min and max inches of a figure in a paper
 MAX_LETTERS = 150  # letters in the name of a picture, without its number
 # Every report names its command. A page without it is no report and is not replaced.
 MARK = re.compile(r"^Made by `python -m dqn_memory\.(study\.|diagnose)", re.MULTILINE)
-LINK = re.compile(rf"^!\[.*\]\({PICTURES}/([a-z0-9-]+)\.png\)$", re.MULTILINE)
+LINK = re.compile(
+    rf"^(?:!\[.*\]|\[[a-z0-9.-]+\])\(((?:{PICTURES}|{PAPER})/[a-z0-9-]+\.(?:png|pdf|csv|tex))\)$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -36,9 +41,18 @@ class Picture:
     name: str
     figure: Figure
     caption: str
+    numbers: Table | None = None  # those that are drawn, of `plots.drawn`
 
 
-Part = str | Table | Picture  # a string is a paragraph; only Markup may hold markup
+@dataclass(frozen=True)
+class PaperTable:
+    """A table that the page does not show, for a paper. `name` is the name of its file."""
+
+    name: str
+    table: Table
+
+
+Part = str | Table | Picture | PaperTable  # a string is a paragraph; only Markup may hold markup
 Row = Mapping[str, str]  # cells by column
 
 
@@ -82,24 +96,43 @@ def picture_name(text: str) -> str:
 
 
 def write_report(
-    folder: Path, title: str, lead: Sequence[str], sections: Sequence[Section], few: int | None = None
-) -> Path:
+    folder: Path, title: str, lead: Sequence[str], sections: Sequence[Section], few: int | None = None,
+    figure_width: float | None = None,
+) -> Path:  # fmt: skip
     """Write report.md and its pictures; return the page.
 
     An earlier report in the folder is replaced. A UserError says that the page or a picture would replace another file.
     At most `few` pictures are written (None: all): the first of each section, then others; the page names the rest.
-    `lead` are the paragraphs below the title.
+    `lead` are the paragraphs below the title. With `figure_width` (inches), the folder `paper` has these pictures as
+    PDF of that width, their numbers as CSV, and the PaperTables as LaTeX.
     """
     sections = _with_own_names(sections)
     pictures = {name: figure for section in sections for name, figure in section.pictures.items()}
     firsts = [name for section in sections for name in list(section.pictures)[:1]]
     shown = list(dict.fromkeys([*firsts, *pictures]))[:few]
-    text = report_text(title, lead, sections, shown)
-    _make_room(folder, shown)
+    text = report_text(title, lead, sections, shown, figure_width is not None)
+    check_folder(folder, figure_width)
+    _make_room(folder, LINK.findall(text))
     write_atomic(folder / PAGE, text.encode())
     for name in shown:
         write_atomic(folder / PICTURES / f"{name}.png", png(pictures[name]))
+    if figure_width is not None:
+        for part in chain.from_iterable(section.parts for section in sections):
+            if not isinstance(part, Picture) or part.name in shown:
+                for name, content in _for_paper(part).items():
+                    write_atomic(folder / PAPER / name, content(figure_width))
     return folder / PAGE
+
+
+def _for_paper(part: Part) -> dict[str, Callable[[float], bytes]]:
+    """Give the files of a part for a paper by name, and their content by the width of figures."""
+    if isinstance(part, PaperTable):
+        return {f"{part.name}.tex": lambda width: part.table.latex().encode()}
+    if not isinstance(part, Picture):
+        return {}
+    table = part.numbers
+    numbers = {} if table is None else {f"{part.name}.csv": lambda width: table.csv().encode()}
+    return {f"{part.name}.pdf": partial(pdf, part.figure), **numbers}
 
 
 def _with_own_names(sections: Sequence[Section]) -> list[Section]:
@@ -118,17 +151,21 @@ def _with_own_names(sections: Sequence[Section]) -> list[Section]:
 
 
 def report_text(
-    title: str, lead: Sequence[str], sections: Sequence[Section], shown: Collection[str] | None = None
-) -> str:
+    title: str, lead: Sequence[str], sections: Sequence[Section], shown: Collection[str] | None = None,
+    paper: bool = False,
+) -> str:  # fmt: skip
     """Write the report as Markdown; it links to the files of the pictures that are `shown` (None: all)."""
     blocks = [f"# {escape(title)}", *map(paragraph, lead)]
     for section in sections:
-        blocks += [f"## {section.title}", *(_block(part, shown) for part in section.parts)]
-    return "\n\n".join(blocks) + "\n"
+        blocks += [f"## {section.title}", *(_block(part, shown, paper) for part in section.parts)]
+    return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-def _block(part: Part, shown: Collection[str] | None) -> str:
+def _block(part: Part, shown: Collection[str] | None, paper: bool) -> str:
     """Write one part; a table leaves out columns that are empty in every row."""
+    links = "\n".join(f"[{name}]({PAPER}/{name})" for name in _for_paper(part)) if paper else ""
+    if isinstance(part, PaperTable):
+        return links
     if isinstance(part, str):
         return paragraph(part)
     if isinstance(part, Table):
@@ -138,32 +175,36 @@ def _block(part: Part, shown: Collection[str] | None) -> str:
         ).markdown()
     caption = paragraph(part.caption)
     if shown is None or part.name in shown:
-        return f"![{alt(caption)}]({PICTURES}/{part.name}.png)\n\n{caption}"
+        return f"![{alt(caption)}]({PICTURES}/{part.name}.png)\n\n{caption}\n\n{links}".rstrip()
     return f"`{part.name}.png`, not kept here: {caption}"
 
 
-def check_folder(folder: Path) -> None:
-    """Refuse to replace a page that is not a report, or to write through a link."""
-    check_inside(folder, PICTURES)
+def check_folder(folder: Path, figure_width: float | None = None) -> None:
+    """Refuse to replace a page that is not a report, or to write through a link; and a wrong width of figures."""
+    least, most = WIDTHS
+    require(
+        figure_width is None or least <= figure_width <= most,
+        f"--figure-width {figure_width}: it must be {least:g} to {most:g} inches; a paper's column has about 3.3",
+    )
+    check_inside(folder, PICTURES, PAPER)
     path = folder / PAGE
     with disk_errors(path):
         if os.path.lexists(path) and not MARK.search(_text(path)):
             raise UserError(f"{path} is no report of study.report and would be replaced: give another folder")
 
 
-def _make_room(folder: Path, pictures: Sequence[str]) -> None:
-    """Make the folder and remove pictures of the earlier report that are not among `pictures`."""
-    check_folder(folder)
+def _make_room(folder: Path, files: Sequence[str]) -> None:
+    """Make the folders and remove files of the earlier report that are not among `files`."""
     earlier = set(LINK.findall(_text(folder / PAGE)))
     with disk_errors(folder):
-        for path in (folder / PICTURES / f"{name}.png" for name in pictures if name not in earlier):
+        for path in (folder / name for name in files if name not in earlier):
             if os.path.lexists(path):
                 raise UserError(f"{path} is not part of an earlier report and would be replaced: give another folder")
         folder.mkdir(parents=True, exist_ok=True)
-        if pictures:
-            make_inside(folder, PICTURES)
-        for name in earlier.difference(pictures):
-            (folder / PICTURES / f"{name}.png").unlink(missing_ok=True)
+        for inside in {name.partition("/")[0] for name in files}:
+            make_inside(folder, inside)
+        for name in earlier.difference(files):
+            (folder / name).unlink(missing_ok=True)
 
 
 def _text(path: Path) -> str:

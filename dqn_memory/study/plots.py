@@ -1,7 +1,7 @@
 """Draw the pictures of a report: curves, profiles, sizes, learned values. A series looks the same in all of them."""
 
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import cycle
 from math import ceil, sqrt
 from pathlib import Path
@@ -15,6 +15,7 @@ from dqn_memory.study import statistics
 from dqn_memory.study.collect import FinishedRun
 from dqn_memory.study.statistics import Estimate, Floats, Scale, plain_name
 from envs.extras import extra
+from envs.tables import Table
 
 with extra("plots"):
     import matplotlib
@@ -143,13 +144,21 @@ def _few_steps(panel: Axes, marks: int) -> None:
     panel.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
+def drawn(columns: str, rows: Iterable[Sequence[Any]]) -> Table:
+    """Tabulate the numbers of a picture with six digits; a row's arrays give a row an entry. Commas part columns."""
+
+    def cell(value: Any) -> Any:
+        return (None if np.isnan(value) else float(f"{value:.6g}")) if isinstance(value, float) else value
+
+    found = (zip(*(each.ravel().tolist() for each in np.broadcast_arrays(*row)), strict=True) for row in rows)
+    return Table(columns.split(", "), [[*map(cell, line)] for lines in found for line in lines])
+
+
 @_styled
 def curves_figure(
-    series: Mapping[str, Sequence[FinishedRun]], styles: Mapping[str, Look], title: str, scale: Scale | None
+    curves: Mapping[str, tuple[Floats, ...]], styles: Mapping[str, Look], title: str, scale: Scale | None, success: bool
 ) -> Figure:
     """Draw the mean curves of one environment with 95 % bands, and dashed lines at the reference scores."""
-    success = next(iter(series.values()))[0].success
-    curves = {name: _curve(runs) for name, runs in series.items()}
 
     def draw(panel: Axes, name: str, look: Look | None) -> None:
         steps, mean, low, high = curves[name]
@@ -160,7 +169,7 @@ def curves_figure(
             panel.fill_between(steps, low, high, color=look.colour, alpha=0.17, linewidth=0, zorder=2)
 
     words = "environment steps", "success rate" if success else "return"
-    figure, panels = series_figure(series, styles, draw, words, title)
+    figure, panels = series_figure(curves, styles, draw, words, title)
     left = _beginning(np.concatenate([steps for steps, *_ in curves.values()]))
     for panel in panels:
         panel.set_xlim(left=left)
@@ -181,7 +190,7 @@ def curves_figure(
     return figure
 
 
-def _curve(runs: Sequence[FinishedRun]) -> tuple[Floats, ...]:
+def mean_curve(runs: Sequence[FinishedRun]) -> tuple[Floats, ...]:
     """Give the steps (E,) at which all runs were evaluated, and the mean and both ends of its interval there."""
     curves = [dict(zip(run.curve.steps.tolist(), run.curve.success.tolist(), strict=True)) for run in runs]
     steps = sorted(set.intersection(*map(set, curves)))
@@ -387,12 +396,16 @@ def over_time_figure(
     return figure
 
 
+def mean_and_deviation(values: Floats) -> tuple[Floats, Floats]:
+    """Give the mean and the standard deviation over runs of values (R, ...); the latter is NaN for one run."""
+    return values.mean(0), values.std(0, ddof=1) if len(values) > 1 else np.full(values.shape[1:], np.nan)
+
+
 def _heads(panel: Axes, steps: Floats, heads: Mapping[int, Floats]) -> None:
     for head, values in heads.items():
-        mean, dash = values.mean(0), "-" if head < len(COLOURS) else "--"
+        (mean, spread), dash = mean_and_deviation(values), "-" if head < len(COLOURS) else "--"
         (line,) = panel.plot(steps, mean, label=f"head {head}", linewidth=1.5, linestyle=dash)
         if len(values) > 1 and len(heads) <= FEW_HEADS:
-            spread = values.std(0, ddof=1)
             panel.fill_between(steps, mean - spread, mean + spread, color=line.get_color(), alpha=0.12, linewidth=0)
     _few_steps(panel, 4)
 

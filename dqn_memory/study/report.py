@@ -50,6 +50,8 @@ class Args:
     """Remake the reports of all archives below this folder, and the pages of all other tables there."""
     returns: bool = False
     """Read returns, even if the environment reports success."""
+    figure_width: float | None = None
+    """Inches of a paper's figures: also write these as PDF, their numbers as CSV, and tables for LaTeX."""
     attention: bool = True
     """Play an episode with one run of each environment and architecture and show its attention."""
     plugin: Repeatable = ()
@@ -61,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the reports; exit code 1 if files of the study are damaged or missing."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.report")
     require((args.all is None) != (args.study is None), "give a study, or --all FOLDER")
+    if args.figure_width is not None:
+        require(args.all is args.archive is None, "--figure-width is for the report of one study, without --archive")
     load_plugins(args.plugin)
     if args.all is not None:
         bad = remake_all(args.all)
@@ -76,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             own = Path(REPORTS, source.folder.resolve().name) if is_archive(source.folder) else source.folder / "report"
             if args.write is None:
                 check_inside(own.parent, own.name)
-            bad = write_pages(data, args.write or own)
+            bad = write_pages(data, args.write or own, figure_width=args.figure_width)
     if bad:
         raise SystemExit(f"error: {len(bad)} of the study's runs or files are damaged or missing, see above")
 
@@ -106,10 +110,10 @@ def remake_all(folder: Path) -> list[str]:
     return bad
 
 
-def write_pages(data: Data, folder: Path, few: int | None = None) -> list[str]:
+def write_pages(data: Data, folder: Path, few: int | None = None, figure_width: float | None = None) -> list[str]:
     """Write a report and print its content; return the names of damaged runs."""
-    check_folder(folder)
-    written = write_report(folder, data.source.title, introduction(data), all_sections(data), few)
+    check_folder(folder, figure_width)
+    written = write_report(folder, data.source.title, introduction(data), all_sections(data), few, figure_width)
     say(f"{data.source.title}: {len(data.entries)} of {len(data.source.runs)} runs are in the report")
     for names, why in runs.left_out_rows(data.left_out):
         say(f"left out: {names}: {why}", file=sys.stderr)

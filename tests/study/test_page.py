@@ -3,7 +3,6 @@
 import re
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -153,7 +152,6 @@ def test_what_did_not_move_is_said_and_not_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("first", "left"), [(60_000, 58_500), (45_000, 0)])
 def test_curves_begin_where_evaluations_do(first: int, left: float) -> None:
-    steps = np.linspace(first, 90_000, 7).astype(int)
-    run = SimpleNamespace(success=True, curve=SimpleNamespace(steps=steps, success=np.linspace(0, 1, 7)))
-    figure = plots.curves_figure({"causal": [run]}, looks(["causal"]), "a world", None)  # type: ignore[list-item]
+    curve = np.linspace(first, 90_000, 7).astype(int), *np.broadcast_to(np.linspace(0, 1, 7), (3, 7))
+    figure = plots.curves_figure({"causal": curve}, looks(["causal"]), "a world", None, True)
     assert figure.axes[0].get_xlim()[0] == pytest.approx(left)

@@ -22,7 +22,7 @@ from dqn_memory.size import count
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import FinishedRun, meaning, scale_of
 from dqn_memory.study.definition import Planned, expand, parse_definition
-from dqn_memory.study.plots import curves_figure, looks
+from dqn_memory.study.plots import curves_figure, looks, mean_curve
 from dqn_memory.study.report import archive_runs, main
 from dqn_memory.study.run import main as study_run
 from dqn_memory.study.sections import learned, mixtures, runs, scores
@@ -290,8 +290,8 @@ def test_lines_of_the_definition_normalise_its_worlds_also_in_an_archive(own: Pa
     ours, again = ((report(folder, *flags) / "report.md").read_text() for folder, flags in places.items())
     assert ours.partition("## Over all environments")[2] == again.partition("## Over all environments")[2] != ""
     assert f"The study's definition gives random and best play of {GYM}. " in ours and "| -4.000 | 1.000 |" in ours
-    runs = {name: data.of(GYM, name) for name in data.series}
-    figure = curves_figure(runs, looks(data.series), GYM, data.scale(GYM))
+    curves = {name: mean_curve(data.of(GYM, name)) for name in data.series}
+    figure = curves_figure(curves, looks(data.series), GYM, data.scale(GYM), data.of(GYM)[0].success)
     assert "best known" in {text.get_text() for text in figure.axes[0].texts}
     shutil.rmtree(own)
     assert read(tmp_path / "kept").scale(GYM) == Scale(-4.0, 1.0)

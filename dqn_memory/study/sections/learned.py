@@ -1,7 +1,7 @@
 """Show learned values of networks: temporal priors, recurrent weights, and the attention of an episode."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import script_of, trainer_class
 from dqn_memory.study.collect import Data, FinishedRun
 from dqn_memory.study.page import WORDS, Picture, Section, picture_name, section
-from dqn_memory.study.plots import looks, over_time_figure, spans_figure
+from dqn_memory.study.plots import drawn, looks, mean_and_deviation, over_time_figure, spans_figure
 from dqn_memory.study.statistics import Floats, interval
 from envs.markup import Markup
 from envs.tables import Table
@@ -147,9 +147,18 @@ def _pictures(group: Group, unit: str) -> list[Picture]:
     where, name, seeds = group.where, picture_name(group.where), len(next(iter(ends.values())))
     bars = plots.plot_learned_values(ends, group.starts, f"Learned at the end: {where}", unit)
     time = over_time_figure(group.steps, group.moved, group.starts, f"Learned over training: {where}")
+
+    def numbers(first: int) -> Table:
+        rows = [
+            (name, *at, group.starts[name], group.steps[first:], *mean_and_deviation(values[:, first:]), len(values))
+            for name, heads in group.moved.items()
+            for at, values in heads.items()
+        ]
+        return drawn("value, layer, head, start, step, mean, deviation, seeds", rows)
+
     return [
-        Picture(f"learned-{name}", bars, f"Learned values by head and layer: {where}, {seeds} seeds."),
-        Picture(f"learning-{name}", time, f"Learned values over training: {where}."),
+        Picture(f"learned-{name}", bars, f"Learned values by head and layer: {where}, {seeds} seeds.", numbers(-1)),
+        Picture(f"learning-{name}", time, f"Learned values over training: {where}.", numbers(0)),
     ]
 
 
@@ -171,7 +180,9 @@ def spans_section(data: Data) -> Section | None:
             rows.append([world, group.series, str(len(spans)), *marks])
             found[group.series] = spans, start
         figure = spans_figure(found, looks(data.series), f"Learned spans in {world}")
-        pictures.append(Picture(f"spans-{picture_name(world)}", figure, WORDS["spans"]["caption"].format(world=world)))
+        name, caption = f"spans-{picture_name(world)}", WORDS["spans"]["caption"].format(world=world)
+        numbers = drawn("series, start, span", [(series, start, spans) for series, (spans, start) in found.items()])
+        pictures.append(Picture(name, figure, caption, numbers))
     header = ("environment", "series", "spans", "start", "least", "quartile", "median", "quartile", "most")
     return section("spans", pictures, [Table(header, rows)] if rows else [])
 
@@ -244,9 +255,16 @@ def _maps(entry: FinishedRun, maps: Maps) -> list[Picture]:
     ending = f"the episode had {maps.length} steps and ended with {maps.ended}."
     if maps.first is not None:
         figure = plots.plot_token_maps(np.stack(list(maps.layers.values())), f"Attention of {where}", maps.first)
-        return [Picture(name, figure, f"Attention of {where}; {ending}")]
-    return [
-        Picture(f"{name}-layer-{layer}", plots.plot_attention_maps(weights, title), f"{title}; {ending}")
-        for layer, weights in maps.layers.items()
-        for title in [f"Layer {layer} of {where}"]
-    ]
+        return [Picture(name, figure, f"Attention of {where}; {ending}", _weights(maps.layers, "token"))]
+    pictures = []
+    for layer, weights in maps.layers.items():
+        title, numbers = f"Layer {layer} of {where}", _weights({layer: weights}, "step")
+        figure = plots.plot_attention_maps(weights, title)
+        pictures.append(Picture(f"{name}-layer-{layer}", figure, f"{title}; {ending}", numbers))
+    return pictures
+
+
+def _weights(layers: Mapping[int, Floats], unit: str) -> Table:
+    """Tabulate attention weights (H, T, T) of layers; steps or tokens are counted from the first one that is shown."""
+    rows = [(layer, *np.indices(weights.shape), weights) for layer, weights in layers.items()]
+    return drawn(f"layer, head, deciding {unit}, seen {unit}, weight", rows)

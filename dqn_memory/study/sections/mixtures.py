@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dqn_memory.runs.modules import other_envs
 from dqn_memory.study.collect import Data, FinishedRun, scale_in
 from dqn_memory.study.page import WORDS, Picture, Section, section
-from dqn_memory.study.plots import bars_figure
+from dqn_memory.study.plots import bars_figure, drawn
 from dqn_memory.study.run_summary import FINALS
 from dqn_memory.study.sections.scores import SOLVED, measure, time_kept
 from dqn_memory.study.statistics import Estimate, Scale, interval, short_name
@@ -44,7 +44,9 @@ def mixtures_section(data: Data) -> Section | None:
         if bars:
             scales = {short_name(place.env): place.scale for place in found}
             name = "mixtures" if number == 0 else f"mixtures-{number + 1}"
-            pictures.append(Picture(name, bars_figure(bars, scales, series), WORDS["mixtures"]["caption"]))
+            rows = [(agent, env, *score, yes) for agent, each in bars.items() for env, (score, yes) in each.items()]
+            numbers = drawn("agent, environment, score, low, high, trained", rows)
+            pictures.append(Picture(name, bars_figure(bars, scales, series), WORDS["mixtures"]["caption"], numbers))
     return section("mixtures", [_row(place) for place in found], pictures, level=SOLVED)
 
 

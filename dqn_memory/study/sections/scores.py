@@ -10,11 +10,11 @@ import numpy as np
 from dqn_memory.evaluate import KINDS_OF_NETWORKS
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import Data, FinishedRun, meaning, sizes_of
-from dqn_memory.study.page import WORDS, Picture, Section, counted, picture_name, section
-from dqn_memory.study.plots import curves_figure, looks, parameters_figure, profile_figure
+from dqn_memory.study.page import WORDS, PaperTable, Picture, Section, counted, picture_name, section
+from dqn_memory.study.plots import curves_figure, drawn, looks, mean_curve, parameters_figure, profile_figure
 from dqn_memory.study.run_summary import LEVELS, MEANINGS, in_steps, median_steps
 from dqn_memory.study.statistics import Floats, Moments, difference, game, interval, runs_reaching, welch
-from envs.markup import Markup, code, escape
+from envs.markup import Latex, Markup, code, escape
 from envs.registry import WORLDS
 from envs.tables import Table, format_value
 
@@ -32,9 +32,12 @@ def curves_section(data: Data) -> Section | None:
     for world in data.worlds:
         series = {name: runs for place, name, runs in data.groups() if place == world}
         seeds = ", ".join(f"{name}: {len(runs)}" for name, runs in series.items())
-        figure = curves_figure(series, looks(data.series), world, data.scale(world))
+        curves = {name: mean_curve(runs) for name, runs in series.items()}
+        figure = curves_figure(curves, looks(data.series), world, data.scale(world), data.of(world)[0].success)
+        rows = [(name, *curves[name], len(runs)) for name, runs in series.items()]
+        numbers = drawn("series, step, mean, low, high, seeds", rows)
         name, caption = f"curves-{picture_name(world)}", f"Learning curves in {world}; seeds: {seeds}."
-        pictures.append(Picture(name, figure, caption))
+        pictures.append(Picture(name, figure, caption, numbers))
     return section("curves", pictures)
 
 
@@ -112,7 +115,30 @@ def table_section(data: Data) -> Section | None:
     }
     legend = [Table(("column", "meaning"), list(meanings.items()))] if rows else []
     coverage = ", ".join(f"{100 * share:.0f} with {seeds}" for seeds, share in statistics.COVERAGE.items())
-    return section("scores", rows, legend, coverage=coverage)
+    paper = [PaperTable("scores", _paper_scores(data))] if rows else []
+    return section("scores", rows, legend, paper, coverage=coverage)
+
+
+def _paper_scores(data: Data) -> Table:
+    """Tabulate final scores; the best of an environment, and those not significantly below it, are bold."""
+    cells: dict[tuple[str, str], Latex] = {}
+    for world in data.worlds:
+        row = {name: list(data.scores(world, name).values()) for name in data.series if data.of(world, name)}
+        tested = {name for name, scores in row.items() if len(scores) > 1}
+        bold = tested.difference(statistics.below_best(row)) if len(tested) > 1 else ()
+        cells |= {(world, name): _in_latex(str(interval(scores)), name in bold) for name, scores in row.items()}
+    series = [name for name in data.series if data.of(series=name)]
+    if len(series) > len(data.worlds):
+        rows = [{"series": name} | {world: cells.get((world, name)) for world in data.worlds} for name in series]
+    else:
+        rows = [{"environment": world} | {name: cells.get((world, name)) for name in series} for world in data.worlds]
+    return Table.from_records(rows, note=WORDS["scores"]["paper"])
+
+
+def _in_latex(estimate: str, bold: bool = False) -> Latex:
+    """Write a number, and its interval in small letters."""
+    point, _, ends = estimate.partition(" ")
+    return Latex((rf"\textbf{{{point}}}" if bold else point) + (rf" {{\scriptsize {ends}}}" if ends else ""))
 
 
 def _own_lines(data: Data, worlds: Sequence[str]) -> Markup:
@@ -190,9 +216,11 @@ def aggregate_section(data: Data) -> Section | None:
         rows.append({"series": name, "seeds": str(len(scores)), **numbers})
         if all(game(data.of(world)[0].env) for world in shared):
             rows[-1]["games won"] = f"{statistics.games_won(scores)} of {len(shared)}"
+    printed = [row | {key: _in_latex(row[key]) for key in statistics.AGGREGATES} for row in rows]
+    paper = [PaperTable("aggregates", Table.from_records(printed, note=WORDS["aggregates"]["paper"]))] if rows else []
     notes = [_own_lines(data, shared), escape("; ".join(remarks) + "." * bool(remarks))]
     facts = {"environments": counted(len(shared), "environment"), "remarks": Markup(" ".join(filter(None, notes)))}
-    return section("aggregates", rows, **facts, why=_unshared(data) if not rows else "")
+    return section("aggregates", rows, paper, **facts, why=_unshared(data) if not rows else "")
 
 
 def profile_section(data: Data) -> Section | None:
@@ -205,7 +233,9 @@ def profile_section(data: Data) -> Section | None:
     shares = statistics.share_above(thresholds)
     profiles = {name: (thresholds, *statistics.bootstrap(shares, scores)) for name, scores in found.items()}
     caption = WORDS["profiles"]["caption"].format(environments=counted(len(shared), "environment"))
-    return section("profiles", Picture("profiles", profile_figure(profiles, looks(data.series)), caption))
+    columns = "series, normalised score, share above it, low, high, seeds"
+    numbers = drawn(columns, [(name, *profiles[name], len(scores)) for name, scores in found.items()])
+    return section("profiles", Picture("profiles", profile_figure(profiles, looks(data.series)), caption, numbers))
 
 
 def improvement_section(data: Data) -> Section | None:
@@ -231,7 +261,10 @@ def parameters_section(data: Data) -> Section | None:
         return section("parameters")
     sizes = {name: sizes_of(data.of(series=name)) for name in data.series}
     rows = [{"series": name, "parameters": size} for name, size in sizes.items() if size]
-    picture = Picture("parameters", parameters_figure(points, looks(data.series)), WORDS["parameters"]["caption"])
+    columns = "environment, series, parameters, normalised score, low, high"
+    numbers = drawn(columns, [(*point, *score) for *point, score in points])
+    figure, caption = parameters_figure(points, looks(data.series)), WORDS["parameters"]["caption"]
+    picture = Picture("parameters", figure, caption, numbers)
     return section("parameters", picture, WORDS["parameters"]["sizes"], rows)
 
 
