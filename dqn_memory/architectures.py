@@ -92,9 +92,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "ttt_linear": _memory("ttt_linear"),
     "mlstm": _memory("mlstm"),
     "frame_stack": _memory("frame_stack"),
-    "clock": _memory("clock"),
     "mlp": _memory("mlp"),
     "rnn_bare": _recurrent_baseline("rnn"),
     "lstm_bare": _recurrent_baseline("lstm"),
     "gru_bare": _recurrent_baseline("gru"),
+    "clock": _memory("clock"),
 }

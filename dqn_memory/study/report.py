@@ -33,7 +33,7 @@ from envs.tables import remake_page
 from envs.terminal import say
 
 REPORTS = "runs/reports"  # folder for the reports of archives
-FEW = 4  # max pictures in an archive's own folder
+FEW = 3  # max pictures in an archive's own folder
 
 
 @dataclass(frozen=True)
