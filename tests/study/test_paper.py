@@ -118,6 +118,7 @@ def drawn_words(figure: Figure) -> list[Text]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [WIDTH, 6.9])
 def test_words_are_legible_inside_and_apart(width: float) -> None:
     for name, wide in figures().items():
