@@ -45,10 +45,10 @@ from dqn_memory.study.page import Picture, Section, check_folder, write_report
 from dqn_memory.study.runner import duration
 from dqn_memory.study.sections import runs, scores
 from dqn_memory.study.statistics import interval
-from dqn_memory.study.store import DEFINITION, STATE, check_study_folder
+from dqn_memory.study.store import DEFINITION, STATE, Study, check_study_folder
 from dqn_memory.study.verdict import CONTROLS, MARGIN, NEEDED, NOTHING, UNKNOWN, Judgement, judge
 from envs.cli import load_plugins
-from envs.files import portable_name, read_text, write_atomic
+from envs.files import parse_json, portable_name, read_text, write_atomic
 from envs.markup import Markup, code
 from envs.terminal import say
 from envs.vector import make_vector
@@ -66,6 +66,7 @@ CURVE = 10  # evaluations during a run
 RANDOM_START = 8  # most random steps at the start of an episode: in short runs fewer than the default learn sooner
 SOONER = 1.5  # ratio of steps from which on one network learns sooner than another
 CONTEXT = (16, 64)  # fewest and most steps that attention sees
+RANDOM = "random.json"  # how long random play was
 TITLE = "Which memory does {env} need?"
 
 
@@ -120,9 +121,14 @@ class Args:
 
 # ---- the plan --------------------------------------------------------------------------------------------------------
 def play_at_random(args: Args) -> RandomPlay:
-    """Play the environment at random, as the networks see it; a UserError says that it raised an error."""
+    """Play the environment at random, as the networks see it; a UserError says that it raised an error.
+
+    A later call in the same folder plays the same steps again.
+    """
+    path = args.place / RANDOM
+    steps = parse_json(read_text(path).encode())["steps"] if path.exists() else None
     try:
-        return _play_at_random(args)
+        return _play_at_random(args, steps)
     except UserError:
         raise
     except Exception as error:
@@ -130,7 +136,7 @@ def play_at_random(args: Args) -> RandomPlay:
         raise UserError(f"{args.env} raised {type(error).__name__}: {error}. {note}".strip()) from error
 
 
-def _play_at_random(args: Args) -> RandomPlay:
+def _play_at_random(args: Args, steps: int | None) -> RandomPlay:
     environment = PPOTrainer.configure(args.settings()).environment
     require(len(environment.ids) == 1, "--config names several environments; diagnose one at a time")
     vector = make_vector(
@@ -138,7 +144,7 @@ def _play_at_random(args: Args) -> RandomPlay:
         form=environment.action_form, masks=environment.obeys_masks,
     )  # fmt: skip
     with closing(vector):
-        return play_randomly(vector, args.first_seed, min(10.0, 3 * args.minutes))
+        return play_randomly(vector, args.first_seed, min(10.0, 3 * args.minutes), steps)
 
 
 def given_settings(args: Args) -> dict[str, Any]:
@@ -491,6 +497,9 @@ def diagnose_by(args: Args) -> Diagnosis:
         f"{len(planned)} runs of {steps:,} steps: {', '.join([*CONTROLS, *MEMORIES])}, {args.seeds} seeds each; about "
         f"{duration(60 * args.minutes)} on {args.at_once} CPUs, in {args.place}"
     )
+    if not (args.place / RANDOM).exists():
+        Study.create(args.place, definition, planned)
+        write_atomic(args.place / RANDOM, json.dumps({"steps": len(play.reward)}).encode())
     call = study_run.Args(str(args.place), folder=args.place, backend="processes", workers=args.at_once)
     study = study_run.run_study(call, definition, args.place, planned, planned)
     failed = [each for each in study.runs() if each.state == "failed"]

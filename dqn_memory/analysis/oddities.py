@@ -100,8 +100,11 @@ def real_numbers(space: gymnasium.Space) -> Array:
 
 
 @torch.no_grad()
-def play_randomly(vector: VectorEnvironment, seed: int, seconds: float = 10.0) -> RandomPlay:
-    """Take random actions for at most `seconds` of processor time, but at least `FEW_STEPS` in each environment."""
+def play_randomly(vector: VectorEnvironment, seed: int, seconds: float = 10.0, steps: int | None = None) -> RandomPlay:
+    """Take random actions for at most `seconds` of processor time, but at least `FEW_STEPS` in each environment.
+
+    `steps` is an exact number of steps instead.
+    """
     draws, hashing = generator(seed), np.random.default_rng(0)
     observation = vector.reset()
     bounds = entry_bounds("The observation", vector.observation_space)
@@ -111,7 +114,8 @@ def play_randomly(vector: VectorEnvironment, seed: int, seconds: float = 10.0) -
     columns: dict[str, list[Array]] = {name: [] for name in names}
     low, high, total, squares = np.full(len(bounds[0]), np.inf), np.full(len(bounds[0]), -np.inf), 0.0, 0.0
     began, taken = time.process_time(), 0
-    while taken < FEW_STEPS or (taken < STEPS and time.process_time() - began < seconds):
+    least, most = (FEW_STEPS, STEPS) if steps is None else (steps, steps)
+    while taken < least or (taken < most and time.process_time() - began < seconds):
         rows = observation.flatten(1).double().numpy()  # (N, d)
         low, high = np.minimum(low, rows.min(0)), np.maximum(high, rows.max(0))
         total, squares = total + rows.sum(0), squares + np.square(rows).sum(0)
