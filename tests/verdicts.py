@@ -18,7 +18,7 @@ from gymnasium import spaces
 
 from dqn_memory.diagnose import diagnose
 from dqn_memory.study.verdict import CONTROLS, NEEDED, NOTHING, UNKNOWN
-from envs.machine import benchmark_facts
+from envs.machine import benchmark_facts, revision
 from envs.tables import Table, read_tables, write_page
 
 NONE, CLOCK, FEW = CONTROLS.values()
@@ -104,7 +104,8 @@ def asked(task: str, right: tuple[str, ...], number: int, args: argparse.Namespa
     )
     scores = {name: float(np.mean(values)) for name, values in found.scores.items()}
     given = {"task": task, "first seed": seed, "verdict": found.verdict, "grade": grade(found.verdict, right)}
-    return given | {"random": found.random, **scores, "memory": found.memory or "", "minutes": args.minutes}
+    plan = {"minutes": args.minutes, "seeds": args.seeds, "revision": revision()}
+    return given | {"random": found.random, **scores, "memory": found.memory or "", **plan}
 
 
 def tables(rows: list[dict[str, object]]) -> list[Table]:
@@ -134,6 +135,8 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *sys.path])  # where runs find this plugin
     known = read_tables(args.write / "verdicts.json") if args.write else {}
     rows = known[EACH].records() if EACH in known else []
+    for row in rows:  # what is right may have been written down anew
+        row["grade"] = grade(row["verdict"], (TASKS | OTHERS)[row["task"]])
     tasks, wrong = {name: (TASKS | OTHERS)[name] for name in args.only or TASKS}, 0
     for number in range(args.repetitions):
         for task, right in tasks.items():

@@ -48,10 +48,11 @@ ADDED: dict[str, dict[str, object]] = {
 }
 WORLD_MODEL = {"num_eval_envs": 2, "episodes_per_env": 1}  # what evaluate gets where a run's name says unizero or glam
 MAKE = {"make demo": "python -m dqn_memory.demo"}
-# What installs, or is the run that this test belongs to; everything that it would install is there.
+# What installs, or is the run that this test belongs to; everything that it would install is there. And what takes
+# minutes, and is run by tests/study/test_diagnose.py.
 DONE = (
     "pip install", "python -m pip", "python -m venv", "python3 -m venv", "git clone", "cd ", "source ", "wandb login",
-    "make ", "ray start", "tensorboard",
+    "make ", "ray start", "tensorboard", "python -m dqn_memory.diagnose",
 )  # fmt: skip
 
 
