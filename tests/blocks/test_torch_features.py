@@ -143,6 +143,7 @@ for network, inputs, wanted in torch.load(sys.argv[1], weights_only=False):
 """
 
 
+@pytest.mark.long
 def test_another_process_reads_stored_networks(tmp_path):
     networks = [q_network(prior=prior) for prior in PRIORS] + [q_network("mamba"), q_network("attention")]
     whole = [(each, (OBSERVATION, ACTION), each(OBSERVATION, ACTION).detach()) for each in networks]

@@ -131,6 +131,7 @@ def rehearsed(tmp_path, *flags):
     return json.loads((tmp_path / "rollouts.json").read_text())["tables"][0]["rows"]
 
 
+@pytest.mark.long
 def test_what_cannot_be_captured_is_a_row_with_the_reason(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(benchmark, "ROLLOUT_MEMORIES", ("mingru",))

@@ -126,6 +126,7 @@ def exported(folder, names):
     return played
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", [SHORT, pytest.param(LONG, marks=pytest.mark.long)], ids=["one", "all others"])
 def test_the_files_act_as_the_agent(tmp_path, names):
     level = logging.getLogger("torch.onnx").level

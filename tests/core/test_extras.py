@@ -37,6 +37,7 @@ def base(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("script", "flags"),
     [

@@ -156,6 +156,7 @@ def test_the_script_on_a_bidirectional_network_with_priors(tmp_path, capsys):
     assert again == facts | {"pictures": pictures}  # the same episodes again
 
 
+@pytest.mark.long
 def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
     run = trained(tmp_path / "run", "--time-limit", "20", env="POMDP/HeavenHell-v0")
     text, facts = inspected(capsys, run, "--initial", "1", "--no-frames", episodes=1)

@@ -84,6 +84,7 @@ def test_a_resume_of_a_run_with_a_kept_memory_is_exact(tmp_path, kind, more):
     assert_same_run(whole, parts)
 
 
+@pytest.mark.long
 @KINDS
 def test_a_task_over_several_episodes_is_learned_with_a_kept_memory(tmp_path, kind):
     """Without the memory no agent is right in more than 9 of 16 episodes."""

@@ -228,6 +228,7 @@ def test_a_wrong_entry_is_named(given, words):
         GymnasiumVector(lambda: Wrong(given), 2, 0).reset()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("id", ["DoorsNested-v0"])
 def test_worker_processes_give_the_same_rows(id):
     here, there = make_vector(id, 3, 0, masks=True), make_vector(id, 3, 0, workers=2, masks=True)

@@ -200,6 +200,7 @@ def test_the_spaces_of_boards_are_those_of_popgym(id):
     assert engine.world.time_limit == inner.max_episode_length
 
 
+@pytest.mark.long
 def test_ships_lie_where_those_of_popgym_lie():
     """Whole boards where there are few, and what tells crowded from loose ones on a board of usual size."""
     world, theirs = make_world("POPGym/Battleship-Easy-v0", board=4, ships=(2, 3)), popgym.envs.Battleship(4, [2, 3])
@@ -384,6 +385,7 @@ def dead_ends(broken):
     return (np.bincount([9 * y + x for pair in broken for y, x in pair]) == 1).sum()
 
 
+@pytest.mark.long
 def test_mazes_are_those_of_hunting_and_killing():
     """Mazes of three by three rooms are as frequent as by the rules; of larger ones the number of dead ends."""
     draws, names = random.Random(0), {}

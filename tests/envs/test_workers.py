@@ -40,6 +40,7 @@ def test_steps_resets_and_saved_states_are_the_same(id, limit):
     assert here.state_dict()["observation_hash"] == apart.state_dict()["observation_hash"]
 
 
+@pytest.mark.long
 def test_pictures_come_from_the_process_of_their_row(monkeypatch):
     vector = make_vector("FrozenLake-v1", 3, 0, env_kwargs={"render_mode": "rgb_array"}, workers=2)
     single = make_vector("FrozenLake-v1", 3, 0, env_kwargs={"render_mode": "rgb_array"})
@@ -108,6 +109,7 @@ def runs(process):
         return False
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 @pytest.mark.parametrize("sent", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_the_processes_end_with_that_which_started_them(sent):
@@ -142,6 +144,7 @@ vector.step(torch.zeros(2, dtype=torch.int64))
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 @pytest.mark.parametrize("sent", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_processes_whose_environments_hang_end_with_that_which_started_them(sent):

@@ -18,6 +18,7 @@ from envs.gridverse.yaml.world import stock_files
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="measures processes as Linux shows them")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("first", "count"), [(0, 1), pytest.param(10_000, 30, marks=pytest.mark.long)])
 def test_changed_files_of_every_kind_are_accepted_or_refused(tmp_path, first, count):
     broken = []
@@ -62,6 +63,7 @@ def test_what_a_search_has_found_stays_right(tmp_path, name, text, word):
     assert outcome.word == word, outcome
 
 
+@pytest.mark.long
 def test_a_run_that_dies_while_it_is_made_can_be_started_again(tmp_path):
     crashes = Crashes("q_network", tmp_path)
     for moment, after in ((2, True), (4, False)):  # its lock is there, then half of its config

@@ -442,6 +442,7 @@ def test_packages_are_known_wherever_uv_installs_them(how, tmp_path, monkeypatch
         gymnasium.registry.pop("MiniGrid-Mine-v0", None)
 
 
+@pytest.mark.long
 def test_settings_of_numba_in_the_working_directory_are_not_read(tmp_path):
     (tmp_path / ".numba_config.yaml").write_text("cache_dir: theirs\n")
     code = "import torch; from dqn_memory.blocks import build; build('gru', 8).sequence(torch.zeros(2, 3, 8))"

@@ -105,6 +105,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("other", ["envs.py", pytest.param("envs/__init__.py", marks=pytest.mark.long)])
 def test_blocks_are_used_beside_another_envs_and_all_else_names_it(tmp_path, other):
     (tmp_path / other).parent.mkdir(exist_ok=True)

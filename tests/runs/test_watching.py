@@ -121,6 +121,7 @@ def test_calls_come_in_the_order_of_log_evaluation_and_checkpoint_to_all_callbac
     assert one.calls[4][2] == one.calls[-1][2] == run
 
 
+@pytest.mark.long
 def test_callbacks_that_do_nothing_change_nothing_also_over_a_resume(tmp_path):
     plain, watched = trained("q_network", tmp_path / "plain", *EVENTS, steps=600), tmp_path / "watched"
     called("q_network", watched, Callback(), steps=400)
@@ -130,6 +131,7 @@ def test_callbacks_that_do_nothing_change_nothing_also_over_a_resume(tmp_path):
     assert_same_run(plain, watched)
 
 
+@pytest.mark.long
 @TWO_KINDS_SOON
 def test_a_stop_ends_a_run_as_a_goal_does_and_the_run_can_go_on(tmp_path, kind):
     goal, step = KINDS[kind].stop
@@ -190,6 +192,7 @@ class Pruning(Callback):
             raise Pruned
 
 
+@pytest.mark.long
 def test_an_error_of_a_callback_ends_the_run_with_a_checkpoint_from_which_it_goes_on_exactly(tmp_path):
     whole, _ = train(**SETTINGS, run=tmp_path / "whole")
     trial, run = Trial(), tmp_path / "pruned"

@@ -164,6 +164,7 @@ def test_a_copy_of_a_run_leads_nowhere(made: Path, tmp_path: Path) -> None:
     assert seen(outside) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("config", [False, pytest.param(True, marks=pytest.mark.long)], ids=["photos", "and a config"])
 def test_a_folder_of_a_user_where_a_run_belongs_is_never_removed(made: Path, tmp_path: Path, config: bool) -> None:
     folder = Path(shutil.copytree(made, tmp_path / "study"))

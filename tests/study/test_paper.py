@@ -62,6 +62,7 @@ def test_a_pdf_has_its_width_and_carries_its_letters(made: Path) -> None:
         assert b"/FontFile2" in data and b"/Type3" not in data and b"CreationDate" not in data
 
 
+@pytest.mark.long
 def test_a_pdf_has_equal_bytes_again_and_leaves_the_figure_as_it_is(made: Path) -> None:
     figures = [part.figure for part in drawn_parts(made)]
     sizes = [tuple(figure.get_size_inches()) for figure in figures]

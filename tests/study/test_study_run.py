@@ -253,6 +253,7 @@ def test_ray_on_this_machine_needs_no_server(fast, tmp_path, undisturbed):
     assert "no node of the cluster has the 1 CPUs and 64 GPUs" in said
 
 
+@pytest.mark.long
 def test_what_fails_and_what_always_dies_is_told_and_stops_nothing_else(study, tmp_path, capsys, backend):
     bad = '"bb", { name = "bad", fails_at = 25 }, { name = "dies", dies_at = 35 }'
     study.write_text(FAST.replace('"bb"', bad).replace("[1, 2]", "[1]"))
