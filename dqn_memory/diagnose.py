@@ -9,7 +9,6 @@ From top to bottom: the arguments, the plan, the answers, the report, the comman
 """
 
 import json
-import math
 import os
 import shlex
 import signal
@@ -41,19 +40,18 @@ from dqn_memory.study import run as study_run
 from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import Data, FinishedRun, collect
 from dqn_memory.study.definition import Definition, expand, parse_definition, slug
+from dqn_memory.study.diagnosis import MEMORIES, Diagnosis, Texts
 from dqn_memory.study.page import Picture, Section, check_folder, write_report
 from dqn_memory.study.runner import duration
 from dqn_memory.study.sections import runs, scores
-from dqn_memory.study.statistics import interval
 from dqn_memory.study.store import DEFINITION, STATE, Study, check_study_folder
-from dqn_memory.study.verdict import CONTROLS, MARGIN, NEEDED, NOTHING, UNKNOWN, Judgement, judge
+from dqn_memory.study.verdict import CONTROLS, MARGIN, NEEDED, UNKNOWN, Judgement, judge
 from envs.cli import load_plugins
 from envs.files import parse_json, portable_name, read_text, write_atomic
 from envs.markup import Markup, code
 from envs.terminal import say
 from envs.vector import make_vector
 
-MEMORIES = ("gru", "mingru", "attention")
 SIZE = "100k"  # parameters of each network
 ROWS = 16  # copies of the environment in random play
 ROLLOUT = 64  # steps of a rollout
@@ -64,7 +62,6 @@ START = 8.0  # seconds of a run before its first and after its last step
 SPARE = 0.75  # share of the time for training steps; the rest is for evaluations
 CURVE = 10  # evaluations during a run
 RANDOM_START = 8  # most random steps at the start of an episode: in short runs fewer than the default learn sooner
-SOONER = 1.5  # ratio of steps from which on one network learns sooner than another
 CONTEXT = (16, 64)  # fewest and most steps that attention sees
 RANDOM = "random.json"  # how long random play was
 TITLE = "Which memory does {env} need?"
@@ -233,41 +230,6 @@ def planned_study(args: Args, play: RandomPlay) -> Definition:
 
 
 # ---- the answers -----------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Diagnosis:
-    """What short runs say about the memory that a task needs.
-
-    Attributes:
-        verdict: one of `dqn_memory.study.verdict.VERDICTS`.
-        answers: the answer to each question, in sentences.
-        oddities: what is odd about the environment, a few sentences each.
-        scores: final score of each run, by network.
-        random: mean score of random play.
-        measure: "success" or "return".
-        memory: the memory that is advised; None if none is.
-        command: trains an agent with it, or without a memory.
-        folder: of the runs; the report is in its folder `report`.
-    """
-
-    env: str
-    verdict: str
-    answers: dict[str, str]
-    oddities: list[str]
-    scores: dict[str, list[float]]
-    random: float
-    measure: str
-    memory: str | None
-    command: str
-    folder: str
-
-    def __str__(self) -> str:
-        """Write the answers, a paragraph each."""
-        odd = self.oddities or ["Nothing was found."]
-        parts = [f"{question}\n  {answer}" for question, answer in self.answers.items()]
-        rest = ["What is odd here?", *(f"  {each}" for each in odd), "To train the agent:", f"  {self.command}"]
-        return "\n".join([f"{self.env}: {self.verdict}", *parts, *rest])
-
-
 def answer(args: Args, definition: Definition, data: Data, play: RandomPlay) -> Diagnosis:
     """Answer all questions from the finished runs."""
     by_series = {name: data.of(series=name) for name in data.series if data.of(series=name)}
@@ -281,7 +243,7 @@ def answer(args: Args, definition: Definition, data: Data, play: RandomPlay) -> 
     memory = advised(judged, by_series, float(random.mean())) if judged.verdict in (NEEDED, UNKNOWN) else None
     network = memory or next((name for name, words in CONTROLS.items() if words == judged.verdict), judged.best)
     command = final_command(args, definition, network)
-    texts = Texts(args, data, values, float(random.mean()), judged, measure)
+    texts = Texts(args.minutes, data, values, float(random.mean()), judged, measure)
     answers = {
         "Can anything be learned in this time?": texts.learned(),
         "Does it need a memory?": texts.needed(),
@@ -323,105 +285,6 @@ def final_command(args: Args, definition: Definition, network: str) -> str:
         if definition.base.get(name)
     ]
     return shlex.join(["python", "-m", "dqn_memory.ppo", *words])
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Write the answers."""
-
-    args: Args
-    data: Data
-    values: Mapping[str, Sequence[float]]
-    random: float
-    judged: Judgement
-    measure: str
-
-    def mean(self, name: str) -> str:
-        """Write the mean of a network with its interval."""
-        return format(interval(self.values[name]), ".3g")
-
-    def rising(self) -> bool:
-        """Tell whether the mean curve of the best network still rises over its last four evaluations."""
-        curves = [run.curve.success for run in self.data.of(series=self.judged.best)]
-        mean = np.mean([curve[-4:] for curve in curves], 0)
-        reach = float(np.mean(self.values[self.judged.best])) - self.random
-        return bool(len(mean) == 4 and mean[2:].mean() - mean[:2].mean() > MARGIN / 2 * abs(reach))
-
-    def learned(self) -> str:
-        """Compare the best network with random play."""
-        judged, steps = self.judged, self.data.entries[0].config.total_steps
-        random = f"{self.random:.3g}"
-        if judged.verdict == NOTHING:
-            return (
-                f"No: after {steps:,} steps no network is better than random play ({self.measure} {random}), beyond "
-                f"chance; the best is {judged.best} with {self.mean(judged.best)}. {self.more()}"
-            )
-        rises = f"Its curve still rises: {self.more()}" if self.rising() else "Its curve no longer rises."
-        return (
-            f"Yes: {judged.best} reaches {self.measure} {self.mean(judged.best)} after {steps:,} steps (random play "
-            f"{random}). {rises}"
-        )
-
-    def more(self) -> str:
-        """Advise more time."""
-        return f"--minutes {3 * self.args.minutes:g} and another --folder would show more."
-
-    def needed(self) -> str:
-        """Give the verdict and its reason."""
-        judged = self.judged
-        both = f"{judged.memory} {self.mean(judged.memory)}, and {judged.control} {self.mean(judged.control)}"
-        lead = f"the best with a memory is {both}, the best without one; the difference is {judged.lead:.3g}"
-        if judged.verdict == NOTHING:
-            return "That cannot be told, as nothing was learned."
-        if judged.verdict == NEEDED:
-            return f"It needs a memory: {lead}."
-        if judged.verdict == UNKNOWN:
-            why = "No network comes near the best known score" if judged.solved is False else "That may be chance"
-            return f"That cannot be told yet: {lead}. {why}. {self.more()}"
-        control = next(name for name, words in CONTROLS.items() if words == judged.verdict)
-        reached = {
-            "mlp": "No memory is needed for what is reached: the newest observation is enough",
-            "clock": "A clock explains what is reached: the newest observation and the number of the step are enough",
-            "frame_stack": "The last few observations are enough for what is reached: four of them",
-        }[control]
-        both = f"{control} reaches {self.mean(control)}, {judged.memory} {self.mean(judged.memory)}"
-        steps = {name: self.steps_to_best(name) for name in (control, *MEMORIES)}
-        first = min(MEMORIES, key=lambda name: steps[name])
-        sooner = f" {first} gets there sooner: after {steps[first]:,} steps, {control} after {steps[control]:,}."
-        return f"{reached}. {both}.{sooner if SOONER * steps[first] <= steps[control] < math.inf else ''}"
-
-    def steps_to_best(self, name: str) -> float:
-        """Give the steps after which a network's mean curve first comes near the best final mean; infinity if never."""
-        best = float(np.mean(self.values[self.judged.best]))
-        curves = [run.curve for run in self.data.of(series=name)]
-        near = np.mean([curve.success for curve in curves], 0) >= best - MARGIN * abs(best - self.random)
-        return int(curves[0].steps[near.argmax()]) if near.any() else math.inf
-
-    def distance(self, memory: str | None) -> str:
-        """Say how far back a memory looks, and what is lost without it."""
-        if memory is None:
-            return "No further than said above."
-        found = self.data.of(series=memory)
-        pairs, distances = scores.without_memory(found), scores.recall_distances(found)
-        before, after = (float(np.mean(side)) for side in zip(*pairs, strict=True))
-        return (
-            f"Half of the past's influence on {memory} comes from the last {np.mean(distances):.3g} steps. Erasing its "
-            f"memory before each step takes its {self.measure} from {before:.3g} to {after:.3g}."
-        )
-
-    def cost(self, memory: str | None, network: str) -> str:
-        """Name the advised memory, and what it costs."""
-        run = self.data.of(series=network)[0]
-        acting, state = run.last("time/acting_us"), run.last("final/remembered_bytes")
-        price = (
-            f"{1e6 * run.pace:,.0f} processor seconds to train for a million steps, {acting:,.0f} microseconds to "
-            f"choose an action, {state:,.0f} bytes of state."
-        )
-        if memory is None:
-            return f"None: {network} costs {price}"
-        if self.judged.verdict == UNKNOWN:
-            return f"That cannot be told yet; {network} is the cheapest of the best memories so far: {price}"
-        return f"Try {network}, the cheapest of the memories that score as high as any: {price}"
 
 
 # ---- the report ------------------------------------------------------------------------------------------------------
