@@ -46,7 +46,7 @@ test-integrations: .venv/.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/integrations
 
 test-verdicts: .venv/.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python tests/verdicts.py --write results
+	OMP_NUM_THREADS=1 $(BIN)/python tests/verdicts/verdicts.py --write results
 
 test-wheel:
 	rm -rf build/lib build/bdist.* build/wheel

@@ -1,7 +1,7 @@
 """Ask `dqn_memory.diagnose` about tasks whose answer is known, and count how often it is right.
 
-    python tests/verdicts.py                                  all tasks, five repetitions; about ten hours
-    python tests/verdicts.py --only CartPole-v1 --repetitions 1 --minutes 3 --seeds 2
+    python tests/verdicts/verdicts.py                                  all tasks, five repetitions; about ten hours
+    python tests/verdicts/verdicts.py --only CartPole-v1 --repetitions 1 --minutes 3 --seeds 2
 
 Each repetition has seeds of its own. Results are kept in FOLDER, so that a stopped program goes on; `--write results`
 makes the page `verdicts.md`. The exit status is 1 if an answer was wrong.
@@ -146,7 +146,7 @@ def main() -> None:
             wrong += rows[-1]["grade"] == "wrong"
             print(f"{task}: {rows[-1]['verdict']} ({rows[-1]['grade']})", flush=True)
             if args.write:
-                command = "python tests/verdicts.py --write results"
+                command = "python tests/verdicts/verdicts.py --write results"
                 title = "How often is `dqn_memory.diagnose` right?"
                 write_page(args.write, "verdicts", title, {"command": command, **benchmark_facts()}, tables(rows))
     sys.exit(1 if wrong else 0)
