@@ -28,7 +28,7 @@ import tyro
 
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.episodes import play_in
-from dqn_memory.analysis.oddities import RandomPlay, oddities, play_randomly
+from dqn_memory.analysis.oddities import STEPS, RandomPlay, oddities, play_randomly
 from dqn_memory.analysis.recall import RecallConfig, recall
 from dqn_memory.evaluate import EvalSetup, load_network
 from dqn_memory.ppo import PPOTrainer
@@ -122,8 +122,7 @@ def play_at_random(args: Args) -> RandomPlay:
 
     A later call in the same folder plays the same steps again.
     """
-    path = args.place / RANDOM
-    steps = parse_json(read_text(path).encode())["steps"] if path.exists() else None
+    steps = earlier_steps(args.place / RANDOM)
     try:
         return _play_at_random(args, steps)
     except UserError:
@@ -131,6 +130,19 @@ def play_at_random(args: Args) -> RandomPlay:
     except Exception as error:
         note = " ".join(getattr(error, "__notes__", ()))
         raise UserError(f"{args.env} raised {type(error).__name__}: {error}. {note}".strip()) from error
+
+
+def earlier_steps(path: Path) -> int | None:
+    """Read how many random steps an earlier call took; None if there was none, a UserError if the file is damaged."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        steps = parse_json(read_text(path, follow=False).encode())["steps"]
+    except (ValueError, LookupError, TypeError):
+        steps = None
+    if type(steps) is not int or not 0 < steps <= STEPS:
+        raise UserError(f"{path} is damaged: delete it; the same command then plays at random anew")
+    return steps
 
 
 def _play_at_random(args: Args, steps: int | None) -> RandomPlay:

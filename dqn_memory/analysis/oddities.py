@@ -255,14 +255,14 @@ def aliasing(play: RandomPlay) -> Aliasing | None:
     whole = ~np.any([done[back : back + last] for back in range(HISTORY - 1)], 0)  # within one episode
     newest, outcome = newest[HISTORY - 1 :], outcome[HISTORY - 1 :]
     past, future = np.arange(done.shape[1]) < rows, np.arange(done.shape[1]) >= rows
-    told = []
+    predicted = []
     for keys in (newest, history):
         usual = _usual_outcomes(keys[whole & past].tolist(), outcome[whole & past].tolist())
-        told.append(np.array([usual.get(key, 0) for key in keys[whole & future].tolist()], np.uint64))
-    known, true = (told[0] != 0) & (told[1] != 0), outcome[whole & future]
+        predicted.append(np.array([usual.get(key, 0) for key in keys[whole & future].tolist()], np.uint64))
+    known, true = (predicted[0] != 0) & (predicted[1] != 0), outcome[whole & future]
     if known.sum() < FEW_REPEATS:
         return None
-    wrong = [float((each[known] != true[known]).mean()) for each in told]
+    wrong = [float((each[known] != true[known]).mean()) for each in predicted]
     return Aliasing((wrong[0], wrong[1]), int(known.sum()))
 
 

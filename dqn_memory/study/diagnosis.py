@@ -97,12 +97,12 @@ class Texts:
         both = f"{judged.memory} {self.mean(judged.memory)}, and {judged.control} {self.mean(judged.control)}"
         lead = f"the best with a memory is {both}, the best without one; the difference is {judged.lead:.3g}"
         if judged.verdict == NOTHING:
-            return "That cannot be told, as nothing was learned."
+            return "Nothing can be said, as nothing was learned."
         if judged.verdict == NEEDED:
             return f"It needs a memory: {lead}."
         if judged.verdict == UNKNOWN:
             why = "No network comes near the best known score" if judged.solved is False else "That may be chance"
-            return f"That cannot be told yet: {lead}. {why}. {self.more()}"
+            return f"It is too early to say: {lead}. {why}. {self.more()}"
         control = next(name for name, words in CONTROLS.items() if words == judged.verdict)
         reached = {
             "mlp": "No memory is needed for what is reached: the newest observation is enough",
@@ -128,6 +128,8 @@ class Texts:
             return "No further than said above."
         found = self.data.of(series=memory)
         pairs, distances = scores.without_memory(found), scores.recall_distances(found)
+        if not pairs or not distances:
+            return "That was not measured in these runs."
         before, after = (float(np.mean(side)) for side in zip(*pairs, strict=True))
         return (
             f"Half of the past's influence on {memory} comes from the last {np.mean(distances):.3g} steps. Erasing its "
@@ -145,5 +147,5 @@ class Texts:
         if memory is None:
             return f"None: {network} costs {price}"
         if self.judged.verdict == UNKNOWN:
-            return f"That cannot be told yet; {network} is the cheapest of the best memories so far: {price}"
+            return f"It is too early to choose; {network} is the cheapest of the best memories so far: {price}"
         return f"Try {network}, the cheapest of the memories that score as high as any: {price}"

@@ -121,6 +121,8 @@ def final_metrics(folder: Path) -> dict[str, Any] | None:
     saved, path = checkpoint(folder), folder / METRICS
     if saved is None and not os.path.lexists(folder / HASHES):
         return None
+    if saved is not None and saved["metrics_bytes"] == 0:  # it was stopped before its first line, so there is no file
+        return None
     data: bytes = read_file(path, bytes)
     length = len(data) if saved is None else saved["metrics_bytes"]
     if len(data) < length:

@@ -62,8 +62,8 @@ def test_a_perfect_memory_gets_1_and_the_state_tells_as_much(pairs):
     def look(observation, running):
         return observation[:, pairs : 2 * pairs].gather(1, observation[:, -2:-1])[:, 0]
 
-    told = make_world("Ladder/bind-8-v0", pairs=pairs, observe="state")
-    for outcomes in (seen(pairs, remember)[1], play_episodes(told, look, EPISODES, 0)):
+    world = make_world("Ladder/bind-8-v0", pairs=pairs, observe="state")
+    for outcomes in (seen(pairs, remember)[1], play_episodes(world, look, EPISODES, 0)):
         assert torch.allclose(outcomes.returns, torch.ones(EPISODES).double())
 
 

@@ -33,8 +33,8 @@ def test_a_corridor_that_these_players_cannot_read_has_no_lines(kwargs):
     assert not corridor_lines(make_world("Gridverse/Memory-7x7-v0", **kwargs))
 
 
-def known_by(world, player, told):
-    """What a player does for everything that `told` says it knows: a set of actions each."""
+def known_by(world, player, knows):
+    """What a player does for everything that `knows` says it knows: a set of actions each."""
     done, before = {}, []
 
     def watch(observation, running):
@@ -43,7 +43,7 @@ def known_by(world, player, told):
             last = before[-1] if before else (None, None)
             seen = tuple(observation[row].tolist())
             past = (tuple(last[0][row].tolist()), int(last[1][row])) if before else None
-            done.setdefault(told(seen, past, len(before)), set()).add(int(action[row]))
+            done.setdefault(knows(seen, past, len(before)), set()).add(int(action[row]))
         before.append((observation, action))
         return action
 
@@ -59,13 +59,13 @@ def one_step(seen, past, time):
     return seen, past
 
 
-@pytest.mark.parametrize(("world", "player", "told"), [
+@pytest.mark.parametrize(("world", "player", "knows"), [
     (corridor(7), player_by(by_time(7)), clock), (corridor(11), player_by(by_time(11)), clock),
     (corridor(7), player_by(by_heading), one_step), (corridor(11), player_by(by_heading), one_step),
     (make_world("POMDP/MemoryCards-v0", pairs=2), in_turn(make_world("POMDP/MemoryCards-v0", pairs=2)), clock),
 ])  # fmt: skip
-def test_players_know_no_more_than_they_may(world, player, told):
-    done = known_by(world, player, told)
+def test_players_know_no_more_than_they_may(world, player, knows):
+    done = known_by(world, player, knows)
     assert len(done) > 10 and all(len(actions) == 1 for actions in done.values())
 
 

@@ -77,6 +77,14 @@ def test_a_broken_environment_is_named_in_one_sentence(here, fault, sentence, ca
     assert re.search(sentence, text)
 
 
+@pytest.mark.parametrize("content", ["", "{}", '{"steps": -1}', '{"steps": "many"}', '{"steps": 1e99}', "[1]"])
+def test_a_damaged_file_of_an_earlier_call_is_one_sentence(here, content):
+    (here / "found").mkdir()
+    (here / "found" / "random.json").write_text(content)
+    with pytest.raises(UserError, match=r"random\.json is damaged: delete it"):
+        diagnose(HALLWAY, folder="found")
+
+
 @pytest.mark.long
 def test_it_trains_answers_and_goes_on(here, monkeypatch, capsys):
     fast(monkeypatch)

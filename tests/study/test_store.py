@@ -7,9 +7,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from run_folders import error_of
 
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Run
 from dqn_memory.runs.lock import held_lock, lock_holder
 from dqn_memory.study import run, store
 from dqn_memory.study.definition import Resources, expand, parse_definition
@@ -168,3 +170,9 @@ def test_an_estimate_starts_from_the_file_and_goes_on_from_what_was_measured(stu
 def test_study_run_and_its_workers_load_no_torch_before_they_need_it():
     code = "import sys, dqn_memory.study.run, dqn_memory.study.cluster; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_run_stopped_before_its_first_line_of_metrics_is_unfinished(tmp_path):
+    with Run.create(tmp_path / "run", "total_steps = 9\n") as run:
+        run.save(4, {"network.w": torch.zeros(1)}, {})
+    assert not (tmp_path / "run" / "metrics.jsonl").exists() and final_metrics(tmp_path / "run") is None

@@ -79,7 +79,9 @@ OTHERS = {"Verdict/Cue-v0": (NEEDED,)}
 FIRST, BETWEEN = 101, 100  # the first seed of the first repetition, and between repetitions
 EACH = "Each diagnosis"
 NOTE = {
-    "How often": "`right`: the verdict is one of the right ones; `cannot tell`: it is that, and is not among them.",
+    "How often": "`right`: the verdict is one of the right ones; `cannot tell`: it is that, and is not among them. For "
+    "Memory 5x5 only `needs a memory` was right at first. `no memory needed` was added after the first diagnosis, in "
+    "which a network without a memory won.",
     EACH: "Scores are means over seeds. Seeds are the first and the two that follow it.",
 }
 
