@@ -328,7 +328,7 @@ def write_answers(args: Args, diagnosis: Diagnosis, data: Data) -> Path:
     far = [Section("How far back, in a picture", tuple(pictures))] if pictures else []
     write_atomic(args.place / "diagnosis.json", json.dumps(asdict(diagnosis), indent=1).encode())
     sections = [*answers, odd, *far, *rest]
-    return write_report(folder, TITLE.format(env=args.env), lead, sections, figure_width=args.figure_width)
+    return write_report(folder, TITLE.format(env=args.env), lead, sections, None, args.figure_width, web=True)
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------

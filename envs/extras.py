@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from envs.terminal import say
 
 EXTRAS = {  # the modules of each extra, as in pyproject.toml
-    "plots": ("matplotlib", "PIL", "scipy"),
+    "plots": ("matplotlib", "PIL", "scipy", "markdown"),
     "atari": ("ale_py",),
     "tensorboard": ("tensorboard",),
     "fast": ("numba", "llvmlite"),

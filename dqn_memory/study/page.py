@@ -1,5 +1,7 @@
-"""Write the page of a report: Markdown with picture files, and both once more in the forms that a paper needs."""
+"""Write the page of a report: Markdown with picture files, a web page, and the forms that a paper needs."""
 
+import base64
+import html
 import os
 import re
 import tomllib
@@ -18,17 +20,26 @@ from envs.markup import Markup, alt, escape, paragraph
 from envs.tables import Table
 
 with extra("plots"):
+    import markdown
     from matplotlib.figure import Figure
 
 WORDS: Mapping[str, Mapping[str, Markup]] = {
     name: {key: Markup(text) for key, text in words.items()}
     for name, words in tomllib.loads((Path(__file__).parent / "words.toml").read_text(encoding="utf-8")).items()
 }
-PICTURES, PAPER, PAGE = "pictures", "paper", "report.md"
+PICTURES, PAPER, PAGE, WEB_PAGE = "pictures", "paper", "report.md", "report.html"
 WIDTHS = 2.5, 20.0  # min and max inches of a figure in a paper
 MAX_LETTERS = 150  # letters in the name of a picture, without its number
 # Every report names its command. A page without it is no report and is not replaced.
-MARK = re.compile(r"^Made by `python -m dqn_memory\.(study\.|diagnose)", re.MULTILINE)
+MARK = re.compile(r"^(?:Made by `|<p>Made by <code>)python -m dqn_memory\.(study\.|diagnose)", re.MULTILINE)
+IMAGE = re.compile(rf'src="({PICTURES}/[a-z0-9-]+\.png)"')
+STYLE = """
+body { font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }
+table { border-collapse: collapse; display: block; overflow-x: auto }
+th, td { border-bottom: 1px solid #ccc; padding: .2em .6em; text-align: left }
+img { max-width: 100% }
+code { background: #f2f2f2 }
+"""
 LINK = re.compile(
     rf"^(?:!\[.*\]|\[[a-z0-9.-]+\])\(((?:{PICTURES}|{PAPER})/[a-z0-9-]+\.(?:png|pdf|csv|tex))\)$", re.MULTILINE
 )
@@ -97,9 +108,9 @@ def picture_name(text: str) -> str:
 
 def write_report(
     folder: Path, title: str, lead: Sequence[str], sections: Sequence[Section], few: int | None = None,
-    figure_width: float | None = None,
+    figure_width: float | None = None, web: bool = False,
 ) -> Path:  # fmt: skip
-    """Write report.md and its pictures; return the page.
+    """Write report.md and its pictures, and with `web` report.html, which holds its pictures; return the page.
 
     An earlier report in the folder is replaced. A UserError says that the page or a picture would replace another file.
     At most `few` pictures are written (None: all): the first of each section, then others; the page names the rest.
@@ -121,7 +132,23 @@ def write_report(
             if not isinstance(part, Picture) or part.name in shown:
                 for name, content in _for_paper(part).items():
                     write_atomic(folder / PAPER / name, content(figure_width))
+    if web:
+        write_atomic(folder / WEB_PAGE, web_page(title, text, folder).encode())
+        return folder / WEB_PAGE
     return folder / PAGE
+
+
+def web_page(title: str, text: str, folder: Path) -> str:
+    """Turn a report into one web page that holds its pictures, so that it can be sent as a single file."""
+    body = markdown.markdown(text, extensions=["tables"], output_format="html")
+
+    def inside(found: re.Match[str]) -> str:
+        return f'src="data:image/png;base64,{base64.b64encode((folder / found[1]).read_bytes()).decode()}"'
+
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
+        f"<style>{STYLE}</style>\n</head>\n<body>\n{IMAGE.sub(inside, body)}\n</body>\n</html>\n"
+    )
 
 
 def _for_paper(part: Part) -> dict[str, Callable[[float], bytes]]:
@@ -187,10 +214,10 @@ def check_folder(folder: Path, figure_width: float | None = None) -> None:
         f"--figure-width {figure_width}: it must be {least:g} to {most:g} inches; a paper's column has about 3.3",
     )
     check_inside(folder, PICTURES, PAPER)
-    path = folder / PAGE
-    with disk_errors(path):
-        if os.path.lexists(path) and not MARK.search(_text(path)):
-            raise UserError(f"{path} is no report of study.report and would be replaced: give another folder")
+    for path in (folder / PAGE, folder / WEB_PAGE):
+        with disk_errors(path):
+            if os.path.lexists(path) and not MARK.search(_text(path)):
+                raise UserError(f"{path} is no report of this suite and would be replaced: give another folder")
 
 
 def _make_room(folder: Path, files: Sequence[str]) -> None:

@@ -97,6 +97,7 @@ def test_it_trains_answers_and_goes_on(here, monkeypatch, capsys):
     assert "python -m dqn_memory.ppo --env POMDP/Hallway-v0" in first["command"]
     page = (here / "found/report/report.md").read_text()
     assert all(question in page for question in first["answers"]) and "What is odd here?" in page
+    assert "What is odd here?" in (here / "found/report/report.html").read_text()
 
     before = {path: path.stat().st_mtime_ns for path in (here / "found/runs").rglob("metrics.jsonl")}
     main(flags)  # nothing is trained again

@@ -1,5 +1,7 @@
 """Pages and pictures of reports: what they replace, and how series look."""
 
+import base64
+import html
 import re
 from itertools import product
 from pathlib import Path
@@ -15,7 +17,7 @@ from trained import contents
 from dqn_memory.blocks.priors import PRIORS
 from dqn_memory.study import plots
 from dqn_memory.study.definition import AXES, Planned, read_definition, shipped
-from dqn_memory.study.page import PAGE, Picture, Section, report_text, write_report
+from dqn_memory.study.page import PAGE, WEB_PAGE, Picture, Section, report_text, write_report
 from dqn_memory.study.plots import FEW_SERIES, FIXED, LOOKS, looks
 from dqn_memory.study.sections.learned import priors_section
 from dqn_memory.study.sections.scores import curves_section
@@ -44,7 +46,7 @@ def test_only_the_earlier_reports_pictures_go(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"two.png", "three.png", "mine.png"}
 
 
-@pytest.mark.parametrize("name", [PAGE, "pictures/one.png"])
+@pytest.mark.parametrize("name", [PAGE, WEB_PAGE, "pictures/one.png"])
 def test_what_is_of_no_report_stays(tmp_path: Path, name: str) -> None:
     (tmp_path / "pictures").mkdir()
     (tmp_path / name).write_bytes(b"# My own report\n\n![Me](pictures/one.png)\n")
@@ -53,6 +55,16 @@ def test_what_is_of_no_report_stays(tmp_path: Path, name: str) -> None:
         rf"{name} is .* would be replaced: give another folder", error_of(write, tmp_path, pictures("one"))
     )
     assert contents(tmp_path) == before
+
+
+def test_the_web_page_holds_its_pictures_and_shows_names_as_they_are(tmp_path: Path) -> None:
+    table = Table(("series",), [("<b>bold_name_</b>",)])
+    write_report(tmp_path, "Title", LEAD, [pictures("one"), Section("S", (table,))], web=True)
+    text = (tmp_path / WEB_PAGE).read_text()
+    picture = base64.b64encode((tmp_path / "pictures/one.png").read_bytes()).decode()
+    assert f'src="data:image/png;base64,{picture}"' in text and 'src="pictures' not in text
+    assert html.unescape(re.sub(r"<td>(.*)</td>", r"\1", re.findall(r"<td>.*</td>", text)[0])) == "<b>bold_name_</b>"
+    write_report(tmp_path, "Title", LEAD, [pictures("one")], web=True)  # its own page is replaced
 
 
 def test_pictures_of_one_name_have_files_of_their_own(tmp_path: Path) -> None:
