@@ -17,7 +17,7 @@ from envs.baselines.card_players import (
 from envs.baselines.control_players import cart_bounds, pendulum_bounds
 from envs.baselines.game_players import bandit_bounds, battleship_bounds, concentration_bounds, mine_bounds
 from envs.baselines.maze_players import labyrinth_bounds
-from envs.baselines.plain_players import corridor_lines, memory_cards_lines
+from envs.baselines.plain_players import corridor_lines, heaven_hell_lines, memory_cards_lines
 from envs.baselines.players import exact_level, play_episodes, sampled_level
 from envs.baselines.reference import UNKNOWN
 from envs.core import World
@@ -35,6 +35,7 @@ from envs.popgym.recall import PairRecall
 from envs.popgym.repeat import Autoencode, RepeatFirst, RepeatPrevious
 from envs.worlds.car_flag import CarFlag
 from envs.worlds.catch import BlinkingCatch
+from envs.worlds.heaven_hell import HeavenHell
 from envs.worlds.memory_cards import MemoryCards
 from envs.worlds.tabular import Tabular
 
@@ -97,6 +98,11 @@ def tabular_bounds(world: Tabular, budget: Budget) -> Best:
     )
 
 
+def heaven_hell_bounds(world: HeavenHell, budget: Budget) -> Best:
+    """Search the optimum, and play the player with a clock."""
+    return replace(tabular_bounds(world, budget), lines=heaven_hell_lines(world))
+
+
 def grid_bounds(world: GridWorld, budget: Budget) -> Best:
     """Search exactly if there are few initial states; for memory rooms return a full-state player's upper bound."""
     if not isinstance(world.task.layout, Scattered | LockedRoom):
@@ -126,6 +132,7 @@ BOUNDS: dict[type[Any], Callable[[Any, Budget], Best]] = {
     BlinkingCatch: catch_bounds,
     MemoryCards: memory_cards_bounds,
     Tabular: tabular_bounds,
+    HeavenHell: heaven_hell_bounds,
     GridWorld: grid_bounds,
     RepeatFirst: repeat_first_bounds,
     RepeatPrevious: repeat_previous_bounds,

@@ -2,7 +2,8 @@
 
 Both players of the memory corridor carry the beacons' colour in what they do. The one with a clock leaves the beacon
 the later the higher its number is, and reads the number from the time at which it comes to the exits. The other one
-faces north or east, and its last action tells which.
+faces north or east, and its last action tells which. In Heaven Hell the player with a clock stays at the priest for
+one step if heaven is on the right, and the time at which it comes to the fork tells the side.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from envs.baselines.players import Player, exact_level, finish
 from envs.baselines.reference import Level
 from envs.gridverse.objects import BEACON, EXIT, FLOOR, RED
 from envs.gridverse.tasks import Memory
+from envs.worlds.heaven_hell import HeavenHell
 from envs.worlds.memory_cards import HIDDEN, MemoryCards
 
 FORWARD, BACKWARD, LEFT, RIGHT, TURN_RIGHT = 0, 1, 2, 3, 5
@@ -35,6 +37,37 @@ def corridor_lines(world: Memory) -> dict[str, Level]:
         success, returns = outcomes.success.double().mean(), outcomes.returns.mean()
         lines[name] = exact_level(float(success), float(returns), f"lower by {words}")
     return lines
+
+
+def heaven_hell_lines(world: HeavenHell) -> dict[str, Level]:
+    """Play the player with a clock from both starts."""
+    draws = world.initial_draws()
+    assert draws is not None  # only the side of heaven is random
+    outcomes = finish(world, world.reset(draws), fork_by_time(world.n))
+    success, returns = outcomes.success.double().mean(), outcomes.returns.mean()
+    return {"clock": exact_level(float(success), float(returns), "lower by leaving at a time")}
+
+
+def fork_by_time(n: int) -> Player:
+    """Ask the priest, leave at once if heaven is on the left and one step later if on the right, and go there."""
+    north, south, east, west = range(4)
+    priest, time = 4 * n + 1, -1  # the priest's answers are numbers 4n + 1 and 4n + 2
+
+    def act(observation: Tensor, running: Tensor) -> Tensor:
+        nonlocal time
+        time, observation = time + 1, observation.flatten()
+        beside = observation - (3 * n + 1)  # steps east of the start's southern neighbour
+        action = torch.full_like(observation, north)
+        action[(beside >= 0) & (beside < n)] = east if time <= n else west
+        action[(beside == 0) & (time > n)] = north
+        action[(observation == priest) | ((observation == priest + 1) & (time > n + 1))] = west
+        action[observation == n] = west if time == 3 * n + 2 else east
+        action[(observation > n) & (observation <= 2 * n)] = west
+        action[(observation > 2 * n) & (observation <= 3 * n)] = east
+        action[observation == priest + 2] = south  # the first step
+        return action
+
+    return act
 
 
 def player_by(rule: Rule) -> Player:

@@ -6,7 +6,7 @@ import torch
 from envs.baselines.__main__ import main
 from envs.baselines.best import Budget
 from envs.baselines.bounds import bounds_of
-from envs.baselines.plain_players import by_heading, by_time, corridor_lines, guesser, in_turn, player_by
+from envs.baselines.plain_players import by_heading, by_time, corridor_lines, guesser, heaven_hell_lines, in_turn, player_by
 from envs.baselines.players import play_episodes
 from envs.baselines.reference import read_references, reference_of
 from envs.registry import make_world
@@ -26,6 +26,13 @@ def test_a_clock_solves_a_memory_corridor_and_one_step_five_of_six(size):
     assert (clock.success.mean, one_step.success.mean) == pytest.approx((1.0, 5 / 6))
     assert one_step.returns.mean < clock.returns.mean <= perfect < clock.returns.mean + 0.2
     assert {name: known.lines[name] for name in lines} == lines
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6])
+def test_a_clock_solves_heaven_hell(n):
+    lines = heaven_hell_lines(make_world("POMDP/HeavenHell-v0", n=n))
+    assert lines["clock"].success.mean == lines["clock"].returns.mean == 1.0
+    assert n != 3 or lines.items() <= reference_of("POMDP/HeavenHell-v0").lines.items()
 
 
 @pytest.mark.parametrize("kwargs", [{"view": (7, 7)}, {"encoding": "default"}, {"phantom_rooms": (2, 2)}])
