@@ -87,7 +87,7 @@ class PPOConfig(RolloutConfig):
     trainer: ClassVar[str] = "ppo"
     stochastic: ClassVar[bool] = True
 
-    environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=128))
+    environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=32))
     learner: PPOLearnerConfig = field(default_factory=PPOLearnerConfig)
     exploration: ExplorationConfig = field(
         default_factory=lambda: ExplorationConfig(
