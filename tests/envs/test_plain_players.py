@@ -6,7 +6,15 @@ import torch
 from envs.baselines.__main__ import main
 from envs.baselines.best import Budget
 from envs.baselines.bounds import bounds_of
-from envs.baselines.plain_players import by_heading, by_time, corridor_lines, guesser, heaven_hell_lines, in_turn, player_by
+from envs.baselines.plain_players import (
+    by_heading,
+    by_time,
+    corridor_lines,
+    guesser,
+    heaven_hell_lines,
+    in_turn,
+    player_by,
+)
 from envs.baselines.players import play_episodes
 from envs.baselines.reference import read_references, reference_of
 from envs.registry import make_world

@@ -90,7 +90,7 @@ def test_worlds_and_seeds_that_not_all_have_are_left_out_of_aggregates(finished:
     study.mark("POMDP-Hallway-v0__dgfqn__seed-2", "failed", error="no memory\nlast words")
     found, _, remarks = scores.matrices(read(finished))
     assert (found["dgfqn"].shape, found["dtqn4"].shape) == ((1, 2), (2, 2))
-    assert "of dgfqn only the seeds that it has in all of these environments: 1" in remarks
+    assert "Only seeds count that a series has in all of these environments: 1 of dgfqn" in remarks
     study.mark("Gridverse-Memory-5x5-v0__dgfqn__seed-1", "failed", error="lost")
     remark = "dgfqn is left out, as no seed of it has finished in all of these environments"
     assert remark in scores.matrices(read(finished))[2]

@@ -182,7 +182,7 @@ def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
     """
     present = [name for name in data.series if data.of(series=name)]
     shared = [world for world in data.worlds if data.scale(world) and all(data.of(world, name) for name in present)]
-    found, remarks = {}, []
+    found, remarks, kept = {}, [], []
     for name in present if shared else ():
         scores = [data.normalised(world, name) for world in shared]
         common = sorted(set.intersection(*map(set, scores)))
@@ -191,11 +191,12 @@ def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
         else:
             remarks.append(f"{name} is left out, as no seed of it has finished in all of these environments")
         if common and any(set(by_seed) != set(common) for by_seed in scores):
-            seeds = ", ".join(map(str, common))
-            remarks.append(f"of {name} only the seeds that it has in all of these environments: {seeds}")
+            kept.append(f"{', '.join(map(str, common))} of {name}")
+    if kept:
+        remarks.append(f"Only seeds count that a series has in all of these environments: {'; '.join(kept)}")
     missing = [world for world in data.worlds if world not in shared]
     if missing:
-        remarks.append(f"left out, as no scale is known or a series has no finished run there: {', '.join(missing)}")
+        remarks.append(f"Left out, as no scale is known or a series has no finished run there: {', '.join(missing)}")
     return found, shared, remarks
 
 
@@ -218,7 +219,7 @@ def aggregate_section(data: Data) -> Section | None:
             rows[-1]["games won"] = f"{statistics.games_won(scores)} of {len(shared)}"
     printed = [row | {key: _in_latex(row[key]) for key in statistics.AGGREGATES} for row in rows]
     paper = [PaperTable("aggregates", Table.from_records(printed, note=WORDS["aggregates"]["paper"]))] if rows else []
-    notes = [_own_lines(data, shared), escape("; ".join(remarks) + "." * bool(remarks))]
+    notes = [_own_lines(data, shared), escape(". ".join(remarks) + "." * bool(remarks))]
     facts = {"environments": counted(len(shared), "environment"), "remarks": Markup(" ".join(filter(None, notes)))}
     return section("aggregates", rows, paper, **facts, why=_unshared(data) if not rows else "")
 
