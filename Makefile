@@ -6,7 +6,7 @@
 # make test-integrations the tests with sb3-contrib and TorchRL
 # make test-triton       the tests of Triton's scan, interpreted
 # make test-verdicts     ask diagnose about twelve tasks, five times each: ten hours; a stopped one goes on
-# make test-verdict      ask it about two of them, three minutes each
+# make test-verdicts-short  ask it about two easy ones, three minutes each
 # make test-wheel        build the package, and try it alone in a new environment
 # make fuzz MINUTES=10   change files at random and report failures
 # make lint              ruff, mypy and the rules of imports
@@ -23,7 +23,7 @@ WORKERS ?= 2
 MINUTES ?= 10
 BIN := .venv/bin
 
-.PHONY: demo test test-long test-results test-cluster test-integrations test-verdicts test-verdict test-wheel test-triton fuzz study-smoke results lint bench docs clean
+.PHONY: demo test test-long test-results test-cluster test-integrations test-verdicts test-verdicts-short test-wheel test-triton fuzz study-smoke results lint bench docs clean
 
 demo: .venv/.all
 	$(BIN)/python -m dqn_memory.demo
@@ -49,8 +49,8 @@ test-integrations: .venv/.stamp
 test-verdicts: .venv/.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python tests/verdicts/verdicts.py --write results
 
-test-verdict: .venv/.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python tests/verdicts/verdicts.py --only CartPole-v1 --only Verdict/Cue-v0 --repetitions 1 --minutes 3 --seeds 2
+test-verdicts-short: .venv/.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python tests/verdicts/verdicts.py --only CartPole-v1 --only Verdict/Cue-v0 --repetitions 1 --minutes 3 --seeds 2 --folder runs/verdicts-short
 
 test-wheel:
 	rm -rf build/lib build/bdist.* build/wheel

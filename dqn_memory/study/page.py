@@ -32,7 +32,7 @@ WIDTHS = 2.5, 20.0  # min and max inches of a figure in a paper
 MAX_LETTERS = 150  # letters in the name of a picture, without its number
 # Every report names its command. A page without it is no report and is not replaced.
 MARK = re.compile(r"^(?:Made by `|<p>Made by <code>)python -m dqn_memory\.(study\.|diagnose)", re.MULTILINE)
-IMAGE = re.compile(rf'src="({PICTURES}/[a-z0-9-]+\.png)"')
+IMAGE = re.compile(rf'(<img [^>]*src=)"({PICTURES}/[a-z0-9-]+\.png)"')
 STYLE = """
 body { font: 16px/1.5 sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }
 table { border-collapse: collapse; display: block; overflow-x: auto }
@@ -135,6 +135,7 @@ def write_report(
     if web:
         write_atomic(folder / WEB_PAGE, web_page(title, text, folder).encode())
         return folder / WEB_PAGE
+    (folder / WEB_PAGE).unlink(missing_ok=True)  # of an earlier report, which has just been replaced
     return folder / PAGE
 
 
@@ -143,7 +144,7 @@ def web_page(title: str, text: str, folder: Path) -> str:
     body = markdown.markdown(text, extensions=["tables"], output_format="html")
 
     def inside(found: re.Match[str]) -> str:
-        return f'src="data:image/png;base64,{base64.b64encode((folder / found[1]).read_bytes()).decode()}"'
+        return f'{found[1]}"data:image/png;base64,{base64.b64encode((folder / found[2]).read_bytes()).decode()}"'
 
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'

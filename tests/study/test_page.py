@@ -58,13 +58,15 @@ def test_what_is_of_no_report_stays(tmp_path: Path, name: str) -> None:
 
 
 def test_the_web_page_holds_its_pictures_and_shows_names_as_they_are(tmp_path: Path) -> None:
-    table = Table(("series",), [("<b>bold_name_</b>",)])
+    table = Table(("series",), [("<b>bold_name_</b>",), ('src="pictures/none.png"',)])
     write_report(tmp_path, "Title", LEAD, [pictures("one"), Section("S", (table,))], web=True)
     text = (tmp_path / WEB_PAGE).read_text()
     picture = base64.b64encode((tmp_path / "pictures/one.png").read_bytes()).decode()
-    assert f'src="data:image/png;base64,{picture}"' in text and 'src="pictures' not in text
+    assert f'src="data:image/png;base64,{picture}"' in text and text.count('src="pictures') == 1
     assert html.unescape(re.sub(r"<td>(.*)</td>", r"\1", re.findall(r"<td>.*</td>", text)[0])) == "<b>bold_name_</b>"
     write_report(tmp_path, "Title", LEAD, [pictures("one")], web=True)  # its own page is replaced
+    write_report(tmp_path, "Title", LEAD, [pictures("one")])
+    assert not (tmp_path / WEB_PAGE).exists()  # it would show the earlier report
 
 
 def test_pictures_of_one_name_have_files_of_their_own(tmp_path: Path) -> None:
