@@ -22,7 +22,6 @@ from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network_trainer import NetworkTrainer, average_parameters
 from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, lambda_returns, masked_mean
 from dqn_memory.runs.backend import resolve_backend
-from dqn_memory.runs.common import EnvironmentConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.gradients import clip
 from dqn_memory.runs.metrics import Ended, RunStats
@@ -87,7 +86,6 @@ class PPOConfig(RolloutConfig):
     trainer: ClassVar[str] = "ppo"
     stochastic: ClassVar[bool] = True
 
-    environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=32))
     learner: PPOLearnerConfig = field(default_factory=PPOLearnerConfig)
     exploration: ExplorationConfig = field(
         default_factory=lambda: ExplorationConfig(

@@ -60,7 +60,7 @@ class RolloutConfig:
     stochastic: ClassVar[bool] = False  # whether outputs are logits to draw actions by
     first_flags: ClassVar[tuple[str, ...]] = ("config", "env", "architecture", "total_steps", "seed", "run", "device")
 
-    environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=256))
+    environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=32))
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig("gru", initialisation="torch"))
     learner: Any = None  # each script has a class for it
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
