@@ -194,6 +194,14 @@ class EnvironmentConfig:
                 raise UserError(
                     f"{first} and {id} cannot be mixed: only one of them masks actions; --action-masks False ignores it"
                 )
+        for each in environments:
+            module, _, name = each.id.rpartition(":")
+            if not each.is_ours and name in WORLDS:
+                say(
+                    f"{each.id} steps one copy after another, as Gymnasium does; "
+                    f"--plugin {module} --env {name} steps all at once",
+                    file=sys.stderr,
+                )
         if key != self.observation_key:
             say(f"{first} shows a dictionary; the agent sees its entry {key!r} (--observation-key)", file=sys.stderr)
         return replace(self, observation_key=key, action_masks=masks)

@@ -297,6 +297,13 @@ def started(flags=("--env", "Own/Hall-v0", "--plugin", "mine.own"), steps=80):
     return Path("mine/run")
 
 
+def test_a_world_in_gymnasiums_slower_form_is_named_with_the_faster_flags(own, capsys):
+    started(flags=("--env", "mine.own:Own/Hall-v0"))
+    assert "--plugin mine.own --env Own/Hall-v0" in capsys.readouterr().err
+    started(flags=("--env", "mine.own:MyPole-v0", "--run", "mine/other"))
+    assert "--plugin" not in capsys.readouterr().err
+
+
 def test_runs_of_ones_own_need_no_flag_and_a_copy_does(own, capsys):
     run = started()
     evaluate.main([str(run), "--episodes", "2"])
