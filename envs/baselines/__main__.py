@@ -1,7 +1,7 @@
 """Compute reference scores: `python -m envs.baselines`.
 
 Prints the scores of random actions and the best known scores of every environment. --write FOLDER writes baselines.md
-and .json; rows of other environments than those of --env stay.
+and .json; rows of other environments than those of --env stay. MiniGrid's memory rooms are played if --env names them.
 """
 
 import fnmatch
@@ -17,6 +17,7 @@ import tyro
 
 from envs.baselines.best import Best, Budget
 from envs.baselines.bounds import BY_CHANCE, POINT_BASED, bounds_of
+from envs.baselines.minigrid_players import PLAYED, ROOMS, MemoryRoom
 from envs.baselines.players import play_episodes, random_player, sampled_level
 from envs.baselines.reference import (
     LESS,
@@ -34,6 +35,7 @@ from envs.core import World
 from envs.errors import UserError, one_line_errors, require
 from envs.files import make_folder, write_text
 from envs.machine import cpu, revision
+from envs.packages import make_env
 from envs.registry import FROM_FILES, WORLDS, make_world
 from envs.terminal import say
 
@@ -55,44 +57,59 @@ class Args(Budget, WriteArgs):
                 raise UserError(f"--{name} {getattr(self, name)} must be at least {minimum}.")
         require(self.gap > 0.0, f"--gap {self.gap} must be above 0.")
         for id in self.env:
-            if not fnmatch.filter(WORLDS, id):
+            if not fnmatch.filter(known_ids(), id):
                 check_id(id, self.plugin)
         if self.options and len(self.ids()) != 1:
             raise UserError("--options belong to one environment; name it with --env.")
+        if self.options and set(self.ids()) & set(ROOMS):
+            raise UserError("MiniGrid's memory rooms are played as they are; leave out --options.")
 
     def ids(self) -> list[str]:
         """List the environments to compute, in the registry's order; by default without those from a file."""
         wanted = [id.removeprefix("envs:") for id in self.env]
-        named = {id for pattern in wanted for id in fnmatch.filter(WORLDS, pattern)}
-        listed = [id for id in WORLDS if id in named or (not wanted and id not in FROM_FILES)]
+        named = {id for pattern in wanted for id in fnmatch.filter(known_ids(), pattern)}
+        listed = [id for id in known_ids() if id in named or (not wanted and id not in (*FROM_FILES, *ROOMS))]
         return listed + [id for id in dict.fromkeys(wanted) if id in WORLDS and id not in listed]  # rungs of ladders
 
-    def worlds(self) -> dict[str, World[Any]]:
+    def worlds(self) -> dict[str, World[Any] | MemoryRoom]:
         """Make the environments by the names of their rows, and check all before the first is computed."""
-        given = keywords(self.options)
-        made = {row_name(id, given): make_world(id, **given) for id in self.ids()}
+        given, rooms = keywords(self.options), [id for id in self.ids() if id in ROOMS]
+        made = {row_name(id, given): make_world(id, **given) for id in self.ids() if id not in ROOMS}
         for world in made.values():
             probe(world)
-        return made
+        for id in rooms:
+            make_env(id).close()
+        return {**made, **{id: MemoryRoom(id) for id in rooms}}
 
 
-def compute_reference(id: str, world: World[Any], args: Args, command: str) -> ReferenceScores:
-    """Compute one row. Without a known player, the bounds are those of the shipped row.
+def known_ids() -> tuple[str, ...]:
+    """List the ids in the order of rows: the registry, which plugins may add to, and MiniGrid's memory rooms."""
+    return (*WORLDS, *ROOMS)
 
-    Without a shipped row, as for your own environment, the row has no bounds and the reason is printed.
-    """
-    begin = time.perf_counter()
+
+def play_world(id: str, world: World[Any] | MemoryRoom, args: Args) -> tuple[Level, Best]:
+    """Measure random actions, and find the best; print why if no player is known, except beside a shipped row."""
+    if isinstance(world, MemoryRoom):
+        return world.random(args), world.best(args)
     player = random_player(world, args.seed + 1)
     random = sampled_level(play_episodes(world, player, args.episodes, args.seed), "measured")
-    shipped = reference_of(id)
     try:
-        best = bounds_of(world, args)
+        return random, bounds_of(world, args)
     except UserError as error:
-        if shipped is None:
+        if reference_of(id) is None:
             say(f"{id}: no best. {error}")
-        best = Best(None, UNKNOWN)
+        return random, Best(None, UNKNOWN)
+
+
+def compute_reference(id: str, world: World[Any] | MemoryRoom, args: Args, command: str) -> ReferenceScores:
+    """Compute one row. Without a known player, the bounds are those of the shipped row.
+
+    Without a shipped row, as for your own environment, the row has no bounds.
+    """
+    begin = time.perf_counter()
+    shipped, (random, best) = reference_of(id), play_world(id, world, args)
     upper = best.upper if shipped is None or best.upper is not UNKNOWN else shipped.upper
-    lower, scripted_episodes = best.lower, 0
+    lower, scripted_episodes = best.lower, min(args.episodes, PLAYED) if isinstance(world, MemoryRoom) else 0
     if lower is None and shipped is not None:
         lower, scripted_episodes = shipped.lower, shipped.scripted_episodes
     elif lower is None:
@@ -140,7 +157,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         say(f"{id:<48} {reference.summary}")
         if folder is not None:
             # In the registry's order; rows with options and rows of unregistered environments come last.
-            rows = {id: rows[id] for id in [*(id for id in WORLDS if id in rows), *sorted(set(rows) - set(WORLDS))]}
+            known = known_ids()
+            rows = {id: rows[id] for id in [*(id for id in known if id in rows), *sorted(set(rows) - set(known))]}
             write_text(folder / "baselines.json", references_json(rows))
             write_text(folder / "baselines.md", references_page(rows))
 

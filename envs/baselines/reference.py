@@ -66,7 +66,7 @@ class ReferenceScores:
     command: str = ""
     machine: str = ""
     seconds: float = 0.0
-    defines_success: bool = True  # whether an episode can succeed; if none can, scores are returns
+    defines_success: bool = True  # whether the environment tells success; if it does not, scores are returns
     lines: Mapping[str, Level] = field(default_factory=dict)  # by a name of LESS: the best with less than a memory
 
     @property

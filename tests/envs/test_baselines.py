@@ -12,6 +12,7 @@ from run_folders import error_of
 from envs import baselines
 from envs.baselines import players, reference
 from envs.baselines.__main__ import main
+from envs.baselines.minigrid_players import ROOMS, MemoryRoom
 from envs.core import State, World
 from envs.popgym.levels import LEVELS
 from envs.registry import WORLDS, make_world
@@ -78,7 +79,7 @@ def test_every_world_has_lines_but_those_that_are_made_from_a_file():
     namespaces = ("Gridverse/", "POMDP/", "Pixel/")  # other tests may add worlds of their own
     ours = {id for id in WORLDS if id.startswith(namespaces)}
     measured = {*RANDOM, PAIRS[0][1], NO_ORIGINAL}
-    assert set(reference.shipped_references()) == measured | set(LEVELS)
+    assert set(reference.shipped_references()) == measured | set(LEVELS) | set(ROOMS)
     assert measured <= ours - {"Gridverse/Yaml-v0", "POMDP/File-v0"}
     for hallucinated, control in PAIRS:
         one, other = reference.shipped_references()[hallucinated], reference.shipped_references()[control]
@@ -94,7 +95,7 @@ def test_every_world_has_lines_but_those_that_are_made_from_a_file():
             < 4
         ), id
     for id, lines in reference.shipped_references().items():
-        assert lines.time_limit == make_world(id).time_limit
+        assert lines.time_limit == (MemoryRoom(id) if id in ROOMS else make_world(id)).time_limit
         for lower, upper in ((lines.lower.success, lines.upper.success), (lines.lower.returns, lines.upper.returns)):
             assert lower.mean <= upper.mean + 4 * (lower.error + upper.error) + 1e-9, id
         assert lines.random.success.mean < lines.lower.success.mean or not lines.defines_success
@@ -177,6 +178,7 @@ def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(
     (["--gap", "0"], "--gap 0.0 must be above 0"),
     (["--env", "POPGym/RepeatLast*"], "POPGym/RepeatLast*"),
     (["--seed", "-1"], "--seed -1 must be at least 0"),
+    (["--env", "MiniGrid-MemoryS7-v0", "--options", "size", "9"], "leave out --options"),
     (["--env", "POMDP/CarFlag-v0"], "is no table of reference scores"),
     (["--env", "POMDP/CarFlag-v0", "--write", "FOLDER/baselines.json/results"], "choose another folder"),
 ])  # fmt: skip

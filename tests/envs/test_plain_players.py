@@ -1,11 +1,18 @@
-"""Players with a clock or one remembered step in the suite's own environments: what they get, and what they know."""
+"""Players with a clock or one remembered step in corridors, rooms and games: what they get, and what they know."""
 
+import sys
+from itertools import pairwise, product
+
+import gymnasium
+import numpy as np
 import pytest
 import torch
+from run_folders import error_of
 
 from envs.baselines.__main__ import main
 from envs.baselines.best import Budget
 from envs.baselines.bounds import bounds_of
+from envs.baselines.minigrid_players import ROOMS, MemoryRoom
 from envs.baselines.plain_players import (
     by_heading,
     by_time,
@@ -17,6 +24,7 @@ from envs.baselines.plain_players import (
 )
 from envs.baselines.players import play_episodes
 from envs.baselines.reference import read_references, reference_of
+from envs.packages import make_env
 from envs.registry import make_world
 
 SIZES = pytest.mark.parametrize("size", [7, 9, 11, 13])
@@ -112,3 +120,58 @@ def test_lines_of_memory_cards_are_written_beside_its_recorded_optimum(tmp_path,
     known = reference_of("POMDP/MemoryCards-v0")
     assert (row.lower, row.upper) == (known.lower, known.upper)
     assert list(row.lines) == ["observation", "clock", "one step"]
+
+
+# ---- MiniGrid's memory rooms -----------------------------------------------------------------------------------------
+EAST = 0  # a heading
+
+
+def apart(one, other):
+    """How many standard errors two measures lie apart; an error is at least that of one odd episode of 60."""
+    return abs(one.mean - other.mean) / max(np.hypot(one.error, other.error), 1 / 60)
+
+
+@pytest.mark.parametrize("id", ROOMS)
+def test_who_remembers_more_gets_more_in_minigrids_memory_rooms(id):
+    known = reference_of(id)
+    levels = {"random": known.random, **known.lines, "perfect": known.lower, "most": known.upper}
+    for names in (("random", "observation", "clock", "perfect", "most"), ("observation", "one step", "perfect")):
+        for less, more in pairwise(levels[name].returns for name in names):
+            assert less.mean <= more.mean + 3 * np.hypot(less.error, more.error) + 1e-9
+    assert all(levels[name].success.mean == 1.0 for name in ("clock", "perfect", "most"))
+    assert known.words.count(",") == 4  # all lines
+
+
+def test_players_of_minigrids_memory_room_get_what_is_shipped():
+    pytest.importorskip("minigrid")
+    room, budget = MemoryRoom("MiniGrid-MemoryS7-v0"), Budget(episodes=60, seed=SEED)
+    known, best = reference_of(room.id), room.best(budget)
+    played = {"random": room.random(budget), **best.lines, "perfect": best.lower}
+    shipped = {"random": known.random, **known.lines, "perfect": known.lower}
+    for name, level in played.items():
+        assert apart(level.success, shipped[name].success) < 4 and level.kind == shipped[name].kind, name
+        assert apart(level.returns, shipped[name].returns) < 4, name
+    assert best.upper == known.upper and known.time_limit == make_env(room.id).unwrapped.max_steps
+    returns = {name: level.returns.mean for name, level in played.items()}
+    assert returns["random"] < returns["observation"] < min(returns["clock"], returns["one step"])
+    assert max(returns["clock"], returns["one step"]) < returns["perfect"] < best.upper.returns.mean
+
+
+@pytest.mark.parametrize("id", ["MiniGrid-MemoryS11-v0", "MiniGrid-MemoryS13-v0"])
+def test_nothing_that_is_seen_tells_the_rooms_object_beyond_its_neighbourhood(id):
+    objects = pytest.importorskip("minigrid.core.world_object")
+    env = make_env(id).unwrapped
+    env.reset(seed=SEED)
+    for column, heading in product(range(2, env.width - 1), range(4)):
+        seen = []
+        for kind in (objects.Key, objects.Ball):
+            env.grid.set(1, env.height // 2 - 1, kind("green"))
+            env.agent_pos, env.agent_dir = (column, env.height // 2), heading
+            seen.append(env.gen_obs()["image"])
+        assert np.array_equal(*seen) or (column <= 7 and heading != EAST)
+
+
+def test_a_missing_minigrid_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "minigrid", None)
+    monkeypatch.delitem(gymnasium.registry, "MiniGrid-MemoryS7-v0", raising=False)
+    assert "pip install minigrid" in error_of(main, ["--env", "MiniGrid-MemoryS7-v0", "--write", str(tmp_path)])
