@@ -31,7 +31,7 @@ from envs.vector import TensorVector, make_vector
 
 @pytest.fixture(scope="module")
 def cards(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("runs") / "cards")
+    return trained(tmp_path_factory.mktemp("runs") / "cards", "--time-limit", "20")
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ SHOWN = {
 
 
 def main() -> None:
-    """Draw the mean success in rooms of 13 cells at each evaluation of the tries in the real rooms."""
+    """Draw the mean success in mazes of 13 x 13 cells with rooms at each evaluation of the tries in the real rooms."""
     curves: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     with (FOLDER / "curves.csv").open() as file:
         for row in csv.DictReader(file):
@@ -30,7 +30,7 @@ def main() -> None:
     for name, label in SHOWN.items():
         axes.plot(list(curves[name]), [mean(scores) for scores in curves[name].values()], label=label)
     axes.axhline(0.95, color="black", linestyle=":", label="aimed at")
-    axes.set(xlabel="processor seconds", ylabel="mean success in rooms of 13 cells", ylim=(0, 1))
+    axes.set(xlabel="processor seconds", ylabel="mean success in rooms of 13 x 13", ylim=(0, 1))
     axes.legend(fontsize=8)
     figure.savefig(FOLDER / "curves.png", dpi=100)
 
