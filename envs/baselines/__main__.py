@@ -157,8 +157,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         say(f"{id:<48} {reference.summary}")
         if folder is not None:
             # In the registry's order; rows with options and rows of unregistered environments come last.
-            known = known_ids()
-            rows = {id: rows[id] for id in [*(id for id in known if id in rows), *sorted(set(rows) - set(known))]}
+            known = [id for id in known_ids() if id in rows]
+            rows = {id: rows[id] for id in (*known, *sorted(set(rows) - set(known)))}
             write_text(folder / "baselines.json", references_json(rows))
             write_text(folder / "baselines.md", references_page(rows))
 
