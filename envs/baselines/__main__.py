@@ -57,8 +57,11 @@ class Args(Budget, WriteArgs):
                 raise UserError(f"--{name} {getattr(self, name)} must be at least {minimum}.")
         require(self.gap > 0.0, f"--gap {self.gap} must be above 0.")
         for id in self.env:
-            if not fnmatch.filter(known_ids(), id):
-                check_id(id, self.plugin)
+            if fnmatch.filter(known_ids(), id):
+                continue
+            if id.startswith("MiniGrid-"):
+                raise UserError(f"--env {id} is none of MiniGrid's memory rooms, which are {', '.join(ROOMS)}.")
+            check_id(id, self.plugin)
         if self.options and len(self.ids()) != 1:
             raise UserError("--options belong to one environment; name it with --env.")
         if self.options and set(self.ids()) & set(ROOMS):

@@ -175,3 +175,8 @@ def test_a_missing_minigrid_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "minigrid", None)
     monkeypatch.delitem(gymnasium.registry, "MiniGrid-MemoryS7-v0", raising=False)
     assert "pip install minigrid" in error_of(main, ["--env", "MiniGrid-MemoryS7-v0", "--write", str(tmp_path)])
+
+
+def test_another_environment_of_minigrid_is_one_sentence_with_those_that_are_known(tmp_path):
+    said = error_of(main, ["--env", "MiniGrid-Empty-5x5-v0", "--write", str(tmp_path)])
+    assert "MiniGrid-MemoryS7-v0" in said and not list(tmp_path.iterdir())
