@@ -99,7 +99,7 @@ def tabular_bounds(world: Tabular, budget: Budget) -> Best:
 
 
 def heaven_hell_bounds(world: HeavenHell, budget: Budget) -> Best:
-    """Search the optimum, and play the player with a clock."""
+    """Search the optimum, and play the players with a clock and with one remembered step."""
     return replace(tabular_bounds(world, budget), lines=heaven_hell_lines(world))
 
 

@@ -3,7 +3,8 @@
 Both players of the memory corridor carry the beacons' colour in what they do. The one with a clock leaves the beacon
 the later the higher its number is, and reads the number from the time at which it comes to the exits. The other one
 faces north or east, and its last action tells which. In Heaven Hell the player with a clock stays at the priest for
-one step if heaven is on the right, and the time at which it comes to the fork tells the side.
+one step if heaven is on the right, and the time at which it comes to the fork tells the side. The one with one
+remembered step leaves the priest for heaven on the left, and stays there for ever if it is on the right.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from envs.baselines.best import Budget, Played
+from envs.baselines.best import EXACT, Budget, Played
 from envs.baselines.players import Player, exact_level, finish
 from envs.baselines.reference import Level
 from envs.gridverse.objects import BEACON, EXIT, FLOOR, RED
@@ -40,12 +41,27 @@ def corridor_lines(world: Memory) -> dict[str, Level]:
 
 
 def heaven_hell_lines(world: HeavenHell) -> dict[str, Level]:
-    """Play the player with a clock from both starts."""
+    """Play both players from both starts; one remembered step is exact unless the time limit is too short for it.
+
+    Who comes to the second cell from the priest remembers the first one and the move from there, whatever he said. So
+    each way from there to an end or back is as likely with heaven on the left as on the right, and so is each way from
+    the start. Let both sides draw the same ways: then both can only come to the same end, which is heaven on one side
+    and hell on the other, so at most one of them succeeds. So no rule gets more than 0.5, in success or return, not
+    even one that draws numbers.
+    """
     draws = world.initial_draws()
     assert draws is not None  # only the side of heaven is random
-    outcomes = finish(world, world.reset(draws), fork_by_time(world.n))
-    success, returns = outcomes.success.double().mean(), outcomes.returns.mean()
-    return {"clock": exact_level(float(success), float(returns), "lower by leaving at a time")}
+    rules = {
+        "clock": ("leaving at a time", fork_by_time(world.n)),
+        "one step": ("leaving for the left alone", left_or_nowhere(world.n)),
+    }
+    lines = {}
+    for name, (words, player) in rules.items():
+        outcomes = finish(world, world.reset(draws), player)
+        success, returns = outcomes.success.double().mean(), outcomes.returns.mean()
+        lines[name] = exact_level(float(success), float(returns), f"lower by {words}")
+    most = exact_level(0.5, 0.5, EXACT)
+    return {**lines, "one step": most} if lines["one step"].returns == most.returns else lines
 
 
 def fork_by_time(n: int) -> Player:
@@ -65,6 +81,28 @@ def fork_by_time(n: int) -> Player:
         action[(observation > n) & (observation <= 2 * n)] = west
         action[(observation > 2 * n) & (observation <= 3 * n)] = east
         action[observation == priest + 2] = south  # the first step
+        return action
+
+    return act
+
+
+def left_or_nowhere(n: int) -> Player:
+    """Ask the priest, go to heaven if it is on the left, else stay; the last move tells coming from leaving."""
+    north, south, east, west = range(4)
+    priest = 4 * n + 1  # the priest's answers are numbers 4n + 1 and 4n + 2
+    last = torch.tensor(south)  # (N,) from the second step on
+
+    def act(observation: Tensor, running: Tensor) -> Tensor:
+        nonlocal last
+        observation = observation.flatten()
+        beside = observation - (3 * n + 1)  # steps east of the start's southern neighbour
+        action = torch.full_like(observation, north)  # at the priest that is a wall
+        action[(beside >= 0) & (beside < n)] = east
+        action[(beside > 0) & (beside < n) & (last == west)] = west
+        action[(beside == 0) & (last == west)] = north
+        action[(observation == priest) | ((observation >= n) & (observation <= 2 * n))] = west
+        action[observation == priest + 2] = south  # the first step
+        last = action
         return action
 
     return act

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import MultiDiscrete
 from run_folders import error_of
 
 from envs.baselines.__main__ import main
@@ -17,17 +18,22 @@ from envs.baselines.plain_players import (
     by_heading,
     by_time,
     corridor_lines,
+    fork_by_time,
     guesser,
     heaven_hell_lines,
     in_turn,
+    left_or_nowhere,
     player_by,
 )
 from envs.baselines.players import play_episodes
 from envs.baselines.reference import read_references, reference_of
+from envs.memoryless import Args, make_game, search_measures
 from envs.packages import make_env
 from envs.registry import make_world
+from envs.worlds.heaven_hell import HeavenHell, heaven_hell_tables
 
 SIZES = pytest.mark.parametrize("size", [7, 9, 11, 13])
+LENGTHS = pytest.mark.parametrize("n", [1, 2, 3, 6])
 SEED = 3
 
 
@@ -44,11 +50,78 @@ def test_a_clock_solves_a_memory_corridor_and_one_step_five_of_six(size):
     assert {name: known.lines[name] for name in lines} == lines
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 6])
-def test_a_clock_solves_heaven_hell(n):
+@LENGTHS
+def test_a_clock_solves_heaven_hell_and_one_step_half_of_it(n):
     lines = heaven_hell_lines(make_world("POMDP/HeavenHell-v0", n=n))
     assert lines["clock"].success.mean == lines["clock"].returns.mean == 1.0
+    assert lines["one step"].success.mean == lines["one step"].returns.mean == 0.5
     assert n != 3 or lines.items() <= reference_of("POMDP/HeavenHell-v0").lines.items()
+
+
+@pytest.mark.parametrize(("limit", "kind"), [(15, "exact"), (14, "lower by leaving for the left alone")])
+def test_one_step_in_heaven_hell_is_exact_if_there_is_time_for_it(limit, kind):
+    level = heaven_hell_lines(make_world("POMDP/HeavenHell-v0", time_limit=limit))["one step"]
+    assert level.kind == kind and level.success == level.returns and level.success.mean == 0.5 * (limit == 15)
+
+
+def led_to(n, side):
+    """What each action leads to with heaven on this side, from all that one step can remember: that, or a reward."""
+    tables, count = heaven_hell_tables(n), 4 * n + 2
+    found, waiting = {}, [((count + 1, None, None), side * count)]  # what is remembered, and the state
+    while waiting:
+        memory, state = waiting.pop()
+        if memory in found:
+            continue
+        found[memory] = []
+        for action, (move, reset) in enumerate(zip(tables.T[:, state], tables.reset[:, state], strict=True)):
+            after = int(move.argmax())
+            later = (int(tables.O[action, after].argmax()), memory[0], action)
+            found[memory].append(float(tables.R[action, state, after, 0]) if reset else later)
+            waiting += [] if reset else [(later, after)]
+    return found
+
+
+@LENGTHS
+def test_one_step_tells_no_side_of_heaven_but_at_the_priest_and_beside_him(n):
+    near = {4 * n, 4 * n + 1, 4 * n + 2}  # seen beside the priest, and his answers
+    left, right = (led_to(n, side) for side in (0, 1))
+    far = {memory for memory in left if memory[0] not in near}
+    assert far == {memory for memory in right if memory[0] not in near}
+    ways = [(left[memory], right[memory]) for memory in far]
+    assert all(one == other or one == [-reward for reward in other] for one, other in ways)
+    assert sum(isinstance(one[0], float) for one, _ in ways) == 2  # both ends
+    leaving = [led for each in (left, right) for memory, leads in each.items() if memory not in far for led in leads]
+    assert len({memory for memory in leaving if memory in far}) == 1
+
+
+class Remembering(HeavenHell):
+    """Shows the newest observation, the one before and the last action."""
+
+    def __init__(self, n, time_limit):
+        super().__init__(n, time_limit)
+        self.observation_space = MultiDiscrete([4 * n + 4, 4 * n + 4, 4])
+
+    def reset(self, u):
+        state = super().reset(u)
+        state.observation = state.observation * torch.tensor([1, 1, 0])
+        return state
+
+    def step(self, state, action, u):
+        after, seen, *results = super().step(state, action, u)
+        after.observation = torch.cat((seen, state.observation[:, :1], action[:, None]), 1)
+        return after, after.observation, *results
+
+
+def test_a_search_with_one_step_finds_half_of_heaven_hell_and_no_more():
+    game = make_game(Remembering(1, 12), 1, 0, 1)
+    by_success, by_return = search_measures(game, Args("any", restarts=8, updates=30))
+    assert by_success["table_success"] == by_return["table_return"] == 0.5
+    assert max(by_success["stochastic_success"], by_return["stochastic_return"]) <= 0.5
+    generator = torch.Generator().manual_seed(SEED)
+    for sharpness in (1.0, 3.0, 9.0):
+        logits = sharpness * torch.randn(game.observations, 4, generator=generator, dtype=torch.float64)
+        success, returns = game.judge(logits.softmax(1)).tolist()
+        assert returns < success < 0.5
 
 
 @pytest.mark.parametrize("kwargs", [{"view": (7, 7)}, {"encoding": "default"}, {"phantom_rooms": (2, 2)}])
@@ -86,6 +159,8 @@ def one_step(seen, past, time):
     (corridor(7), player_by(by_time(7)), clock), (corridor(11), player_by(by_time(11)), clock),
     (corridor(7), player_by(by_heading), one_step), (corridor(11), player_by(by_heading), one_step),
     (make_world("POMDP/MemoryCards-v0", pairs=2), in_turn(make_world("POMDP/MemoryCards-v0", pairs=2)), clock),
+    (make_world("POMDP/HeavenHell-v0"), fork_by_time(3), clock),
+    (make_world("POMDP/HeavenHell-v0"), left_or_nowhere(3), one_step),
 ])  # fmt: skip
 def test_players_know_no_more_than_they_may(world, player, knows):
     done = known_by(world, player, knows)
