@@ -59,6 +59,7 @@ CHOICES = (8, 16, 32, 64)  # copies of the environment in training
 ITERATIONS = 60  # rollouts of a run, if there is time for them
 LEAST = 20  # rollouts below which a run cannot learn
 START = 8.0  # seconds of a run before its first and after its last step
+REPORT = 30.0  # seconds for the answers and the report
 SPARE = 0.75  # share of the time for training steps; the rest is for evaluations
 CURVE = 10  # evaluations during a run
 RANDOM_START = 8  # most random steps at the start of an episode: in short runs fewer than the default learn sooner
@@ -75,7 +76,7 @@ class Args:
     env: str
     """An environment of this suite, or any Gymnasium id."""
     minutes: Annotated[float, Bounds(above=0, below=100_000)] = 10.0
-    """Time of all runs together."""
+    """Time of the whole command, about."""
     seeds: Annotated[int, Bounds(1, 100)] = 3
     """Runs of each network."""
     workers: Annotated[int, Bounds(1, 10_000)] | None = None
@@ -193,23 +194,31 @@ def paces(args: Args, settings: Mapping[str, Any], names: Sequence[str], rows: i
     return found
 
 
-def make_plan(args: Args, play: RandomPlay) -> str:
+def seconds_to_train(args: Args, began: float, runs: int) -> float:
+    """Give the processor seconds for training steps of all runs, if the call `began` at this monotonic time."""
+    left = 60 * args.minutes - (time.monotonic() - began) - REPORT
+    return max(0.0, SPARE * (args.at_once * left - START * runs))
+
+
+def make_plan(args: Args, play: RandomPlay, began: float) -> str:
     """Write the definition of the study: settings, and as many steps as fit into the time."""
     given, names = given_settings(args), [*CONTROLS, *MEMORIES]
     settings = {name: value for name, value in chosen_settings(play).items() if name not in given}
     rollout, rows = given.get("rollout_steps", ROLLOUT), given.get("num_envs")
-    seconds = max(0.0, SPARE * args.at_once * 60 * args.minutes - START * len(names) * args.seeds)
     if rows is None:
+        seconds = seconds_to_train(args, began, len(names) * args.seeds)
         affordable = seconds / (args.seeds * len(names) * paces(args, settings, ["gru"], CHOICES[2])["gru"])
         rows = max([count for count in CHOICES if count * rollout * ITERATIONS <= affordable], default=CHOICES[0])
     each = paces(args, settings, names, rows)
+    seconds = seconds_to_train(args, began, len(names) * args.seeds)
     steps = int(seconds / (args.seeds * sum(each.values())))
     iterations = steps // (rows * rollout)
     if iterations < LEAST:
-        needed = args.seeds * (LEAST * rows * rollout * sum(each.values()) + START * len(names)) / SPARE / 60
+        work = args.seeds * (LEAST * rows * rollout * sum(each.values()) / SPARE + START * len(names))
+        needed = (work / args.at_once + time.monotonic() - began + REPORT) / 60
         raise UserError(
             f"--minutes {args.minutes:g} leaves {steps:,} steps for each of {len(names) * args.seeds} runs, in "
-            f"which nothing is learned; give at least --minutes {needed / args.at_once * 1.1 + 0.1:.1f}"
+            f"which nothing is learned; give at least --minutes {1.1 * needed + 0.1:.1f}"
         )
     steps, length = iterations * rows * rollout, play.lengths.mean() if len(play.lengths) else len(play.reward)
     settings |= {
@@ -230,11 +239,11 @@ def make_plan(args: Args, play: RandomPlay) -> str:
     return tomli_w.dumps(table)
 
 
-def planned_study(args: Args, play: RandomPlay) -> Definition:
-    """Read the plan of an earlier call in the folder, or make one."""
+def planned_study(args: Args, play: RandomPlay, began: float) -> Definition:
+    """Read the plan of an earlier call in the folder, or make one for a call that `began` at this monotonic time."""
     path, name = args.place / DEFINITION, slug(args.place.name)
     if not (args.place / STATE).exists():
-        return parse_definition(make_plan(args, play), str(path), name)
+        return parse_definition(make_plan(args, play, began), str(path), name)
     definition = parse_definition(read_text(path), str(path), name)
     if (definition.title, definition.about) != (TITLE.format(env=args.env), args.about):
         raise UserError(f"{args.place} holds '{definition.title} {definition.about}'; give another --folder")
@@ -359,12 +368,13 @@ def diagnose(env: str | gymnasium.Env[Any, Any], **options: Any) -> Diagnosis:
 
 def diagnose_by(args: Args) -> Diagnosis:
     """Plan, train, answer and report."""
+    began = time.monotonic()
     check_numbers(args)
     check_folder(args.place / "report", args.figure_width)
     load_plugins(args.plugin)
     say(f"{args.env} at random ...")
     play = play_at_random(args)
-    definition = planned_study(args, play)
+    definition = planned_study(args, play, began)
     planned = expand(definition)
     check_study_folder(args.place, definition, planned)
     steps = definition.base["total_steps"]

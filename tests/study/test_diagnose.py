@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 
@@ -44,6 +45,16 @@ def fast(patch):
     """Let plans be as short as possible."""
     for name, value in {"LEAST": 1, "START": 0.0, "ROLLOUT": 16, "CHOICES": (4, 4, 4), "ITERATIONS": 1}.items():
         patch.setattr(module, name, value)
+    patch.setattr(module, "seconds_to_train", lambda *_: 4.0)
+
+
+def test_the_plan_leaves_time_for_what_has_passed_and_for_the_report():
+    args = module.Args(HALLWAY, minutes=5, workers=2)
+    now = time.monotonic()
+    early, late = (module.seconds_to_train(args, now - passed, 6) for passed in (0, 120))
+    assert 0 < late < early < 2 * 5 * 60 - 2 * module.REPORT
+    assert early - late == pytest.approx(module.SPARE * 2 * 120, abs=1)
+    assert module.seconds_to_train(args, now - 300, 6) == 0
 
 
 def test_too_little_time_says_how_much_is_needed(here):
