@@ -21,7 +21,11 @@ from envs.tables import Table
 TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 SHIPPED = Path(__file__).with_suffix(".json")
 LEVELS = ("random", "lower", "upper")
-LESS = ("observation", "clock", "one step")  # names of lines between random actions and a perfect memory
+LESS = {  # lines between random actions and a perfect memory: what their players know, in a sentence
+    "observation": "newest observation alone",
+    "clock": "clock alone",
+    "one step": "one remembered step",
+}
 DOUBT = 2.0  # a difference within this number of standard errors is not significant
 
 
@@ -82,15 +86,15 @@ class ReferenceScores:
     def words(self) -> str:
         """Write the success: "random 0.45, best known 1.00", or "... 0.35 to 0.99" if the bounds differ.
 
-        Without success write returns, with the lines: "random -0.50, observation -0.49, ..., perfect memory 1.00".
+        The lines stand between: "random 0.28, newest observation alone 0.50, ...". Without success all are returns.
         """
         random, lower, upper = (f"{self.score(getattr(self, name)).mean:.2f}" for name in LEVELS)
         if not self.bounded:
             return f"random {random}"
+        between = "".join(f", {LESS[name]} {self.score(level).mean:.2f}" for name, level in self.lines.items())
         if self.lines and not self.defines_success:
-            between = "".join(f", {name} {level.returns.mean:.2f}" for name, level in self.lines.items())
             return f"random {random}{between}, perfect memory {lower}"
-        return f"random {random}, best known {upper if lower == upper else f'{lower} to {upper}'}"
+        return f"random {random}{between}, best known {upper if lower == upper else f'{lower} to {upper}'}"
 
     @property
     def summary(self) -> str:

@@ -118,6 +118,17 @@ def test_a_score_is_put_beside_the_two_lines():
     assert baselines.reference_of("CartPole-v1") is None
 
 
+def test_the_lines_of_players_with_less_of_a_memory_stand_between():
+    corridor, recall = (
+        baselines.reference_of(id) for id in ("Gridverse/Memory-7x7-v0", "POPGym/CountRecall-Medium-v0")
+    )
+    between = "newest observation alone 0.50, clock alone 1.00, one remembered step 0.83"
+    assert baselines.beside_reference(0.9, corridor) == f"random 0.28, {between}, best known 1.00"
+    assert baselines.beside_reference(0.9, recall).endswith(
+        "clock alone -0.49, one remembered step -0.70, perfect memory 1.00"
+    )
+
+
 def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
     flags = ["--episodes", "40", "--write", str(tmp_path)]
     main(["--env", "POMDP/CarFlag-v0", *flags])

@@ -15,7 +15,7 @@ LINED = {id: reference for id, reference in shipped_references().items() if refe
 @pytest.mark.parametrize("id", LEVELS)
 def test_who_remembers_more_gets_more(id):
     reference = LINED[id]
-    assert tuple(reference.lines) == LESS
+    assert tuple(reference.lines) == tuple(LESS)
     returns = {name: level.returns for name, level in reference.lines.items()}
     returns |= {"random": reference.random.returns, "perfect": reference.lower.returns, "most": reference.upper.returns}
     for less, more in (
@@ -180,6 +180,8 @@ def test_a_plain_player_on_popgyms_own_environment_reaches_the_line(task, line, 
 
 
 def test_scores_stand_beside_their_lines():
-    words = "random -0.50, observation -0.50, clock -0.46, one step 1.00, perfect memory 1.00"
+    words = (
+        "random -0.50, newest observation alone -0.50, clock alone -0.46, one remembered step 1.00, perfect memory 1.00"
+    )
     assert baselines.reference_summary(0.0, 0.3, "POPGym/RepeatFirst-Easy-v0") == f" ({words})"
     assert baselines.reference_summary(0.0, -0.5, "POPGym/RepeatFirst-Easy-v0") == f" ({words}: not above random)"

@@ -52,7 +52,7 @@ def test_a_world_with_finitely_many_starts_is_tried_from_each(memory, capsys):
     before = contents(memory)
     text = printed(capsys, main, memory)
     assert "exhaustive: each of the 24 initial states" in text and "[" not in text
-    assert re.search(r"of 24 initial states \(random 0\.4\d, best known 1\.00", text)
+    assert re.search(r"of 24 initial states \(random 0\.4\d, newest observation alone 1\.00, .*best known 1\.00", text)
     facts = json.loads(printed(capsys, main, "--run", memory, "--format", "json", "--episodes", 7))
     network, config, step = load_network(memory)
     score = evaluate(network, config.eval_setup(torch.device("cpu")), 7, 0)
