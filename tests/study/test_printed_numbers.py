@@ -245,7 +245,7 @@ def test_the_comparison_counts_environments_whose_best_success_is_known() -> Non
     page = (README.parent / "docs" / "comparison.md").read_text()
     assert f"POPGym's {len(known) - len(rows)} as tensors" in page
     ends = [(row.lower.success.mean, row.upper.success.mean) for row in rows]
-    known = [low for low, high in ends if low == pytest.approx(high, abs=1e-6)]
+    known = [low for low, high in ends if low >= high - 1e-6]  # the sampled upper bound may lie below
     widest = min(low for low, high in ends if low not in known)
     said = f"best success known in {len(known)}, between bounds in {len(ends) - len(known)} (widest: {widest:.2f} to 1)"
     assert f"**{len(ends)}**: {said}" in page
