@@ -165,6 +165,32 @@ def test_a_clock_scores_what_the_pages_say_and_more_than_any_run() -> None:
             assert f"{score:.3f}" in (RESULTS / name).read_text()
 
 
+def test_no_memory_beats_guessing_in_memory_cards_as_the_pages_say() -> None:
+    (known,) = (
+        each for each in read_references(RESULTS / "baselines.json").values() if each.id == "POMDP/MemoryCards-v0"
+    )
+    guessing, perfect = known.lines["observation"], known.lower
+    runs = {
+        series: found for (world, series), found in logged(RESULTS / "studies" / "memories").items() if "Cards" in world
+    }
+    ends = {
+        series: np.mean([float(run[-1]["sampled/episodic_return"]) for run in found]) for series, found in runs.items()
+    }
+    wins = {
+        series: np.mean([float(run[-1]["sampled/success_rate"]) for run in found]) for series, found in runs.items()
+    }
+    mlp = ends.pop("mlp"), wins.pop("mlp")
+    assert max(ends.values()) < guessing.returns.mean and max(wins.values()) < guessing.success.mean
+    for page in (README, RESULTS / "README.md"):
+        text = " ".join(page.read_text().split())
+        assert f"wins {guessing.success.mean:.2f} of its episodes and returns {guessing.returns.mean:.1f}" in text
+        assert f"a perfect memory returns {perfect.returns.mean:.1f}" in text
+    assert "win 0.94 or 0.95 and return -21 or -22 (`mlp`: 0.90 and -24)" in " ".join(README.read_text().split())
+    assert {f"{value:.2f}" for value in wins.values()} == {"0.94", "0.95"}
+    assert {f"{value:.0f}" for value in ends.values()} == {"-21", "-22"}
+    assert (f"{mlp[0]:.0f}", f"{mlp[1]:.2f}") == ("-24", "0.90")
+
+
 def test_the_other_library_is_ahead_at_equal_steps_where_the_page_says_so() -> None:
     page, ahead = " ".join((RESULTS / "details.md").read_text().split()), []
     with (RESULTS / "studies" / "popgym" / "metrics.csv").open() as file:
