@@ -1,9 +1,11 @@
-"""Rooms that also pay for each cell that comes into view for the first time, for tries p and q of `rooms.md`.
+"""Mazes that also pay for each cell, walls apart, that comes into view for the first time after the start.
+
+They are for tries p and q of `rooms.md`, and for the usual view of 2 x 3 cells alone:
 
     PYTHONPATH=results/learning/rooms python -m dqn_memory.ppo --plugin seen_cells --env Seen5/NineRooms-v0
 
-The number in the name is the pay in hundredths. Success is as in the environments of the suite: a positive return
-without this pay.
+The number in the name is the pay in hundredths. Success is a positive return without this pay, as in the suite; only at
+step 100, where the return is 0, rounding may decide otherwise.
 """
 
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ class SeenState(GridState):
 
 
 class PaysForCells(GridWorld):
-    """A grid environment that pays for new cells, of tensors alone."""
+    """A grid environment that pays for new cells, of tensors alone; its view must not reach beyond the grid."""
 
     pay = 0.0
 
