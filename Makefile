@@ -6,7 +6,7 @@
 # make test-integrations the tests with sb3-contrib and TorchRL
 # make test-triton       the tests of Triton's scan, interpreted
 # make test-verdicts     ask diagnose about twelve tasks, five times each: ten hours; a stopped one goes on
-# make test-verdicts-short  ask it about two easy ones, three minutes each
+# make test-verdicts-short  ask it about two easy ones, four minutes each
 # make test-wheel        build the package, and try it alone in a new environment
 # make fuzz MINUTES=10   change files at random and report failures
 # make lint              ruff, mypy and the rules of imports
@@ -50,7 +50,7 @@ test-verdicts: .venv/.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python tests/verdicts/verdicts.py --write results
 
 test-verdicts-short: .venv/.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python tests/verdicts/verdicts.py --only CartPole-v1 --only Verdict/Cue-v0 --repetitions 1 --minutes 3 --seeds 2 --folder runs/verdicts-short
+	OMP_NUM_THREADS=1 $(BIN)/python tests/verdicts/verdicts.py --only CartPole-v1 --only Verdict/Cue-v0 --repetitions 1 --minutes 4 --seeds 2 --folder runs/verdicts-of-4-minutes
 
 test-wheel:
 	rm -rf build/lib build/bdist.* build/wheel

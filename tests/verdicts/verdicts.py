@@ -1,7 +1,7 @@
 """Ask `dqn_memory.diagnose` about tasks whose answer is known, and count how often it is right.
 
     python tests/verdicts/verdicts.py                                  all tasks, five repetitions; about ten hours
-    python tests/verdicts/verdicts.py --only CartPole-v1 --repetitions 1 --minutes 3 --seeds 2
+    python tests/verdicts/verdicts.py --only CartPole-v1 --repetitions 1 --minutes 4 --seeds 2
 
 Each repetition has seeds of its own. Results are kept in FOLDER, so that a stopped program goes on; `--write results`
 makes the page `verdicts.md`. The exit status is 1 if an answer was wrong.
