@@ -121,9 +121,11 @@ def commands(kind: str, run: Path) -> dict[str, Case]:
     few = {"num_eval_envs": 1, "episodes_per_env": 1} if kind in ("unizero", "glam") else {"episodes": 1}
     flags = [word for name, number in few.items() for word in (f"--{name.replace('_', '-')}", str(number))]
     looks = {"unizero": unizero_inspect.main, "glam": glam_inspect.main}.get(kind, inspect.main)
+    # 16 episodes and a video would take as long as a case may.
+    short = ["--episodes", "1", "--no-frames"] if looks is inspect.main else []
     return {
         "evaluate": lambda: evaluate.main([str(run), *flags]),
-        "inspect": lambda: looks([str(run)]),
+        "inspect": lambda: looks([str(run), *short]),
         "watch": lambda: watch.main([str(run), "--on", "terminal", "--delay", "0"]),
         "resume": lambda: trainer_class(kind).start(resume)[1].close(),
         "Agent.load": lambda: Agent.load(run),
