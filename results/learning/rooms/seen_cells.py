@@ -8,6 +8,7 @@ The number in the name is the pay in hundredths. Success is a positive return wi
 step 100, where the return is 0, rounding may decide otherwise.
 """
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,25 +59,36 @@ class PaysForCells(GridWorld):
         return after, observation, reward, terminated, success
 
 
-def register(task: type[World[Any]], hundredths: int, name: str, **kwargs: Any) -> None:
-    """Register a task under an id that names its pay."""
+def register(base: type[PaysForCells], task: type[World[Any]], group: str, name: str, **kwargs: Any) -> None:
+    """Register a task under `group`/`name`, with what a base adds to it."""
 
-    class Paying(PaysForCells, task):  # type: ignore[misc, valid-type]
-        pay = hundredths / 100
-
+    class Changed(base, task):  # type: ignore[misc, valid-type]
         def __init__(self, **options: Any) -> None:
             super().__init__(**{**kwargs, **options})
             self.runs_on_numpy = False
 
-    label = f"Paying{hundredths}{name.replace('-', '')}"
-    globals()[label] = Paying
-    envs.register(f"Seen{hundredths}/{name}-v0", envs.Entry(f"{__name__}:{label}"))
+    label = f"{group}{name.replace('-', '')}"
+    module = sys.modules[base.__module__]
+    setattr(module, label, Changed)
+    envs.register(f"{group}/{name}-v0", envs.Entry(f"{base.__module__}:{label}"))
 
 
-for hundredths in (5, 30):
-    register(MemoryRooms, hundredths, "FourRooms-7x7", size=7, rooms=(2, 2))
+class Pays5(PaysForCells):
+    """Pays 0.05 a cell."""
+
+    pay = 0.05
+
+
+class Pays30(PaysForCells):
+    """Pays 0.3 a cell."""
+
+    pay = 0.30
+
+
+for base, group in ((Pays5, "Seen5"), (Pays30, "Seen30")):
+    register(base, MemoryRooms, group, "FourRooms-7x7", size=7, rooms=(2, 2))
     for rooms, name in ((2, "FourRooms"), (3, "NineRooms"), (4, "SixteenRooms"), (5, "TwentyFiveRooms")):
-        register(MemoryRooms, hundredths, name, size=13, rooms=(rooms, rooms))
+        register(base, MemoryRooms, group, name, size=13, rooms=(rooms, rooms))
     for beacons in (2, 3):
-        register(MemoryRooms, hundredths, f"NineRooms-{beacons}Beacons", size=13, rooms=(3, 3), beacons=beacons)
-    register(MemoryEmpty, hundredths, "Hallucinated", size=13, rooms=(5, 5), phantom_rooms=(5, 5))
+        register(base, MemoryRooms, group, f"NineRooms-{beacons}Beacons", size=13, rooms=(3, 3), beacons=beacons)
+    register(base, MemoryEmpty, group, "Hallucinated", size=13, rooms=(5, 5), phantom_rooms=(5, 5))
