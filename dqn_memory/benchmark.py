@@ -112,7 +112,7 @@ class CoreArgs(BenchmarkArgs):
         super().check()
         needed = {"graphs"} if self.quick else set(ON_CUDA)
         if needed.intersection(self.wanted) and (self.clock == "cpu" or not torch.cuda.is_available()):
-            needing = ", ".join(ON_CUDA)
+            needing = ", ".join(name for name in self.wanted if name in needed)
             raise UserError(f"{needing} need a CUDA device that torch sees, and --clock wall; choose others by --only")
 
         if "peers" in self.wanted and not self.peer_python:
@@ -370,8 +370,8 @@ def run_rows(args: CoreArgs) -> Iterator[Row]:
             run, began = Path(folder) / kind.kind / env, time.monotonic()
             row: Row = {"learner": kind.kind, "env": env, "envs": num_envs, "steps": steps}
             flags = f"--env {env} --num-envs {num_envs} --total-steps {steps} --epsilon-steps {steps // 2}"
-            flags += f" --evaluate-every {steps // 4} --device auto --run {run}"
-            command = [sys.executable, "-m", f"dqn_memory.{kind.kind}", *flags.split()]
+            flags += f" --evaluate-every {steps // 4} --device auto"
+            command = [sys.executable, "-m", f"dqn_memory.{kind.kind}", *flags.split(), "--run", str(run)]
             ended = subprocess.run(command, capture_output=True, text=True)
             if ended.returncode:
                 yield row | {"reason": ended.stderr.strip().rpartition("\n")[2][:100]}

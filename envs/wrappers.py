@@ -47,7 +47,7 @@ class Transform(NamedTuple):
 def one_hot(space: Space) -> Transform:
     """Encode every integer k of n as n entries, 1 at k and 0 elsewhere: Box (sum of all n,) float32.
 
-    In a Dict every entry of integers is encoded; a Box stays the same.
+    In a Dict every entry of integers is encoded and a Box stays as it is, beside at least one entry of integers.
     """
     if isinstance(space, spaces.Dict) and not all(isinstance(entry, spaces.Box) for entry in space.values()):
         parts = {name: one_hot(entry) for name, entry in space.items() if not isinstance(entry, spaces.Box)}
@@ -275,6 +275,7 @@ class _VectorWrapper(VectorWrapper[Any, Any, Any, Any, Array]):
         super().__init__(env)
         self.transform, self.single_observation_space = transform, transform.space
         self.observation_space = batch_space(transform.space, env.num_envs)
+        self._same_step = AutoresetMode(env.metadata["autoreset_mode"]) is AutoresetMode.SAME_STEP  # some give its text
         self._integers = np.full(env.num_envs, transform.first, np.int64)  # (N,)
         self._ended = np.zeros(env.num_envs, bool)  # (N,)
 
@@ -295,8 +296,7 @@ class _VectorWrapper(VectorWrapper[Any, Any, Any, Any, Array]):
             final = batch_of_one(info["final_obs"][index])
             info["final_obs"][index] = row(self.transform.encode(final, integers[index : index + 1]), 0)
         ended = terminated | truncated
-        same_step = self.env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-        restarted = ended if same_step else self._ended
+        restarted = ended if self._same_step else self._ended
         self._integers, self._ended = np.where(restarted, self.transform.first, integers), ended
         return self.transform.encode(observation, self._integers), reward, terminated, truncated, info
 
@@ -375,8 +375,11 @@ def _space(env: Any, name: str) -> Space:
 
 
 def _step_limit(env: Any, limit: int | None) -> int:
-    """Return the given limit, or else the environment's own; raise a UserError without either."""
-    steps: Any = getattr(getattr(env.unwrapped, "world", None), "time_limit", None) if limit is None else limit
+    """Return the given limit, or else the environment's own or that of its id; raise a UserError without any."""
+    own = getattr(getattr(env.unwrapped, "world", None), "time_limit", None) or getattr(
+        env.spec, "max_episode_steps", None
+    )
+    steps: Any = own if limit is None else limit
     sentence = f"StepCount needs a limit of at least 1 step for {env}, not {steps}; give StepCount(env, limit=...)."
     require(steps is not None and steps >= 1, sentence)
     return int(steps)

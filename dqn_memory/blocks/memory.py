@@ -1,6 +1,6 @@
 """The memories by name.
 
-To add one: a line here and, for a name on the command line, a row of ARCHITECTURES in dqn_memory/network.py; tests,
+To add one: a line here and, for a name on the command line, a row of ARCHITECTURES in dqn_memory/architectures.py; tests,
 scripts and reports pick it up.
 """
 

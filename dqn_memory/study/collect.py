@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from dqn_memory.evaluate import KINDS_OF_NETWORKS
 from dqn_memory.interface import Interface
@@ -27,7 +28,8 @@ from dqn_memory.study.statistics import HUMAN, OTHERS, Scale, game, world_scale
 from dqn_memory.study.store import DEFINITION, RunState
 from envs.registry import WORLDS, make_world
 
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # buffers of normalisation layers
+# Tensors of a world model that no optimizer changes: buffers of normalisation layers, GLAM's random projection.
+FIXED = ("running_mean", "running_var", "num_batches_tracked", "random_projection.weight", "random_projection.bias")
 ACTING = {"microseconds to act": "time/acting_us", "bytes remembered": "final/remembered_bytes"}  # costs of acting
 PREFERRED = "final"  # the number of a summary that is the run's score
 
@@ -221,7 +223,10 @@ def counts_success(record: RunRecord, config: Any) -> bool:
 
 
 def count_parameters(source: Source, run: RunState, record: RunRecord, config: Any) -> int | None:
-    """Count trainable parameters of the config's network without a critic, or of a world model's checkpoint."""
+    """Count trainable parameters: of the config's network, or of the world model in a checkpoint.
+
+    Neither a critic nor GLAM's agent, which has an actor and a critic, counts.
+    """
     if record.summary is not None:
         return record.summary.get("parameters")
     if source.kind in KINDS_OF_NETWORKS:
@@ -231,8 +236,12 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
     opened = Run.open(run.folder)
     if not opened.has_checkpoint:
         return None
-    model = opened.load(with_replay=False).part("model")
-    return sum(tensor.numel() for name, tensor in model.items() if not name.endswith(STATISTICS)) or None
+    return trained_numbers(opened.load(with_replay=False).part("model")) or None
+
+
+def trained_numbers(tensors: Mapping[str, Tensor]) -> int:
+    """Count the numbers in a world model's tensors that an optimizer changes."""
+    return sum(tensor.numel() for name, tensor in tensors.items() if not name.endswith(FIXED))
 
 
 def kept_record(entry: FinishedRun, attention: Any) -> RunRecord:
@@ -244,18 +253,28 @@ def kept_record(entry: FinishedRun, attention: Any) -> RunRecord:
 
 
 def million_seconds(runs: Sequence[FinishedRun]) -> float:
-    """Compute the processor seconds of a million training steps at the pace of the fastest run, with evaluations."""
-    return 1e6 * float(np.average([run.pace for run in runs], weights=[run.curve.trained for run in runs]))
+    """Compute the processor seconds of a million training steps at the pace of the fastest run, with evaluations.
+
+    Runs whose pace is unknown do not count; NaN if none is known.
+    """
+    known = [run for run in runs if not math.isnan(run.pace)]
+    if not known:
+        return math.nan
+    return 1e6 * float(np.average([run.pace for run in known], weights=[run.curve.trained for run in known]))
 
 
 def _min_metric(metric: str) -> Callable[[Sequence[FinishedRun]], float]:
-    """Make a function: the minimum over each environment's runs (uncontended time), then the median of these."""
+    """Make a function: the minimum over each environment's runs (uncontended time), then the median of these.
+
+    Runs that did not log the metric do not count; NaN if none did.
+    """
 
     def over(runs: Sequence[FinishedRun]) -> float:
         found = defaultdict[str, list[float]](list)
         for run in runs:
-            found[run.run.world].append(math.nan if (value := run.last(metric)) is None else value)
-        return float(np.median([np.min(values) for values in found.values()]))
+            if (value := run.last(metric)) is not None:
+                found[run.run.world].append(value)
+        return float(np.median([min(values) for values in found.values()])) if found else math.nan
 
     return over
 

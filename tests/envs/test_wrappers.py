@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,6 +73,15 @@ def test_vector_wrappers_do_what_single_ones_do(world, name, kwargs):
     check_vector_env(make_vector, lambda: getattr(wrappers, name)(made(world), **kwargs))
 
 
+def test_a_vector_environment_may_name_its_autoreset_mode_by_a_text():
+    vector = gymnasium.make_vec(CAR[0], num_envs=2, autoreset_mode=AutoresetMode.SAME_STEP, **CAR[1])
+    vector.metadata = vector.metadata | {"autoreset_mode": "SameStep"}
+    counted = wrappers.VectorStepCount(vector)
+    counted.reset(seed=0)
+    shown = [counted.step(np.ones(2, int))[0][:, -1] for _ in range(12)]
+    assert shown[10].tolist() == pytest.approx([11 / 12] * 2) and shown[11].tolist() == [0, 0]
+
+
 def test_wrappers_go_around_each_other():
     env = wrappers.Antialias(wrappers.StepCount(wrappers.PreviousAction(made(CAR))), bins=5, entries=[0, 6])
     observation, _ = env.reset(seed=0)
@@ -104,6 +114,7 @@ def test_step_count_is_the_share_of_the_limit_and_stops_there():
     assert [float(env.step(1)[0][-1]) for _ in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
     assert env.reset()[0][-1] == 0
     assert wrappers.StepCount(made(CAR)).limit == 12
+    assert wrappers.StepCount(gymnasium.make("CartPole-v1")).limit == 500
 
 
 @pytest.mark.parametrize(("space", "batch", "expected"), [
@@ -142,7 +153,7 @@ class Continuous(gymnasium.Wrapper):
     (lambda: wrappers.Antialias(made(CAR), entries=[3]), "from 0 to 2, not 3"),
     (lambda: antialias(spaces.Box(-np.inf, 1, (2,)), 4, None), "bounds for entry 0"),
     (lambda: wrappers.PreviousAction(Continuous(made(CAR))), "Discrete actions"),
-    (lambda: wrappers.StepCount(gymnasium.make("CartPole-v1")), "limit=..."),
+    (lambda: wrappers.StepCount(gymnasium.make("CartPole-v1").unwrapped), "limit=..."),
     (lambda: wrappers.StepCount(made(CAR), limit=0), "at least 1 step"),
     (lambda: wrappers.OneHot(gymnasium.make_vec(CARDS[0], num_envs=2)), "envs.wrappers.VectorOneHot"),
     (lambda: wrappers.VectorPreviousAction(made(CAR)), "envs.wrappers.PreviousAction"),

@@ -8,6 +8,8 @@ import torch
 from glam_models import PRESETS, TOLERANCE, batch, close, config, golden, loss, model, steps
 from torch.nn import functional as F
 
+from dqn_memory.size import count
+from dqn_memory.study.collect import trained_numbers
 from world_models.distributions import cross_entropy, kl, masked_mean, symlog_code, unimix
 from world_models.glam.config import FORMS, GlamLearnerConfig, GlamModelConfig, LossConfig
 from world_models.glam.train import adam, floored_kl, reconstruction, trained_positions, update_model
@@ -123,6 +125,7 @@ def test_variation_targets_of_paper_and_released_code():
     mixed = (0.99 * logits.unflatten(-1, (3, 4)).softmax(-1) + 0.01 / 4).log()
     torch.testing.assert_close(net.predictions(data, noise).variation_target, mixed)
     assert not any(p.requires_grad for p in net.random_projection.parameters())
+    assert trained_numbers(net.state_dict()) == count(net).trainable
 
 
 def test_learning_lowers_the_loss():

@@ -1,7 +1,10 @@
 """Pages filled from archives: every placeholder, its number by another path, a wrong one; results/ stays the same."""
 
+import math
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ from reported import MEMORY, make_study, raw, read
 from run_folders import error_of
 
 from dqn_memory.study.archive import open_source
+from dqn_memory.study.collect import COSTS
 from dqn_memory.study.definition import Planned
 from dqn_memory.study.report import archive_runs, main
 from dqn_memory.study.store import Study
@@ -67,6 +71,17 @@ def test_placeholders_are_numbers_of_the_archive(kept: Path) -> None:
     assert costs[0] == "| dtqn4" and costs[2:] == ["10,000", "-", "- |"]  # nothing of acting there
     pages = filled_pages(kept) if fill(kept, "{{figure kept}}") else {}
     assert pages[kept / "kept.png"].startswith(b"\x89PNG")
+
+
+def test_costs_are_of_the_runs_that_know_them() -> None:
+    def run(world: str, acting: float | None, pace: float) -> Any:
+        return SimpleNamespace(
+            run=SimpleNamespace(world=world), last=lambda _: acting, pace=pace, curve=SimpleNamespace(trained=10)
+        )
+
+    old, new = run("a", None, math.nan), run("b", 7.0, 2e-5)
+    assert [cost([old, new]) for cost in COSTS.values()] == pytest.approx([20.0, *[7.0] * (len(COSTS) - 1)])
+    assert all(math.isnan(cost([old])) for cost in COSTS.values())
 
 
 def test_seeds_are_counted_where_environments_have_not_as_many(finished: Path, tmp_path: Path) -> None:
