@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dqn_memory import __version__
+from envs.console import say
 from envs.errors import one_line_errors
-from envs.terminal import say
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (

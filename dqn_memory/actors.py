@@ -64,7 +64,7 @@ class WindowActor(Stateful):
         return observations, torch.where(newest, action.unsqueeze(1), actions), index + 1
 
     @torch.no_grad()
-    def q_values(self) -> Tensor:
+    def outputs(self) -> Tensor:
         """Compute the network's outputs (N, A) for the newest observations."""
         width = self.size
         # an accelerator computes all K positions, because reading the largest length would wait for it
@@ -109,7 +109,7 @@ class StateActor(Stateful):
         """Take one step of the recurrence in each episode."""
         self.q, self.state = self.network.step(observation, previous_action, self.state, reset)
 
-    def q_values(self) -> Tensor:
+    def outputs(self) -> Tensor:
         """Give the network's outputs (N, A) for the newest observations."""
         return self.q
 
@@ -158,7 +158,7 @@ class NetworkPolicy:
         """Choose actions (N,) for observations (N, ...), and give the network's outputs (N, A)."""
         reset = torch.zeros_like(reset) if self.keeps else reset
         self.actor.observe(observation, self.previous_action, reset | self.forgets)
-        outputs = self.actor.q_values()
+        outputs = self.actor.outputs()
         self.previous_action = choose(self.actor.network.actions, outputs, self.draws)
         return self.previous_action, outputs
 

@@ -36,7 +36,7 @@ from dqn_memory.replay import Replay, WindowBatch
 from dqn_memory.rollouts import CapturedIteration
 from dqn_memory.runs import cuda_graph
 from dqn_memory.runs.backend import resolve_backend
-from dqn_memory.runs.common import PLACE, Engine, set_tf32
+from dqn_memory.runs.base_config import PLACE, Engine, set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run

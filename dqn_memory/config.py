@@ -1,7 +1,7 @@
 """The config of a training run: one frozen tree of dataclasses. A TOML preset is the same tree.
 
 Three parts are elsewhere: `NetworkConfig` (network.py), `ExplorationConfig` (exploration.py), and the parts common to
-all trainers (runs/common.py).
+all trainers (runs/base_config.py).
 """
 
 import math
@@ -11,13 +11,13 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 
 from dqn_memory.actors import ActingState
-from dqn_memory.blocks.memory import BIDIRECTIONAL
+from dqn_memory.blocks.registry import BIDIRECTIONAL
 from dqn_memory.evaluate import EvalSetup
 from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.network import NetworkConfig, QNetwork
-from dqn_memory.runs import common
+from dqn_memory.runs import base_config
 from dqn_memory.runs.backend import Backend
-from dqn_memory.runs.common import Engine, EngineSetting, EnvironmentConfig, OutputConfig
+from dqn_memory.runs.base_config import Engine, EngineSetting, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, OneOrSeveral, Repeatable, check_goal, check_numbers, check_parts
 from dqn_memory.runs.toml import NONE
@@ -172,7 +172,7 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class ComputeConfig(common.ComputeConfig):
+class ComputeConfig(base_config.ComputeConfig):
     """Where and how tensors are computed."""
 
     engine: EngineSetting = "auto"

@@ -30,8 +30,8 @@ from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.baselines import reference_summary
+from envs.console import say
 from envs.extras import extra
-from envs.terminal import say
 
 with extra("plots"):
     from matplotlib.figure import Figure

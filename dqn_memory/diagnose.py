@@ -27,8 +27,8 @@ import torch
 import tyro
 
 from dqn_memory.analysis import plots
+from dqn_memory.analysis.environment_checks import STEPS, RandomPlay, oddities, play_randomly
 from dqn_memory.analysis.episodes import play_in
-from dqn_memory.analysis.oddities import STEPS, RandomPlay, oddities, play_randomly
 from dqn_memory.analysis.recall import RecallConfig, recall
 from dqn_memory.evaluate import EvalSetup, load_network
 from dqn_memory.ppo import PPOTrainer
@@ -47,9 +47,9 @@ from dqn_memory.study.sections import runs, scores
 from dqn_memory.study.store import DEFINITION, STATE, Study, check_study_folder
 from dqn_memory.study.verdict import CONTROLS, MARGIN, NEEDED, UNKNOWN, Judgement, judge
 from envs.cli import load_plugins
+from envs.console import say
 from envs.files import parse_json, portable_name, read_text, write_atomic
 from envs.markup import Markup, code
-from envs.terminal import say
 from envs.vector import make_vector
 
 SIZE = "100k"  # parameters of each network

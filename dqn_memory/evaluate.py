@@ -36,7 +36,7 @@ from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
 from dqn_memory.play import MeanScore, Policy, Score, lines, play, summary
 from dqn_memory.play import fields as measures
 from dqn_memory.runs.backend import Choice, log_backend
-from dqn_memory.runs.common import ComputeConfig, EnvironmentConfig
+from dqn_memory.runs.base_config import ComputeConfig, EnvironmentConfig
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run, RunArgument
 from dqn_memory.runs.kinds import kind_of, trainer_class
@@ -48,9 +48,9 @@ from envs.actions import Actions, Form
 from envs.baselines import reference_summary
 from envs.checked import MAX_STEPS
 from envs.cli import load_plugins
+from envs.console import say
 from envs.registry import WORLDS, make_world
 from envs.replayed import spawn_seeds
-from envs.terminal import say
 from envs.vector import TensorVector, VectorEnvironment, make_vector
 
 MAX_EVAL_ENVS = 250  # maximum environments of an evaluation, stepped at once
@@ -188,7 +188,7 @@ def acting_cost(network: QNetwork, setup: EvalSetup) -> dict[str, float]:
     for _ in range(network.config.context + TIMED_STEPS):  # the window is full in the timed steps
         began = time.perf_counter()
         actor.observe(observation, action, reset)
-        actor.q_values().argmax().item()  # waits for the device
+        actor.outputs().argmax().item()  # waits for the device
         times.append(time.perf_counter() - began)
     state = sum(tensor.nbytes for tensor in actor.state_tensors)
     return {"time/acting_us": 1e6 * min(times[-TIMED_STEPS:]), "final/remembered_bytes": float(state)}

@@ -33,14 +33,14 @@ from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluate import EvalSetup, load_network, setup_in
 from dqn_memory.network import QNetwork
-from dqn_memory.runs.common import ComputeConfig, set_tf32
+from dqn_memory.runs.base_config import ComputeConfig, set_tf32
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
+from envs.console import say
 from envs.errors import DrawsNothing
 from envs.files import check_inside, make_inside, write_atomic
 from envs.spaces import Array
-from envs.terminal import say
 
 
 @dataclass(frozen=True)

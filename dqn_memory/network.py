@@ -31,8 +31,8 @@ from dqn_memory.blocks.finite import (
 )
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
-from dqn_memory.blocks.memory import BIDIRECTIONAL, build
 from dqn_memory.blocks.priors import PriorConfig
+from dqn_memory.blocks.registry import BIDIRECTIONAL, build
 from dqn_memory.observations import ObservationSpec as ObservationSpec
 from dqn_memory.observations import observation_embedding as observation_embedding
 from dqn_memory.observations import observation_spec as observation_spec

@@ -34,8 +34,8 @@ from dqn_memory.runs.stateful import Stateful
 from dqn_memory.runs.trainer import Trainer
 from dqn_memory.size import match
 from envs.baselines import reference_summary
+from envs.console import say
 from envs.core import Step
-from envs.terminal import say
 from envs.vector import make_vector
 
 C = TypeVar("C", bound=Any)
@@ -249,7 +249,7 @@ def averaging(decay: float, updates: int) -> float:
 
 
 @torch.no_grad()
-def copy_parameters(source: nn.Module, target: nn.Module) -> None:
+def update_target(source: nn.Module, target: nn.Module) -> None:
     """Copy all parameters and buffers in place, so that captured graphs keep their addresses."""
     ours, theirs = ([*module.parameters(), *module.buffers()] for module in (target, source))
     torch._foreach_copy_(ours, theirs)

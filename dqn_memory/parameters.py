@@ -17,8 +17,9 @@ from typing import Literal, NamedTuple
 
 from torch import nn
 
+from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import PriorConfig
-from dqn_memory.network import ARCHITECTURES, NetworkConfig
+from dqn_memory.network import NetworkConfig
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.modules import load_named
 from dqn_memory.runs.settings import Repeatable, parse
@@ -34,10 +35,10 @@ from dqn_memory.size import (
     published_count,
 )
 from envs.cli import WriteArgs
+from envs.console import say
 from envs.files import write_text
 from envs.machine import revision
 from envs.tables import Table, origin, tables_page
-from envs.terminal import say
 
 MISSING_COLUMNS = ("dbgfqn", "dtqn4")  # the proposed model and its baseline, which the paper's Table 3 leaves out
 TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

@@ -24,8 +24,8 @@ from dqn_memory.ppo import PPOTrainer
 from dqn_memory.pqn import PQNTrainer
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import parse
+from envs.console import say
 from envs.tables import Value
-from envs.terminal import say
 from envs.timing import Timer, Work
 
 SCRIPT = Path(__file__).with_name("peer_script.py")

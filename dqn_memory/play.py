@@ -18,8 +18,8 @@ from torch import Tensor
 
 from dqn_memory.intervals import Measure, mean_interval, mean_of_measures, wilson
 from dqn_memory.runs.errors import require
+from envs.console import say
 from envs.core import Step
-from envs.terminal import say
 from envs.vector import VectorEnvironment
 
 SUCCESS = "success"

@@ -27,7 +27,7 @@ from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.network_trainer import DiscountedReturns, averaging, spread
 from dqn_memory.policies import ActionRowEmbedding
-from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
+from dqn_memory.runs.base_config import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.gradients import Parts
@@ -348,12 +348,12 @@ def stack_metrics(updates: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([metrics[name] for metrics in updates]) for name in updates[0]}
 
 
-# ---- predict ---------------------------------------------------------------------------------------------------------
 def masked_mean(values: Tensor, where: Tensor) -> Tensor:
     """Average values over the true entries of a mask, a scalar; 0 if there are none."""
     return torch.where(where, values, 0.0).sum() / where.sum().clamp(min=1)
 
 
+# ---- predict ---------------------------------------------------------------------------------------------------------
 class Predictor(nn.Module):
     """Predict the next observation and the reward from the network's encoding and the action."""
 

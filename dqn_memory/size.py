@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import MEMORY
 from dqn_memory.blocks.kernels import linear_scan, recurrent, scan  # noqa: F401 - for their operators
-from dqn_memory.blocks.kernels.operator import NUMBA
-from dqn_memory.blocks.memory import BIDIRECTIONAL
-from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork, observation_spec
+from dqn_memory.blocks.kernels.custom_operator import NUMBA
+from dqn_memory.blocks.registry import BIDIRECTIONAL
+from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.errors import UserError, require
 from envs.actions import Actions
 from envs.packages import make_env

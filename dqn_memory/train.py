@@ -21,15 +21,15 @@ from dqn_memory.actors import make_actor
 from dqn_memory.config import LearnerConfig, TrainConfig
 from dqn_memory.exploration import Explorer
 from dqn_memory.network import QNetwork, trimmed_length
-from dqn_memory.network_trainer import NetworkTrainer, average_parameters, averaging, copy_parameters
+from dqn_memory.network_trainer import NetworkTrainer, average_parameters, averaging, update_target
 from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
-from dqn_memory.runs.common import Engine
+from dqn_memory.runs.base_config import Engine
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.gradients import clip
 from dqn_memory.runs.optimizers import set_learning_rate
 from dqn_memory.runs.seeding import generator, seed_dropout
-from envs.terminal import say
+from envs.console import say
 
 Batch = WindowBatch | ContextBatch
 Metrics = dict[str, Tensor]
@@ -84,7 +84,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
     def iterate(self) -> None:
         # act
         all_random = self.explorer.epsilon(self.steps) == 1.0
-        greedy = torch.zeros_like(self.previous_action) if all_random else self.actor.q_values().argmax(1)
+        greedy = torch.zeros_like(self.previous_action) if all_random else self.actor.outputs().argmax(1)
         epsilon, legal = self.explorer.epsilon(self.steps), self.network.legal(self.observation)
         action, _ = self.explorer.choose(greedy, epsilon, self.time == 0, legal)  # (N,)
         step = self.vector.step(action)
@@ -124,7 +124,7 @@ class QTrainer(NetworkTrainer[TrainConfig]):
         metrics = self.update(batch)
         self.updates += 1
         if self.updates % learner.target_update_every == 0:
-            copy_parameters(self.network, self.target)
+            update_target(self.network, self.target)
         if self.evaluated is not self.network:
             average_parameters(self.network, self.evaluated, averaging(learner.ema_decay, self.updates))
         self.stats.count_update(metrics, self.steps)

@@ -20,14 +20,14 @@ import tyro
 from rich.console import Console
 from rich.live import Live
 
+from dqn_memory.analysis.console import plain_screen, screen
 from dqn_memory.analysis.episodes import Episode, action_names, play_each
-from dqn_memory.analysis.terminal import plain_screen, screen
 from dqn_memory.analysis.video import LAST_MS, Looks, check_target, save_video, video_page
 from dqn_memory.evaluate import load_network, setup_in
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
-from envs.terminal import say
+from envs.console import say
 
 if TYPE_CHECKING:
     import tkinter

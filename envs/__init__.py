@@ -5,7 +5,7 @@ import re
 from gymnasium.envs import registration  # `gymnasium` would be the module envs.gymnasium here
 
 from envs.errors import UserError
-from envs.popgym.rungs import RUNGS
+from envs.popgym.ladders import RUNGS
 from envs.registry import WORLDS, Entry
 
 __all__ = ["WORLDS", "Entry", "UserError", "register"]

@@ -17,10 +17,10 @@ from typing import Any
 import gymnasium
 
 from envs.cli import Ids
+from envs.console import say
 from envs.errors import check_known, one_line_errors, require
 from envs.registry import FROM_FILES, WORLDS
 from envs.tables import Table, Value
-from envs.terminal import say
 from envs.timing import BenchmarkArgs, Page, Timer, run_benchmark
 
 # Steps per second of the original environments, by id. Source: measured by us on the original code, gym-gridverse

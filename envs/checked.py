@@ -16,10 +16,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from envs.console import say
 from envs.errors import UserError
 from envs.rows import Choices, entry_at, leaves, mask_function
 from envs.spaces import Array, Unfit, encoder, fitter, shown
-from envs.terminal import say
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and new line
 FIVE = "observation, reward, terminated, truncated, info"

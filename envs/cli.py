@@ -12,7 +12,7 @@ import gymnasium
 import tyro
 
 from envs.errors import UserError, near_names, require
-from envs.popgym.rungs import RUNGS
+from envs.popgym.ladders import RUNGS
 from envs.registry import WORLDS
 
 Ids = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ID")]

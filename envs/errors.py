@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from envs.terminal import CONTROL, one_line, print_traceback, printable_warnings, say
+from envs.console import CONTROL, one_line, print_traceback, printable_warnings, say
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
-from envs.terminal import say
+from envs.console import say
 
 EXTRAS = {  # the modules of each extra, as in pyproject.toml
     "plots": ("matplotlib", "PIL", "scipy", "markdown"),

@@ -11,11 +11,11 @@ import torch
 import tyro
 
 from envs.baselines.players import mean_with_error, play_episodes, random_player
+from envs.console import say
 from envs.errors import check_known, one_line_errors, require
-from envs.popgym.rungs import LADDERS, Ladder, Rung
+from envs.popgym.ladders import LADDERS, Ladder, Rung
 from envs.registry import make_world
 from envs.tables import Table, Value
-from envs.terminal import say
 
 __all__ = ["LADDERS", "Ladder", "Rung"]
 

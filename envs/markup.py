@@ -3,7 +3,7 @@
 import re
 from typing import Self
 
-from envs.terminal import one_line
+from envs.console import one_line
 
 # Characters with a meaning in Markdown or HTML. The group `reference` cannot be escaped by a backslash.
 # `p < 0.001`, `an_underscore` and the interval `[0.9, 1.0]` have no such meaning and stay the same.

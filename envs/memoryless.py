@@ -25,6 +25,7 @@ from envs.baselines.players import draw_uniforms, finish
 from envs.baselines.search import PAID, WON, Graph, explore_states
 from envs.checker import probe, world_name
 from envs.cli import Options, Plugins, WriteArgs, check_id, keywords, load_plugins, row_name
+from envs.console import say
 from envs.core import State, World, where_state
 from envs.errors import one_line_errors, require
 from envs.files import make_folder
@@ -32,7 +33,6 @@ from envs.machine import cpu, revision
 from envs.registry import make_world
 from envs.spaces import entry_bounds
 from envs.tables import Table, origin, read_tables, write_page
-from envs.terminal import say
 
 TITLE = "How far one gets without a memory"
 TEXTS: dict[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

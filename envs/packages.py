@@ -27,7 +27,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import FilterObservation, FrameStackObservation
 
 from envs.errors import DrawsNothing, UserError, near_names, require
-from envs.popgym.rungs import RUNGS
+from envs.popgym.ladders import RUNGS
 from envs.registry import WORLDS
 from envs.spaces import ImageBox
 

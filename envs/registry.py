@@ -12,8 +12,8 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from envs.errors import UnknownKeyword, UserError, check_known, require, suggestion
+from envs.popgym.ladders import RUNGS
 from envs.popgym.levels import LEVELS
-from envs.popgym.rungs import RUNGS
 
 if TYPE_CHECKING:
     import torch

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envs.console import one_line, say
 from envs.errors import UserError
 from envs.files import make_folder, parse_json, read_bytes, write_text
 from envs.markup import escape, latex, prose, without_tags
-from envs.terminal import one_line, say
 
 Value = str | int | float | bool | None
 Section = dict[str, Any]  # "machine": facts by name; "tables": a list of title, note and rows

@@ -234,7 +234,7 @@ class StepCount(_Wrapper):
 
 
 class PhantomWalls(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs):
-    """Draw the inner walls of phantom rooms over the floor that the agent sees; they block neither it nor its sight.
+    """Hallucinate structure: the agent sees inner walls of phantom rooms, which block neither it nor its sight.
 
     The observations of a Gridverse world are those of the same world with `phantom_rooms=rooms`. So
     `PhantomWalls(gymnasium.make("Gridverse/Memory-Empty-13x13-v0"), rooms=(5, 5))` shows what

@@ -10,8 +10,8 @@ import pytest
 import torch
 from tensor_tree import tensor_search
 
+from world_models.unizero.mcts import Functions, SearchNumbers, outcome, tree_search
 from world_models.unizero.networks import Expansion, History
-from world_models.unizero.search import Functions, SearchNumbers, outcome, tree_search
 
 DISCOUNT = 0.997
 SEARCHES = {"tensors": tensor_search, "compiled": tree_search}

@@ -5,7 +5,7 @@ No loop runs over depth: all nodes are scored at once, and paths are followed by
 
 import torch
 
-from world_models.unizero.search import allocate, forced_actions, harvest, plant
+from world_models.unizero.mcts import allocate, forced_actions, harvest, plant
 from world_models.unizero.tree import C1, C2, TIE, normalise, read_order
 
 

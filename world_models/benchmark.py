@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 
-from dqn_memory.runs.common import set_tf32
+from dqn_memory.runs.base_config import set_tf32
 from dqn_memory.runs.errors import check_known, one_line_errors
 from dqn_memory.runs.settings import parse
 from envs.tables import Table

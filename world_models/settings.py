@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.runs import common
+from dqn_memory.runs import base_config
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds
 from envs.atari import AtariStep
@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 @dataclass(frozen=True)
-class WorldModelComputeConfig(common.ComputeConfig):
+class WorldModelComputeConfig(base_config.ComputeConfig):
     """Where and how tensors are computed."""
 
     tf32: bool = False
@@ -63,7 +63,7 @@ def training_signal(step: Step, collection: Any) -> tuple[Tensor, Tensor]:
     return reward, step.terminated
 
 
-def check_environment(environment: common.EnvironmentConfig) -> None:
+def check_environment(environment: base_config.EnvironmentConfig) -> None:
     """Raise UserError for an option that the environment does not have."""
     environment.check()
     environment.kwargs()
@@ -87,7 +87,7 @@ def env_kwargs(config: Any, training: bool, **game: Any) -> dict[str, Any]:
     return replace(config.environment, time_limit=limit if own is None else min(limit, own)).kwargs()
 
 
-def _own_limit(environment: common.EnvironmentConfig) -> int | None:
+def _own_limit(environment: base_config.EnvironmentConfig) -> int | None:
     """Make an environment to read its time limit (None: it has none); keywords can change the limit."""
     if environment.id.removeprefix("envs:") in WORLDS:
         return make_world(environment.id, **environment.kwargs()).time_limit

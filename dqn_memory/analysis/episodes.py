@@ -17,9 +17,9 @@ from dqn_memory.network import QNetwork
 from dqn_memory.play import PlayedStep, one_episode, play_steps
 from dqn_memory.runs.errors import UserError
 from envs.checked import MAX_STEPS
+from envs.console import one_line
 from envs.registry import WORLDS, make_world
 from envs.spaces import Array
-from envs.terminal import one_line
 from envs.vector import TensorVector, VectorEnvironment, make_vector
 
 

@@ -9,10 +9,10 @@ import numpy as np
 from cycler import cycler
 
 from dqn_memory.runs.errors import require
+from envs.console import printable
 from envs.extras import extra
 from envs.files import write_atomic
 from envs.spaces import Array
-from envs.terminal import printable
 
 with extra("plots"):
     import matplotlib

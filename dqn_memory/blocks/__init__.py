@@ -5,9 +5,9 @@ from dqn_memory.blocks.block import Block, Memory, State, fresh, lookup
 from dqn_memory.blocks.gates import GATES
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig, Sublayer
-from dqn_memory.blocks.memory import MEMORY, build, names
 from dqn_memory.blocks.positions import POSITIONS
 from dqn_memory.blocks.priors import PRIORS, Prior, PriorConfig
+from dqn_memory.blocks.registry import MEMORY, build, names
 
 __all__ = [
     "GATES",

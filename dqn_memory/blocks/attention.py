@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, select, wide
 from dqn_memory.blocks.chunks import head_width
 from dqn_memory.blocks.finite import add_flags, are_finite, bad_flags, contained_at, contained_window, finite
-from dqn_memory.blocks.kernels.operator import NUMBA, without_autocast
+from dqn_memory.blocks.kernels.custom_operator import NUMBA, without_autocast
 from dqn_memory.blocks.positions import rotary_table, rotate
 from dqn_memory.blocks.priors import Prior, PriorConfig
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from dqn_memory.blocks import chunks
 from dqn_memory.blocks.block import Device, Memory, State, Tail, carried, fresh, wide, wide_dtype
 from dqn_memory.blocks.chunks import join_heads, split_heads
-from dqn_memory.blocks.kernels.operator import NUMBA, call, without_autocast
+from dqn_memory.blocks.kernels.custom_operator import NUMBA, call, without_autocast
 
 CHUNK = 32  # positions whose writes are solved for at once
 SMALLEST = 1e-6  # added to a key's squared length, which can be 0

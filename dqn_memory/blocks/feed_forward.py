@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Device, Memory, State, Tail, fresh, select, wide_dtype
 from dqn_memory.blocks.finite import add_flags, are_finite, bad_flags, check_positions, contained_rows, finite
-from dqn_memory.blocks.kernels.operator import NUMBA, call
+from dqn_memory.blocks.kernels.custom_operator import NUMBA, call
 
 
 class Pointwise(Memory):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.kernels.operator import NUMBA, transformed
+from dqn_memory.blocks.kernels.custom_operator import NUMBA, transformed
 
 
 class Residual(nn.Module):

@@ -8,7 +8,7 @@ from dqn_memory.blocks import chunks
 from dqn_memory.blocks.block import State, carried, fresh, wide
 from dqn_memory.blocks.chunks import join_heads, split_heads
 from dqn_memory.blocks.delta import SMALLEST, GatedDeltaNet, gated, normalised
-from dqn_memory.blocks.kernels.operator import without_autocast
+from dqn_memory.blocks.kernels.custom_operator import without_autocast
 
 CHUNK = 32  # steps whose writes are solved for at once
 

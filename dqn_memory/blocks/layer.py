@@ -15,8 +15,8 @@ from dqn_memory.blocks.attention import Attention, StreamedAttention
 from dqn_memory.blocks.block import Block, Device, State, by_position, last, lookup, select
 from dqn_memory.blocks.finite import clear_padding, contained, contained_at, contained_window
 from dqn_memory.blocks.gates import GATES
-from dqn_memory.blocks.memory import build
 from dqn_memory.blocks.priors import PriorConfig
+from dqn_memory.blocks.registry import build
 
 
 @dataclass(frozen=True)

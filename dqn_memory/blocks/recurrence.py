@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dqn_memory.blocks.block import Block, Device, Memory, State, Tail, fresh, last, select
 from dqn_memory.blocks.finite import cast, clear_padding, contained_window
 from dqn_memory.blocks.kernels import recurrent
-from dqn_memory.blocks.kernels.operator import NUMBA, call, transformed
+from dqn_memory.blocks.kernels.custom_operator import NUMBA, call, transformed
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 

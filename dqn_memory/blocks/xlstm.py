@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from dqn_memory.blocks import chunks
 from dqn_memory.blocks.block import Device, Memory, State, Tail, carried, fresh, wide, wide_dtype
 from dqn_memory.blocks.chunks import join_heads, split_heads
-from dqn_memory.blocks.kernels.operator import without_autocast
+from dqn_memory.blocks.kernels.custom_operator import without_autocast
 
 CHUNK = 32  # positions whose scores are computed at once
 NOTHING = -1e15  # stands for the logarithm of 0, without its infinite differences; its square is finite too

@@ -8,7 +8,7 @@ from torch import nn
 
 from dqn_memory.blocks.kernels.select import Choice, Unavailable, choose, mixers, set_scan
 from dqn_memory.runs.errors import UserError
-from envs.terminal import say
+from envs.console import say
 
 __all__ = ["FACT", "Backend", "Choice", "facts", "log_backend", "resolve_backend"]
 

@@ -5,7 +5,7 @@ import sys
 import threading
 from typing import Any, Self
 
-from envs.terminal import say
+from envs.console import say
 
 
 class Interrupts:

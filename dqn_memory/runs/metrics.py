@@ -16,9 +16,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dqn_memory.runs.errors import UserError, train_anew
 from dqn_memory.runs.trackers import NONE, TRACKERS, TensorBoard, Tracker
+from envs.console import say
 from envs.extras import has_extra, missing
 from envs.files import disk_errors, open_file, parse_json, read_bytes, sha256
-from envs.terminal import say
 
 if TYPE_CHECKING:
     import torch

@@ -20,9 +20,9 @@ from typing import Any
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Settings
 from envs.cli import load_plugins
+from envs.console import say
 from envs.files import parse_json, sha256, write_atomic
 from envs.packages import ORIGINAL, is_known, load_wanted
-from envs.terminal import say
 
 MAX_ENTRIES = 4096  # remembered runs and studies; the oldest are forgotten
 MAX_ENTRY_BYTES = 1 << 16

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from envs.terminal import one_line
+from envs.console import one_line
 
 WINDOW = 60.0  # min seconds over which the speed is measured
 FIRST = {"success": 0, "return": 0, "evaluated": 1, "loss": 2}  # order of the scalars; others follow

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from dqn_memory.runs.backend import FACT, Backend
+from dqn_memory.runs.base_config import EngineSetting
 from dqn_memory.runs.checkpoint import Checkpoint, foreign_state
-from dqn_memory.runs.common import EngineSetting
 from dqn_memory.runs.errors import UserError, train_anew
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind

@@ -19,9 +19,9 @@ from dqn_memory.evaluate import Evaluation, EvaluationOptions, LoadedPolicy
 from dqn_memory.play import SUCCESS, SUCCESS_TOLD, Score
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
+from dqn_memory.runs.base_config import PLACE, Engine, place
 from dqn_memory.runs.callbacks import Callback, Events
 from dqn_memory.runs.checkpoint import Checkpoint, check_actions, check_form, foreign_state
-from dqn_memory.runs.common import PLACE, Engine, place
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.gradients import trained_values
@@ -37,11 +37,11 @@ from dqn_memory.runs.seeding import Streams, dropout_state, restore_dropout
 from dqn_memory.runs.settings import Settings, parse
 from dqn_memory.runs.stateful import load_parts, save_parts
 from dqn_memory.runs.toml import to_toml
+from envs.console import say
 from envs.files import portable_name
 from envs.gymnasium import GymnasiumVector
 from envs.replayed import ReplayedVector, spawn_seeds
 from envs.rows import RowSpace
-from envs.terminal import say
 from envs.vector import MixedVector, VectorEnvironment, make_vector, single_vectors
 
 C = TypeVar("C", bound=Any)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dqn_memory.analysis.plots import COLOURS, FAINT, INK, STYLE, finish_panel, grid_panels, lowest, new_figure
-from dqn_memory.network import ARCHITECTURES
+from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import FinishedRun
 from dqn_memory.study.statistics import Estimate, Floats, Scale, plain_name

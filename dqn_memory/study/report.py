@@ -27,10 +27,10 @@ from dqn_memory.study.store import INDEX
 from dqn_memory.study.template import filled_pages
 from envs.baselines import reference as baselines
 from envs.cli import load_plugins
+from envs.console import say
 from envs.files import check_inside, write_atomic
 from envs.markup import Markup, prose
 from envs.tables import remake_page
-from envs.terminal import say
 
 REPORTS = "runs/reports"  # folder for the reports of archives
 FEW = 3  # max pictures in an archive's own folder

@@ -38,8 +38,8 @@ from dqn_memory.study.runner import (
 from dqn_memory.study.store import RunState, State, Study
 from dqn_memory.study.take_from import NOTHING_TAKEN, matching_runs, take_finished_runs
 from envs.cli import load_plugins
+from envs.console import say
 from envs.tables import Table
-from envs.terminal import say
 
 FEW = 40  # max runs of a study whose runs are all shown
 

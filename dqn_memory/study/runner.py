@@ -28,9 +28,9 @@ from dqn_memory.study import child
 from dqn_memory.study.definition import Resources
 from dqn_memory.study.run_record import CONFIG, checkpoint, final_metrics, finished, write_checksums
 from dqn_memory.study.store import RunState, Study
+from envs.console import say
 from envs.files import check_inside, make_inside, open_file
 from envs.packages import is_known
-from envs.terminal import say
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 STOPPING = 30  # seconds that trainers have to save a checkpoint

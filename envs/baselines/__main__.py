@@ -31,13 +31,13 @@ from envs.baselines.reference import (
 )
 from envs.checker import probe
 from envs.cli import Ids, Options, Plugins, WriteArgs, check_id, keywords, load_plugins, row_name
+from envs.console import say
 from envs.core import World
 from envs.errors import UserError, one_line_errors, require
 from envs.files import make_folder, write_text
 from envs.machine import cpu, revision
 from envs.packages import make_env
 from envs.registry import FROM_FILES, WORLDS, make_world
-from envs.terminal import say
 
 
 @dataclass(frozen=True)

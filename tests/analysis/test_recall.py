@@ -90,7 +90,7 @@ def test_windows_are_what_an_actor_sees(architecture):
     actor = WindowActor(net, 1, torch.device("cpu"))
     for t in range(9):
         actor.observe(one.observation[t : t + 1], one.previous_action[t : t + 1], torch.tensor([t == 0]))
-        torch.testing.assert_close(found[t], actor.q_values()[0], rtol=0, atol=1e-12)
+        torch.testing.assert_close(found[t], actor.outputs()[0], rtol=0, atol=1e-12)
 
 
 def test_a_carried_state_remembers_the_whole_episode():
@@ -101,7 +101,7 @@ def test_a_carried_state_remembers_the_whole_episode():
         actor.observe(one.observation[t : t + 1], one.previous_action[t : t + 1], torch.tensor([t == 0]))
     size = remembered_steps(net, 9, "episode")
     whole = windows(net, one.observation, one.previous_action, torch.tensor([8]), size)
-    torch.testing.assert_close(q_values(net, whole), actor.q_values(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(q_values(net, whole), actor.outputs(), rtol=0, atol=1e-12)
     assert len(recall(net, [one], RecallConfig(), 0, state="episode").decisions) == 9
     assert remembered_steps(net, 9, "window") == 6 and remembered_steps(net, 4, "window") == 4
 

@@ -19,9 +19,9 @@ from dqn_memory.blocks.kernels import cpu_attention, cpu_gate, cpu_gelu, cpu_mat
 from dqn_memory.blocks.kernels.cpu_bidirectional import bidirectional_scan as both
 from dqn_memory.blocks.kernels.cpu_scan import scan_simd
 from dqn_memory.blocks.kernels.scan import scan_torch
-from dqn_memory.blocks.memory import build
 from dqn_memory.blocks.positions import rotary_table, rotate
 from dqn_memory.blocks.recurrence import CELLS, run
+from dqn_memory.blocks.registry import build
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ("test_schema", "test_faketensor", "test_aot_dispatch_static")

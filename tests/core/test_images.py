@@ -12,7 +12,7 @@ from dqn_memory.agent import Agent
 from dqn_memory.blocks.embeddings import ImageEmbedding
 from dqn_memory.network import observation_embedding, observation_spec
 from dqn_memory.replay import Replay
-from dqn_memory.runs.common import EnvironmentConfig
+from dqn_memory.runs.base_config import EnvironmentConfig
 from envs.gymnasium import GymnasiumVector
 from envs.packages import make_env
 from envs.spaces import encoder

@@ -13,7 +13,7 @@ from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import trimmed_length
 from dqn_memory.network_trainer import average_parameters, averaging
-from dqn_memory.runs.common import set_tf32
+from dqn_memory.runs.base_config import set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.optimizers import restore_optimizer, set_learning_rate
@@ -174,7 +174,7 @@ def test_ends_train_exactly_the_q_values_that_acting_computes(architecture):
     for t in range(length):
         cell = {name: values[t] for name, values in replay.cells.items()}
         actor.observe(cell["observation"], cell["previous_action"].long(), torch.tensor([t == 0]))
-        acted = actor.q_values()
+        acted = actor.outputs()
         assert torch.allclose(acted[0], trained[t], atol=1e-12)
         assert not t or torch.allclose(acted[0], following[t - 1], atol=1e-12)
 

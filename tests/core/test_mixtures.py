@@ -18,7 +18,7 @@ from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.inspect import main as inspect_main
 from dqn_memory.play import MeanScore, Score
 from dqn_memory.ppo import PPOTrainer
-from dqn_memory.runs.common import EnvironmentConfig
+from dqn_memory.runs.base_config import EnvironmentConfig
 from dqn_memory.watch import main as watch_main
 from envs import Entry, register
 from envs.core import Step

@@ -298,7 +298,7 @@ def test_a_captured_iteration_equals_an_eager_one(tmp_path, monkeypatch, kind, e
 
 @pytest.mark.parametrize("kind", [PQNTrainer, PPOTrainer])
 def test_the_engine_says_whether_an_iteration_is_captured(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr("dqn_memory.runs.common.ComputeConfig.check", lambda self: None)  # there may be no GPU
+    monkeypatch.setattr("dqn_memory.runs.base_config.ComputeConfig.check", lambda self: None)  # there may be no GPU
     monkeypatch.setattr(rollouts, "Captured", lambda *_, **__: None)
     engines = {"eager": False, "cudagraph": True}
     for engine, graph in engines.items():

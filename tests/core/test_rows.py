@@ -16,7 +16,7 @@ from dqn_memory import inspect, policies, watch
 from dqn_memory.api import Agent, evaluate, train
 from dqn_memory.network import NetworkConfig, observation_spec
 from dqn_memory.ppo import PPOConfig, PPOTrainer
-from dqn_memory.runs.common import EnvironmentConfig
+from dqn_memory.runs.base_config import EnvironmentConfig
 from dqn_memory.runs.errors import UserError
 from envs.actions import Actions, action_form
 from envs.checked import say_once

@@ -19,7 +19,7 @@ from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.network import NetworkConfig
 from dqn_memory.network_trainer import RECALL_EPISODES
 from dqn_memory.ppo import PPOConfig, PPOLearnerConfig, PPOTrainer
-from dqn_memory.runs.common import EnvironmentConfig
+from dqn_memory.runs.base_config import EnvironmentConfig
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import parse
 from dqn_memory.train import QTrainer, main

@@ -11,7 +11,7 @@ from run_folders import printed, refused
 from trained import CARDS, MEMORY, contents, trained
 
 from dqn_memory import inspect, train, watch
-from dqn_memory.analysis.terminal import half_blocks, screen
+from dqn_memory.analysis.console import half_blocks, screen
 from dqn_memory.evaluate import load_network
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import AGENTS, Run, agent_names, find_run

@@ -107,7 +107,7 @@ def test_drawn_actions_are_as_frequent_as_their_logits_say():
 
     vector = SimpleNamespace(num_envs=rows, device="cpu", reset=lambda: torch.zeros(rows, 1), step=step)
     actor = SimpleNamespace(
-        observe=lambda *seen: None, q_values=lambda: shares.log().expand(rows, 3) + 5, device="cpu",
+        observe=lambda *seen: None, outputs=lambda: shares.log().expand(rows, 3) + 5, device="cpu",
         network=SimpleNamespace(actions=Actions(3)),
     )  # fmt: skip
     for draws in (torch.Generator().manual_seed(0), None):

@@ -7,7 +7,7 @@ from trained import CARDS, MEMORY, rollout_flags
 
 from dqn_memory.ppo import PPOTrainer
 from dqn_memory.pqn import PQNTrainer
-from dqn_memory.runs.common import place
+from dqn_memory.runs.base_config import place
 from dqn_memory.runs.kinds import trainer_class
 
 CUDA, GRAPH = "cuda by the engine cudagraph", "cudagraph"

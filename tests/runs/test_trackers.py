@@ -16,7 +16,7 @@ from run_folders import error_of
 from trained import CARDS, training_flags
 
 from dqn_memory.runs import trackers
-from dqn_memory.runs.common import OutputConfig
+from dqn_memory.runs.base_config import OutputConfig
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.toml import defaults

@@ -10,7 +10,7 @@ from trained import CARDS
 
 from dqn_memory.api import Callback, train
 from dqn_memory.runs import trackers
-from dqn_memory.runs.common import OutputConfig
+from dqn_memory.runs.base_config import OutputConfig
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.gradients import clip, parts_of
 from dqn_memory.runs.kinds import trainer_class
@@ -257,7 +257,7 @@ def test_histograms_that_cannot_be_had_are_one_sentence(monkeypatch, kind):
 
 
 def test_histograms_of_captured_updates_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("dqn_memory.runs.common.ComputeConfig.check", lambda self: None)  # there may be no GPU
+    monkeypatch.setattr("dqn_memory.runs.base_config.ComputeConfig.check", lambda self: None)  # there may be no GPU
     trainer = trainer_class("pqn")
     config = trainer.configure(KINDS["pqn"].flags(tmp_path, "--env", CARDS, "--engine", "cudagraph", "--histograms"))
     assert "--histograms" in error_of(trainer, config) and "--engine eager" in error_of(trainer, config)

@@ -11,14 +11,14 @@ import unizero_models
 from torch._dynamo.backends.debugging import aot_eager
 from torch._inductor.compile_fx import compile_fx
 
-from dqn_memory.runs.common import set_tf32
+from dqn_memory.runs.base_config import set_tf32
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.settings import parse
 from world_models.settings import WorldModelComputeConfig
 from world_models.unizero import train
 from world_models.unizero.acting import Planner
 from world_models.unizero.config import SearchConfig, UniZeroConfig
-from world_models.unizero.search import Functions, draw_numbers, make_functions
+from world_models.unizero.mcts import Functions, draw_numbers, make_functions
 from world_models.unizero.train import make_adamw, make_learn, make_target
 
 ROWS, SIMULATIONS = 3, 6

@@ -15,8 +15,8 @@ from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.checkpoint import columns_from, next_span
 from dqn_memory.runs.errors import UserError
 from world_models.unizero.config import SearchConfig, UniZeroCollectionConfig, UniZeroReplayConfig
+from world_models.unizero.mcts import SearchNumbers, draw_numbers, make_functions, tree_search
 from world_models.unizero.replay import SequenceReplay
-from world_models.unizero.search import SearchNumbers, draw_numbers, make_functions, tree_search
 from world_models.unizero.train import search_again, search_roots
 
 SPEC = ObservationSpec("discrete", (2,), 200, torch.uint8)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import torch
 
 from dqn_memory.runs.backend import Backend
-from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
+from dqn_memory.runs.base_config import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts, flags_of
 from envs.atari import AtariConfig

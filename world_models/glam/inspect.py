@@ -18,8 +18,8 @@ from dqn_memory.runs import backend
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
+from envs.console import say
 from envs.files import check_inside, make_inside, write_atomic
-from envs.terminal import say
 from world_models.glam.acting import GlamAgent
 from world_models.glam.foresight import imagine_episode, play_episode
 from world_models.glam.plots import rollout_strip, save_animation

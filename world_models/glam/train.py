@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from dqn_memory.runs.backend import resolve_backend
-from dqn_memory.runs.common import Engine
+from dqn_memory.runs.base_config import Engine
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.gradients import clip, parts_of
 from dqn_memory.runs.metrics import RunStats

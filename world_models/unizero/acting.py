@@ -16,8 +16,7 @@ from dqn_memory.runs.seeding import seeded
 from world_models.settings import place
 from world_models.trainer import EvalEnvironments, EvaluatedAgent
 from world_models.unizero.config import SearchConfig, UniZeroConfig
-from world_models.unizero.networks import History, UniZeroModel, build_unizero
-from world_models.unizero.search import (
+from world_models.unizero.mcts import (
     Functions,
     SearchNumbers,
     SearchResult,
@@ -25,6 +24,7 @@ from world_models.unizero.search import (
     make_functions,
     tree_search,
 )
+from world_models.unizero.networks import History, UniZeroModel, build_unizero
 
 
 class Planner:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.operator import environment_alone
+from dqn_memory.blocks.kernels.custom_operator import environment_alone
 from world_models.unizero.tree import C1, C2, SMALLEST_RANGE, TIE, Tree
 
 environment_alone()

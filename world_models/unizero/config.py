@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from dqn_memory.blocks import PRIORS, PriorConfig
-from dqn_memory.runs.common import Engine, EnvironmentConfig, OutputConfig
+from dqn_memory.runs.base_config import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.settings import Bounds, Repeatable, check_goal, check_numbers, check_parts
 from envs.atari import AtariConfig

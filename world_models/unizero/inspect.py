@@ -21,10 +21,10 @@ from dqn_memory.analysis.attention import prior_tables
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
+from envs.console import say
 from envs.extras import extra
 from envs.files import check_inside, make_inside, write_atomic
 from envs.spaces import Array
-from envs.terminal import say
 from world_models.settings import WorldModelComputeConfig
 from world_models.trainer import EvalEnvironments
 from world_models.unizero import analysis

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dqn_memory.network import observation_spec
 from dqn_memory.play import Score
-from dqn_memory.runs.common import Engine
+from dqn_memory.runs.base_config import Engine
 from dqn_memory.runs.cuda_graph import Captured, mapped
 from dqn_memory.runs.gradients import clip, parts_of
 from dqn_memory.runs.metrics import RunStats
@@ -30,9 +30,7 @@ from world_models.trainer import WorldModelTrainer
 from world_models.unizero.acting import Planner, UniZeroAgent
 from world_models.unizero.analysis import report_maps
 from world_models.unizero.config import GROUP, SearchConfig, UniZeroConfig, UniZeroLearnerConfig
-from world_models.unizero.networks import History, UniZeroModel, build_unizero
-from world_models.unizero.replay import Contexts, SequenceReplay, Sequences
-from world_models.unizero.search import (
+from world_models.unizero.mcts import (
     Functions,
     SearchNumbers,
     choose_actions,
@@ -40,6 +38,8 @@ from world_models.unizero.search import (
     make_functions,
     tree_search,
 )
+from world_models.unizero.networks import History, UniZeroModel, build_unizero
+from world_models.unizero.replay import Contexts, SequenceReplay, Sequences
 
 Metrics = dict[str, Tensor]
 LOSS_WEIGHTS = {"latent": 10.0, "reward": 1.0, "policy": 1.0, "value": 0.5, "entropy": -1e-4}  # the paper's Table 4

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.blocks.kernels import simd as v
-from dqn_memory.blocks.kernels.operator import call, operator, through
+from dqn_memory.blocks.kernels.custom_operator import call, operator, through
 from dqn_memory.blocks.kernels.simd import COUNT
 
 LONGEST = 128  # max keys of a query: above, the fused kernel is as fast

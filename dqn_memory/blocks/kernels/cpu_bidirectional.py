@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.cpu_recurrent import _packed, _sigmoid, _slope, _tanh
-from dqn_memory.blocks.kernels.operator import operator
+from dqn_memory.blocks.kernels.custom_operator import operator
 from dqn_memory.blocks.kernels.recurrent import WEIGHTS, gru_scan, reverse
 from dqn_memory.blocks.kernels.simd import COUNT
 

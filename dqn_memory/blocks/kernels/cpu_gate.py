@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.cpu_recurrent import _sigmoid, _slope, _tanh
-from dqn_memory.blocks.kernels.operator import operator
+from dqn_memory.blocks.kernels.custom_operator import operator
 from dqn_memory.blocks.kernels.simd import COUNT
 
 FEWEST = 1 << 13  # min numbers of x: below, the calls cost more than the work

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dqn_memory.blocks.kernels import simd as v
-from dqn_memory.blocks.kernels.operator import operator
+from dqn_memory.blocks.kernels.custom_operator import operator
 
 FEWEST = 1 << 15  # min numbers: below, the call costs more than the work
 CUBE = 0.044715

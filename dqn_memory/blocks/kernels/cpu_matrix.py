@@ -21,7 +21,7 @@ from dqn_memory.blocks.delta import EPSILON, SMALLEST, delta_torch
 from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.cpu_recurrent import LOG2_E, _sigmoid
 from dqn_memory.blocks.kernels.cpu_scan import _power
-from dqn_memory.blocks.kernels.operator import operator
+from dqn_memory.blocks.kernels.custom_operator import operator
 from dqn_memory.blocks.kernels.simd import COUNT
 
 CHUNK = 16  # positions from one kept state to the next

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.operator import NUMBA, call, operator
+from dqn_memory.blocks.kernels.custom_operator import NUMBA, call, operator
 
 TRITON = find_spec("triton") is not None
 

@@ -15,7 +15,7 @@ import torch
 from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.operator import transformed
+from dqn_memory.blocks.kernels.custom_operator import transformed
 from dqn_memory.blocks.kernels.scan import scan_torch
 
 

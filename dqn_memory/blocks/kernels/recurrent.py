@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.finite import cast
-from dqn_memory.blocks.kernels.operator import NUMBA, call, operator, transformed, without_autocast
+from dqn_memory.blocks.kernels.custom_operator import NUMBA, call, operator, transformed, without_autocast
 
 
 def scan(

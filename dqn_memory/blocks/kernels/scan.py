@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dqn_memory.blocks.kernels import operator as operators
+from dqn_memory.blocks.kernels import custom_operator as operators
 
 Scan = Callable[..., tuple[Tensor, Tensor]]
 """(u, delta, decay, write, read, initial, keep=None) -> (y, last): u, delta, y (B, T, E), decay (E, N), write, read

@@ -26,7 +26,7 @@ from numba.core.typing.templates import ConcreteTemplate, infer_global
 from numba.extending import intrinsic, lower_builtin, register_model
 from torch.nn import functional as F
 
-from dqn_memory.blocks.kernels.operator import environment_alone
+from dqn_memory.blocks.kernels.custom_operator import environment_alone
 
 environment_alone()
 COUNT = 8

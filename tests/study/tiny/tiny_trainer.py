@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dqn_memory.runs.common import ComputeConfig, EnvironmentConfig, OutputConfig
+from dqn_memory.runs.base_config import ComputeConfig, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Repeatable
 from envs.files import write_text

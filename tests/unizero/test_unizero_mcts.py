@@ -31,8 +31,8 @@ from unizero_models import ACTIONS, CLOSE, FORMS, MUZERO, model, simplex, window
 from world_models.unizero import compiled_tree
 from world_models.unizero.config import SearchConfig
 from world_models.unizero.gumbel import schedule
+from world_models.unizero.mcts import MANY, choose_actions, draw_numbers, make_functions, probabilities, tree_search
 from world_models.unizero.networks import History
-from world_models.unizero.search import MANY, choose_actions, draw_numbers, make_functions, probabilities, tree_search
 from world_models.unizero.tree import init_tree, root_children
 
 GOLDEN = np.load(Path(__file__).parents[1] / "data" / "unizero" / "puct.npz")

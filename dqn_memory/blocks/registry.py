@@ -1,7 +1,7 @@
 """The memories by name.
 
-To add one: a line here and, for a name on the command line, a row of ARCHITECTURES in dqn_memory/architectures.py; tests,
-scripts and reports pick it up.
+To add one: a line here and, for a name on the command line, a row of ARCHITECTURES in dqn_memory/architectures.py.
+Tests, scripts and reports pick it up.
 """
 
 import inspect

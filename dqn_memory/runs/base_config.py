@@ -15,8 +15,8 @@ from zlib import crc32
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, OneOrSeveral, check_numbers
 from dqn_memory.runs.trackers import check_trackers
+from envs.console import say
 from envs.registry import WORLDS
-from envs.terminal import say
 
 if TYPE_CHECKING:  # scripts that compute nothing, such as the runner of studies, do not load torch
     import torch

@@ -1,4 +1,4 @@
-"""Tree search in the latent space of a world model, for a batch of roots (MuZero's, as UniZero uses it).
+"""Monte Carlo tree search (MCTS) in the latent space of a world model, for a batch of roots, as UniZero uses it.
 
 Nodes have no cache of keys and values. The model gets the exact window of the node that it expands, gathered from the
 latents of the tree and of the history before the root. Acting, evaluation and reanalysis call the same function. Random
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dqn_memory.runs.common import Engine
+from dqn_memory.runs.base_config import Engine
 from dqn_memory.runs.cuda_graph import Captured
 from envs.extras import extra
 from world_models.unizero.config import SearchConfig

@@ -17,8 +17,8 @@ from dqn_memory import evaluate, inspect, ppo, train, watch
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.progress import Progress
 from dqn_memory.study import report, run
+from envs.console import say
 from envs.tables import Table
-from envs.terminal import say
 
 Command = Callable[[list[str]], object]
 ALL = "".join(STEERING)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from dqn_memory.analysis import oddities as module
-from dqn_memory.analysis.oddities import aliasing, oddities, play_randomly
+from dqn_memory.analysis import environment_checks as module
+from dqn_memory.analysis.environment_checks import aliasing, oddities, play_randomly
 from envs.vector import make_vector
 
 
