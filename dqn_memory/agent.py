@@ -90,13 +90,7 @@ class Agent:
             require(policy in loaded.policies, f"policy is {policy!r}; it must be {known}")
             loaded = replace(loaded, start=loaded.policies[policy])
         environment = loaded.config.environment
-        interface = Interface.of(
-            environment.id,
-            loaded.env_kwargs,
-            environment.observation_key,
-            environment.action_form,
-            environment.obeys_masks,
-        )
+        interface = Interface.of(environment.id, loaded.env_kwargs, environment.interface)
         return cls(loaded, interface, rows)
 
     def act(self, observation: Any, reset: Any, mask: Any = None) -> Any:

@@ -149,11 +149,7 @@ def earlier_steps(path: Path) -> int | None:
 def _play_at_random(args: Args, steps: int | None) -> RandomPlay:
     environment = PPOTrainer.configure(args.settings()).environment
     require(len(environment.ids) == 1, "--config names several environments; diagnose one at a time")
-    vector = make_vector(
-        environment.id, ROWS, 0, "cpu", environment.observation_key, environment.kwargs(),
-        form=environment.action_form, masks=environment.obeys_masks,
-    )  # fmt: skip
-    with closing(vector):
+    with closing(make_vector(environment.id, ROWS, 0, "cpu", environment.kwargs(), environment.interface)) as vector:
         return play_randomly(vector, args.first_seed, min(10.0, 3 * args.minutes), steps)
 
 

@@ -44,7 +44,7 @@ from dqn_memory.runs.modules import module_of
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.seeding import Streams, generator, seeded
 from dqn_memory.runs.settings import Bounds, check_numbers
-from envs.actions import Actions, Form
+from envs.actions import PLAIN, Actions, InterfaceConfig
 from envs.baselines import reference_summary
 from envs.checked import MAX_STEPS
 from envs.cli import load_plugins
@@ -66,16 +66,14 @@ class EvalSetup:
 
     env: str
     env_kwargs: dict[str, Any]
-    observation_key: str | None
     device: torch.device
+    interface: InterfaceConfig = PLAIN
     acting_state: ActingState = "window"
     reset_memory: bool = False  # before each step
     sampled: bool = False  # outputs are logits by which actions are drawn; else the largest output is taken
     workers: int | None = None  # processes that step the environments
     values: str = "Q-values"  # name of the network's outputs
-    form: Form = "numbered"  # of the agent's actions
     keep_memory: bool = False  # where an episode begins
-    masks: bool = False  # obey those of the environment
 
     @classmethod
     def of(cls, config: Any, device: torch.device, environment: EnvironmentConfig | None = None) -> EvalSetup:
@@ -83,17 +81,15 @@ class EvalSetup:
         environment = environment or config.environment.each()[0]
         kwargs = replace(config, environment=environment).env_kwargs(training=False)
         return cls(
-            environment.id, kwargs, environment.observation_key, device,
+            environment.id, kwargs, device, environment.interface,
             config.acting_state, sampled=config.stochastic and config.evaluation.policy == "sampled",
             workers=environment.env_workers, values="Logits of the policy" if config.stochastic else "Q-values",
-            form=environment.action_form, keep_memory=config.keep_memory, masks=environment.obeys_masks,
+            keep_memory=config.keep_memory,
         )  # fmt: skip
 
-    def interface(self) -> tuple[ObservationSpec, Actions]:
+    def forms(self) -> tuple[ObservationSpec, Actions]:
         """Give the forms of the environment's observations and of the agent's actions."""
-        cpu, form = torch.device("cpu"), self.form
-        key, kwargs = self.observation_key, self.env_kwargs
-        with closing(make_vector(self.env, 1, 0, cpu, key, kwargs, form=form, masks=self.masks)) as vector:
+        with closing(make_vector(self.env, 1, 0, "cpu", self.env_kwargs, self.interface)) as vector:
             return observation_spec(vector.observation_space), vector.actions
 
     def vector(self, episodes: int, seed: int) -> tuple[VectorEnvironment, int, bool]:
@@ -108,19 +104,10 @@ class EvalSetup:
             world = make_world(name, device=self.device, **self.env_kwargs)
             draws = world.initial_draws()
             if draws is not None and not self.sampled:  # drawn actions need more than one episode a state
-                return TensorVector(world, len(draws), seed, draws, self.form), 1, True
+                return TensorVector(world, len(draws), seed, draws, self.interface.form), 1, True
         num_envs = min(episodes, MAX_KEPT_ENVS if self.keep_memory else MAX_EVAL_ENVS)
         vector = make_vector(
-            self.env,
-            num_envs,
-            seed,
-            self.device,
-            self.observation_key,
-            self.env_kwargs,
-            self.workers,
-            MAX_STEPS,
-            self.form,
-            self.masks,
+            self.env, num_envs, seed, self.device, self.env_kwargs, self.interface, self.workers, MAX_STEPS
         )
         return vector, math.ceil(episodes / num_envs), False
 
@@ -170,7 +157,7 @@ def evaluate_each(
 
 def check_fits(setup: EvalSetup, network: QNetwork, flag: str, trained: str) -> None:
     """Raise a UserError if a network cannot act in the environment that a flag names."""
-    spec, actions = setup.interface()
+    spec, actions = setup.forms()
     if (spec, actions) != (network.spec, network.actions):
         raise UserError(
             f"{flag} {setup.env} has {_form(spec, actions)}, but the network was trained in {trained} with "
@@ -292,7 +279,7 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
     kind = kind_of(Run.open(run).load(with_replay=False))
     kind = kind if kind in KINDS_OF_NETWORKS else KINDS_OF_NETWORKS[0]  # whose reader refuses other kinds
     checkpoint, config = read_run(Path(run), trainer_class(kind).config_class)
-    spec, actions = EvalSetup.of(config, torch.device("cpu")).interface()
+    spec, actions = EvalSetup.of(config, torch.device("cpu")).forms()
     with seeded(0):  # the first weights are overwritten at once
         network: QNetwork = config.network.build(spec, actions)
     part = "average" if checkpoint.part("average") else "network"

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dqn_memory.runs.errors import UserError, require
-from envs.actions import Actions, Form, action_form
+from envs.actions import Actions, InterfaceConfig, action_form
 from envs.packages import make_env
 from envs.registry import WORLDS, make_world
 from envs.rows import Choices, entry_at, leaves, name_of_entry, row_encoder
@@ -30,12 +30,11 @@ class Interface:
     choices: Choices | None = None  # how to read masks of actions; None: the environment has none
 
     @classmethod
-    def of(
-        cls, env: str, kwargs: dict[str, Any], key: str | None = None, form: Form = "numbered", masks: bool = False
-    ) -> Self:
+    def of(cls, env: str, kwargs: dict[str, Any], config: InterfaceConfig) -> Self:
         """Make the interface of an environment with `kwargs`; raise a UserError if it cannot have one."""
+        key, form = config.observation_key, config.form
         if env.startswith("ALE/"):
-            vector = make_vector(env, 1, 0, observation_key=key, env_kwargs=kwargs)
+            vector = make_vector(env, 1, 0, env_kwargs=kwargs, interface=config)
             raw, (_, encode) = vector.observation_space, encoder(vector.observation_space)
             return cls(raw, encode, raw, vector.actions, lambda action: action, key)
         if env.removeprefix("envs:") in WORLDS:
@@ -48,7 +47,7 @@ class Interface:
             raw = made.observation_space
             encoder(raw, key) if key is not None else None  # raises a UserError for a wrong key
             raw = raw if key is None else raw[key]
-            if masks and isinstance(made, gymnasium.Env):
+            if config.masks and isinstance(made, gymnasium.Env):
                 choices = Choices(made.action_space, form == "numbered")
             encoded, encode = row_encoder(raw, flags=0 if choices is None else choices.count)
             return cls(raw, encode, encoded, *action_form(made.action_space, form), key, choices)

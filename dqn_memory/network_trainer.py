@@ -192,11 +192,7 @@ class NetworkTrainer(Trainer[C]):
             config = replace(config, environment=replace(environment, path=str(Path(environment.path).resolve())))
         if config.match is None:
             return config
-        key, cpu = environment.observation_key, torch.device("cpu")
-        kwargs, form = config.env_kwargs(), environment.action_form
-        vector = make_vector(
-            environment.id, 1, 0, cpu, observation_key=key, env_kwargs=kwargs, form=form, masks=environment.obeys_masks
-        )
+        vector = make_vector(environment.id, 1, 0, "cpu", config.env_kwargs(), environment.interface)
         spec = observation_spec(vector.observation_space)
         return replace(config, network=match(config.match, config.network, spec, vector.actions))
 

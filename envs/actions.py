@@ -18,6 +18,18 @@ from envs.spaces import Array, Decode, discrete_actions, integer_ranges
 Form = Literal["numbered", "clip", "tanh"]  # one list of all actions; or rows of parts, how real ones meet bounds
 
 
+@dataclass(frozen=True)
+class InterfaceConfig:
+    """Which part of an environment's observations and masks an agent reads, and how it gives actions."""
+
+    observation_key: str | None = None  # the entry of a dictionary that it reads; None: all entries
+    form: Form = "numbered"
+    masks: bool = False  # observations are rows that end with the flags of legal choices, see `envs.rows`
+
+
+PLAIN = InterfaceConfig()
+
+
 class Constants(NamedTuple):
     """Tensors of an action form."""
 

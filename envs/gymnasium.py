@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from envs.actions import Form
+from envs.actions import PLAIN, InterfaceConfig
 from envs.checker import probe
 from envs.core import Plain, State, Step, World, plain_row, plain_step_of, put_state, state_of
 from envs.errors import DrawsNothing, UserError, require
@@ -310,14 +310,12 @@ class GymnasiumVector(ReplayedVector):
 
     Args:
         env: a Gymnasium id, which takes the remaining keywords, or a function that makes one environment.
-        observation_key: the entry of a Dict observation that the network sees.
+        interface: what the agent reads, and how it gives actions.
         workers: number of worker processes; None: all environments are in this process. The steps are the same.
         max_steps: truncate an episode after this many steps if the environment has no limit of its own; None: never.
-        form: how actions are given, see `envs.actions`.
-        masks: observations are rows that end with the flags of legal choices, see `envs.rows`.
 
     Raises:
-        UserError: the id is unknown or cannot be made, `form` does not take actions of this kind, the observation is
+        UserError: the id is unknown or cannot be made, the form does not take actions of this kind, the observation is
             not Box, Discrete, MultiDiscrete, MultiBinary or a Dict or Tuple of these, or a key is missing.
     """
 
@@ -327,19 +325,15 @@ class GymnasiumVector(ReplayedVector):
         num_envs: int,
         seed: int,
         device: str | torch.device = "cpu",
-        observation_key: str | None = None,
+        interface: InterfaceConfig = PLAIN,
         workers: int | None = None,
         max_steps: int | None = None,
-        form: Form = "numbered",
-        masks: bool = False,
         **kwargs: Any,
     ) -> None:
         make: Make = partial(make_env, without_module(env), **kwargs) if isinstance(env, str) else env
-        self._sample: Callable[[], LocalRows] = partial(LocalRows, make, 1, observation_key, None, form, masks)
+        self._sample: Callable[[], LocalRows] = partial(LocalRows, make, 1, interface)
         rows = LocalRows if workers is None else partial(WorkerRows, workers=workers)
-        self._open: Callable[[], LocalRows | WorkerRows] = partial(
-            rows, make, num_envs, observation_key, max_steps, form, masks
-        )
+        self._open: Callable[[], LocalRows | WorkerRows] = partial(rows, make, num_envs, interface, max_steps)
         children = np.random.SeedSequence(seed).spawn(num_envs)
         self.seeds = [int(child.generate_state(1)[0]) for child in children]
         self.reports_success = True  # until an episode ends without it

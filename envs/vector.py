@@ -14,7 +14,7 @@ import torch
 from gymnasium.spaces import flatdim
 from torch import Tensor
 
-from envs.actions import Form, action_form
+from envs.actions import PLAIN, Form, InterfaceConfig, action_form
 from envs.atari import AtariConfig, AtariVector
 from envs.checker import probe, world_name
 from envs.core import State, Step, World, put_state, where_state
@@ -312,27 +312,24 @@ def make_vector(
     num_envs: int,
     seed: int,
     device: str | torch.device = "cpu",
-    observation_key: str | None = None,
     env_kwargs: dict[str, Any] | None = None,
+    interface: InterfaceConfig = PLAIN,
     workers: int | None = None,
     max_steps: int | None = None,
-    form: Form = "numbered",
-    masks: bool = False,
 ) -> SingleVector:
     """Make N environments by id: an AtariVector for ALE/..., a TensorVector for a World, else a GymnasiumVector.
 
     Only a GymnasiumVector can run in worker processes (`workers`). It truncates episodes without another limit after
-    `max_steps` steps. A TensorVector on a CPU uses the low 32 bits of `seed`. `form` says how actions are given. With
-    `masks` a GymnasiumVector shows the masks of its environments; a TensorVector shows those of its World always.
+    `max_steps` steps. A TensorVector on a CPU uses the low 32 bits of `seed`, and shows the masks of its World always.
     """
     kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
     require(seed >= 0, f"seed must not be negative, not {seed}.")
     if not atari and id.removeprefix("envs:") not in WORLDS:
-        return GymnasiumVector(id, num_envs, seed, device, observation_key, workers, max_steps, form, masks, **kwargs)
-    unused = f"observation_key {observation_key!r} chooses from a dictionary, but {id} shows none here."
-    require(observation_key is None, unused)
+        return GymnasiumVector(id, num_envs, seed, device, interface, workers, max_steps, **kwargs)
+    key = interface.observation_key
+    require(key is None, f"observation_key {key!r} chooses from a dictionary, but {id} shows none here.")
     require(workers is None, f"{id} does not run in worker processes; leave --env-workers out.")
     if atari:
         check_keywords(id, AtariConfig, kwargs)
         return AtariVector(id, num_envs, seed, device, AtariConfig(**kwargs))
-    return TensorVector(make_world(id, device, **kwargs), num_envs, seed, form=form)
+    return TensorVector(make_world(id, device, **kwargs), num_envs, seed, form=interface.form)

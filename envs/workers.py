@@ -18,7 +18,7 @@ import torch
 from gymnasium.vector.async_vector_env import AsyncState, AsyncVectorEnv
 
 from envs import checked
-from envs.actions import Form, action_form
+from envs.actions import InterfaceConfig, action_form
 from envs.checked import Checked, with_spaces
 from envs.errors import UserError, require
 from envs.packages import Make
@@ -29,21 +29,16 @@ PATIENCE = 600.0  # seconds without an answer before an error is raised
 
 
 class LocalRows:
-    """N environments in this process, each started over when its episode ends.
+    """N environments in this process, each started over when its episode ends."""
 
-    With `masked`, observations are rows that end with the flags of legal choices.
-    """
-
-    def __init__(
-        self, make: Make, count: int, key: str | None, max_steps: int | None = None, form: Form = "numbered",
-        masked: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, make: Make, count: int, interface: InterfaceConfig, max_steps: int | None = None) -> None:
         made = [with_spaces(make()) for _ in range(count)]
+        key, form, self.masked = interface.observation_key, interface.form, interface.masks
         self.actions, self._decode = action_form(made[0].action_space, form)
-        choices = Choices(made[0].action_space, form == "numbered") if masked else None
+        choices = Choices(made[0].action_space, form == "numbered") if self.masked else None
         flags = 0 if choices is None else choices.count
         self.observation_space, self._encode = row_encoder(made[0].observation_space, key, True, flags)
-        self.masked, self.envs = masked, [Checked(env, key, max_steps, choices) for env in made]
+        self.envs = [Checked(env, key, max_steps, choices) for env in made]
         if choices is not None:
             check_choices(choices, self.envs[0].name)
 
@@ -141,18 +136,17 @@ class WorkerRows:
     """
 
     def __init__(
-        self, make: Make, count: int, key: str | None, max_steps: int | None = None, form: Form = "numbered",
-        masked: bool = False, workers: int = 1,
-    ) -> None:  # fmt: skip
+        self, make: Make, count: int, interface: InterfaceConfig, max_steps: int | None = None, workers: int = 1
+    ) -> None:
         require(workers >= 1, f"workers must be at least 1 process, not {workers}.")
-        sample = LocalRows(make, 1, key, None, form, masked)  # raises here if the environment is wrong
+        sample = LocalRows(make, 1, interface)  # raises here if the environment is wrong
         self.observation_space, self.actions = sample.observation_space, sample.actions
         spec, self.name = sample.envs[0].spec, sample.envs[0].name
         sample.close()
         # the processes are no forks: a fork of a process with threads can hang, and torch and numba have threads
         registered = {} if spec is None or spec.id not in gymnasium.registry else {spec.id: gymnasium.registry[spec.id]}
         bounds = np.linspace(0, count, min(workers, count) + 1).astype(int).tolist()
-        settings = registered, make, key, max_steps, form, masked
+        settings = registered, make, interface, max_steps
         groups = [partial(RowGroup, begin, end, *settings) for begin, end in pairwise(bounds)]
         self.processes = AsyncVectorEnv(groups, shared_memory=False, context="spawn")
         self._ask("build")
@@ -206,11 +200,11 @@ class RowGroup(gymnasium.Env[Any, Any]):
     rows: LocalRows | None = None
 
     def __init__(
-        self, begin: int, end: int, registered: dict[str, Any], make: Make, key: str | None, max_steps: int | None,
-        form: Form, masked: bool,
+        self, begin: int, end: int, registered: dict[str, Any], make: Make, interface: InterfaceConfig,
+        max_steps: int | None,
     ) -> None:  # fmt: skip
         self.begin, self.end, self.registered = begin, end, registered
-        self.job = make, end - begin, key, max_steps, form, masked
+        self.job = make, end - begin, interface, max_steps
 
     def ask(self, method: str, argument: Any) -> Any:
         """Call a method of the rows with their part of the argument; return the exception that it raises."""

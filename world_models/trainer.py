@@ -15,6 +15,7 @@ from dqn_memory.evaluate import Evaluation, EvaluationOptions, LoadedPolicy
 from dqn_memory.play import Policy, Score, play
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.trainer import Trainer
+from envs.actions import InterfaceConfig
 from envs.checked import MAX_STEPS
 from envs.vector import VectorEnvironment, make_vector
 from world_models.settings import WorldModelComputeConfig
@@ -28,7 +29,7 @@ class EvalEnvironments:
 
     env: str
     env_kwargs: dict[str, Any]
-    observation_key: str | None
+    interface: InterfaceConfig
     device: torch.device
     reset_memory: bool = False  # before each step
     workers: int | None = None  # processes that step the environments
@@ -39,12 +40,12 @@ class EvalEnvironments:
         if env is not None:
             config = replace(config, environment=config.environment.other(env))
         environment, kwargs = config.environment, config.env_kwargs(training=False)
-        return cls(environment.id, kwargs, environment.observation_key, device, reset_memory, environment.env_workers)
+        return cls(environment.id, kwargs, environment.interface, device, reset_memory, environment.env_workers)
 
     def vector(self, num_envs: int, seed: int) -> VectorEnvironment:
         """Make N environments."""
         return make_vector(
-            self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs, self.workers, MAX_STEPS
+            self.env, num_envs, seed, self.device, self.env_kwargs, self.interface, self.workers, MAX_STEPS
         )
 
 

@@ -108,23 +108,20 @@ def single_vector(setup: EvalSetup, seed: int, initial: int | None = None, draw:
     ours = setup.env.removeprefix("envs:") in WORLDS
     if initial is None:
         kwargs = setup.env_kwargs | ({"render_mode": "rgb_array"} if draw and not ours else {})
-        key, form = setup.observation_key, setup.form
-        return make_vector(
-            setup.env, 1, seed, setup.device, key, kwargs, max_steps=MAX_STEPS, form=form, masks=setup.masks
-        )
+        return make_vector(setup.env, 1, seed, setup.device, kwargs, setup.interface, max_steps=MAX_STEPS)
     world = make_world(setup.env, setup.device, **setup.env_kwargs) if ours else None
     draws = None if world is None else world.initial_draws()
     if world is None or draws is None:
         raise UserError(f"--initial {initial}: {setup.env} has no finite list of initial states; use --seed")
     if not 0 <= initial < len(draws):
         raise UserError(f"--initial {initial} is not within 0 .. {len(draws) - 1}, the initial states of {setup.env}")
-    return TensorVector(world, 1, seed, draws[initial : initial + 1], setup.form)
+    return TensorVector(world, 1, seed, draws[initial : initial + 1], setup.interface.form)
 
 
 def action_names(setup: EvalSetup) -> tuple[str, ...]:
     """Give names for the action numbers, if the environment has them."""
-    if setup.form != "numbered":
-        return setup.interface()[1].output_names
+    if setup.interface.form != "numbered":
+        return setup.forms()[1].output_names
     if setup.env.removeprefix("envs:") not in WORLDS:
         return ()
     return tuple(map(one_line, make_world(setup.env, **setup.env_kwargs).action_names))

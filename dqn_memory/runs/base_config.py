@@ -21,7 +21,7 @@ from envs.registry import WORLDS
 if TYPE_CHECKING:  # scripts that compute nothing, such as the runner of studies, do not load torch
     import torch
 
-    from envs.actions import Form
+    from envs.actions import Form, InterfaceConfig
 
 Engine = Literal["eager", "compile", "cudagraph"]
 EngineSetting = Literal["auto", "eager", "compile", "cudagraph"]
@@ -154,6 +154,13 @@ class EnvironmentConfig:
     def action_form(self) -> Form:
         """How agents give actions; a run that says `auto` numbers them."""
         return "numbered" if self.actions == "auto" else self.actions
+
+    @property
+    def interface(self) -> InterfaceConfig:
+        """What agents read, and how they give actions."""
+        from envs.actions import InterfaceConfig
+
+        return InterfaceConfig(self.observation_key, self.action_form, self.obeys_masks)
 
     def in_parts(self) -> EnvironmentConfig:
         """Let `auto` choose each part of an action by itself, if an action is more than one number of a list."""

@@ -118,9 +118,8 @@ class Trainer(ABC, Generic[C]):
         seeds = [streams.worlds, *spawn_seeds([streams.worlds, 1], len(each) - 1)]
         parts = {
             one.id: make_vector(
-                one.id, one.num_envs, seed, self.device, one.observation_key,
-                replace(config, environment=one).env_kwargs(), one.env_workers, form=one.action_form,
-                masks=one.obeys_masks,
+                one.id, one.num_envs, seed, self.device, replace(config, environment=one).env_kwargs(),
+                one.interface, one.env_workers,
             )
             for one, seed in zip(each, seeds, strict=True)
         }  # fmt: skip

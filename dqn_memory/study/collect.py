@@ -231,7 +231,7 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
         return record.summary.get("parameters")
     if source.kind in KINDS_OF_NETWORKS:
         world = config.environment
-        interface = Interface.of(world.id, world.kwargs(training=False), world.observation_key)
+        interface = Interface.of(world.id, world.kwargs(training=False), world.interface)
         return count(on_meta(config.network, observation_spec(interface.encoded), interface.actions)).trainable
     opened = Run.open(run.folder)
     if not opened.has_checkpoint:

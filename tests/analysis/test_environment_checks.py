@@ -7,6 +7,7 @@ from gymnasium import spaces
 
 from dqn_memory.analysis import environment_checks as module
 from dqn_memory.analysis.environment_checks import aliasing, oddities, play_randomly
+from envs.actions import InterfaceConfig
 from envs.vector import make_vector
 
 
@@ -42,7 +43,7 @@ gymnasium.register("Odd/Walk-v0", Odd)
 
 
 def played(id="Odd/Walk-v0", **kwargs):
-    return play_randomly(make_vector(id, 16, 0, "cpu", None, kwargs), 0)
+    return play_randomly(make_vector(id, 16, 0, "cpu", kwargs), 0)
 
 
 FAULTS = {
@@ -95,5 +96,8 @@ def test_what_was_seen_before_an_episode_tells_nothing_of_it():
 
 def test_masks_are_obeyed(monkeypatch):
     monkeypatch.setattr(module, "STEPS", 256)
-    free, masked = (play_randomly(make_vector("Taxi-v4", 16, 0, masks=masks), 0) for masks in (False, True))
+    free, masked = (
+        play_randomly(make_vector("Taxi-v4", 16, 0, interface=InterfaceConfig(masks=masks)), 0)
+        for masks in (False, True)
+    )
     assert free.reward.min() == -10 < masked.reward.min()  # of a passenger who is not there

@@ -141,7 +141,7 @@ def test_a_beginning_is_the_episode_cut_short():
 ])  # fmt: skip
 def test_what_an_actor_remembers_is_counted_in_bytes(state, carried):
     net = network("drqn").eval()
-    found = acting_cost(net, EvalSetup("FrozenLake-v1", {}, None, torch.device("cpu"), acting_state=state))
+    found = acting_cost(net, EvalSetup("FrozenLake-v1", {}, torch.device("cpu"), acting_state=state))
     assert found["final/remembered_bytes"] == carried(net) and 1 < found["time/acting_us"] < 1e5
 
 

@@ -14,7 +14,7 @@ from dqn_memory import policies
 from dqn_memory.api import Agent, train
 from dqn_memory.ppo import PPOConfig, PPOTrainer
 from dqn_memory.runs.errors import UserError
-from envs.actions import Actions, action_form
+from envs.actions import Actions, InterfaceConfig, action_form
 from envs.vector import make_vector
 
 MIXED = spaces.Dict({
@@ -141,12 +141,12 @@ def test_other_spaces_are_refused_in_a_sentence(space):
 
 @pytest.mark.parametrize("env", ["EchoMixed-v0", "EchoBox-v0", "EchoSeveral-v0"])
 def test_saved_environments_continue_with_rows_of_actions(env):
-    vector, actions = make_vector(env, 3, 0, form="clip"), torch.rand(12, 3, 9)
+    vector, actions = make_vector(env, 3, 0, interface=InterfaceConfig(form="clip")), torch.rand(12, 3, 9)
     count = vector.actions.shape[0]
     vector.reset()
     for each in actions[:7]:
         vector.step(vector.actions.random(each[:, :count]))
-    again = make_vector(env, 3, 5, form="clip")
+    again = make_vector(env, 3, 5, interface=InterfaceConfig(form="clip"))
     again.reset()
     again.load_state_dict(vector.state_dict())
     for each in actions[7:]:

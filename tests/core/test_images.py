@@ -13,6 +13,7 @@ from dqn_memory.blocks.embeddings import ImageEmbedding
 from dqn_memory.network import observation_embedding, observation_spec
 from dqn_memory.replay import Replay
 from dqn_memory.runs.base_config import EnvironmentConfig
+from envs.actions import InterfaceConfig
 from envs.gymnasium import GymnasiumVector
 from envs.packages import make_env
 from envs.spaces import encoder
@@ -169,8 +170,8 @@ def test_stacked_frames_are_the_newest_ones_of_the_episode(film):
 
 def test_frames_of_a_dictionary_are_stacked_without_its_texts():
     pytest.importorskip("minigrid")
-    vector = make_vector("MiniGrid-MemoryS7-v0", 2, 0, observation_key="image", env_kwargs={"stack": 4})
-    single = make_vector("MiniGrid-MemoryS7-v0", 2, 0, observation_key="image")
+    vector = make_vector("MiniGrid-MemoryS7-v0", 2, 0, env_kwargs={"stack": 4}, interface=InterfaceConfig("image"))
+    single = make_vector("MiniGrid-MemoryS7-v0", 2, 0, interface=InterfaceConfig("image"))
     frames = [single.reset(), single.step(torch.tensor([2, 1])).observation]  # (N, 7, 7, 3)
     vector.reset()
     shown = vector.step(torch.tensor([2, 1])).observation
@@ -211,7 +212,7 @@ def test_axes_that_are_told_need_no_guess(shape, axes):
             return {"seen": np.arange(np.prod(shape), dtype=np.uint8).reshape(shape), "number": np.zeros(2)}, {}
 
     gymnasium.register("Mine/Told-v0", Told)
-    told = make_vector("Mine/Told-v0", 1, 0, observation_key="seen", env_kwargs={"image_axes": axes})
+    told = make_vector("Mine/Told-v0", 1, 0, env_kwargs={"image_axes": axes}, interface=InterfaceConfig("seen"))
     image, spec = told.reset()[0], observation_spec(told.observation_space)
     rows = observation_spec(make_vector("Mine/Told-v0", 1, 0, env_kwargs={"image_axes": axes}).observation_space)
     del gymnasium.registry["Mine/Told-v0"]

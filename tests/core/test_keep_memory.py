@@ -110,7 +110,7 @@ def test_an_agent_keeps_its_memory_where_an_episode_begins_if_it_was_trained_so(
 
 def test_scores_are_of_many_episodes_in_a_row_of_ten_environments():
     """Not of each initial state once, as where memories are reset."""
-    setup = EvalSetup(MEMORY, {}, None, torch.device("cpu"), "episode")
+    setup = EvalSetup(MEMORY, {}, torch.device("cpu"), acting_state="episode")
     vector, *found = setup.vector(105, seed=1)
     assert (vector.num_envs, *found) == (24, 1, True)
     vector, *found = replace(setup, keep_memory=True).vector(105, seed=1)

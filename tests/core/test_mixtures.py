@@ -21,6 +21,7 @@ from dqn_memory.ppo import PPOTrainer
 from dqn_memory.runs.base_config import EnvironmentConfig
 from dqn_memory.watch import main as watch_main
 from envs import Entry, register
+from envs.actions import InterfaceConfig
 from envs.core import Step
 from envs.registry import WORLDS
 from envs.vector import MixedVector, make_vector
@@ -60,7 +61,7 @@ def short_episodes():
 def parts(envs, seeds=(11, 12, 13)):
     pairs = zip(envs.items(), seeds, strict=False)
     return {
-        id: make_vector(id, rows, seed, observation_key="image" if id in GYMNASIUM else None)
+        id: make_vector(id, rows, seed, interface=InterfaceConfig("image" if id in GYMNASIUM else None))
         for (id, rows), seed in pairs
     }
 

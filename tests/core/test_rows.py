@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -18,7 +19,9 @@ from dqn_memory.network import NetworkConfig, observation_spec
 from dqn_memory.ppo import PPOConfig, PPOTrainer
 from dqn_memory.runs.base_config import EnvironmentConfig
 from dqn_memory.runs.errors import UserError
-from envs.actions import Actions, action_form
+from dqn_memory.size import count
+from dqn_memory.study.collect import count_parameters
+from envs.actions import Actions, InterfaceConfig, action_form
 from envs.checked import say_once
 from envs.checker import check_registered
 from envs.core import State, World
@@ -231,7 +234,8 @@ def test_a_wrong_entry_is_named(given, words):
 @pytest.mark.long
 @pytest.mark.parametrize("id", ["DoorsNested-v0"])
 def test_worker_processes_give_the_same_rows(id):
-    here, there = make_vector(id, 3, 0, masks=True), make_vector(id, 3, 0, workers=2, masks=True)
+    masked = InterfaceConfig(masks=True)
+    here, there = (make_vector(id, 3, 0, interface=masked, workers=workers) for workers in (None, 2))
     same(here.reset(), there.reset())
     legal = here.observation_space.flags
     for _ in range(8):
@@ -305,13 +309,25 @@ def test_no_trainer_opens_a_closed_door(kind, id, tmp_path):
         assert (score.returns == 6).all()
 
 
-@pytest.mark.parametrize("id", ["DoorsTwo-v0", "DoorsNested-v0", "Rows/Doors-v0"])
-def test_an_update_computes_the_probabilities_of_acting(id):
+def masked_trainer(id):
+    """A small trainer that obeys masks."""
     config = PPOConfig()
-    trainer = PPOTrainer(replace(
+    return PPOTrainer(replace(
         config, environment=replace(config.environment, env=id, num_envs=8, action_masks=True).in_parts(),
         learner=replace(config.learner, rollout_steps=16), network=replace(config.network, width=16),
     ))  # fmt: skip
+
+
+@pytest.mark.parametrize("id", ["DoorsTwo-v0", "DoorsNested-v0"])
+def test_a_report_counts_the_network_that_masks_and_parts_of_actions_make(id):
+    trainer, record = masked_trainer(id), SimpleNamespace(summary=None)
+    counted = count_parameters(SimpleNamespace(kind="ppo"), None, record, trainer.config)
+    assert counted == count(trainer.network).trainable
+
+
+@pytest.mark.parametrize("id", ["DoorsTwo-v0", "DoorsNested-v0", "Rows/Doors-v0"])
+def test_an_update_computes_the_probabilities_of_acting(id):
+    trainer = masked_trainer(id)
     trainer.begin()
     rollout, _ = trainer.collector.collect(trainer.read, trainer.choose, torch.zeros(16))
     x, _ = trainer.network.encode_sequence(*rollout.inputs)
@@ -340,7 +356,7 @@ def test_one_legal_action_has_probability_one(outputs):
 def test_a_state_without_a_legal_action_is_named_with_its_step(id, tmp_path):
     if id == "DoorsShut-v0":
         with pytest.raises(UserError, match=r"DoorsShut-v0: no action is legal, but the episode goes on \(at reset\)"):
-            make_vector(id, 2, 0, masks=True).reset()
+            make_vector(id, 2, 0, interface=InterfaceConfig(masks=True)).reset()
         return
     vector = TensorVector(TensorDoors(shut=True), 4, 0)
     vector.reset()
@@ -487,7 +503,7 @@ def test_an_exported_agent_gives_the_same_numbers(kind, id, tmp_path):
     extra = {"interface": ""}
     program, session = torch.export.load(archive, extra_files=extra).module(), onnxruntime.InferenceSession(str(onnx))
     environment, facts = agent.config.environment, json.loads(extra["interface"])
-    vector = make_vector(id, 3, 0, form=environment.action_form, masks=environment.obeys_masks)
+    vector = make_vector(id, 3, 0, interface=environment.interface)
     assert facts["flags"] == vector.observation_space.flags
     observation, reset = vector.reset(), torch.ones(3, dtype=torch.bool)
     policy = agent._loaded.policies["greedy"](3) if kind == "ppo" else agent._loaded.start(3)

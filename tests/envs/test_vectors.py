@@ -11,6 +11,7 @@ from gymnasium import spaces
 from run_folders import error_of
 from world_keywords import IDS, actions, keywords, roll, same
 
+from envs.actions import InterfaceConfig
 from envs.gymnasium import GymnasiumVector
 from envs.registry import make_world
 from envs.seeding import restore_generator
@@ -18,6 +19,7 @@ from envs.spaces import discrete_actions, encoder, only_box
 from envs.vector import TensorVector, make_vector
 
 CAR, SMALL = "POMDP/CarFlag-v0", "Gridverse/Memory-5x5-v0"
+CLIP = InterfaceConfig(form="clip")
 
 
 @pytest.mark.parametrize(("id", "kwargs", "shape", "dtype"), [
@@ -53,7 +55,9 @@ def test_steps_are_those_of_the_environments(id, kwargs, shape, dtype):
 
 
 def corridors(key, workers=None):
-    vector = GymnasiumVector(lambda: Corridor(key, "rgb_array"), 2, seed=0, observation_key="image", workers=workers)
+    vector = GymnasiumVector(
+        lambda: Corridor(key, "rgb_array"), 2, seed=0, interface=InterfaceConfig("image"), workers=workers
+    )
     first = vector.reset()
     assert (first.shape, first.dtype) == ((2, 4, 5, 3), torch.uint8)
     return vector
@@ -79,13 +83,13 @@ def test_the_environments_own_verdict_a_factory_and_a_shifted_action_set(key, re
 
 
 def test_a_key_chooses_a_part_of_the_observation():
-    vector = GymnasiumVector(Corridor, 1, seed=0, observation_key="mission")
+    vector = GymnasiumVector(Corridor, 1, seed=0, interface=InterfaceConfig("mission"))
     assert vector.observation_space == spaces.MultiDiscrete([3])
     assert vector.reset().tolist() == [[0]]
     assert vector.step(torch.tensor([0])).observation.tolist() == [[1]]
-    assert "did you mean 'image'" in error_of(GymnasiumVector, Corridor, 1, seed=0, observation_key="imag")
+    assert "did you mean 'image'" in error_of(GymnasiumVector, Corridor, 1, seed=0, interface=InterfaceConfig("imag"))
     for id in ("CartPole-v1", CAR, "ALE/Pong-v5"):
-        assert "observation_key 'image'" in error_of(make_vector, id, 1, 0, observation_key="image")
+        assert "observation_key 'image'" in error_of(make_vector, id, 1, 0, interface=InterfaceConfig("image"))
 
 
 def test_only_a_single_box_is_chosen_unasked():
@@ -184,9 +188,9 @@ KINDS = [*((id, keywords(id, time_limit=9)) for id in IDS), ("CartPole-v1", {}),
 
 @pytest.mark.parametrize(("id", "kwargs"), KINDS)
 def test_a_saved_state_continues_bit_for_bit(id, kwargs):
-    vector = make_vector(id, 3, seed=8, env_kwargs=kwargs, form="clip")
+    vector = make_vector(id, 3, seed=8, env_kwargs=kwargs, interface=CLIP)
     vector.reset()
-    early = make_vector(id, 3, seed=9, env_kwargs=kwargs, form="clip")
+    early = make_vector(id, 3, seed=9, env_kwargs=kwargs, interface=CLIP)
     early.load_state_dict(vector.state_dict())  # before the first step
     assert all(map(same, roll(vector, 20), roll(early, 20)))
     vector.reset()  # an extra start of all episodes is kept too
@@ -195,7 +199,7 @@ def test_a_saved_state_continues_bit_for_bit(id, kwargs):
     steps = roll(vector, 30, seed=2)  # does not touch what was saved before
     torch.save(saved, file)
     file.seek(0)
-    other = make_vector(id, 3, seed=77, env_kwargs=kwargs, form="clip")
+    other = make_vector(id, 3, seed=77, env_kwargs=kwargs, interface=CLIP)
     other.reset()
     roll(other, 5)
     other.load_state_dict(torch.load(file, weights_only=True))
@@ -203,7 +207,7 @@ def test_a_saved_state_continues_bit_for_bit(id, kwargs):
     if id == "CartPole-v1":
         said = error_of(other.load_state_dict, {**saved, "observation_hash": 1})
         assert "'CartPole-v1' is not deterministic: replaying 34 steps" in said
-    again = make_vector(id, 3, seed=0, env_kwargs=kwargs, form="clip")
+    again = make_vector(id, 3, seed=0, env_kwargs=kwargs, interface=CLIP)
     again.load_state_dict(other.state_dict())  # a resumed run is saved and resumed like any other
 
 
@@ -229,7 +233,7 @@ def test_pictures_of_one_row():
 
 @pytest.mark.parametrize("id", IDS)
 def test_a_step_reports_the_episode_and_its_observation_before_the_reset(id):
-    vector = make_vector(id, 32, seed=2, env_kwargs=keywords(id, time_limit=6), form="clip")
+    vector = make_vector(id, 32, seed=2, env_kwargs=keywords(id, time_limit=6), interface=CLIP)
     first, world, action = vector.reset(), vector.world, torch.ones(32, *vector.actions.shape, dtype=torch.int64)
     taken = action if world.num_actions else vector.actions.reals(action.float())
     assert first.shape == (32, *(vector.observation_space.shape or (1,)))

@@ -17,6 +17,7 @@ from run_folders import error_of
 from world_keywords import roll, same
 
 from envs import workers as module
+from envs.actions import InterfaceConfig
 from envs.errors import UserError
 from envs.gymnasium import GymnasiumVector
 from envs.vector import make_vector
@@ -55,7 +56,7 @@ def test_pictures_come_from_the_process_of_their_row(monkeypatch):
 
 @pytest.mark.usefixtures("own_id")
 def test_what_only_this_process_has_registered_is_known_in_the_others():
-    vector = make_vector("Mine/Corridor-v0", 2, 0, observation_key="image", workers=1)
+    vector = make_vector("Mine/Corridor-v0", 2, 0, interface=InterfaceConfig("image"), workers=1)
     assert vector.reset().shape == (2, 4, 5, 3)
 
 

@@ -171,7 +171,7 @@ def test_a_video_never_replaces_a_file_unasked(cards, capsys, tmp_path):
 
 
 def test_other_gymnasium_worlds_are_filmed_where_they_draw():
-    setup = EvalSetup("FrozenLake-v1", {}, None, torch.device("cpu"))
+    setup = EvalSetup("FrozenLake-v1", {}, torch.device("cpu"))
     vector = single_vector(setup, seed=0, draw=True)
     assert vector.rows.envs[0].render_mode == "rgb_array"
     assert single_vector(setup, seed=0).rows.envs[0].render_mode is None
@@ -221,7 +221,7 @@ def test_a_policy_is_told_where_episodes_begin_also_after_a_time_limit():
 
 def test_as_many_episodes_are_scored_as_were_asked_for(monkeypatch):
     monkeypatch.setattr("dqn_memory.evaluate.MAX_EVAL_ENVS", 4)
-    setup = EvalSetup(CAR, {"time_limit": 5}, None, torch.device("cpu"))
+    setup = EvalSetup(CAR, {"time_limit": 5}, torch.device("cpu"))
     vector = setup.vector(6, 0)[0]
     network = NetworkConfig(width=16, heads=2, context=4).build(
         observation_spec(vector.observation_space), vector.num_actions
