@@ -207,6 +207,35 @@ def test_the_other_library_is_ahead_at_equal_steps_where_the_page_says_so() -> N
     assert ahead == ["popgym-RepeatPreviousEasy-v0", "popgym-CountRecallEasy-v0"]
 
 
+@pytest.mark.parametrize(("archive", "more"), [("every_environment_32", ""), ("every_environment", ", 128")])
+def test_the_table_of_every_environment_is_that_of_its_runs(archive: str, more: str) -> None:
+    def score(run: list[dict[str, str]], *names: str) -> float:
+        return float(next(line[name] for name in names for line in reversed(run) if line.get(name)))
+
+    found = {name.removesuffix("-v0").replace("-", " "): runs
+             for (name, _), runs in logged(RESULTS / "studies" / archive).items()}  # fmt: skip
+    (rows,) = (table for table in tables(RESULTS / "details.md") if "processor seconds, 128" in table[0])
+    printed = {row["environment"]: row for row in rows if row[f"final{more}"]}
+    assert printed.keys() == found.keys()
+    best = {id.split("/")[-1].removesuffix("-v0").replace("-", " "): each.lower.success.mean
+            for id, each in read_references(RESULTS / "baselines.json").items()}  # fmt: skip
+    for name, row in printed.items():
+        runs, level = found[name], 0.95 * best[name.partition(",")[0]]
+        final = [score(run, "sampled/success_rate", "final/success_rate") for run in runs]
+        assert float(row[f"final{more}"].split()[0]) == pytest.approx(np.mean(final), abs=0.0006)
+        assert row[f"runs solved{more}"] == f"{sum(each >= level for each in final)} of {len(runs)}"
+        curves = [[line for line in run if line["eval/success_rate"]] for run in runs]
+        means = [np.mean([float(line["eval/success_rate"]) for line in lines]) for lines in zip(*curves, strict=True)]
+        first = max((place + 1 for place, mean in enumerate(means) if mean < level), default=0)
+        if first > len(means) - 2:
+            assert row[f"steps{more}"] == row[f"processor seconds{more}"] == ""
+            continue
+        steps = int(curves[0][first]["step"])
+        pace = min(float(curve[-1]["time/processor"]) / int(curve[-1]["step"]) for curve in curves)
+        assert row[f"steps{more}"] == f"{steps:,}"
+        assert float(row[f"processor seconds{more}"]) == pytest.approx(steps * pace, abs=0.51, rel=0.03)
+
+
 def test_the_networks_of_every_environment_are_as_small_and_run_as_long_as_is_said() -> None:
     found = {}
     for name in "every_environment", "memories":
