@@ -20,7 +20,7 @@ Form = Literal["numbered", "clip", "tanh"]  # one list of all actions; or rows o
 
 @dataclass(frozen=True)
 class InterfaceConfig:
-    """Which part of an environment's observations and masks an agent reads, and how it gives actions."""
+    """What an agent reads of an environment (observations, masks of actions), and how it gives actions."""
 
     observation_key: str | None = None  # the entry of a dictionary that it reads; None: all entries
     form: Form = "numbered"

@@ -47,7 +47,7 @@ class Transform(NamedTuple):
 def one_hot(space: Space) -> Transform:
     """Encode every integer k of n as n entries, 1 at k and 0 elsewhere: Box (sum of all n,) float32.
 
-    In a Dict every entry of integers is encoded and a Box stays as it is, beside at least one entry of integers.
+    In a Dict every entry of integers is encoded and a Box stays as it is. A Dict of Boxes alone raises a UserError.
     """
     if isinstance(space, spaces.Dict) and not all(isinstance(entry, spaces.Box) for entry in space.values()):
         parts = {name: one_hot(entry) for name, entry in space.items() if not isinstance(entry, spaces.Box)}
@@ -225,7 +225,7 @@ class StepCount(_Wrapper):
 
     Args:
         env: the environment.
-        limit: maximum of the count; the environment's own time limit if not given.
+        limit: maximum of the count; the environment's own time limit, or that of its id, if not given.
     """
 
     def __init__(self, env: Single, limit: int | None = None) -> None:

@@ -15,7 +15,7 @@ from dqn_memory.evaluate import Evaluation, EvaluationOptions, LoadedPolicy
 from dqn_memory.play import Policy, Score, play
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.trainer import Trainer
-from envs.actions import InterfaceConfig
+from envs.actions import PLAIN, InterfaceConfig
 from envs.checked import MAX_STEPS
 from envs.vector import VectorEnvironment, make_vector
 from world_models.settings import WorldModelComputeConfig
@@ -29,8 +29,8 @@ class EvalEnvironments:
 
     env: str
     env_kwargs: dict[str, Any]
-    interface: InterfaceConfig
     device: torch.device
+    interface: InterfaceConfig = PLAIN
     reset_memory: bool = False  # before each step
     workers: int | None = None  # processes that step the environments
 
@@ -40,7 +40,7 @@ class EvalEnvironments:
         if env is not None:
             config = replace(config, environment=config.environment.other(env))
         environment, kwargs = config.environment, config.env_kwargs(training=False)
-        return cls(environment.id, kwargs, environment.interface, device, reset_memory, environment.env_workers)
+        return cls(environment.id, kwargs, device, environment.interface, reset_memory, environment.env_workers)
 
     def vector(self, num_envs: int, seed: int) -> VectorEnvironment:
         """Make N environments."""

@@ -92,7 +92,7 @@ def test_evaluations_of_episodes_that_never_end_are_bounded(endless, monkeypatch
     network, config, _ = evaluation.load_network(endless)
     setup = config.eval_setup(torch.device("cpu"))
     assert [len(each) for each in episodes.play_in(setup, network, seed=0, episodes=2)] == [MOST] * 2
-    vector = world_trainer.EvalEnvironments("Mine/Endless-v0", {}, None, torch.device("cpu")).vector(2, 0)
+    vector = world_trainer.EvalEnvironments("Mine/Endless-v0", {}, torch.device("cpu")).vector(2, 0)
     vector.reset()
     cut = [vector.step(torch.zeros(2, dtype=torch.int64)).truncated.all() for _ in range(MOST)]
     assert cut == [False] * (MOST - 1) + [True]

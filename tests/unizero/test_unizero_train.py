@@ -200,7 +200,7 @@ def player():
         return build_unizero(config(), VECTOR, 2)
 
 
-CART = EvalEnvironments("CartPole-v1", {}, None, torch.device("cpu"))
+CART = EvalEnvironments("CartPole-v1", {}, torch.device("cpu"))
 SEARCH = UniZeroConfig(search=SearchConfig(simulations=3))
 
 
