@@ -320,8 +320,8 @@ def make_vector(
     """Make N environments by id: an AtariVector for ALE/..., a TensorVector for a World, else a GymnasiumVector.
 
     Only a GymnasiumVector can run in worker processes (`workers`). It truncates episodes without another limit after
-    `max_steps` steps. A TensorVector on a CPU uses the low 32 bits of `seed`. A TensorVector always shows the masks of its
-    World, a GymnasiumVector with `interface.masks`.
+    `max_steps` steps. A TensorVector on a CPU uses the low 32 bits of `seed`. A TensorVector always shows the masks of
+    its World, a GymnasiumVector with `interface.masks`.
     """
     kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
     require(seed >= 0, f"seed must not be negative, not {seed}.")
