@@ -376,10 +376,10 @@ def _space(env: Any, name: str) -> Space:
 
 def _step_limit(env: Any, limit: int | None) -> int:
     """Return the given limit, or else the environment's own or that of its id; raise a UserError without any."""
-    own = getattr(getattr(env.unwrapped, "world", None), "time_limit", None) or getattr(
-        env.spec, "max_episode_steps", None
-    )
-    steps: Any = own if limit is None else limit
+    world, spec = getattr(env.unwrapped, "world", None), env.spec
+    steps: Any = limit
+    if steps is None:
+        steps = getattr(world, "time_limit", None) or getattr(spec, "max_episode_steps", None)
     sentence = f"StepCount needs a limit of at least 1 step for {env}, not {steps}; give StepCount(env, limit=...)."
     require(steps is not None and steps >= 1, sentence)
     return int(steps)

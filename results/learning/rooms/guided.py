@@ -1,4 +1,4 @@
-"""Train a policy that also learns the steps of a guide, who sees the maze; for try r of `rooms.md`.
+"""Train a policy that also learns the steps of a guide who sees the maze: try r of `rooms.md`.
 
     PYTHONPATH=results/learning/rooms python -m guided --env Guided/NineRooms-v0 --prediction-weight 0 --reward-scale 1
 
@@ -81,7 +81,7 @@ def advantages(rollout: Rollout[Any], gamma: float, decay: float) -> tuple[Tenso
 
 
 def loss(actions: Any, outputs: Any, rollout: Rollout[Any], *rest: Any) -> tuple[Tensor, dict[str, Tensor]]:
-    """Compute PPO's loss less the log probability of the advised actions together."""
+    """Compute PPO's loss minus the weighted log probability that an advised action is drawn."""
     advice, rollout = decoded(rollout)
     total, metrics = plain_loss(actions, outputs, rollout, *rest)
     advised = outputs.logits.log_softmax(-1).masked_fill(~advice, -1e9).logsumexp(-1).mean()
