@@ -144,20 +144,20 @@ class NetworkPolicy:
     """Act by a network's outputs in N episodes.
 
     With `draws` the outputs are logits by which actions are drawn. With `keeps` the state goes on where an episode
-    begins. With `forgets` the network sees only the newest observation.
+    begins. With `reset_memory` the network sees only the newest observation.
     """
 
     def __init__(
-        self, actor: Actor, num_envs: int, draws: torch.Generator | None = None, forgets: bool = False,
+        self, actor: Actor, num_envs: int, draws: torch.Generator | None = None, reset_memory: bool = False,
         keeps: bool = False,
     ) -> None:  # fmt: skip
-        self.actor, self.draws, self.forgets, self.keeps = actor, draws, forgets, keeps
+        self.actor, self.draws, self.reset_memory, self.keeps = actor, draws, reset_memory, keeps
         self.previous_action = actor.network.actions.none(num_envs, actor.device)
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         """Choose actions (N,) for observations (N, ...), and give the network's outputs (N, A)."""
         reset = torch.zeros_like(reset) if self.keeps else reset
-        self.actor.observe(observation, self.previous_action, reset | self.forgets)
+        self.actor.observe(observation, self.previous_action, reset | self.reset_memory)
         outputs = self.actor.outputs()
         self.previous_action = choose(self.actor.network.actions, outputs, self.draws)
         return self.previous_action, outputs

@@ -183,7 +183,7 @@ class ComputeConfig(base_config.ComputeConfig):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Train one memory agent in one environment.
+    """Train one memory agent by deep Q-learning, in one environment or in several.
 
     `--resume RUN` continues a stopped run instead (`--resume RUN --help`).
     """

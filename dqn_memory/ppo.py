@@ -78,7 +78,7 @@ class PPOEvaluationConfig(EvaluationConfig):
 
 @dataclass(frozen=True)
 class PPOConfig(RolloutConfig):
-    """Train one memory agent by recurrent PPO in one environment.
+    """Train one memory agent by recurrent PPO, in one environment or in several.
 
     `--resume RUN` continues a stopped run instead (`--resume RUN --help`).
     """

@@ -64,7 +64,7 @@ class PQNLearnerConfig:
 
 @dataclass(frozen=True)
 class PQNConfig(RolloutConfig):
-    """Train one memory agent by PQN in one environment.
+    """Train one memory agent by PQN, in one environment or in several.
 
     `--resume RUN` continues a stopped run instead (`--resume RUN --help`).
     """

@@ -10,8 +10,9 @@ import pytest
 import torch
 from tensor_tree import tensor_search
 
-from world_models.unizero.mcts import Functions, SearchNumbers, outcome, tree_search
-from world_models.unizero.networks import Expansion, History
+from world_models.unizero.dynamics import History
+from world_models.unizero.mcts import Functions, SearchNumbers, expand_nodes, tree_search
+from world_models.unizero.networks import Expansion
 
 DISCOUNT = 0.997
 SEARCHES = {"tensors": tensor_search, "compiled": tree_search}
@@ -173,7 +174,7 @@ def searched(model, numbers, config, history=None, walk=tree_search, discount=DI
     none = torch.zeros(batch, dtype=torch.int64)
     history = history or History(torch.zeros(batch, 3, WIDTH, dtype=DOUBLE), none[:, None].repeat(1, 3), none)
     latent = torch.stack((torch.zeros(batch), torch.arange(batch)), 1).to(DOUBLE)
-    functions = Functions(None, model.root, partial(outcome, model), False)
+    functions = Functions(None, model.root, partial(expand_nodes, model), False)
     return walk(functions, history, latent, numbers, config, discount)
 
 

@@ -5,7 +5,7 @@ No loop runs over depth: all nodes are scored at once, and paths are followed by
 
 import torch
 
-from world_models.unizero.mcts import allocate, forced_actions, harvest, plant
+from world_models.unizero.mcts import allocate, forced_actions, make_trees, read_result
 from world_models.unizero.tree import C1, C2, TIE, normalise, read_order
 
 
@@ -13,16 +13,16 @@ from world_models.unizero.tree import C1, C2, TIE, normalise, read_order
 def tensor_search(functions, history, latent, numbers, config, discount):
     """`search.search` with these trees: one query of the model a simulation."""
     logits, predicted = functions.root(history, latent)
-    tree, halving = plant(logits, history, numbers, config, discount)
+    tree, halving = make_trees(logits, history, numbers, config, discount)
     latents = allocate(history.latent, latent, config.simulations)
     first = latents.shape[1] - config.simulations  # index of the first node's latent
     for begin, forced in forced_actions(numbers.ties, halving):
         for simulation in range(begin, begin + forced.shape[1]):
             held, ties = forced[:, simulation - begin], numbers.ties[:, simulation]
             order = select(tree, simulation, ties, held, discount)
-            found, latents[:, first + simulation] = functions.outcome(latents, order, order[:, -1])
+            found, latents[:, first + simulation] = functions.expand(latents, order, order[:, -1])
             expand(tree, simulation, order, found, discount)
-    return harvest(tree, latents, predicted, halving, discount)
+    return read_result(tree, latents, predicted, halving, discount)
 
 
 def mean_q(tree, child_q, known):

@@ -9,7 +9,8 @@ import torch
 from dqn_memory.blocks import PRIORS, PriorConfig
 from dqn_memory.network import ObservationSpec
 from world_models.unizero.config import EncoderConfig, UniZeroLearnerConfig, UniZeroModelConfig
-from world_models.unizero.networks import History, UniZeroModel, build_unizero
+from world_models.unizero.dynamics import History
+from world_models.unizero.networks import UniZeroModel, build_unizero
 from world_models.unizero.replay import Sequences
 
 VECTOR = ObservationSpec("continuous", (4,))

@@ -107,7 +107,7 @@ def unizero_row(model: UniZeroModel) -> Row:
     embedding, positions = parts["embedding"], parts.get("positions", 0)
     latent = torch.zeros(1, config.horizon, config.width)
     action = torch.zeros(1, config.horizon, dtype=torch.int64)
-    window, frame = model.window(1), torch.zeros(1, *model.spec.shape, dtype=model.spec.dtype)
+    history, frame = model.empty_history(1), torch.zeros(1, *model.spec.shape, dtype=model.spec.dtype)
     return {
         "dynamics": config.dynamics, "prior": config.prior.kind if config.dynamics == "transformer" else "",
         "total": count(model).parameters, "encoder": count(model.encoder).parameters, "actions": embedding,
@@ -115,8 +115,8 @@ def unizero_row(model: UniZeroModel) -> Row:
         "learned_prior": sum(count(attention.prior).parameters for attention in model.attentions()),
         "heads": count(model.heads).parameters,
         "encode": f"{1e3 * gigaflop(lambda: model.encode(frame)):.3f}",
-        "root": f"{1e3 * gigaflop(lambda: model.root(window, latent[:, 0])):.3f}",
-        "expand": f"{1e3 * gigaflop(lambda: model.expand(window, latent[:, 0], action[:, 0])):.3f}",
+        "root": f"{1e3 * gigaflop(lambda: model.root(history, latent[:, 0])):.3f}",
+        "expand": f"{1e3 * gigaflop(lambda: model.expand(history, latent[:, 0], action[:, 0])):.3f}",
         "train": f"{1e3 * gigaflop(lambda: model(latent, action)):.3f}",
     }  # fmt: skip
 
@@ -183,7 +183,7 @@ def unreached(model: GlamModel, probe: int = 8) -> set[str]:
     step = torch.arange(probe)[None]
     batch = FrameBatch(
         frames=torch.randint(256, (1, probe, 3, config.screen, config.screen), generator=source, dtype=torch.uint8),
-        action=torch.randint(model.actions, (1, probe), generator=source),
+        action=torch.randint(model.num_actions, (1, probe), generator=source),
         reward=torch.randn(1, probe, generator=source),
         terminated=step == 1,
         first=(step == 0) | (step == 2),

@@ -25,7 +25,7 @@ class WorldModelComputeConfig(base_config.ComputeConfig):
     """Multiply float32 with TF32 on a GPU: several times faster, with 10 bits of mantissa."""
 
 
-def place(model: Model, device: torch.device | str) -> Model:
+def to_device(model: Model, device: torch.device | str) -> Model:
     """Move a model to a device; on a GPU, convolutions get the faster channels-last memory format."""
     if torch.device(device).type == "cuda":
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -50,6 +50,20 @@ class WorldModelEvaluationConfig:
     """End the run once an evaluation's mean return reaches this (None: run to --total-steps)."""
     memory_ablation: bool = False
     """Evaluate the final agent once more without its memory."""
+
+
+def updates_due(first: int, last: int, num_envs: int, starts: int, ratio: float) -> int:
+    """Count the updates after the iterations `first` to `last` = 1, 2, ...; their ratio to steps is exact.
+
+    Args:
+        first: first of these iterations; each takes one step in every environment.
+        last: last of them.
+        num_envs: environments N.
+        starts: environment steps before the first update.
+        ratio: updates per environment step.
+    """
+    first = max(first, -(-starts // num_envs))
+    return int(last * num_envs * ratio) - int((first - 1) * num_envs * ratio) if first <= last else 0
 
 
 def training_signal(step: Step, collection: Any) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ import torch
 
 from dqn_memory.blocks.kernels.select import Choice
 from dqn_memory.evaluate import Evaluation, EvaluationOptions, LoadedPolicy
+from dqn_memory.network import ObservationSpec, observation_spec
 from dqn_memory.play import Policy, Score, play
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.trainer import Trainer
@@ -42,6 +43,11 @@ class EvalEnvironments:
         environment, kwargs = config.environment, config.env_kwargs(training=False)
         return cls(environment.id, kwargs, device, environment.interface, reset_memory, environment.env_workers)
 
+    def forms(self) -> tuple[ObservationSpec, int]:
+        """Give the form of the environment's observations and the number of its actions."""
+        with closing(make_vector(self.env, 1, 0, "cpu", self.env_kwargs, self.interface)) as vector:
+            return observation_spec(vector.observation_space), vector.num_actions
+
     def vector(self, num_envs: int, seed: int) -> VectorEnvironment:
         """Make N environments."""
         return make_vector(
@@ -53,7 +59,7 @@ class EvaluatedAgent(ABC, Generic[C]):
     """An agent of a world model, from a training run or from a checkpoint, that acts without learning."""
 
     modes: ClassVar[tuple[str, ...]] = ("",)
-    """Names of the modes of choosing actions, that of training first; a single mode has the name ""."""
+    """Names of the modes of choosing actions; a single mode has the name ""."""
     config: C
     step: int
     backend: Choice | None = None
@@ -64,8 +70,8 @@ class EvaluatedAgent(ABC, Generic[C]):
         """Load the agent of a run's latest checkpoint; nothing is written."""
 
     @abstractmethod
-    def policy(self, num_envs: int, random: torch.Generator, forgets: bool = False, mode: str = "") -> Policy:
-        """Make a policy for N environments; `forgets` empties its memory before each step."""
+    def policy(self, num_envs: int, random: torch.Generator, reset_memory: bool = False, mode: str = "") -> Policy:
+        """Make a policy for N environments; `reset_memory` empties its memory before each step."""
 
     @abstractmethod
     def check(self, environments: EvalEnvironments) -> None:
@@ -75,7 +81,7 @@ class EvaluatedAgent(ABC, Generic[C]):
     def description(self) -> tuple[str, dict[str, Any]]:
         """Describe the agent for people, and by facts for programs."""
 
-    def chosen(self, options: EvaluationOptions) -> tuple[Self, tuple[str, ...]]:
+    def with_options(self, options: EvaluationOptions) -> tuple[Self, tuple[str, ...]]:
         """Apply the options of `evaluate` that only some agents have; return also the modes to play."""
         return self, self.modes
 
@@ -114,7 +120,7 @@ class WorldModelTrainer(Trainer[C]):
     def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
         """Evaluate the agent of a run's latest checkpoint."""
         device = WorldModelComputeConfig(options.device, options.threads).start()
-        agent, modes = cls.agent_class.load(run, device).chosen(options)
+        agent, modes = cls.agent_class.load(run, device).with_options(options)
         environments = EvalEnvironments.of(agent.config, device, options.reset_memory, options.env)
         if options.env is not None:
             agent.check(environments)

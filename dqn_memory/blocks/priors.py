@@ -173,15 +173,15 @@ class PriorConfig:
     kind: str = "causal"
     """Temporal prior of attention, a name of the prior table such as causal, local, gaussian or adaptive."""
     mu: float = 6.0
-    """Preferred distance of a Gaussian prior at the start, in steps of the window."""
+    """Preferred distance of a Gaussian prior at the start, in positions (of UniZero, tokens: two a step)."""
     mu_max: float | None = None
     """Max preferred distance (None: no bound)."""
     sigma: float = 1.0
-    """Width of a Gaussian prior at the start, in steps."""
+    """Width of a Gaussian prior at the start, in positions."""
     span: float = 10.0
-    """Span L of an adaptive prior at the start, in steps."""
+    """Span L of an adaptive prior at the start, in positions."""
     ramp: float = 3.0
-    """Steps R over which a soft span fades out."""
+    """Positions R over which a soft span fades out."""
     max_span: float | None = None
     """Max span (None: the context length)."""
     local_window: int = 10

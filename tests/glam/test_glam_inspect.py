@@ -204,7 +204,7 @@ def test_without_its_memory_every_step_opens_an_episode(run, capsys, monkeypatch
 
 def test_evaluate_says_both_policies_and_writes_nothing(run, found, capsys):
     before = contents(run)
-    assert found.step == 64 and not found.model.training and found.model.actions == 3
+    assert found.step == 64 and not found.model.training and found.model.num_actions == 3
     said = printed(capsys, evaluate_main, run, *SHORT)
     assert said.count("mamba runs on its simd backend on cpu") == 1
     assert "step 64" in said and "sampled actions, 4 episodes" in said and "greedy actions, 4 episodes" in said

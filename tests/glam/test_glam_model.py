@@ -200,11 +200,11 @@ def test_every_trained_parameter_gets_a_gradient(preset, name):
 
 def test_presets_differ_in_the_named_options_alone():
     paper, code, fast = (PRESETS[name] for name in ("paper", "code", "fast"))
-    assert paper == GlamModelConfig(prior_head="mlp") and fast == replace(paper, imagination_memory="carried")
+    assert paper == GlamModelConfig() and fast == replace(paper, imagination_memory="carried")
     assert (paper.batch_length, paper.burn_in, paper.context, paper.imagination_memory) == (64, 3, 16, "window")
     assert (paper.variation_target, paper.loss.variation_free_bits) == ("posterior", 1.0)
     assert code == GlamModelConfig(
-        post_norm=False, chained=False, variation_head="own", variation_target="random_projection",
+        post_norm=False, chained=False, prior_head="linear", variation_head="own", variation_target="random_projection",
         reset_at_episode_start=False, burn_in=4, batch_length=68, context=8, loss=LossConfig(variation_free_bits=0.1),
     )  # fmt: skip
     assert (paper.maps, paper.embedding, paper.latent) == ([32, 64, 128, 256], 4096, 1024)

@@ -131,7 +131,7 @@ def test_compiling_takes_each_shape_once():
         for _ in range(6):
             found, latent = planner.plan(torch.ones(rows, 4), draw_numbers(config, rows, unizero_models.ACTIONS, draws))
             planner.remember(latent, found.action, torch.zeros(rows, dtype=torch.bool))
-    assert len(compiled) == 2 * 3  # encode, root, outcome
+    assert len(compiled) == 2 * 3  # encode, root, expand
 
 
 def test_acting_learning_reanalysis_and_evaluation_all_run_under_the_engine(monkeypatch):
@@ -143,7 +143,7 @@ def test_acting_learning_reanalysis_and_evaluation_all_run_under_the_engine(monk
     def functions(engine, model):
         engines.append(engine)
         *made, shares = make_functions("eager", model)
-        return Functions(*map(counted, ("encode", "root", "outcome"), made), shares)
+        return Functions(*map(counted, ("encode", "root", "expand"), made), shares)
 
     def learning(engine, *parts):
         engines.append(engine)
@@ -158,7 +158,7 @@ def test_acting_learning_reanalysis_and_evaluation_all_run_under_the_engine(monk
         run.iterate()
     assert engines == ["compile", "compile"] and calls["learn"] == run.updates
     assert calls["encode"] == calls["root"] == run.iterations + run.updates  # one of reanalysis with every update
-    assert calls["root"] < calls["outcome"] < calls["root"] * config.search.simulations
+    assert calls["root"] < calls["expand"] < calls["root"] * config.search.simulations
     before = calls["encode"]
     run.evaluate()
     assert calls["encode"] > before

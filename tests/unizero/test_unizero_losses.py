@@ -84,9 +84,9 @@ def test_losses_by_hand():
         "policy": -(0.6 * math.log(0.5) + 0.4 * math.log(0.25) + math.log(0.05)) / 2,
         "entropy": -(0.5 * math.log(0.5) + 0.5 * math.log(0.25) + 0.9 * math.log(0.9) + 0.1 * math.log(0.05)) / 2,
     }
-    want["total"] = 10 * want["latent"] + want["reward"] + 0.5 * want["value"] + want["policy"] - 1e-4 * want["entropy"]
+    sum_of_parts = 10 * want["latent"] + want["reward"] + 0.5 * want["value"] + want["policy"] - 1e-4 * want["entropy"]
     total, metrics = unizero_losses(net, data, target)
-    assert total.item() == pytest.approx(want["total"], rel=1e-12)
+    assert total.item() == pytest.approx(sum_of_parts, rel=1e-12)
     assert {name: value.item() for name, value in metrics.items()} == pytest.approx(
         {f"losses/{name}": value for name, value in want.items()}, rel=1e-12
     )
@@ -185,6 +185,9 @@ def test_the_regulariser_is_in_the_loss_and_the_bound_is_kept():
     _, (metrics,) = updated(net)
     spans = sum(attention.prior.span().sum() for attention in model(prior).attentions())
     assert metrics["losses/regularisation"].item() == pytest.approx(0.025 * spans.item(), rel=1e-6)
+    parts = {"latent": 10, "reward": 1, "value": 0.5, "policy": 1, "entropy": -1e-4, "regularisation": 1}
+    total = sum(weight * metrics[f"losses/{name}"].item() for name, weight in parts.items())
+    assert metrics["losses/total"].item() == pytest.approx(total, rel=1e-6)
     after = [value for name, value in net.memory_scalars().items() if name.endswith("span")]
     assert all(value < before for value, before in zip(after, model(prior).memory_scalars().values(), strict=True))
     bound = model(replace(prior, max_norm=2.0))

@@ -30,9 +30,9 @@ from unizero_models import ACTIONS, CLOSE, FORMS, MUZERO, model, simplex, window
 
 from world_models.unizero import compiled_tree
 from world_models.unizero.config import SearchConfig
+from world_models.unizero.dynamics import History
 from world_models.unizero.gumbel import schedule
 from world_models.unizero.mcts import MANY, choose_actions, draw_numbers, make_functions, probabilities, tree_search
-from world_models.unizero.networks import History
 from world_models.unizero.tree import init_tree, root_children
 
 GOLDEN = np.load(Path(__file__).parents[1] / "data" / "unizero" / "puct.npz")
@@ -345,7 +345,7 @@ def test_alternatives_are_answered_as_each_alone(prior, changes):
 
 
 def counted(functions):
-    return functions._replace(outcome=Mock(side_effect=functions.outcome))
+    return functions._replace(expand=Mock(side_effect=functions.expand))
 
 
 def both(net, rows, config, seed, evaluation=False):
@@ -356,7 +356,7 @@ def both(net, rows, config, seed, evaluation=False):
     for by_node in (True, False):
         functions = counted(make_functions("eager", net))._replace(shares=by_node)
         result = tree_search(functions, history, simplex(rows, seed=seed + 1), numbers, config, DISCOUNT)
-        found.append((result, functions.outcome.call_count))
+        found.append((result, functions.expand.call_count))
     return found
 
 
@@ -398,8 +398,8 @@ def test_a_query_covers_a_node_or_an_action():
 
     def questions(functions, rows):
         asked = counted(functions)
-        tree_search(asked, net.window(rows), simplex(rows), drawn(config, rows), config, DISCOUNT)
-        return asked.outcome.call_count
+        tree_search(asked, net.empty_history(rows), simplex(rows), drawn(config, rows), config, DISCOUNT)
+        return asked.expand.call_count
 
     shared = make_functions("eager", net)
     assert questions(shared, 4) < 6

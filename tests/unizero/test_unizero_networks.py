@@ -16,8 +16,9 @@ from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from world_models.distributions import simnorm
 from world_models.unizero.config import EncoderConfig, UniZeroModelConfig
+from world_models.unizero.dynamics import History
 from world_models.unizero.encoders import ENCODERS
-from world_models.unizero.networks import History, build_unizero
+from world_models.unizero.networks import build_unizero
 
 GRADIENTS = Path(__file__).parents[1] / "data" / "attention" / "attention_grads.npz"
 FORMS = [*unizero_models.FORMS, pytest.param("causal", {"layers": 1, "context": 4}, id="one-layer")]
@@ -80,7 +81,7 @@ def test_the_future_moves_the_past_only_where_the_label_says_so(prior, changes):
 def test_half_precision_weights_give_scalars_in_single_precision():
     """As a GPU searches: bfloat16 weights, float32 latents and values."""
     net = model("gaussian").float()
-    window, z, a = net.window(4), simplex(4, seed=2).float(), actions(4, seed=3)
+    window, z, a = net.empty_history(4), simplex(4, seed=2).float(), actions(4, seed=3)
     half = model("gaussian").bfloat16()
     fine, coarse = net.expand(window, z, a), half.expand(window, z, a)
     assert coarse.value.dtype == coarse.reward.dtype == coarse.latent.dtype == torch.float32
@@ -92,19 +93,19 @@ def test_muzero_forgets_its_history_and_unrolls_from_the_first_latent():
     net = model(dynamics="recurrent")
     window, z, a = windows(3), simplex(4, seed=2), actions(4, seed=3)
     policy, value = net.root(window, z)
-    torch.testing.assert_close(policy, net.root(net.window(4), z)[0], **CLOSE)
+    torch.testing.assert_close(policy, net.root(net.empty_history(4), z)[0], **CLOSE)
     taken = actions(4, 3, seed=9)
     said = net(torch.cat((z[:, None], simplex(4, 2, seed=10)), 1), taken)
     torch.testing.assert_close(said.policy[:, 0], policy, **CLOSE)
     torch.testing.assert_close(net.values(z[:, None], a[:, None])[:, 0], value, **CLOSE)
     for t in range(2):
-        step = net.expand(net.window(4), z, taken[:, t])
+        step = net.expand(net.empty_history(4), z, taken[:, t])
         torch.testing.assert_close(net.code.decode(said.reward[:, t]), step.reward, **CLOSE)
         torch.testing.assert_close(said.policy[:, t + 1], step.policy, **CLOSE)
         torch.testing.assert_close(said.next_latent[:, t], step.latent, **CLOSE)
         z = step.latent
     seen = simplex(4, 3, seed=11)
-    alone = torch.stack([net.root(net.window(4), seen[:, t])[1] for t in range(3)], 1)
+    alone = torch.stack([net.root(net.empty_history(4), seen[:, t])[1] for t in range(3)], 1)
     torch.testing.assert_close(net.values(seen, taken), alone, **CLOSE)
 
 
@@ -113,7 +114,7 @@ def test_muzero_halves_the_gradient_between_steps():
     z = simplex(1, 3, seed=2).requires_grad_()
     taken = actions(1, 3)
     (whole,) = torch.autograd.grad(net(z, taken).reward[:, 1].sum(), z)
-    following = net.expand(net.window(1), z[:, 0], taken[:, 0]).latent
+    following = net.expand(net.empty_history(1), z[:, 0], taken[:, 0]).latent
     at_action = net.dynamics._at_action(following, taken[:, 1])
     (full,) = torch.autograd.grad(net.heads["reward"](at_action).sum(), z)
     torch.testing.assert_close(2 * whole, full, **CLOSE)
@@ -227,7 +228,7 @@ def test_tokens_of_different_components_are_different():
 
 
 def test_images_of_another_size_are_refused():
-    with pytest.raises(UserError, match="84 x 84 cannot be encoded; resize them to 64 x 64"):
+    with pytest.raises(UserError, match="84 x 84, but UniZero needs 64 x 64"):
         build_unizero(config(), ObservationSpec("image", (84, 84, 1)), ACTIONS)
 
 

@@ -216,7 +216,7 @@ def test_searching_again_finds_what_acting_found():
     actions, found = replay.cells["action"][:40, 0].long(), {}
     for at in range(30):
         if at % 9 == 0:
-            history = model.window(1)
+            history = model.empty_history(1)
         found[at] = history
         history = history.push(latents[at : at + 1], actions[at : at + 1])
     for row, first in enumerate(drawn.tolist()):

@@ -79,9 +79,9 @@ def test_an_evaluation_may_cut_a_worlds_episodes_and_not_lengthen_them(env, long
 
 def test_updates_keep_their_ratio_and_start_in_time():
     config = UniZeroCollectionConfig(learning_starts=80, replay_ratio=0.3)
-    due = [config.updates_due(iteration, 4) for iteration in range(1, 101)]
+    due = [config.updates(iteration, iteration, 4) for iteration in range(1, 101)]
     assert due[:19] == [0] * 19 and due[19]
-    assert sum(due) == int(400 * 0.3) - int(76 * 0.3)
+    assert sum(due) == config.updates(1, 100, 4) == int(400 * 0.3) - int(76 * 0.3)
 
 
 def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
@@ -108,7 +108,7 @@ def test_random_steps_come_first_and_searches_know_what_they_saw():
     stored = training.replay.columns(0, training.iterations)
     assert (stored["policy"] == 1 / training.num_actions).all()
     assert set(stored["action"].flatten().tolist()) == set(range(training.num_actions))
-    held = training.planner.window
+    held = training.planner.history
     assert torch.equal(held.count, training.time.clamp(max=training.config.model.pairs))
     last = training.planner.encode(stored["observation"][-1])
     assert torch.equal(held.latent[training.time > 0, held.count[training.time > 0] - 1], last[training.time > 0])
@@ -129,7 +129,7 @@ def test_a_time_limit_ends_an_episode_and_terminates_none():
     assert stored["done"].nonzero()[:, 0].unique().tolist() == [5, 11] and not stored["terminated"].any()
     same = (stored["next_observation"][:-1] == stored["observation"][1:]).flatten(1).all(1)
     assert (~same).nonzero().flatten().tolist() == [5, 11]  # there it is the final one
-    assert training.planner.window.count.tolist() == [2] * 4
+    assert training.planner.history.count.tolist() == [2] * 4
 
 
 def test_planning_and_reanalysis_set_the_evaluation_mode():
@@ -187,9 +187,9 @@ def test_an_environment_remembers_its_own_episode_only_or_is_wiped_as_released(r
     latent, action, found = torch.rand(2, 16, dtype=torch.float64), torch.tensor([0, 1]), []
     for done in ([0, 0], [1, 0], [0, 0], [1, 0], [0, 1], [0, 0]):
         planner.remember(latent, action, torch.tensor(done, dtype=torch.bool))
-        found.append(planner.window.count.tolist())
+        found.append(planner.history.count.tolist())
     assert found == counts
-    assert planner.window.action[:, 0].tolist() == [0, 1] and torch.equal(planner.window.latent[:, 0], latent)
+    assert planner.history.action[:, 0].tolist() == [0, 1] and torch.equal(planner.history.latent[:, 0], latent)
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_without_its_memory_a_planner_has_no_history(monkeypatch, player, reset_
     counts, plan = [], Planner.plan
 
     def noted(planner, observation, numbers):
-        counts.append(planner.window.count.tolist())
+        counts.append(planner.history.count.tolist())
         return plan(planner, observation, numbers)
 
     monkeypatch.setattr(Planner, "plan", noted)

@@ -41,7 +41,7 @@ def test_every_way_is_a_run_of_its_engine_and_precision_and_those_with_bars_are_
 
 def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkeypatch):
     trainer = benchmark.make_trainer("unizero", CASE)
-    assert trainer.planner.window.count.tolist() == [trainer.config.model.pairs] * 2
+    assert trainer.planner.history.count.tolist() == [trainer.config.model.pairs] * 2
     assert trainer.updates == 0 and trainer.sequences(reanalyse=False).mask.all()
     asked, expand = [], trainer.model.expand
     trainer.model.expand = lambda *args: asked.append(args[2].shape) or expand(*args)

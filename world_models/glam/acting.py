@@ -1,6 +1,7 @@
 """Acting: choose actions from frames, with the agent of a training run or of a checkpoint."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -25,7 +26,7 @@ from world_models.glam.config import GlamConfig
 from world_models.glam.encoder import uniforms
 from world_models.glam.imagination import Memory, Policy, make_memory, sample_action
 from world_models.glam.model import GlamModel
-from world_models.settings import place
+from world_models.settings import to_device
 from world_models.trainer import EvalEnvironments, EvaluatedAgent
 
 
@@ -50,7 +51,7 @@ class Player:
         self.h = like.new_zeros(self.rows, self.model.config.width)  # (N, D)
         self.new = torch.ones(self.rows, dtype=torch.bool, device=like.device)  # (N,), no frame since the reset
         self.state = self.memory.start(self.rows)
-        self.logits = like.new_zeros(self.rows, self.model.actions)  # (N, A), of the newest actions
+        self.logits = like.new_zeros(self.rows, self.model.num_actions)  # (N, A), of the newest actions
 
     @torch.no_grad()
     def act(self, frame: Tensor, first: Tensor, generator: torch.Generator, greedy: bool = False) -> Tensor:
@@ -61,7 +62,7 @@ class Player:
         """
         self.model.eval()
         latent, guess = (self.model.noise((self.rows,), generator) for _ in range(2))  # (N, G, C)
-        choice = uniforms((self.rows, self.model.actions), generator)
+        choice = uniforms((self.rows, self.model.num_actions), generator)
         sample = self.model.sample(self.model.encode(frame.unsqueeze(1)).squeeze(1), latent)  # (N, Z)
         opens = self.new | (first & self.model.config.reset_at_episode_start)  # (N,)
         h = torch.where(opens.unsqueeze(1), 0, self.h)  # (N, D)
@@ -82,7 +83,7 @@ class Player:
         return {"h": self.h, "new": self.new, "memory": vars(self.state).copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        check_actions(state["memory"], self.model.actions - 1)
+        check_actions(state["memory"], self.model.num_actions - 1)
         saved = mapped(lambda x: x.to(self.h.device), dict(state))
         self.h, self.new, self.state = saved["h"], saved["new"], type(self.state)(**saved["memory"])
 
@@ -90,15 +91,17 @@ class Player:
 class DrawnPolicy:
     """Sample the actions of N environments, as in training, or take the most probable ones.
 
-    `forgets` resets the memory before each step.
+    `reset_memory` resets the memory before each step.
     """
 
-    def __init__(self, player: Player, random: torch.Generator, greedy: bool = False, forgets: bool = False) -> None:
-        self.player, self.random, self.greedy, self.forgets = player, random, greedy, forgets
+    def __init__(
+        self, player: Player, random: torch.Generator, greedy: bool = False, reset_memory: bool = False
+    ) -> None:
+        self.player, self.random, self.greedy, self.reset_memory = player, random, greedy, reset_memory
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         """Choose actions (N,) for frames (N, 3, S, S) uint8; return also the probabilities of all actions (N, A)."""
-        if self.forgets:
+        if self.reset_memory:
             self.player.reset()
         action = self.player.act(observation, reset, self.random, self.greedy)
         return action, self.player.logits.softmax(-1)
@@ -123,7 +126,7 @@ def build_glam(config: GlamConfig, actions: int, seed: int, device: torch.device
     with seeded(seed):
         model = GlamModel(config.model, actions)
         agent = ActorCritic(config.agent, config.model.latent + config.model.width, actions)
-    return place(model, device), agent.to(device)
+    return to_device(model, device), agent.to(device)
 
 
 def check_frames(vector: VectorEnvironment, env: str, screen: int) -> None:
@@ -160,10 +163,10 @@ class GlamAgent(EvaluatedAgent[GlamConfig]):
         return cls(model.eval(), actor_critic.eval(), config, checkpoint.step, backend)
 
     def policy(
-        self, num_envs: int, random: torch.Generator, forgets: bool = False, mode: str = "sampled"
+        self, num_envs: int, random: torch.Generator, reset_memory: bool = False, mode: str = "sampled"
     ) -> DrawnPolicy:
         """Make a policy for N environments."""
-        return DrawnPolicy(self.player(num_envs), random, mode == "greedy", forgets)
+        return DrawnPolicy(self.player(num_envs), random, mode == "greedy", reset_memory)
 
     def player(self, num_envs: int) -> Player:
         """Make a player for N environments; its memory is of the kind that imagination uses."""
@@ -174,20 +177,20 @@ class GlamAgent(EvaluatedAgent[GlamConfig]):
 
     def check(self, environments: EvalEnvironments) -> None:
         """Raise UserError if the environments have other frames or another number of actions than the agent."""
-        vector = environments.vector(1, 0)
-        check_frames(vector, environments.env, self.config.model.screen)
-        if vector.num_actions != self.model.actions:
-            raise UserError(
-                f"--env {environments.env} has {vector.num_actions} actions, but the agent was trained with "
-                f"{self.model.actions}"
-            )
+        with closing(environments.vector(1, 0)) as vector:
+            check_frames(vector, environments.env, self.config.model.screen)
+            if vector.num_actions != self.model.num_actions:
+                raise UserError(
+                    f"--env {environments.env} has {vector.num_actions} actions, but the agent was trained with "
+                    f"{self.model.num_actions}"
+                )
 
     def description(self) -> tuple[str, dict[str, Any]]:
         """Describe the sequence module, and the backend of Mamba's scan."""
         sequence = self.config.model.sequence
         return sequence, {"sequence": sequence, **backends.facts(self.backend)}
 
-    def chosen(self, options: EvaluationOptions) -> tuple[Self, tuple[str, ...]]:
+    def with_options(self, options: EvaluationOptions) -> tuple[Self, tuple[str, ...]]:
         """Apply `--policy`."""
         return self, evaluation_modes(options.policy or "both")
 

@@ -1,4 +1,4 @@
-"""All settings of a GLAM run. Each difference between the paper and the released code is a flag."""
+"""All settings of a GLAM run. Where paper and released code differ there is a flag; LossConfig names two exceptions."""
 
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -25,7 +25,7 @@ Part = Literal["model", "agent"]  # each has updates of its own
 
 @dataclass(frozen=True)
 class CatchConfig:
-    """Blinking Catch; its frame has the size of the model's screen."""
+    """Blinking Catch, whose frame has the size of the model's screen; other environments ignore these."""
 
     grid: int = 8
     """Rows and columns of cells."""
@@ -40,7 +40,8 @@ class LossConfig:
     """Weights and floors of the losses (the paper's Eq. 8-10, 12 and Table 3).
 
     The paper's Eq. 9 has the root of an image's squared errors, and no minus sign before the cross-entropy of the
-    terminations. The losses here have the sign, and the sum of the errors: the released code has these weights for it.
+    terminations. Here the cross-entropy has its minus sign, and the reconstruction loss is the
+    sum of squared errors. The released code has that sum, and its weights fit it.
     """
 
     removed: ClassVar[dict[str, Any]] = {
@@ -63,7 +64,7 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class GlamModelConfig:
-    """A world model. The defaults are the preset `paper` at its published size, except the prior's head.
+    """A world model. The defaults are the paper's, at its published size.
 
     The variation target of Eq. 10, sg(z_{t+1} - z_t), is a difference of one-hot samples and not a distribution, so
     it has no KL. Our interpretation is `posterior`: predict the unimixed, stopped posterior of o_{t+1} from the
@@ -104,7 +105,7 @@ class GlamModelConfig:
     """Dropout of a Transformer."""
     bins: Annotated[int, Bounds(2)] = 255
     """Points of the two-hot code of rewards on symlog [-20, 20]."""
-    prior_head: Literal["linear", "mlp"] = "linear"
+    prior_head: Literal["linear", "mlp"] = "mlp"
     """Head that predicts the next latent: `mlp` as in the paper, `linear` as released."""
     variation_head: Literal["shared", "own"] = "shared"
     """`shared`: the prior's head also predicts from the differences (Eq. 10); `own`: a second head, as released."""
@@ -165,7 +166,7 @@ class GlamLearnerConfig:
     learning_rate: Annotated[float, Bounds(above=0)] = 1e-4
     """Adam's learning rate."""
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
-    """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
+    """Learning rate at the end of the run, as a fraction of the first; it changes linearly."""
     bfloat16: bool = False
     """Run the networks under bfloat16 autocast; scans, distributions and losses stay float32."""
 
@@ -199,7 +200,7 @@ class ActorCriticConfig:
     learning_rate: Annotated[float, Bounds(above=0)] = 3e-5
     """Adam's learning rate."""
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
-    """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
+    """Learning rate at the end of the run, as a fraction of the first; it changes linearly."""
     returns: Literal["textbook", "released"] = "textbook"
     """`textbook` lambda returns, or `released` ones, with V_t in place of V_{t+1}."""
     bfloat16: bool = False
@@ -279,10 +280,9 @@ class GlamCollectionConfig:
         return self.learning_starts if part == "model" else max(self.learning_starts, self.agent_starts)
 
     def updates(self, part: Part, first: int, last: int, num_envs: int) -> int:
-        """Count a part's updates after the iterations `first` to `last` = 1, 2, ...; their ratio to steps is exact."""
+        """Count a part's updates after the iterations `first` to `last` = 1, 2, ..."""
         ratio = self.model_replay_ratio if part == "model" else self.agent_replay_ratio
-        first = max(first, -(-self.starts(part) // num_envs))
-        return int(last * num_envs * ratio) - int((first - 1) * num_envs * ratio) if first <= last else 0
+        return settings.updates_due(first, last, num_envs, self.starts(part), ratio)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Compare imagined steps of an episode with the real ones (the paper's Figure 7)."""
 
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,9 +56,11 @@ def play_episode(agent: GlamAgent, seed: int, max_steps: int, greedy: bool) -> L
     """Play the first episode of one environment, at most `max_steps` steps."""
     device = next(agent.model.parameters()).device
     streams, setup = Streams.spawn(seed), EvalEnvironments.of(agent.config, device)
-    vector, numbers = setup.vector(1, streams.worlds), generator(streams.exploration, device)
-    policy, first = agent.policy(1, numbers, mode="greedy" if greedy else "sampled"), vector.reset()
-    played = list(one_episode(play_steps(vector, policy, first), max_steps))
+    numbers = generator(streams.exploration, device)
+    policy = agent.policy(1, numbers, mode="greedy" if greedy else "sampled")
+    with closing(setup.vector(1, streams.worlds)) as vector:
+        first = vector.reset()
+        played = list(one_episode(play_steps(vector, policy, first), max_steps))
     return LivedEpisode(
         frames=torch.cat([first, *(each.step.final_observation for each in played)]).cpu(),
         action=torch.cat([each.action for each in played]).cpu(),

@@ -1,7 +1,7 @@
 """Imagine rollouts with the world model, from contexts of the replay (GLAM, section 3.4 and algorithm 1).
 
-Nothing is decoded to pixels. All random numbers are uniforms. The memory of a step is a window of the last K steps or a
-carried state. It is a pure function of tensors and of a state that the caller stores, so acting uses it too.
+Nothing is decoded to pixels. All random numbers are uniforms. A memory is a window of the last K steps, or a carried
+state. It stores nothing itself: the caller passes the state in and gets the next one. Acting uses the same memories.
 """
 
 from collections.abc import Callable
@@ -119,7 +119,7 @@ class Noise:
     @classmethod
     def draw(cls, model: GlamModel, rows: int, horizon: int, generator: torch.Generator) -> Self:
         """Draw uniforms on the generator's device."""
-        return cls(model.noise((horizon + 1, rows), generator), uniforms((horizon, rows, model.actions), generator))
+        return cls(model.noise((horizon + 1, rows), generator), uniforms((horizon, rows, model.num_actions), generator))
 
 
 @dataclass(frozen=True)

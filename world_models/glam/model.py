@@ -31,7 +31,7 @@ class GlamPredictions:
     reward: Tensor  # (B, T, R) logits
     termination: Tensor  # (B, T) logits
     variation: Tensor | None  # of the variation target; None in forms without a variation loss
-    variation_target: Tensor | None  # (B, T - 1, G, C), stopped
+    variation_target: Tensor  # (B, T - 1, G, C), without gradient
 
 
 class GlamModel(nn.Module):
@@ -41,14 +41,14 @@ class GlamModel(nn.Module):
     o_<=t and a_<=t. Training mode normalises batches by their own statistics; act and imagine in evaluation mode.
     """
 
-    def __init__(self, config: GlamModelConfig, actions: int) -> None:
+    def __init__(self, config: GlamModelConfig, num_actions: int) -> None:
         super().__init__()
-        self.config, self.actions = config, actions
+        self.config, self.num_actions = config, num_actions
         self.code = symlog_code(config.bins)
         self.encoder = FrameEncoder(config)
         self.posterior_head = CategoricalHead(config, config.embedding)
         self.prior_head = prior_head(config)
-        self.sequence_model = SequenceModel(config, actions)
+        self.sequence_model = SequenceModel(config, num_actions)
         self.reward_head = mlp(config.width, config.bins)
         self.termination_head = mlp(config.width, 1)
         self.decoder = FrameDecoder(config)
@@ -97,7 +97,7 @@ class GlamModel(nn.Module):
             prior=self.prior_head(features.h),
             reward=self.reward_head(features.h),
             termination=self.termination(features.h),
-            variation=head(features.variation) if self.varies and features.variation is not None else None,
+            variation=None if not self.varies or features.variation is None else head(features.variation),
             variation_target=self._variation_target(embedded, posterior),
         )
 

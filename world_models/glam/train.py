@@ -197,7 +197,7 @@ def model_losses(predicted: GlamPredictions, batch: FrameBatch, config: GlamMode
         "dynamics": floored_kl(posterior.detach(), prior, pairs, weights.free_bits),
         "representation": floored_kl(posterior, prior.detach(), pairs, weights.free_bits),
     }
-    if predicted.variation is not None and predicted.variation_target is not None:
+    if predicted.variation is not None:
         variation = predicted.variation[:, :-1]
         parts["variation"] = floored_kl(predicted.variation_target, variation, pairs, weights.variation_free_bits)
     total = torch.stack([getattr(weights, f"{name}_weight") * part for name, part in parts.items()]).sum()

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from dqn_memory.evaluate import EvaluationOptions
-from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.seeding import seeded
-from world_models.settings import place
+from world_models.settings import to_device
 from world_models.trainer import EvalEnvironments, EvaluatedAgent
 from world_models.unizero.config import SearchConfig, UniZeroConfig
+from world_models.unizero.dynamics import History
 from world_models.unizero.mcts import (
     Functions,
     SearchNumbers,
@@ -24,7 +24,7 @@ from world_models.unizero.mcts import (
     make_functions,
     tree_search,
 )
-from world_models.unizero.networks import History, UniZeroModel, build_unizero
+from world_models.unizero.networks import UniZeroModel, build_unizero
 
 
 class Planner:
@@ -40,8 +40,8 @@ class Planner:
     ) -> None:  # fmt: skip
         self.model, self.config, self.discount, self.reset_history = model, config, discount, reset_history
         self.functions = make_functions("eager", model) if functions is None else functions
-        self.window = model.window(num_envs)
-        self.ended = torch.zeros_like(self.window.count, dtype=torch.bool)  # (N,) in this round; `released` only
+        self.history = model.empty_history(num_envs)
+        self.ended = torch.zeros_like(self.history.count, dtype=torch.bool)  # (N,) in this round; `released` only
 
     @torch.no_grad()
     def encode(self, observation: Tensor) -> Tensor:
@@ -53,12 +53,12 @@ class Planner:
     def plan(self, observation: Tensor, numbers: SearchNumbers) -> tuple[SearchResult, Tensor]:
         """Search from observations (N, ...), with one row of numbers each; return also the latents (N, D)."""
         latent = self.encode(observation)
-        return tree_search(self.functions, self.window, latent, numbers, self.config, self.discount), latent
+        return tree_search(self.functions, self.history, latent, numbers, self.config, self.discount), latent
 
     def remember(self, latent: Tensor, action: Tensor, done: Tensor) -> None:
         """Append latents (N, D) and actions (N,) to the histories; `done` (N,) empties them by `reset_history`."""
-        pushed = self.window.push(latent, action)
-        self.window = History(pushed.latent, pushed.action, torch.where(self._resets(done), 0, pushed.count))
+        pushed = self.history.push(latent, action)
+        self.history = History(pushed.latent, pushed.action, torch.where(self._resets(done), 0, pushed.count))
 
     def _resets(self, done: Tensor) -> Tensor:
         if self.reset_history == "episode":
@@ -68,11 +68,11 @@ class Planner:
         return done | ended.any()
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {**vars(self.window), "ended": self.ended}
+        return {**vars(self.history), "ended": self.ended}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         device = self.ended.device
-        self.window = History(**{name: state[name].to(device) for name in ("latent", "action", "count")})
+        self.history = History(**{name: state[name].to(device) for name in ("latent", "action", "count")})
         self.ended = state["ended"].to(device)
 
 
@@ -81,16 +81,16 @@ class SearchPolicy:
 
     def __init__(
         self, model: UniZeroModel, num_envs: int, config: UniZeroConfig, random: torch.Generator,
-        functions: Functions | None = None, forgets: bool = False,
+        functions: Functions | None = None, reset_memory: bool = False,
     ) -> None:  # fmt: skip
         self.planner = Planner(model, num_envs, config.search, config.learner.gamma, functions=functions)
-        self.random, self.forgets = random, forgets
+        self.random, self.reset_memory = random, reset_memory
         self.last: tuple[Tensor, Tensor] | None = None  # latents (N, D), actions (N,) of the last step
 
     def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
         """Choose actions (N,) for observations (N, ...); return also the search's policy (N, A)."""
         if self.last is not None:
-            self.planner.remember(*self.last, reset | self.forgets)
+            self.planner.remember(*self.last, reset | self.reset_memory)
         model, planner = self.planner.model, self.planner
         numbers = draw_numbers(planner.config, len(observation), model.num_actions, self.random, evaluation=True)
         result, latent = planner.plan(observation, numbers)
@@ -112,20 +112,20 @@ class UniZeroAgent(EvaluatedAgent[UniZeroConfig]):
     def load(cls, run: Path, device: torch.device) -> Self:
         """Load the model of a run's latest checkpoint in evaluation mode."""
         checkpoint, config = read_run(run, UniZeroConfig)
-        vector = EvalEnvironments.of(config, torch.device("cpu")).vector(1, 0)
         with seeded(0):  # the first weights are overwritten at once
-            model = build_unizero(config.model, observation_spec(vector.observation_space), vector.num_actions)
+            model = build_unizero(config.model, *EvalEnvironments.of(config, torch.device("cpu")).forms())
         checkpoint.fill(model, "model")
-        return cls(place(model, device).eval(), config, checkpoint.step)
+        return cls(to_device(model, device).eval(), config, checkpoint.step)
 
-    def policy(self, num_envs: int, random: torch.Generator, forgets: bool = False, mode: str = "") -> SearchPolicy:
+    def policy(
+        self, num_envs: int, random: torch.Generator, reset_memory: bool = False, mode: str = ""
+    ) -> SearchPolicy:
         """Make the policy of N episodes."""
-        return SearchPolicy(self.model, num_envs, self.config, random, self.functions, forgets)
+        return SearchPolicy(self.model, num_envs, self.config, random, self.functions, reset_memory)
 
     def check(self, environments: EvalEnvironments) -> None:
         """Raise UserError if the environments have other observations or actions than the model."""
-        vector, model = environments.vector(1, 0), self.model
-        spec, actions = observation_spec(vector.observation_space), vector.num_actions
+        (spec, actions), model = environments.forms(), self.model
         if (spec, actions) != (model.spec, model.num_actions):
             raise UserError(
                 f"--env {environments.env} has {spec.kind} observations of shape {spec.shape} and {actions} actions, "
@@ -139,7 +139,7 @@ class UniZeroAgent(EvaluatedAgent[UniZeroConfig]):
         words = f"{model.dynamics} dynamics, {model.prior.kind} prior, {simulations} simulations"
         return words, {"dynamics": model.dynamics, "prior": model.prior.kind, "simulations": simulations}
 
-    def chosen(self, options: EvaluationOptions) -> tuple[Self, tuple[str, ...]]:
+    def with_options(self, options: EvaluationOptions) -> tuple[Self, tuple[str, ...]]:
         """Apply `--simulations`."""
         return self.with_simulations(options.simulations), self.modes
 

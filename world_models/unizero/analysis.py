@@ -5,6 +5,7 @@ Predictions are those of acting: before each step, from the same window of histo
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def learned_prior_values(model: UniZeroModel) -> dict[str, Array]:
     return {name: torch.stack([layer[name] for layer in layers]).detach().double().cpu().numpy() for name in names}
 
 
-def first_prior_values(config: UniZeroModelConfig) -> dict[str, float]:
+def initial_prior_values(config: UniZeroModelConfig) -> dict[str, float]:
     """Return the first values of the same parameters, equal in every head."""
     if config.dynamics != "transformer":
         return {}
@@ -93,10 +94,10 @@ def play_trajectory(
     gives the first episode of that evaluation.
     """
     streams = Streams.spawn(seed)
-    vector = setup.vector(1, streams.worlds)
     policy = SearchPolicy(model, 1, config, generator(streams.exploration, setup.device))
-    steps = one_episode(play_steps(vector, policy, vector.reset()), max_steps)
-    moments = [_moment(policy, played, config.collection) for played in steps]
+    with closing(setup.vector(1, streams.worlds)) as vector:
+        steps = one_episode(play_steps(vector, policy, vector.reset()), max_steps)
+        moments = [_moment(policy, played, config.collection) for played in steps]
     joined = {name: torch.cat([moment[name] for moment in moments]).cpu() for name in moments[0]}
     latent = joined.pop("latent")
     arrays = {name: (x.double() if x.is_floating_point() else x).numpy() for name, x in joined.items()}
@@ -107,7 +108,7 @@ def play_trajectory(
 def _moment(policy: SearchPolicy, played: PlayedStep, collection: UniZeroCollectionConfig) -> dict[str, Tensor]:
     """Return a trajectory's entries (1, ...) of the newest step."""
     assert policy.last is not None  # the policy's history does not have this step yet
-    model, history = policy.planner.model, policy.planner.window
+    model, history = policy.planner.model, policy.planner.history
     (latent, action), step = policy.last, played.step
     logits, value = model.root(history, latent)
     expected = model.expand(history, latent, action)

@@ -1,14 +1,16 @@
 """All settings of a UniZero run: model, learner, search, replay, collection, evaluation.
 
 "Learning to Focus" and the code released with it disagree in places. There a flag's help has both values, and the
-default is the paper's unless that is an error. Five differences have no flag:
+default is the paper's unless that is an error. Differences without a flag:
 
 - Heads: two in the paper's text, four in the code. Four give the paper's own 20.77 million parameters, two give 19.59.
 - SimNorm's temperature: learnable in the paper's text, 1 in its table and in the code. The linear map before each
   SimNorm can learn any temperature.
 - First values of priors: "sampled" in the paper's text; equal in all heads in its figure and in the code.
 - Warm-up of the span's penalty: in the code alone, over the first 3 of 25,000 updates.
-- Simulator: Gymnasium 0.28 in the paper, gym 0.25 in the code, ale-py here, with a flag for every setting.
+- Target network: a hard update every 100 steps in the paper's table, a moving average in the code and here.
+- Order: the code plays eight whole episodes, then makes all their updates; here they alternate step by step.
+- Simulator: Gymnasium 0.28 in the paper, gym 0.25 in the code, ale-py here.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class UniZeroModelConfig:
     removed: ClassVar[dict[str, Any]] = {"gate": "residual", "rotary": False, "span_diversity": 0.0}
 
     dynamics: Literal["transformer", "recurrent", "gru"] = "transformer"
-    """`transformer` is UniZero; `gru` replaces attention by a GRU; `recurrent` is MuZero's, without a history."""
+    """`transformer` is UniZero; `gru` replaces attention by a GRU; `recurrent` is MuZero, which sees no history."""
     width: Annotated[int, Bounds(1)] = 768
     """Width D of latents and tokens."""
     heads: Annotated[int, Bounds(1)] = 8
@@ -165,7 +167,7 @@ class UniZeroReplayConfig:
     capacity: int = 1_000_000
     """Environment steps in the replay; rounded down to a multiple of --num-envs."""
     final_observations: bool = True
-    """Store each episode's final observation, whose value ends a truncated episode."""
+    """Store each episode's final observation; its value is the bootstrap of a truncated episode."""
     terminal_fraction: Annotated[float, Bounds(0, 1)] = 0.0
     """Share of a batch's sequences that end at a terminal step (0: uniform draws)."""
 
@@ -195,7 +197,7 @@ class UniZeroCollectionConfig:
     temperature: Annotated[float, Bounds(0)] = 0.25
     """Actions are sampled by visits^(1/temperature); 0 takes the most visited one. Gumbel roots ignore it."""
     reset_history: Literal["episode", "released"] = "episode"
-    """Empty a history when its `episode` ends; `released`: empty all of them from the first end to the last."""
+    """`episode`: an end empties its own history; `released`: all stay empty until every environment had an end."""
     clip_rewards: bool = False
     """Train on the signs of rewards (usual in Atari); evaluations use the rewards themselves."""
     terminal_on_life_loss: bool = False
@@ -209,12 +211,9 @@ class UniZeroCollectionConfig:
     reanalyse_fraction: Annotated[float, Bounds(0, 1)] = 0.02
     """Fraction of updates that take all policy targets from new searches (0.02: every 50th)."""
 
-    def updates_due(self, iteration: int, num_envs: int) -> int:
-        """Count the updates after iteration `iteration` = 1, 2, ...; over a run their ratio to steps is exact."""
-        if iteration * num_envs < self.learning_starts:
-            return 0
-        due, done = (int(i * num_envs * self.replay_ratio) for i in (iteration, iteration - 1))
-        return due - done
+    def updates(self, first: int, last: int, num_envs: int) -> int:
+        """Count the updates after the iterations `first` to `last` = 1, 2, ..."""
+        return settings.updates_due(first, last, num_envs, self.learning_starts, self.replay_ratio)
 
     def reanalyses(self, update: int) -> bool:
         """Decide whether update `update` = 0, 1, ... reanalyses all its sequences; the fraction of these is exact.
@@ -278,7 +277,7 @@ class UniZeroConfig:
         self.model.check_used()
         num_envs, window = self.environment.num_envs, self.model.horizon + self.learner.n_step
         collection, iterations = self.collection, -(-self.total_steps // num_envs)
-        if not any(collection.updates_due(iteration, num_envs) for iteration in range(window, iterations + 1)):
+        if not collection.updates(window, iterations, num_envs):
             raise UserError(
                 f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the model: updates need "
                 f"{collection.learning_starts} steps (--learning-starts) and sequences of {window} steps "

@@ -67,11 +67,11 @@ class Dynamics(nn.Module, ABC):
         return self(latent, action, predict, lengths)[0]
 
     @abstractmethod
-    def root(self, window: History, latent: Tensor) -> Tensor:
+    def root(self, history: History, latent: Tensor) -> Tensor:
         """Compute the features (B, D) at the current latent (B, D) after its history."""
 
     @abstractmethod
-    def imagine(self, window: History, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
+    def imagine(self, history: History, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
         """Predict from K alternative actions (B, K) at one latent (B, D); the history before them is read once."""
 
 
@@ -94,15 +94,15 @@ class TokenDynamics(Dynamics):
         features = self.stack(self.embed(self.tokens(latent, action)), real).unflatten(1, (-1, 2))  # (B, T, 2, D)
         return features[:, :, 0], features[:, :, 1]
 
-    def root(self, window: History, latent: Tensor) -> Tensor:
+    def root(self, history: History, latent: Tensor) -> Tensor:
         """Read at most 2 W + 1 tokens."""
-        trunk = self.embed(self.tokens(*window.clean()))  # (B, 2W, D)
-        after = 2 * window.count
+        trunk = self.embed(self.tokens(*history.clean()))  # (B, 2W, D)
+        after = 2 * history.count
         return self.stack.read(trunk, self._embed_at(latent[:, None], after), after)[0][:, 0]
 
-    def imagine(self, window: History, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
+    def imagine(self, history: History, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
         """Read at most 2 W tokens before the prediction and 2 W + 1 with it; a window of W pairs drops its oldest."""
-        pushed = window.push(latent, action[:, 0])  # the token of this action is cut off below
+        pushed = history.push(latent, action[:, 0])  # the token of this action is cut off below
         trunk = self.embed(self.tokens(*pushed.clean()))[:, :-1]  # (B, 2W-1, D)
         after = 2 * pushed.count - 1
         at_action, memory = self.stack.read(trunk, self._embed_at(self.embedding(action), after), after)
@@ -152,10 +152,10 @@ class MarkovDynamics(Dynamics):
         """Normalise each latent alone, as at a root."""
         return self._at_latent(latent)
 
-    def root(self, window: History, latent: Tensor) -> Tensor:
+    def root(self, history: History, latent: Tensor) -> Tensor:
         return self._at_latent(latent)
 
-    def imagine(self, window: History, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
+    def imagine(self, history: History, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
         at_action = self._at_action(latent[:, None], action)
         next_latent = predict(at_action)
         return at_action, next_latent, self._at_latent(next_latent)

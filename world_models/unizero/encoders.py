@@ -68,7 +68,10 @@ class ImageEncoder(LatentEncoder):
         self.channels_last = channels_last(spec.shape) if spec.channels_last is None else spec.channels_last
         height, image_width, colours = spec.shape if self.channels_last else (*spec.shape[1:], spec.shape[0])
         if (height, image_width) != (SIDE, SIDE):
-            raise UserError(f"images of {height} x {image_width} cannot be encoded; resize them to {SIDE} x {SIDE}")
+            raise UserError(
+                f"the environment shows images of {height} x {image_width}, but UniZero needs {SIDE} x {SIDE}: "
+                f"resize them (Atari: --size {SIDE})"
+            )
         self.scale = UnitScale(spec.shape, not spec.dtype.is_floating_point, spec.bounds)
         c, twice = config.channels, 2 * config.channels
         self.convolutions = nn.Sequential(  # down-sampling and one more block: (B, 2 channels, 8, 8)

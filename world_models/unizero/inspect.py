@@ -64,7 +64,7 @@ def draw_pictures(
     if learned:
         values = {name: each[None] for name, each in learned.items()}
         title = f"Learned attention priors\n{about}"
-        figures["learned.png"] = plots.plot_learned_values(values, analysis.first_prior_values(model), title)
+        figures["learned.png"] = plots.plot_learned_values(values, analysis.initial_prior_values(model), title)
     priors = {layer: attention.prior for layer, attention in enumerate(agent.model.attentions())}
     tables, meaning = prior_tables(priors, 2 * model.horizon)
     if tables:
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "prior": config.model.prior.kind, "seed": args.seed,
         "episode": {"steps": len(seen), "done": bool(seen.done[-1]), "return": float(seen.episode_return[-1])},
         "window": {"first_step": window.start, "last_step": window.stop - 1},
-        "errors": errors, "start": analysis.first_prior_values(config.model),
+        "errors": errors, "start": analysis.initial_prior_values(config.model),
         "learned": {name: [values.tolist()] for name, values in learned.items()}, "pictures": pictures,
     }  # fmt: skip
     files = {"trajectory.json": steps(seen, errors, config.learner.gamma), "inspect.json": report}

@@ -59,21 +59,19 @@ class TokenColumns(NamedTuple):
         branch, position = self.branch[:, -queries:], self.position[:, -queries:]
         back = position[:, :, None] - self.position[:, None]  # (B, Q, T)
         related = (self.branch[:, None] == TRUNK) | (self.branch[:, None] == branch[:, :, None])
-        return Visibility(position, back.clamp(min=0), ~((back >= 0) & related), self.length)
+        return Visibility(back.clamp(min=0), ~((back >= 0) & related), self.length)
 
 
 class Visibility(NamedTuple):
     """The mask and distances between the newest Q of T columns and all T."""
 
-    position: Tensor  # (B, Q) int64: positions of the Q columns
     distance: Tensor  # (B, Q, T) int64: tokens back, 0 for later ones
     hidden: Tensor  # (B, Q, T) bool
     length: int  # all distances are below it
 
     def last(self, queries: int) -> Visibility:
         """Return the newest `queries` columns of the Q."""
-        position, distance, hidden = (value[:, -queries:] for value in self[:3])
-        return Visibility(position, distance, hidden, self.length)
+        return Visibility(self.distance[:, -queries:], self.hidden[:, -queries:], self.length)
 
 
 def attend_branches(

@@ -20,8 +20,9 @@ from dqn_memory.runs.base_config import Engine
 from dqn_memory.runs.cuda_graph import Captured
 from envs.extras import extra
 from world_models.unizero.config import SearchConfig
+from world_models.unizero.dynamics import History
 from world_models.unizero.gumbel import Halving
-from world_models.unizero.networks import History, UniZeroModel
+from world_models.unizero.networks import UniZeroModel
 from world_models.unizero.tree import Tree, init_tree, read_order, root_children
 
 MANY = 96  # actions times roots; above, a CPU gains hardly anything from a query with all actions of a node
@@ -77,15 +78,17 @@ def tree_search(
     The model runs on its device, the trees on the CPU.
     """
     logits, predicted = functions.root(history, latent)
-    tree, halving = plant(logits, history, numbers, config, discount)
+    tree, halving = make_trees(logits, history, numbers, config, discount)
     actions = logits.shape[1]
     many = logits.device.type == "cpu" and logits.numel() > MANY
     alternatives = actions if functions.shares and not many else 1
-    latents = grow(functions, tree, numbers.ties.cpu(), halving, history.latent, latent, discount, alternatives)
-    return harvest(tree, latents, predicted, halving, discount)
+    latents = run_simulations(
+        functions, tree, numbers.ties.cpu(), halving, history.latent, latent, discount, alternatives
+    )
+    return read_result(tree, latents, predicted, halving, discount)
 
 
-def plant(
+def make_trees(
     logits: Tensor, history: History, numbers: SearchNumbers, config: SearchConfig, discount: float
 ) -> tuple[Tree, Halving | None]:
     """Make trees with only a root, on the CPU, and the halving of Gumbel roots."""
@@ -100,7 +103,7 @@ def plant(
 
 
 def forced_actions(ties: Tensor, halving: Halving | None) -> Iterator[tuple[int, Tensor]]:
-    """Yield the number of a simulation and the root's actions (B, n) from it on; -1: the tree chooses.
+    """Yield (s, actions): the root's actions (B, n) in the simulations s to s + n - 1; -1 lets the tree choose.
 
     `ties` are (B, S, S). The caller runs these n simulations before the next actions.
     """
@@ -112,7 +115,7 @@ def forced_actions(ties: Tensor, halving: Halving | None) -> Iterator[tuple[int,
         begin += forced.shape[1]
 
 
-def grow(
+def run_simulations(
     functions: Functions, tree: Tree, ties: Tensor, halving: Halving | None, history: Tensor, latent: Tensor,
     discount: float, alternatives: int,
 ) -> Tensor:  # fmt: skip
@@ -135,14 +138,16 @@ def grow(
     for begin, forced in forced_actions(ties, halving):
         while (order := runner.advance(begin, forced)) is not None:
             query = order.to(latents.device)
-            numbers, new = functions.outcome(latents, query, every if runner.whole else query[:, -1])
+            outputs, new = functions.expand(latents, query, every if runner.whole else query[:, -1])
             latents[:, free : free + alternatives] = new.view(len(new), alternatives, -1)
-            runner.record(numbers.cpu())
+            runner.record(outputs.cpu())
             free += alternatives
     return torch.cat((latents[:, :pairs], _take(latents, runner.number.to(latents.device) + pairs)), 1)
 
 
-def harvest(tree: Tree, latents: Tensor, predicted: Tensor, halving: Halving | None, discount: float) -> SearchResult:
+def read_result(
+    tree: Tree, latents: Tensor, predicted: Tensor, halving: Halving | None, discount: float
+) -> SearchResult:
     """Read the result of a search from its trees."""
     visits, _ = root_children(tree, discount)
     if halving is None:
@@ -181,7 +186,7 @@ class Functions(NamedTuple):
 
     encode: Callable[[Tensor], Tensor]  # observations (B, ...) -> latents (B, D)
     root: Callable[[History, Tensor], tuple[Tensor, Tensor]]  # histories, latents -> logits (B, A) and values (B,)
-    outcome: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # latents, order, action: see `outcome`
+    expand: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # latents, order, action: see `expand_nodes`
     shares: bool  # True if a query with K actions (B, K) reads their common history once
 
 
@@ -193,25 +198,25 @@ def make_functions(engine: Engine, model: UniZeroModel, backend: str = "inductor
     with extra("fast"):
         import_module("numba")
 
-    def ask(latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        return outcome(model, latents, order, action)
+    def expand(latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        return expand_nodes(model, latents, order, action)
 
     compiled = partial(torch.compile, dynamic=False, backend=backend)
     wrap: Any = {"eager": lambda function: function, "compile": compiled, "cudagraph": Captured}[engine]
-    return Functions(wrap(model.encode), wrap(model.root), wrap(ask), model.causal)
+    return Functions(wrap(model.encode), wrap(model.root), wrap(expand), model.causal)
 
 
-def outcome(model: UniZeroModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+def expand_nodes(model: UniZeroModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Expand the nodes of an order (B, 2 W + 3): windows of indices into `latents` (B, W + 1 + N, D), see `read_order`.
 
     Returns reward, value and policy of the action (B,) as (B, 2 + A) float64, and the new latent (B, D). For K
     alternative actions (B, K) they are (B, K, 2 + A) and (B, K, D).
     """
-    window, node, _ = read_order(order)
-    pairs = window.action.shape[1]
-    before = _take(latents, window.latent.squeeze(-1))
+    history, node, _ = read_order(order)
+    pairs = history.action.shape[1]
+    before = _take(latents, history.latent.squeeze(-1))
     here = _take(latents, node.unsqueeze(1) + pairs).squeeze(1)
-    new = model.expand(History(before, window.action, window.count), here, action)
+    new = model.expand(History(before, history.action, history.count), here, action)
     scalars = torch.stack((new.reward, new.value), -1).double()
     return torch.cat((scalars, new.policy.double().softmax(-1)), -1), new.latent.to(latents.dtype)
 

@@ -18,8 +18,6 @@ from world_models.unizero.config import GROUP, UniZeroModelConfig
 from world_models.unizero.dynamics import DYNAMICS, History
 from world_models.unizero.encoders import ENCODERS
 
-__all__ = ["Expansion", "History", "UniZeroModel", "UniZeroPredictions", "build_unizero"]
-
 
 @dataclass(frozen=True)
 class UniZeroPredictions:
@@ -96,7 +94,7 @@ class UniZeroModel(nn.Module):
         reward, value = self.code.decode(logits)
         return Expansion(reward, next_latent, self.heads["policy"](at_latent), value)
 
-    def window(self, batch: int) -> History:
+    def empty_history(self, batch: int) -> History:
         """Make an empty history of B rows."""
         like, pairs = next(self.parameters()), self.config.pairs
         dtype = torch.promote_types(like.dtype, torch.float32)
@@ -136,7 +134,7 @@ class UniZeroModel(nn.Module):
 
     @torch.no_grad()
     def _initialise(self) -> None:
-        """Draw linear maps, embeddings and positions from N(0, 0.02), convolutions by He's rule; last layers are 0."""
+        """Draw weights by `initialisation`, positions from N(0, 0.02), convolutions by He's rule; last layers are 0."""
         if self.config.initialisation == "paper":
             initialise(self)
         for module in self.modules():

@@ -101,10 +101,11 @@ class SequenceReplay(Ring):
 
     def _before_ends(self) -> Tensor:
         """Find the drawable sequences whose last step is terminal; they begin no earlier than its segment."""
-        slot, env = (index.cpu() for index in self.cells["terminated"].nonzero(as_tuple=True))
+        slot, env = self.cells["terminated"].nonzero(as_tuple=True)
+        time = self.cells["time"][slot, env].cpu()
+        slot, env = slot.cpu(), env.cpu()
         newest = self.written - 1
         column = newest - (newest - slot) % self.num_columns
-        time = self.cells["time"].cpu()[slot, env]
         back = time % self.segment_length  # the mask ends with the segment of a sequence's first step
         start = column - back.clamp(max=self.horizon - 1)
         first, stop = self._drawable_columns()

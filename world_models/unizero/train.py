@@ -25,11 +25,12 @@ from dqn_memory.runs.gradients import clip, parts_of
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.seeding import generator, seed_dropout, seeded
 from world_models.distributions import cross_entropy, entropy, group_kl, masked_mean
-from world_models.settings import place, training_signal
+from world_models.settings import to_device, training_signal
 from world_models.trainer import WorldModelTrainer
 from world_models.unizero.acting import Planner, UniZeroAgent
 from world_models.unizero.analysis import report_maps
 from world_models.unizero.config import GROUP, SearchConfig, UniZeroConfig, UniZeroLearnerConfig
+from world_models.unizero.dynamics import History
 from world_models.unizero.mcts import (
     Functions,
     SearchNumbers,
@@ -38,7 +39,7 @@ from world_models.unizero.mcts import (
     make_functions,
     tree_search,
 )
-from world_models.unizero.networks import History, UniZeroModel, build_unizero
+from world_models.unizero.networks import UniZeroModel, build_unizero
 from world_models.unizero.replay import Contexts, SequenceReplay, Sequences
 
 Metrics = dict[str, Tensor]
@@ -75,7 +76,7 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
         streams, rows = self.streams, config.environment.num_envs
         self.spec, self.num_actions = observation_spec(self.vector.observation_space), self.vector.num_actions
         with seeded(streams.network):
-            self.model = place(build_unizero(config.model, self.spec, self.num_actions), self.device)
+            self.model = to_device(build_unizero(config.model, self.spec, self.num_actions), self.device)
         self.target = make_target(self.model)
         engine = self.engine
         self.optimizer = make_adamw(self.model, config.learner, capturable=engine == "cudagraph")
@@ -124,7 +125,7 @@ class UniZeroTrainer(WorldModelTrainer[UniZeroConfig]):
 
         # sample and update
         if self.replay.drawable:
-            for _ in range(collection.updates_due(self.iterations, self.vector.num_envs)):
+            for _ in range(collection.updates(self.iterations, self.iterations, self.vector.num_envs)):
                 metrics = self.learn(self.sequences(reanalyse=collection.reanalyses(self.updates)))
                 self.updates += 1
                 self.stats.count_update(metrics, self.steps)
@@ -208,7 +209,7 @@ def search_again(
 
 # ---- value targets ---------------------------------------------------------------------------------------------------
 # The target network estimates the bootstrap values of a sequence in one teacher-forced pass over T observations. They
-# begin n' = min(n, max(1, left)) steps after the sequence.
+# begin n' = min(n, max(1, left)) steps after the sequence's first step.
 
 
 def make_batch(sequences: Sequences, values: ValueFunction, gamma: float, n: int) -> UniZeroBatch:
@@ -268,7 +269,7 @@ def n_step_targets(reward: Tensor, bootstrap: Tensor, left: Tensor, truncated: T
 
 
 def unizero_losses(model: UniZeroModel, batch: UniZeroBatch, target_latent: Tensor) -> tuple[Tensor, Metrics]:
-    """Compute the total loss, a scalar, and its parts.
+    """Compute the loss without the penalty on spans, a scalar, and its parts.
 
     The model is teacher forced: it reads the encoded observations instead of its own predictions. The encoder gets its
     gradient through these tokens. `target_latent` (B, T, D) are the target encoder's latents of the observations.
@@ -286,8 +287,7 @@ def unizero_losses(model: UniZeroModel, batch: UniZeroBatch, target_latent: Tens
     total = parts["latent"].new_zeros(())
     for name, weight in LOSS_WEIGHTS.items():
         total = total + weight * parts[name]
-    metrics = {f"losses/{name}": part.detach() for name, part in parts.items()}
-    return total, metrics | {"losses/total": total.detach()}
+    return total, {f"losses/{name}": part.detach() for name, part in parts.items()}
 
 
 # ---- the update ------------------------------------------------------------------------------------------------------
@@ -306,13 +306,14 @@ def update_unizero(
         target_latent = target_latents(target, batch.observation)
         total, metrics = loss(model, batch, target_latent)
     penalty = model.regularisation()
+    total = total + penalty
     optimizer.zero_grad(set_to_none=True)
-    (total + penalty).backward()
+    total.backward()
     norms = clip(parts_of(model), config.max_grad_norm)
     optimizer.step()
     model.project()
     move_target(model, target, config.target_update_rate)
-    return metrics | {"losses/regularisation": penalty.detach()} | norms
+    return metrics | {"losses/regularisation": penalty.detach(), "losses/total": total.detach()} | norms
 
 
 def make_learn(

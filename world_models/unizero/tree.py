@@ -78,11 +78,11 @@ def normalise(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
 def read_order(order: Tensor) -> tuple[History, Tensor, Tensor]:
     """Unpack an order (B, 2 W + 3): the window before the node to expand, the node (B,) and the action (B,).
 
-    The window has indices (B, W, 1) into a row of latents in place of latents.
+    The history has indices (B, W, 1) into a row of latents in place of latents.
     """
     pairs = (order.shape[1] - 3) // 2
-    window = History(order[:, :pairs].unsqueeze(-1), order[:, pairs : 2 * pairs], order[:, -3])
-    return window, order[:, -2], order[:, -1]
+    history = History(order[:, :pairs].unsqueeze(-1), order[:, pairs : 2 * pairs], order[:, -3])
+    return history, order[:, -2], order[:, -1]
 
 
 def root_children(tree: Tree, discount: float) -> tuple[Tensor, Tensor]:
