@@ -44,15 +44,16 @@ class LossConfig:
     sum of squared errors. The released code has that sum, and its weights fit it.
     """
 
-    removed: ClassVar[dict[str, Any]] = {
-        "reconstruction": "squared", "reconstruction_weight": 1.0, "termination_weight": 1.0, "dynamics_weight": 0.5,
-        "representation_weight": 0.1, "variation_weight": 0.1,
-    }  # fmt: skip
     reconstruction_weight: ClassVar[float] = 1.0  # squared errors of images
     termination_weight: ClassVar[float] = 1.0  # binary cross-entropy
     dynamics_weight: ClassVar[float] = 0.5  # KL of the prior from the stopped posterior
     representation_weight: ClassVar[float] = 0.1  # KL of the stopped prior from the posterior
     variation_weight: ClassVar[float] = 0.1  # KL of the differences' prediction from the variation target
+    removed: ClassVar[dict[str, Any]] = {
+        "reconstruction": "squared", "reconstruction_weight": reconstruction_weight,
+        "termination_weight": termination_weight, "dynamics_weight": dynamics_weight,
+        "representation_weight": representation_weight, "variation_weight": variation_weight,
+    }  # fmt: skip
 
     reward_weight: Annotated[float, Bounds(0)] = 1.0
     """Weight of the cross-entropy of rewards with their symlog two-hot code."""
@@ -71,9 +72,11 @@ class GlamModelConfig:
     differences alone.
     """
 
-    removed: ClassVar[dict[str, Any]] = {"unimix": 0.01, "local_window": 4, "attention_window": 64}
     local_window: ClassVar[int] = 4  # frames of a local window
     attention_window: ClassVar[int] = 64  # positions that an attention layer sees, with the current one
+    removed: ClassVar[dict[str, Any]] = {
+        "unimix": 0.01, "local_window": local_window, "attention_window": attention_window,
+    }  # fmt: skip
 
     sequence: Form = "glam"
     """Sequence module: GLAM's, or one of the five other rows of the paper's Table 2."""
@@ -157,9 +160,9 @@ class GlamModelConfig:
 class GlamLearnerConfig:
     """The world model's updates. The defaults are those of the paper's Table 3, else of the code."""
 
-    removed: ClassVar[dict[str, Any]] = {"epsilon": 1e-8, "max_grad_norm": 1000.0}
     epsilon: ClassVar[float] = 1e-8  # of Adam
     max_grad_norm: ClassVar[float] = 1000.0  # global L2 norm
+    removed: ClassVar[dict[str, Any]] = {"epsilon": epsilon, "max_grad_norm": max_grad_norm}
 
     batch_size: Annotated[int, Bounds(1)] = 32
     """Sequences per update, each of --batch-length frames."""
@@ -179,13 +182,13 @@ class GlamLearnerConfig:
 class ActorCriticConfig:
     """Actor, critic and their updates. The defaults are those of the paper's Table 3, else of the code."""
 
-    removed: ClassVar[dict[str, Any]] = {
-        "lam": 0.95, "epsilon": 1e-5, "max_grad_norm": 100.0, "slow_decay": 0.98, "scale_decay": 0.99,
-    }  # fmt: skip
     lam: ClassVar[float] = 0.95  # share of longer returns in the lambda return
     epsilon: ClassVar[float] = 1e-5  # of Adam
     max_grad_norm: ClassVar[float] = 100.0  # global L2 norm of actor and critic together
     slow_decay: ClassVar[float] = 0.98  # decay of the slow critic's average per update
+    removed: ClassVar[dict[str, Any]] = {
+        "lam": lam, "epsilon": epsilon, "max_grad_norm": max_grad_norm, "slow_decay": slow_decay, "scale_decay": 0.99,
+    }  # fmt: skip
 
     hidden: Annotated[int, Bounds(1)] = 512
     """Width of the hidden layers of actor and critic."""
