@@ -98,3 +98,5 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gru_bare": _recurrent_baseline("gru"),
     "clock": _memory("clock"),
 }
+
+SHIPPED = dict(ARCHITECTURES)  # before any plugin

@@ -83,10 +83,13 @@ REPLAY_ENVS = 4  # parallel environments of a full replay
 class CoreArgs(BenchmarkArgs):
     """Measure updates against the published computation, memories, and whole iterations.
 
-    --only takes update, memories (beside torch.nn.GRU and torch.nn.LSTM) and rollouts (environment steps/s of pqn and
-    ppo). With a CUDA device it also takes graphs (eager against captured updates), rollouts_cuda and runs_cuda; --quick
-    rehearses the last two on a CPU. With --peer-python it also takes peers (pqn beside memorax's, ppo beside
-    sb3-contrib's), which rollouts includes.
+    --only takes these names:
+    - update: updates of train
+    - memories: the memories beside torch.nn.GRU and torch.nn.LSTM
+    - rollouts: environment steps a second of pqn and ppo, with --peer-python also peers
+    - peers: pqn beside memorax's and ppo beside sb3-contrib's; it needs --peer-python
+    - graphs: captured updates beside eager ones; it needs CUDA
+    - rollouts_cuda, runs_cuda: rollouts and whole runs on CUDA; --quick rehearses them on a CPU
     """
 
     peer_python: Repeatable = ()

@@ -30,7 +30,7 @@ class GreedyStep(nn.Module):
 def export_actor(actor: Actor, observations: Array) -> tuple[bytes, bytes]:
     """Make the torch.export archive and the ONNX file of an actor, for observations like the given ones (2, ...)."""
     observation = torch.from_numpy(observations)
-    state = actor.state_tensors
+    state = [tensor.clone() for tensor in actor.state_tensors]  # a view, such as of an expanded row, cannot be exported
     arguments = observation, torch.zeros_like(actor.network.actions.none(2)), torch.zeros(2, dtype=torch.bool), *state
     names = "observation", "action", "reset", *(f"state_{index}" for index in range(len(state)))
     results = "q", "chosen", *(f"{name}_after" for name in names[3:])

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dqn_memory.architectures import ARCHITECTURES as ARCHITECTURES
+from dqn_memory.architectures import SHIPPED
 from dqn_memory.architectures import Architecture as Architecture
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
 from dqn_memory.blocks.block import by_position, constrained, last, penalty, select
@@ -97,6 +98,13 @@ class NetworkConfig:
         if not isinstance(row, Architecture):  # a plugin can put anything there
             kind = type(row).__name__
             raise UserError(f"architecture {self.architecture} is a {kind}; ARCHITECTURES takes Architecture(...) rows")
+        if row is not SHIPPED.get(self.architecture, row):
+            raise UserError(
+                f"architecture {self.architecture} of a plugin has a name of the suite's; give it another one"
+            )
+        if row.layers < 0 or row.action_embedding < 0:
+            given = f"layers {row.layers} and action_embedding {row.action_embedding}"
+            raise UserError(f"architecture {self.architecture} has {given}; neither may be negative")
         changes: dict[str, Any] = {
             "layers": self.layers,
             "gate": self.gate,

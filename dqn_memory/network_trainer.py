@@ -107,8 +107,9 @@ class NetworkTrainer(Trainer[C]):
                     f"--start-from {source}: its memory has another form than {shape}; give those of that run"
                 )
         names = [f"{part}.{name}" for part in ("network", "critic", "predictor") for name in sorted(left.get(part, ()))]
-        rest = f"all but {', '.join(names[:MANY])}{' ...' if len(names) > MANY else ''}" if names else "all"
-        say(f"training starts from {source} at its step {checkpoint.step:,}: {rest} of the weights are taken")
+        more = f" and {len(names) - MANY} more" if len(names) > MANY else ""
+        taken = f"these weights stay new: {', '.join(names[:MANY])}{more}" if names else "all of the weights are taken"
+        say(f"training starts from {source} at its step {checkpoint.step:,}: {taken}")
         step, digest = checkpoint.step, checkpoint.digest
         return {"start_from": source, "start_from_step": step, "start_from_sha256": digest}
 

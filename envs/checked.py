@@ -263,7 +263,7 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _info(self, given: Any) -> dict[str, Any]:
         if type(given) is not dict and not isinstance(given, Mapping):
             raise self.wrong(f"gives an info that is no dictionary: {shown(given)}")
-        if self._choices is None and "action_mask" in given:
+        if self._choices is None and self._where == "step" and "action_mask" in given:  # a reset may be a probe's
             say_once(
                 f"{self.name}: its info holds an action_mask, which this agent does not obey; ppo, pqn and train do, "
                 "by --action-masks True"

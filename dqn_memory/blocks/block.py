@@ -258,3 +258,9 @@ def lookup(registry: Mapping[str, Entry], name: str, what: str) -> Entry:
         return registry[name]
     near = difflib.get_close_matches(name, registry, n=3) or sorted(registry)
     raise ValueError(f"unknown {what} {name!r}; did you mean {', '.join(near)}?")
+
+
+def refuse_replaced(registry: Mapping[str, Any], shipped: Mapping[str, Any], name: str, what: str) -> None:
+    """Raise ValueError if a plugin has put an entry of its own under a name of the suite."""
+    if name in shipped and registry[name] is not shipped[name]:
+        raise ValueError(f"the plugin's {what} {name!r} has the name of one of the suite's; give it another name")

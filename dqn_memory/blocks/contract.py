@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dqn_memory.blocks.block import Block, State
 
-LENGTHS = (1, 4, 6)  # lengths of the rows of a trial; the last one fills the window
+LENGTHS = (1, 24, 48)  # lengths of the rows of a trial; the last one fills the window
 TIME = LENGTHS[-1]
 TOLERANCE = 1e-4  # relative to the largest output: in float32 the forms of a block round differently
 
@@ -52,7 +52,7 @@ def check_memory(name: str, builder: Callable[..., object], width: int = 8, proj
         except BrokenPromise:
             raise
         except ValueError as error:  # raised by the block's own code: its author needs the traceback
-            raise RuntimeError(f"{what} fails on random sequences x {(len(LENGTHS), TIME, width)}") from error
+            raise RuntimeError(f"{what} fails on random sequences x {(len(LENGTHS), TIME, width)}: {error}") from error
 
 
 def check_prior(kind: str, build: Callable[[], object], base: type[Any], heads: int, max_length: int) -> None:
@@ -103,20 +103,24 @@ def _promises(what: str, block: Block, width: int, device: torch.device) -> Iter
     if not isinstance(y, Tensor) or y.shape != x.shape:
         found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         raise BrokenPromise(f"{what}: forward of x {tuple(x.shape)} must return that shape, not {found}")
-    padding = torch.arange(TIME, device=device) >= lengths[:, None]  # (B, T)
-    padded = torch.where(padding[..., None], other, x)
-    rows = block(padded, lengths)
-    for b, length in enumerate(LENGTHS):
-        alone = block(x[b : b + 1, :length])[0]
-        yield "an output depends on padding or on other rows of the batch", rows[b, :length], alone
-    last = torch.stack([rows[b, length - 1] for b, length in enumerate(LENGTHS)])
-    yield "at() differs from forward", block.at(padded, lengths, lengths - 1), last
-    yield "newest() differs from forward", block.newest(padded, lengths), last
-    for t in range(1, TIME if block.causal else 1):
+    if not y.isfinite().all():
+        raise BrokenPromise(f"{what}: an output of forward is not finite, but all inputs are")
+    yield "forward gives other outputs for equal inputs in evaluation mode", block(x), y
+    for b in range(len(LENGTHS)):
+        yield "an output depends on other rows of the batch", y[b], block(x[b : b + 1])[0]
+    for t in (1, 3, TIME // 2, TIME - 1) if block.causal else ():
         sentence = (
             "it says that it is causal, but outputs depend on later inputs; `causal` must be False where they may"
         )
         yield sentence, block(torch.cat((x[:, :t], other[:, t:]), 1))[:, :t], y[:, :t]
+    padding = torch.arange(TIME, device=device) >= lengths[:, None]  # (B, T)
+    padded = torch.where(padding[..., None], other, x)
+    rows = block(padded, lengths)
+    for b, length in enumerate(LENGTHS):
+        yield "an output depends on padding", rows[b, :length], block(x[b : b + 1, :length])[0]
+    last = torch.stack([rows[b, length - 1] for b, length in enumerate(LENGTHS)])
+    yield "at() differs from forward", block.at(padded, lengths, lengths - 1), last
+    yield "newest() differs from forward", block.newest(padded, lengths), last
     if block.pointwise:
         parts = torch.cat([block(x[:, t : t + 1]) for t in range(TIME)], 1)
         yield "it says that it is pointwise, but an output depends on other positions", parts, y
@@ -124,13 +128,40 @@ def _promises(what: str, block: Block, width: int, device: torch.device) -> Iter
         ends = torch.stack([block(x[:, : t + 1])[:, t] for t in range(TIME)], 1)
         yield "at_every_prefix differs from forward of each prefix", block.at_every_prefix(x), ends
     if block.stateful:
-        again, wanted = 3, block(x)  # where row 1 begins a new episode
-        wanted[1, again:] = block(x[1:2, again:])[0]
-        state: State = block.initial_state(len(LENGTHS), device)
-        for t in range(TIME):
-            now, state = block.step(x[:, t], state, torch.tensor([False, t == again, False], device=device))
-            yield "step differs from forward, or a reset row does not begin anew", now, wanted[:, t]
-        yield from _clears(block, x, state)
+        yield from _promises_of_states(what, block, torch.cat((x, other, x, other), 1))
+
+
+def _promises_of_states(what: str, block: Block, x: Tensor) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield the same for steps, and for sequences that go on from a state and have resets inside."""
+    never = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+    state = block.initial_state(len(x), x.device)
+    if not isinstance(state, tuple) or not all(isinstance(part, Tensor) and len(part) == len(x) for part in state):
+        raise BrokenPromise(f"{what}: initial_state must return a tuple of tensors with the batch as first axis")
+    form = [(part.shape, part.dtype) for part in state]
+    again, wanted = 3, block(x[:, :TIME])  # row 1 begins a new episode at this position
+    wanted[1, again:] = block(x[1:2, again:TIME])[0]
+    for t in range(TIME):
+        reset = never[:, t].clone()
+        reset[1] = t == again
+        result = block.step(x[:, t], state, reset)
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)):
+            raise BrokenPromise(f"{what}: a step must return the output and a tuple of tensors, the state after it")
+        now, state = result
+        if (new_form := [(part.shape, part.dtype) for part in state]) != form:
+            raise BrokenPromise(f"{what}: a step changes the form of the state from {form} to {new_form}")
+        yield "step differs from forward, or a reset row does not begin anew", now, wanted[:, t]
+    yield from _clears(block, x, state)
+
+    rest, resets = x[:, TIME:], never[:, TIME:].clone()  # (B, S, D), (B, S)
+    resets[0, 0] = resets[1, again] = resets[1, TIME] = True
+    outputs, steps = [], state
+    for t in range(rest.shape[1]):
+        now, steps = block.step(rest[:, t], steps, resets[:, t])
+        outputs.append(now)
+    y, after = block.sequence(rest, state, resets)
+    yield "sequence from a state, with resets inside, differs from its steps", y, torch.stack(outputs, 1)
+    sentence = "the state that sequence returns is not that of its steps"
+    yield sentence, block.step(x[:, 0], after, never[:, 0])[0], block.step(x[:, 0], steps, never[:, 0])[0]
 
 
 def _clears(block: Block, x: Tensor, state: State) -> Iterator[tuple[str, Tensor, Tensor]]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import lookup
+from dqn_memory.blocks.block import lookup, refuse_replaced
 from dqn_memory.blocks.contract import check_prior
 
 Tables = tuple[Tensor | None, Tensor | None]  # (scale, bias), each (H, T) or None
@@ -197,7 +197,8 @@ class PriorConfig:
         """Build a prior of `heads` heads for windows of at most `max_length`; ValueError for a wrong value."""
         self._check()
         build = lookup(PRIORS, self.kind, "prior")
-        if SHIPPED.get(self.kind) is not build:
+        refuse_replaced(PRIORS, SHIPPED, self.kind, "prior")
+        if self.kind not in SHIPPED:
             check_prior(self.kind, lambda: build(self, heads, max_length), Prior, heads, max_length)
         return build(self, heads, max_length)
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from dqn_memory.blocks.attention import StreamedAttention
-from dqn_memory.blocks.block import Block, Memory, lookup
+from dqn_memory.blocks.block import Block, Memory, lookup, refuse_replaced
 from dqn_memory.blocks.contract import check_memory
 from dqn_memory.blocks.delta import DeltaNet, GatedDeltaNet
 from dqn_memory.blocks.feed_forward import FeedForward, FrameStack, LinearMap, StepClock
@@ -99,7 +99,8 @@ def build(name: str, width: int, dropout: float = 0.0, projection: bool = False,
         raise ValueError(f"width is {width}; a memory needs at least 1")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout is {dropout}; it must be 0 or more and below 1")
-    if SHIPPED.get(name) is not builder:
+    refuse_replaced(MEMORY, SHIPPED, name, "memory")
+    if name not in SHIPPED:
         check_memory(name, builder, width, projection)
     known = list(inspect.signature(builder).parameters)[3:]
     for option in options:

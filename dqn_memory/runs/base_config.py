@@ -62,7 +62,7 @@ class EnvironmentConfig:
     """Number all combinations, or draw parts one by one, real ones in bounds by clip or tanh (auto: by script)."""
 
     action_masks: bool | None = None
-    """Obey masks of actions (None: if the environment has them; in a config of a run: no)."""
+    """Obey masks of actions (None: a new run obeys them if the environment has them)."""
 
     @property
     def texts(self) -> tuple[str, ...]:

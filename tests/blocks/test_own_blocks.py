@@ -1,6 +1,5 @@
 """Memories and priors from outside: those that keep the contract are built, others are refused in one sentence."""
 
-import dataclasses
 import re
 
 import pytest
@@ -87,6 +86,29 @@ class Stepped(Memory):
         return h, (h,)
 
 
+def run_deaf(self, x, state, reset):
+    return Memory.run(self, x, self.initial_state(len(x)), None)
+
+
+def run_in_chunks(self, x, state, reset):
+    parts = zip(x.split(64, 1), [None] * x.shape[1] if reset is None else reset.split(64, 1), strict=False)
+    outputs = [
+        Memory.run(self, chunk, state, begins)[0] for chunk, begins in parts
+    ]  # each goes on from the first state
+    return torch.cat(outputs, 1), Memory.run(self, x, state, reset)[1]
+
+
+Deaf = variant(Stepped, run=run_deaf)
+Chunked = variant(Stepped, run=run_in_chunks)
+Stuck = variant(Stepped, run=lambda self, x, state, reset: (Memory.run(self, x, state, reset)[0], state))
+FarAhead = variant(stateful=False, forward=lambda self, x, lengths=None: x + x.roll(-20, 1))
+Broken = variant(forward=lambda self, x, lengths=None: x.log())
+Noisy = variant(stateful=False, forward=lambda self, x, lengths=None: x + torch.randn_like(x))
+Bare = variant(initial_state=lambda self, batch, device=None, dtype=None: torch.zeros(batch, 8))
+Alone = variant(step=lambda self, x, state, reset: Mine.step(self, x, state, reset)[0])
+Widened = variant(step=lambda self, x, state, reset: (x, (state[0].double(),)))
+
+
 @pytest.mark.parametrize("kind", [Mine, Stepped])
 def test_steps_alone_give_sequences_too(kind):
     torch.manual_seed(0)
@@ -128,18 +150,27 @@ def test_the_projects_own_priors_pass(kind):
 @pytest.mark.parametrize(("builder", "words"), [
     (lambda width: Mine(width), r"must be a builder\(width, dropout, projection\) -> Block; .* too many positional"),
     (lambda width, *_: nn.Linear(width, width), "builds a Linear; it must build a dqn_memory.blocks.Block"),
-    (Narrow, r"x \(3, 6, 8\) must return that shape, not \(3, 6, 1\)"),
+    (Narrow, r"x \(3, 48, 8\) must return that shape, not \(3, 48, 1\)"),
     (Pair, r"must return that shape, not tuple"),
     (Ahead, "says that it is causal, but outputs depend on later inputs"),
     (Silent, "says that it is causal, but outputs depend on later inputs"),
-    (Padded, "an output depends on padding or on other rows"),
-    (Neighbour, "an output depends on padding or on other rows"),
+    (FarAhead, "says that it is causal, but outputs depend on later inputs"),
+    (Padded, "an output depends on padding"),
+    (Neighbour, "an output depends on other rows of the batch"),
+    (Broken, "an output of forward is not finite"),
+    (Noisy, "other outputs for equal inputs"),
     (Pointwise, "says that it is pointwise"),
     (Forgetful, "a reset row does not begin anew"),
     (Product, "a reset does not clear NaN from the state of step"),
     (WrongAt, r"at\(\) differs from forward"),
     (WrongNewest, r"newest\(\) differs from forward"),
     (Ends, "at_every_prefix differs from forward of each prefix"),
+    (Bare, "initial_state must return a tuple of tensors"),
+    (Alone, "a step must return the output and a tuple of tensors"),
+    (Widened, "a step changes the form of the state"),
+    (Deaf, "sequence from a state, with resets inside, differs from its steps"),
+    (Chunked, "sequence from a state, with resets inside, differs from its steps"),
+    (Stuck, "the state that sequence returns is not that of its steps"),
 ])  # fmt: skip
 def test_a_memory_that_breaks_the_contract_is_one_sentence(builder, words):
     with pytest.raises(ValueError, match=f"memory 'mine'.*{words}") as caught:
@@ -154,7 +185,7 @@ def test_an_error_of_the_blocks_own_code_keeps_its_traceback(monkeypatch):
     monkeypatch.setitem(MEMORY, "x", variant(forward=forward))
     monkeypatch.setitem(ARCHITECTURES, "x", Architecture(memory="x"))
     config = NetworkConfig(architecture="x", width=16, heads=2, context=4)
-    with pytest.raises(RuntimeError, match=r"memory 'x' fails on random sequences x \(3, 6, 16\)") as caught:
+    with pytest.raises(RuntimeError, match=r"memory 'x' fails on random sequences x \(3, 48, 16\)") as caught:
         config.build(SPEC, 3)
     assert "too many values to unpack" in str(caught.value.__cause__)
 
@@ -168,9 +199,18 @@ def test_a_network_checks_memories_of_plugins(monkeypatch, wrapped):
     config.build(SPEC, 3)
     monkeypatch.setitem(MEMORY, "x", Ahead)
     assert "memory 'x': it says that it is causal" in error_of(config.build, SPEC, 3)
-    monkeypatch.setitem(MEMORY, "x", MEMORY["gru"])
-    monkeypatch.setitem(MEMORY, "gru", Ahead)  # a plugin may replace a known name
-    assert "memory 'gru'" in error_of(dataclasses.replace(config, architecture="dgfqn").build, SPEC, 3)
+
+
+def test_a_plugin_cannot_replace_a_name_of_the_suite(monkeypatch):
+    config = NetworkConfig(architecture="dgfqn", width=16, heads=2, context=4)
+    monkeypatch.setitem(MEMORY, "gru", Mine)
+    assert "memory 'gru' has the name of one of the suite's" in error_of(config.build, SPEC, 3)
+    monkeypatch.undo()
+    monkeypatch.setitem(PRIORS, "causal", prior())
+    assert "prior 'causal' has the name" in error_of(config.build, SPEC, 3)
+    monkeypatch.undo()
+    monkeypatch.setitem(ARCHITECTURES, "dgfqn", Architecture(memory="lstm"))
+    assert "architecture dgfqn of a plugin has a name of the suite" in error_of(config.build, SPEC, 3)
 
 
 def test_a_network_on_meta_checks_its_parts_with_values(monkeypatch):
@@ -233,6 +273,8 @@ def test_wrong_rows_of_architectures_are_one_sentence(monkeypatch):
     monkeypatch.setitem(ARCHITECTURES, "x", "gru")
     words = "architecture x is a str; ARCHITECTURES takes Architecture(...) rows"
     assert words in error_of(NetworkConfig(architecture="x").build, SPEC, 3)
+    monkeypatch.setitem(ARCHITECTURES, "x", Architecture(layers=-1))
+    assert "architecture x has layers -1" in error_of(NetworkConfig(architecture="x").build, SPEC, 3)
     monkeypatch.setitem(ARCHITECTURES, "x", Architecture(head="dueling"))
     assert "unknown head 'dueling'" in error_of(NetworkConfig(architecture="x").build, SPEC, 3)
 

@@ -4,6 +4,7 @@ import itertools
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from run_folders import error_of
 
 from dqn_memory.actors import NetworkPolicy, make_actor
 from dqn_memory.agent import Agent
+from dqn_memory.blocks import MEMORY, Memory
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluate import LoadedPolicy
 from dqn_memory.interface import Interface
@@ -157,6 +159,29 @@ def test_no_file_is_overwritten(tmp_path):
 def test_a_missing_package_is_named(tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
     assert "pip install onnx onnxscript" in refusal(agent("dqn-episode", REAL), tmp_path / "a")
+
+
+class FromRow(Memory):
+    """A sum of inputs whose first state is a learned row, given to all rows as a view."""
+
+    def __init__(self, width, dropout=0.0, projection=False):
+        super().__init__()
+        self.row = torch.nn.Parameter(torch.ones(width))
+
+    def initial_state(self, batch, device=None, dtype=None):
+        return (self.row.to(device).expand(batch, -1),)
+
+    def advance(self, x, state, reset):
+        (kept,) = state
+        after = x + (kept if reset is None else torch.where(reset[:, None], self.row, kept))
+        return after, (after,)
+
+
+def test_a_state_that_is_a_view_is_exported(tmp_path, monkeypatch):
+    monkeypatch.setitem(MEMORY, "from_row", FromRow)
+    monkeypatch.setitem(ARCHITECTURES, "from_row", replace(ARCHITECTURES["gru"], memory="from_row"))
+    agent("from_row-episode", REAL).export(tmp_path / "a")
+    assert (tmp_path / "a.onnx").exists() and (tmp_path / "a.pt2").exists()
 
 
 def test_what_plans_or_draws_is_not_exported(tmp_path):

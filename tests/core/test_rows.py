@@ -395,6 +395,13 @@ class Unmasked(Doors):
 gymnasium.register("DoorsUnmasked-v0", Unmasked, kwargs={"observations": "Vector"})
 
 
+@pytest.mark.parametrize("obeyed", [None, False])
+def test_a_line_says_whether_masks_are_ignored(tmp_path, capsys, obeyed):
+    say_once.cache_clear()
+    train("ppo", env="DoorsUnmasked-v0", run=str(tmp_path / "run"), action_masks=obeyed, **SMALL, **ROLLOUT)
+    assert ("does not obey" in capsys.readouterr().err) == (obeyed is False)
+
+
 def test_masks_can_be_ignored(tmp_path):
     run, _ = train("ppo", env="DoorsUnmasked-v0", run=str(tmp_path / "run"), action_masks=False, **SMALL, **ROLLOUT)
     agent = Agent.load(run)
