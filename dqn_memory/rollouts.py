@@ -38,7 +38,7 @@ from dqn_memory.runs.stateful import Stateful
 from dqn_memory.size import on_meta
 from envs.actions import Actions
 from envs.core import Step
-from envs.vector import VectorEnvironment
+from envs.vector import VectorEnvironment, check_finite
 
 
 # ---- config ----------------------------------------------------------------------------------------------------------
@@ -208,7 +208,8 @@ class Collector(Stateful):
             choose: chooses actions (N, ...) by outputs.
             epsilon: share of random actions at each step, (T,).
         """
-        before, transitions, steps, ends = self.state, list[Rollout[Out]](), list[Step](), list[Any]()
+        before, first = self.state, self.observation
+        transitions, steps, ends = list[Rollout[Out]](), list[Step](), list[Any]()
         for t in range(self.length):
             reset = torch.zeros_like(self.reset) if self.keep_memory else self.reset
             x, state = self.network.encode_step(self.observation, self.previous_action, self.state, reset)
@@ -227,6 +228,7 @@ class Collector(Stateful):
             self.observation, self.reset, self.state = step.observation, step.done, state
             # a kept action stays: a reward can be learned from only beside the action that brought it
             self.previous_action = action if self.keep_memory else self.vector.actions.without(action, step.done)
+        check_finite(self.vector, first, steps)
         rollout = tree_map(lambda *parts: torch.stack(parts, 1), *transitions)
         bootstrap = self._bootstrap(read, ends, rollout.bootstrap, torch.zeros_like(rollout.outputs.value))
         return rollout._replace(bootstrap=bootstrap, state=before), ended_episodes(steps)

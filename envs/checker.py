@@ -8,7 +8,7 @@ The contract is that of `envs.core.World`. `make_world` checks its members. Vect
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -18,11 +18,13 @@ import torch
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from envs.core import Reobserved, State, StateObserved, World
+from envs.core import Reobserved, State, StateObserved, World, where_state
 from envs.errors import UserError, require
 from envs.spaces import entry_bounds, shown
+from envs.worlds.tabular import Tabular
 
 MEMBERS = "num_actions, reset_draws, step_draws, observation_space, reset(u), step(state, action, u), frame and text"
 RULE = f"a World is a subclass of envs.core.World with {MEMBERS}"
@@ -72,54 +74,150 @@ def check_members(world: Any) -> None:
             raise UserError(f"{name}.{member} must take ({arguments}), not {signature}.") from None
 
 
+ROWS = 3  # episodes that the checks play at once
+
+
 @torch.no_grad()
 def probe(world: World[Any]) -> None:
     """Check the members of a World, and the results of one reset and one step with random numbers of their own."""
     check_members(world)
-    rows = 3
-    name, space, numbers = world_name(world), world.observation_space, torch.Generator().manual_seed(0)
-    start, chance = (
-        torch.rand(rows, count, dtype=torch.float64, generator=numbers).to(world.device)
-        for count in (world.reset_draws, world.step_draws)
-    )
-    state = world.reset(start)
-    _check_state(f"{name}.reset", "return", state, rows)
-    _check_observation(f"{name}.reset", state.observation, space, rows)
-    before, where = {field: value.clone() for field, value in vars(state).items()}, f"{name}.step"
-    action = _first_actions(world, state, rows)
+    _check_initial_draws(world)
+    numbers = torch.Generator().manual_seed(0)
+    state = _checked_reset(world, _draws(world.reset_draws, world, numbers))
+    action = _actions(world, state, numbers)
+    _checked_step(f"{world_name(world)}.step", world, state, action, _draws(world.step_draws, world, numbers))
+
+
+@torch.no_grad()
+def check_episodes(world: World[Any], steps: int, seed: int = 0) -> None:
+    """Play random legal actions; check that every reset and step keeps the contract and is a pure function.
+
+    Each function is called twice with the same arguments, sometimes with a call of the other one in between.
+
+    Raises:
+        UserError: the first fault.
+    """
+    name, numbers = world_name(world), torch.Generator().manual_seed(seed)
+    state = _checked_reset(world, _draws(world.reset_draws, world, numbers))
+    for number in range(steps):
+        where, action = f"{name}.step (step {number} of the check)", _actions(world, state, numbers)
+        chance, start = (_draws(count, world, numbers) for count in (world.step_draws, world.reset_draws))
+        after, reward, terminated, success = _checked_step(where, world, state, action, chance)
+        taken, over = _step_copies(after, reward, terminated, success), terminated | world.truncated(after, terminated)
+        fresh = _checked_reset(world, start) if number % 5 == 0 or over.any() else None
+        begun = {} if fresh is None else _copies(fresh)
+        again, _, *others = world.step(state, action, chance)
+        _check_repeated(where, taken, _step_copies(again, *others))
+        state = after
+        if fresh is not None:
+            _check_repeated(f"{name}.reset", begun, _copies(world.reset(start)))
+            state = where_state(over, fresh, after)
+
+
+def _step_copies(after: State, reward: Tensor, terminated: Tensor, success: Tensor) -> dict[str, Tensor]:
+    return _copies(after, reward=reward, terminated=terminated, success=success)
+
+
+def _copies(state: State, **others: Tensor) -> dict[str, Tensor]:
+    """Copy the fields of a state, and other results of a step."""
+    return {name: value.clone() for name, value in {**vars(state), **others}.items()}
+
+
+def _check_repeated(where: str, once: dict[str, Tensor], twice: dict[str, Tensor]) -> None:
+    for name, value in once.items():
+        require(
+            _same(value, twice[name]),
+            f"{where} must be a pure function, but the same arguments gave another {name} the second time; keep what "
+            "an episode needs in its state, and draw only by u.",
+        )
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Compare two tensors; nan equals nan."""
+    alike = one.shape == other.shape and one.dtype == other.dtype
+    return alike and (torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all()))
+
+
+def _draws(count: int, world: World[Any], numbers: torch.Generator) -> Tensor:
+    return torch.rand(ROWS, count, dtype=torch.float64, generator=numbers).to(world.device)
+
+
+def _checked_reset(world: World[Any], u: Tensor) -> State:
+    """Start episodes, and check their first states."""
+    where, state = f"{world_name(world)}.reset", world.reset(u)
+    _check_state(where, "return", state, ROWS)
+    _check_observation(where, state.observation, world.observation_space, ROWS)
+    begins = not (state.steps.any() or state.returns.any())
+    require(begins, f"{where} must set steps and returns of the state to 0 in every row, see self.counters(len(u)).")
+    return state
+
+
+def _checked_step(
+    where: str, world: World[Any], state: State, action: Tensor, chance: Tensor
+) -> tuple[State, Tensor, Tensor, Tensor]:
+    """Take a step, and check its results: (state, reward, terminated, success)."""
+    before = _copies(state)
     result: Any = world.step(state, action, chance)
     count = f"{len(result)} values" if isinstance(result, tuple) else _described(result)
     require(count == "5 values", f"{where} must return five values {VALUES}, not {count}.")
     after, observation, reward, terminated, success = result
-    _check_state(where, "return first", after, rows)
-    _check_observation(where, observation, space, rows)
-    _check_column(f"The reward of {where}", reward, rows, torch.float32, torch.float64)
-    _check_column(f"terminated of {where}", terminated, rows, torch.bool)
-    _check_column(f"success of {where}", success, rows, torch.bool)
+    _check_state(where, "return first", after, ROWS)
+    _check_observation(where, observation, world.observation_space, ROWS)
+    _check_column(f"The reward of {where}", reward, ROWS, torch.float32, torch.float64)
+    _check_column(f"terminated of {where}", terminated, ROWS, torch.bool)
+    _check_column(f"success of {where}", success, ROWS, torch.bool)
     for field, value in before.items():
-        pure = torch.equal(getattr(state, field).nan_to_num(), value.nan_to_num())
+        pure = _same(getattr(state, field), value)
         require(pure, f"{where} must not write into the given state ({field}), but return a new one.")
     one_more = torch.equal(after.steps, before["steps"] + 1)
     require(one_more, f"{where} must add 1 to steps of the state in every row.")
-    summed = torch.allclose(after.returns, before["returns"] + reward, rtol=1e-4, atol=1e-4)
+    wild = reward[~reward.float().isfinite()].tolist()  # agents learn from float32
+    require(not wild, f"The reward of {where} must be a finite number, not {', '.join(map(str, wild[:1]))}.")
+    gap, returns = (after.returns - before["returns"] - reward).abs(), before["returns"].abs()
+    summed = bool((gap <= 1e-4 * reward.abs() + 1e-6 * returns + 1e-9).all())  # rewards and sums may be of float32
     require(summed, f"{where} must add the reward to returns of the state in every row.")
     same = torch.equal(after.observation, observation)
     require(same, f"{where} must return the observation of the returned state.")
     early = (success & ~terminated).any()
     require(not early, f"{where} returns success without terminated; only a terminated episode can succeed.")
+    return after, reward, terminated, success
 
 
-def _first_actions(world: World[Any], state: State, rows: int) -> Tensor:
-    """Make an action of each row: the first legal one, or zeros (rows, k); check the mask of the World."""
-    shape = world.action_space.shape or ()
+def _actions(world: World[Any], state: State, numbers: torch.Generator) -> Tensor:
+    """Draw a legal action of each row; check the mask of the World."""
+    if not world.num_actions:
+        box = batch_space(world.action_space, ROWS)
+        box.seed(int(torch.randint(2**31, (), generator=numbers)))
+        return torch.from_numpy(box.sample()).to(world.device)
     if not world.masks_actions:
-        return torch.zeros(rows, *shape, dtype=torch.float32 if shape else torch.int64, device=world.device)
+        return torch.randint(world.num_actions, (ROWS,), generator=numbers).to(world.device)
     name, mask = world_name(world), world.mask(state)
-    wanted = f"a tensor ({rows}, {world.num_actions}) of bool"
-    fits = isinstance(mask, Tensor) and mask.shape == (rows, world.num_actions) and mask.dtype == torch.bool
+    wanted = f"a tensor ({ROWS}, {world.num_actions}) of bool"
+    fits = isinstance(mask, Tensor) and mask.shape == (ROWS, world.num_actions) and mask.dtype == torch.bool
     require(fits, f"{name}.mask must return {wanted}, not {_described(mask)}.")
-    require(bool(mask.any(1).all()), f"{name}.mask allows no action in a first state.")
-    return mask.long().argmax(1)
+    require(bool(mask.any(1).all()), f"{name}.mask allows no action in a state that goes on.")
+    return torch.multinomial(mask.double().cpu(), 1, generator=numbers)[:, 0].to(world.device)
+
+
+def _check_initial_draws(world: World[Any]) -> None:
+    """Check the list of initial states, by which evaluations play each of them once."""
+    own = world
+    while isinstance(own, Reobserved):
+        own = own.world
+    if type(own).initial_draws in (World.initial_draws, Tabular.initial_draws):  # the tables say what draws matter
+        return
+    name, draws = world_name(world), world.initial_draws()
+    if draws is None:
+        return
+    wanted = f"a tensor (M, {world.reset_draws}) of float64, M > 0"
+    fits = isinstance(draws, Tensor) and draws.dim() == 2 and draws.shape[1] == world.reset_draws and len(draws) > 0
+    fits = fits and draws.dtype == torch.float64
+    require(fits, f"{name}.initial_draws must return None or {wanted}, not {_described(draws)}.")
+    require(
+        world.step_draws == 0,
+        f"{name}.initial_draws must return None, because step_draws is {world.step_draws}: only a World whose steps "
+        "draw nothing can list all of its episodes.",
+    )
 
 
 def world_name(world: Any) -> str:
@@ -183,7 +281,8 @@ def _plain(dtype: torch.dtype) -> str:
 def check_registered(id: str, num_envs: int = 3, steps: int = 100, seed: int = 0, **kwargs: Any) -> None:
     """Compare `gymnasium.make_vec(id)` with single environments of `gymnasium.make(id)`, both with `kwargs`.
 
-    Both play `steps` random actions from the same seeds; at least one episode must end.
+    Both play `steps` random actions from the same seeds; at least one episode must end. A World also plays
+    `check_episodes`.
 
     Raises:
         UserError: the first difference.
@@ -192,6 +291,9 @@ def check_registered(id: str, num_envs: int = 3, steps: int = 100, seed: int = 0
     vector = gymnasium.make_vec(id, num_envs=num_envs, autoreset_mode=mode, **kwargs)
     single = SyncVectorEnv([lambda: gymnasium.make(id, **kwargs)] * num_envs, autoreset_mode=mode)
     with closing(vector), closing(single):
+        world = getattr(single.envs[0].unwrapped, "world", None)
+        if isinstance(world, World):
+            check_episodes(world, steps, seed)
         _check_same(vector.reset(seed=seed)[0], single.reset(seed=seed)[0], f"{id}: after reset the observation")
         vector.action_space.seed(seed)
         endings = 0
@@ -207,5 +309,29 @@ def check_registered(id: str, num_envs: int = 3, steps: int = 100, seed: int = 0
 
 
 def _check_same(ours: Any, wanted: Any, what: str) -> None:
-    same = data_equivalence(ours, wanted, exact=True)
-    require(same, f"{what} of the vector environment is {shown(ours)}, but single environments give {shown(wanted)}.")
+    if data_equivalence(ours, wanted, exact=True):
+        return
+    others = dict(_arrays(wanted))
+    for path, one in _arrays(ours):
+        other = others.get(path, one)
+        entry = what + "".join(f"[{key!r}]" for key in path)
+        alike = (
+            f"{entry} of the vector environment is of {one.dtype}, but that of single environments of {other.dtype}."
+        )
+        require(one.dtype == other.dtype, alike)
+        numbers = one.dtype.kind != "f" or not np.isnan(one).any() or not np.array_equal(one, other, equal_nan=True)
+        require(numbers, f"{entry} holds nan, in the vector environment and in single ones; it must hold numbers.")
+    raise UserError(f"{what} of the vector environment is {shown(ours)}, but single environments give {shown(wanted)}.")
+
+
+def _arrays(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], np.ndarray[Any, Any]]]:
+    """List the arrays in dictionaries, lists and arrays of objects, with their keys."""
+    if isinstance(value, Mapping):
+        named: Any = value.items()
+    elif isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.dtype == object):
+        named = enumerate(value)
+    else:
+        yield path, np.asarray(value)
+        return
+    for key, entry in named:
+        yield from _arrays(entry, (*path, key))

@@ -90,17 +90,28 @@ def load_plugins(names: Iterable[str]) -> None:
 
 
 def _load(name: str) -> None:
+    file = Path(name.removesuffix(".py"))
+    if file.name and ("/" in name or name.endswith(".py")):
+        raise UserError(f"--plugin {name}: give the module's name in place of its file, {_module_at(file)}")
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise UserError(f"--plugin {name}: it needs the module '{error.name}', which is missing") from None
-        if name.endswith(".py"):
-            module = name.removesuffix(".py").replace("/", ".").strip(".")
-            raise UserError(f"--plugin {name}: give the module's name without .py, {module}") from None
+        parent = error.name.rpartition(".")[0]
+        if parent in sys.modules and not hasattr(sys.modules[parent], "__path__"):
+            raise UserError(f"--plugin {name}: {parent} is a module, not a package; give --plugin {parent}") from None
         place = f"start where {name.partition('.')[0]}.py lies, or add that folder to PYTHONPATH"
         raise UserError(f"--plugin {name}: no module of that name here or installed; {place}") from None
     except (TypeError, ValueError) as error:
         if name and not name.startswith("."):
             raise
         raise UserError(f"--plugin '{name}': give a module's full name ({error})") from None
+
+
+def _module_at(file: Path) -> str:
+    """Say how to import the module in a file, given without .py: from here if its folders can be packages."""
+    words = ".".join(file.parts).split(".")
+    if all(map(str.isidentifier, words)):
+        return f"--plugin {'.'.join(words)}"
+    return f"--plugin {file.name}, and start in {file.parent} or add that folder to PYTHONPATH"

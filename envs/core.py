@@ -62,8 +62,9 @@ class World(ABC, Generic[S]):
 
     The list below has the parts of your own World, in the order in which you write them. `make_world` refuses a class
     that lacks a part. Vectors and adapters try one reset and one step and refuse wrong tensors (`envs.checker`).
-    `envs.checker.check_registered(id)` plays episodes to their ends. If all probabilities fit into tables, a subclass
-    of `envs.worlds.tabular.Tabular` needs only `super().__init__(tables, time_limit, device)`.
+    `envs.checker.check_registered(id)` plays episodes to their ends and calls every function twice. If all
+    probabilities fit into tables, a subclass of `envs.worlds.tabular.Tabular` needs only
+    `super().__init__(tables, time_limit, device)`.
 
     1. A state: a dataclass under `State` that describes the episode completely, in tensors with the leading axis N.
     2. `num_actions`, the size A of the discrete action set; actions are 0 .. A - 1. Or 0, and a property
@@ -75,8 +76,10 @@ class World(ABC, Generic[S]):
        flattened entries in the space's order. The adapters restore the space's form. Only an image, a Box of three
        axes, has the form of its space, (N, C, H, W), as trainers read it from a vector.
     5. `__init__(self, ..., time_limit=100, device="cpu")`, whose first line is `super().__init__(time_limit, device)`.
-       `device` is always passed by keyword; make all tables on it. `Entry.kwargs`, `--options` and `gymnasium.make`
-       set the other keywords, so each needs a default or a value in the Entry.
+       `device` is always passed by keyword; make all tables on it. `Entry.kwargs`, `gymnasium.make`, and `--options`
+       of `envs.baselines` and `envs.memoryless` set the other keywords, so each needs a default or a value in the
+       Entry. Trainers have no `--options`: to train with another keyword, register one more id, with
+       `Entry("module:Class", {"noise": 0.1})`.
     6. `reset(u)`: N first states, with steps and returns from `self.counters(N)`.
     7. `step(state, action, u)`: a new state and four tensors, see below; do not write into the given state. `steps`
        grows by one and `returns` by the reward. The World truncates by itself at `time_limit`.
@@ -107,7 +110,9 @@ class World(ABC, Generic[S]):
     runs_on_numpy: bool = False
 
     def __init__(self, time_limit: int, device: str | torch.device = "cpu") -> None:
-        require(1 <= time_limit < 2**63, f"time_limit must be at least 1 step and below 2**63, not {time_limit}.")
+        whole = isinstance(time_limit, int | np.integer) and not isinstance(time_limit, bool)
+        fits = whole and 1 <= time_limit < 2**63
+        require(fits, f"time_limit must be at least 1 step, whole and below 2**63, not {time_limit!r}.")
         self.time_limit = time_limit
         self.device = torch.device(device)
         # Constants as tensors: on a CPU an operation with a Python number takes 1.5 times as long.
@@ -158,7 +163,10 @@ class World(ABC, Generic[S]):
         raise UserError(f"{type(self).__name__} has no observe_state.")
 
     def initial_draws(self) -> Tensor | None:
-        """List reset draws (M, reset_draws), one row per initial state of a deterministic World; else None."""
+        """List reset draws (M, reset_draws) float64, one row per initial state of a deterministic World; else None.
+
+        An evaluation then plays each of these episodes once. The steps must draw nothing: `step_draws` is 0.
+        """
         return None
 
     def truncated(self, state: S, terminated: Tensor) -> Tensor:

@@ -211,7 +211,8 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         restarted = finished if same_step else finished[:0] if idle is None else np.flatnonzero(idle)
         self.state = self._restarted(after, restarted)
         info |= self._masks(self.state)
-        return self._unflatten(self._engine.observation(self.state)), reward.copy(), ended.copy(), cut.copy(), info
+        paid = reward.astype(np.float64)  # as Gymnasium's own vector environments, also of a World that pays float32
+        return self._unflatten(self._engine.observation(self.state)), paid, ended.copy(), cut.copy(), info
 
     def render(self) -> tuple[Any, ...] | None:
         """Draw every row as a picture or a text; None without a render mode."""

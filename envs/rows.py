@@ -4,7 +4,8 @@ A Dict or a Tuple becomes a row with the numbers of all entries, and a network s
 rollouts and replays hold one tensor, whatever an environment shows. An action mask is the end of the row.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -16,7 +17,7 @@ from torch import Tensor
 from envs.core import Reobserved, State, World
 from envs.errors import UserError, require
 from envs.numpy_backend import concatenate, converted
-from envs.spaces import Array, Encode, encoder, fitter, integer_ranges
+from envs.spaces import Array, Encode, Unfit, encoder, fitter, integer_ranges, shown
 
 READABLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)  # by networks
 Path = tuple[str | int, ...]  # of an entry: keys of dictionaries and places in tuples
@@ -56,10 +57,6 @@ class RowSpace(spaces.Box):
         flags = f" and {self.flags} flags of legal choices" if self.flags else ""
         return f"entries {', '.join(f'{name} {space}' for name, space in self.entries.items())}{flags}"
 
-    def row(self, parts: Iterable[Any]) -> Array:
-        """Join the entries of one observation, and the flags if there are any."""
-        return np.concatenate([np.ravel(part) for part in parts]).astype(self.dtype)
-
 
 def row_encoder(
     space: gymnasium.Space[Any], key: str | None = None, fitted: bool = False, flags: int = 0
@@ -70,6 +67,8 @@ def row_encoder(
     with `flags`. The function then takes (observation, flags) if there are flags.
     """
     joined = key is None and isinstance(space, spaces.Dict | spaces.Tuple)
+    empty = all(0 in (leaf.shape or ()) for _, leaf in leaves(space))
+    require(not empty, f"The observation {shown(space)} holds no number, so there is nothing to see.")
     if not joined and not flags:
         return encoder(space, key, fitted)
     parts = dict(leaves(space)) if joined else {(): space}
@@ -80,7 +79,13 @@ def row_encoder(
     def encode(given: Any) -> Array:
         observation, *ends = given if flags else (given,)
         observation = fit(observation)
-        return row.row([*(encode(entry_at(observation, path)) for path, (_, encode) in known.items()), *ends])
+        read = (*(encode(entry_at(observation, path)) for path, (_, encode) in known.items()), *ends)
+        numbers = np.concatenate([np.ravel(part) for part in read])
+        joined = numbers.astype(row.dtype)
+        if row.dtype == np.uint8 and numbers.dtype != np.uint8 and (wrapped := joined != numbers).any():
+            column = int(wrapped.argmax())
+            raise Unfit(out_of_range(space, key, column, numbers[column]))
+        return joined
 
     return row, encode
 
@@ -91,7 +96,8 @@ def is_readable(space: gymnasium.Space[Any]) -> bool:
 
 
 def _encoded(path: Path, space: Any, key: str | None, fitted: bool) -> tuple[gymnasium.Space[Any], Encode]:
-    if path and not isinstance(space, READABLE):
+    hollow = 0 in (space.shape or ()) and not isinstance(space, spaces.Box)  # integers, but none
+    if path and (hollow or not isinstance(space, READABLE)):
         raise UserError(
             f"The entry {name_of_entry(path)!r} of the observation is {space}, which no network reads; choose another "
             "by --observation-key, or leave it out by gymnasium.wrappers.FilterObservation."
@@ -119,6 +125,18 @@ def entry_at(observation: Any, path: Path) -> Any:
     for name in path:
         observation = observation[name]
     return observation
+
+
+def out_of_range(space: gymnasium.Space[Any], key: str | None, column: int, number: Any) -> str:
+    """Name the entry and the space of a wrong number in a row, as the environment has them, see `row_encoder`."""
+    chosen = key is not None and isinstance(space, spaces.Dict)
+    entries = leaves(space[key], (key,)) if chosen else leaves(space)  # type: ignore[index, arg-type]
+    owners = [(path, entry, place) for path, entry in entries for place in range(math.prod(entry.shape or ()))]
+    path, entry, place = owners[column]
+    ranges = integer_ranges(entry)
+    own = number if ranges is None else int(number) + ranges[1][place]
+    where = f" in its entry {name_of_entry(path)!r}" if path else ""
+    return f"an observation holds {own}{where}, outside of {shown(entry)}"
 
 
 class RowObserved(Reobserved):

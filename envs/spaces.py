@@ -61,6 +61,8 @@ def integer_ranges(space: Any) -> tuple[Array, Array] | None:
 
 def entry_bounds(what: str, space: Any) -> tuple[Array, Array]:
     """Return the minimum and the maximum (d,) of each entry, in the dtype of the space."""
+    empty = not space.spaces if isinstance(space, spaces.Dict) else 0 in (getattr(space, "shape", None) or ())
+    require(not empty, f"{what} must hold at least one number, not {shown(space)}.")
     if isinstance(space, spaces.Dict):
         entries = [entry_bounds(f"{what}, entry {name!r},", entry) for name, entry in space.items()]
         low, high = map(np.concatenate, zip(*entries, strict=True))
@@ -297,7 +299,7 @@ def discrete_actions(space: gymnasium.Space[Any]) -> tuple[int, Decode]:
         raise UserError(f"The actions must be Discrete or MultiDiscrete, not {space}; recurrent PPO takes others.")
     sizes, start = ranges
     count = math.prod(sizes.tolist())
-    require(count <= MAX_ACTIONS, f"There are {count} actions; a replay holds numbers up to {MAX_ACTIONS}.")
+    require(count <= MAX_ACTIONS, f"The actions must be at most {MAX_ACTIONS}, not the {count} of {shown(space)}.")
     if isinstance(space, spaces.MultiDiscrete):
         table = np.stack(np.unravel_index(np.arange(count), sizes), -1) + start  # (A, K)
         shape, dtype = space.nvec.shape, space.dtype

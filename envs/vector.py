@@ -22,7 +22,7 @@ from envs.errors import UserError, require
 from envs.gymnasium import GymnasiumVector, on_numpy
 from envs.numpy_backend import single
 from envs.registry import WORLDS, check_keywords, make_world
-from envs.rows import as_rows, illegal
+from envs.rows import RowObserved, as_rows, illegal, out_of_range
 from envs.seeding import digest, restore_generator
 
 S = TypeVar("S", bound=State)
@@ -301,6 +301,33 @@ class MixedVector:
 def single_vectors(vector: VectorEnvironment) -> Sequence[SingleVector]:
     """List the vectors of one kind that a vector consists of."""
     return list(vector.parts.values()) if isinstance(vector, MixedVector) else [vector]
+
+
+def check_finite(vector: VectorEnvironment, first: Tensor, steps: Sequence[Step]) -> None:
+    """Refuse numbers of Worlds that are not finite, in the steps that follow the observations `first` (N, ...).
+
+    Other environments are checked at every step, which would take a tenth of the time of a small World. On an
+    accelerator nothing is checked: it would wait for the answer.
+    """
+    owners: list[Any] = [part for part in single_vectors(vector) for _ in range(part.num_envs)]
+    if vector.device.type != "cpu" or not any(isinstance(part, TensorVector) for part in single_vectors(vector)):
+        return
+    for name in ("reward", "final_observation", "observation"):  # the last differs from that before only at a reset
+        values = [getattr(step, name) for step in steps]
+        values = [first, *values] if name == "observation" else values
+        if not values[0].is_floating_point() or (numbers := torch.stack(values)).sum().isfinite():  # a fast first look
+            continue
+        if numbers.isfinite().all():
+            continue
+        numbers = numbers.reshape(len(values), len(owners), -1)  # (T, N, d)
+        time, row, column = (~numbers.isfinite()).nonzero()[0].tolist()
+        number, world = numbers[time, row, column].item(), owners[row].world
+        own = world.world if isinstance(world, RowObserved) else world
+        what = f"step gives the reward {number}; it must be a finite number"
+        if name != "reward":
+            what = out_of_range(own.observation_space, None, column, number)
+        where = "at reset" if name == "observation" else f"step {int(steps[time].episode_length[row])} of an episode"
+        raise UserError(f"{world_name(own)}: {what} ({where})")
 
 
 SingleVector = TensorVector | GymnasiumVector | AtariVector  # of environments of one kind

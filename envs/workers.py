@@ -19,11 +19,11 @@ from gymnasium.vector.async_vector_env import AsyncState, AsyncVectorEnv
 
 from envs import checked
 from envs.actions import InterfaceConfig, action_form
-from envs.checked import Checked, with_spaces
+from envs.checked import Checked, name_of, with_spaces
 from envs.errors import UserError, require
 from envs.packages import Make
-from envs.rows import Choices, RowSpace, check_choices, row_encoder
-from envs.spaces import Array, shown
+from envs.rows import Choices, RowSpace, check_choices, out_of_range, row_encoder
+from envs.spaces import Array, Unfit, shown
 
 PATIENCE = 600.0  # seconds without an answer before an error is raised
 
@@ -34,10 +34,14 @@ class LocalRows:
     def __init__(self, make: Make, count: int, interface: InterfaceConfig, max_steps: int | None = None) -> None:
         made = [with_spaces(make()) for _ in range(count)]
         key, form, self.masked = interface.observation_key, interface.form, interface.masks
-        self.actions, self._decode = action_form(made[0].action_space, form)
+        self._key = key
         choices = Choices(made[0].action_space, form == "numbered") if self.masked else None
         flags = 0 if choices is None else choices.count
-        self.observation_space, self._encode = row_encoder(made[0].observation_space, key, True, flags)
+        try:
+            self.actions, self._decode = action_form(made[0].action_space, form)
+            self.observation_space, self._encode = row_encoder(made[0].observation_space, key, True, flags)
+        except UserError as error:
+            raise UserError(f"{name_of(made[0])}: {error}") from None
         self.envs = [Checked(env, key, max_steps, choices) for env in made]
         if choices is not None:
             check_choices(choices, self.envs[0].name)
@@ -49,7 +53,11 @@ class LocalRows:
 
     def _row(self, env: Checked, observation: Any, info: dict[str, Any], ended: bool = False) -> Array:
         """Encode an observation, with its flags if the environment masks its actions."""
-        return self._encode((observation, env.flags(info, ended)) if self.masked else observation)
+        given = (observation, env.flags(info, ended)) if self.masked else observation
+        try:
+            return self._encode(given)
+        except Unfit as error:
+            raise env.error(str(error)) from None
 
     def step(self, actions: list[Any]) -> RowsStep:
         """Take one action in each environment and start finished ones over."""
@@ -88,8 +96,9 @@ class LocalRows:
         else:
             return observations
         if wild.any():
-            row = int(np.argwhere(wild)[0][0])
-            raise envs[row].error(f"an observation holds {observations[wild][0]}, outside of {shown(space)}")
+            row, column = np.argwhere(wild.reshape(len(wild), -1))[0].tolist()
+            env, number = envs[row], observations[wild][0]
+            raise env.error(out_of_range(env.observation_space, self._key, column, number))
         return observations
 
     def frame(self, row: int) -> Array | None:

@@ -249,7 +249,13 @@ class RunStats:
         self.summed += metrics[self.loss].numel()
 
     def count_episodes(self, step: Step | Ended) -> None:
-        """Add the episodes that ended in this step, or in several steps."""
+        """Add the episodes that ended in this step, or in several steps.
+
+        Raises:
+            UserError: on a CPU, where nothing waits for the answer, an earlier update was not finite.
+        """
+        if self.broken_at.device.type == "cpu":
+            self.check_finite()
         rows = step.done.flatten().nonzero().flatten().tolist()
         if rows:
             returns, lengths = step.episode_return.flatten().tolist(), step.episode_length.flatten().tolist()
@@ -273,8 +279,8 @@ class RunStats:
         if int(self.broken_at) >= 0:
             raise UserError(
                 f"the loss or its gradient was not finite at step {int(self.broken_at)}, which no checkpoint "
-                "holds: look for observations or rewards that are not finite, or try a smaller "
-                f"{self.rate} in a new run"
+                "holds: look for observations or rewards that are not finite (in a World by "
+                f"envs.checker.check_registered), or try a smaller {self.rate} in a new run"
             )
 
     def state_dict(self) -> dict[str, Any]:

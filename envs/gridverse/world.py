@@ -110,8 +110,8 @@ class GridWorld(World[GridState]):
         self.state_space = self._full_state.space
 
     def initial_draws(self) -> Tensor | None:
-        """List reset draws, one row per initial state, if the layout has few of them and the view draws nothing."""
-        return None if self.view.draws else self.task.layout.initial_draws()
+        """List reset draws, one row per initial state, if the layout has few of them and steps draw nothing."""
+        return None if self.step_draws else self.task.layout.initial_draws()
 
     def reset(self, u: Tensor) -> GridState:
         """Start N episodes from uniforms u (N, reset_draws)."""

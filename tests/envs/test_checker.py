@@ -43,6 +43,19 @@ def test_a_registered_world_whose_vector_differs_is_told_where(monkeypatch):
     assert f"{CARDS}: at step 0 the reward of the vector environment is" in error_of(check_registered, CARDS, **LIMIT)
 
 
+@pytest.mark.parametrize(("change", "kinds", "words"), [
+    (lambda reward: reward.astype(np.float32), [WorldVectorEnv], ["reward", "of float32", "of float64"]),
+    (lambda reward: reward * np.nan, [WorldVectorEnv, WorldEnv], ["reward", "holds nan"]),  # equal, but of no use
+])  # fmt: skip
+def test_another_dtype_and_nan_are_named(monkeypatch, change, kinds, words):
+    for kind in kinds:
+        monkeypatch.setattr(kind, "step", lambda self, action, step=kind.step: spoils(1, change)["spoil"](
+            self, *step(self, action)
+        ))  # fmt: skip
+    told = error_of(check_registered, CARDS, **LIMIT)
+    assert all(word in told for word in words), told
+
+
 class Defect(WorldVectorEnv):
     """Right but for what a subclass spoils."""
 

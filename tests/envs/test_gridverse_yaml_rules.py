@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from world_keywords import uniforms
 
 from envs.baselines.players import walk
+from envs.checker import probe
 from envs.core import where_state
 from envs.gridverse import objects
 from envs.gridverse.objects import Scene, Transition, blocks_movement, kinds, pack
@@ -166,6 +167,17 @@ def test_picks_are_uniform_over_what_is_allowed():
     highest = torch.tensor([np.nextafter(1.0, 0.0)], dtype=torch.float64)
     assert pick_allowed(allowed[:1], highest).tolist() == [4]
     assert pick_allowed(torch.zeros(1, 5, dtype=torch.bool), highest).tolist() == [4]
+
+
+def test_a_file_whose_steps_draw_lists_no_initial_states(tmp_path):
+    """An evaluation would call its episodes exhaustive."""
+    text, listed = stock_files()["empty.4x4"].read_text(), []
+    for rule in ("turn_agent", "teleport"):
+        (tmp_path / f"{rule}.yaml").write_text(text.replace("turn_agent", rule))
+        world = make_world("Gridverse/Yaml-v0", path=str(tmp_path / f"{rule}.yaml"))
+        probe(world)
+        listed.append(world.initial_draws() is not None)
+    assert listed == [True, False]
 
 
 def test_empty_has_one_state_or_all():

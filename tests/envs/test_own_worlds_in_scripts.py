@@ -51,8 +51,11 @@ def few(folder):
 @pytest.mark.parametrize(("id", "flags", "words"), [
     (ID, [], r"unknown environment 'Mine/Cue-v0'; name the module .* with --plugin MODULE$"),
     (ID, ["--plugin", "no_such_plugin"], "--plugin no_such_plugin: no module of that name"),
-    (ID, ["--plugin", "cue_plugin.py"], r"--plugin cue_plugin.py: give the module's name without \.py, cue_plugin$"),
-    (ID, ["--plugin", "folder/my_module.py"], r"without \.py, folder\.my_module$"),
+    (ID, ["--plugin", "cue_plugin.py"], r"--plugin cue_plugin\.py: .*--plugin cue_plugin$"),
+    (ID, ["--plugin", "./folder/my_module.py"], r"--plugin folder\.my_module$"),
+    (ID, ["--plugin", "/far/away/my_module.py"], r"--plugin my_module, .* in /far/away"),
+    (ID, ["--plugin", "../beside/my_module"], r"--plugin my_module, .* in \.\./beside"),
+    (ID, ["--plugin", "cue_plugin.Cue.small"], "cue_plugin is a module, not a package"),
     (ID, ["--plugin", ".cue_plugin"], "give a module's full name"),
     ("Mine/Cu-v0", ["--plugin", "cue_plugin"], "did you mean 'Mine/Cue-v0'"),
     (FILE, ["--options", "path"], "--options takes pairs KEY VALUE, but 'path' has no value."),

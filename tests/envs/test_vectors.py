@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from foreign import Corridor, Promising
+from foreign import Corridor, Odd, Promising
 from gymnasium import spaces
 from run_folders import error_of
 from world_keywords import IDS, actions, keywords, roll, same
@@ -157,14 +157,53 @@ def test_misuse_is_one_clear_sentence(make, words):
     assert words in error_of(make, make_world(SMALL))
 
 
+ENTRIES = spaces.Dict({
+    "clock": spaces.Box(-np.inf, np.inf, (2,)),
+    "bag": spaces.Tuple((spaces.MultiBinary(2), spaces.Discrete(4, start=3))),
+})  # fmt: skip
+BYTES = spaces.Dict({"cue": spaces.Discrete(50, start=1), "bits": spaces.MultiBinary(2)})  # a row of bytes
+
+
+@pytest.mark.parametrize(("space", "key", "given", "words"), [
+    (ENTRIES, None, {"clock": [0, np.nan], "bag": ([0, 1], 3)}, ("'clock'", "nan", "Box(-inf, inf, (2,)")),
+    (ENTRIES, None, {"clock": [0, 0], "bag": ([0, 1], 17)}, ("'bag.1'", "17", "Discrete(4, start=3)")),
+    (ENTRIES, None, {"clock": [0, 0], "bag": ([0, 2], 3)}, ("'bag.0'", "2", "MultiBinary(2)")),
+    (ENTRIES, "clock", {"clock": [np.nan, 0], "bag": ([0, 1], 3)}, ("'clock'", "nan", "Box(-inf, inf, (2,)")),
+    (BYTES, None, {"cue": 257, "bits": [0, 1]}, ("'cue'", "257", "Discrete(50, start=1)")),  # 0 as a byte
+    (BYTES, "cue", {"cue": 0, "bits": [0, 1]}, ("'cue'", "0", "Discrete(50, start=1)")),
+])  # fmt: skip
+def test_a_number_out_of_range_is_named_with_its_entry_and_its_own_space(space, key, given, words):
+    given = {name: np.float32(entry) if name == "clock" else entry for name, entry in given.items()}
+    vector = GymnasiumVector(lambda: Odd((given, {}), space=space), 2, 0, interface=InterfaceConfig(key))
+    told = error_of(vector.reset)
+    assert told.startswith("Odd: ") and all(word in told for word in words) and "MultiDiscrete" not in told, told
+
+
+@pytest.mark.parametrize("space", [
+    spaces.Dict({}), spaces.Tuple(()), spaces.Dict({"a": spaces.Tuple(())}), spaces.MultiDiscrete([]),
+    spaces.Dict({"a": spaces.Discrete(2), "b": spaces.MultiDiscrete([])}),
+])  # fmt: skip
+def test_an_environment_without_a_number_to_see_is_refused(space):
+    assert error_of(GymnasiumVector, lambda: Odd(space=space), 2, 0).startswith("Odd: ")
+
+
+@pytest.mark.parametrize(("space", "count"), [
+    (spaces.Discrete(2**15), "32768"), (spaces.MultiDiscrete([200, 300]), "60000"),
+])  # fmt: skip
+def test_more_actions_than_can_be_numbered_are_refused_by_their_number(space, count, monkeypatch):
+    monkeypatch.setattr(Odd, "action_space", space)
+    told = error_of(GymnasiumVector, Odd, 2, 0)
+    assert told.startswith("Odd: ") and count in told
+
+
 @pytest.mark.parametrize(("result", "words"), [
     ((0, 1.0, False, {}), "Wrong: step gives 4 values; Gymnasium's are five: observation, reward"),
     ((0, float("nan"), False, False, {}), "Wrong: step gives the reward nan; it must be a finite number"),
     ((0, np.array([-np.inf]), False, False, {}), "Wrong: step gives the reward -inf"),
     ((0, None, False, False, {}), "Wrong: step gives no reward; it must be a finite number"),
     ((0, 1.0, False, False, {"success": "no"}), "step gives the info 'success' as 'no'; it must be true or false"),
-    ((2, 1.0, False, False, {}), "Wrong: an observation holds 2, outside of MultiDiscrete([2])"),
-    ((-1, 1.0, True, False, {}), "Wrong: an observation holds -1, outside of MultiDiscrete([2])"),
+    ((2, 1.0, False, False, {}), "Wrong: an observation holds 2, outside of Discrete(2)"),
+    ((-1, 1.0, True, False, {}), "Wrong: an observation holds -1, outside of Discrete(2)"),
 ])  # fmt: skip
 def test_what_step_gives_is_checked(result, words):
     class Wrong(gymnasium.Env):

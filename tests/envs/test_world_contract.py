@@ -7,13 +7,14 @@ import gymnasium
 import own_worlds
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 from own_worlds import Cue, FourValues, Narrow, Sided, spoiled
 from run_folders import error_of
 
 import envs
-from envs.checker import check_registered, probe
-from envs.core import StateObserved, World
+from dqn_memory.api import train
+from envs.checker import check_episodes, check_registered, probe
+from envs.core import OBSERVE, StateObserved, World
 from envs.gymnasium import WorldEnv, WorldVectorEnv
 from envs.registry import WORLDS, Entry, make_world
 from envs.vector import TensorVector, make_vector
@@ -52,6 +53,15 @@ def write_into_the_state(self, state, action, u):
     return Cue.step(self, replace(state, returns=state.returns - 1), action, u)
 
 
+def paid_before(self, u):
+    state = Cue.reset(self, u)
+    return replace(state, returns=state.returns + 1)
+
+
+def starts(*shape):
+    return torch.full(shape, 0.5, dtype=torch.float64)
+
+
 def no_state(self, u):
     return Cue.reset(self, u).observation, {}
 
@@ -81,12 +91,110 @@ def wrong(index, change):
     (wrong(3, lambda ended: ended.long()), "terminated of W.step must be a tensor (3,) of bool, not one (3,) of int64"),
     (wrong(4, lambda won: won[:1]), "success of W.step must be a tensor (3,) of bool, not one (1,)"),
     (wrong(4, lambda won: ~won), "W.step returns success without terminated"),
+    (wrong(2, lambda reward: reward / 0), "reward of W.step must be a finite number, not nan"),
     (spoiled("W", step=write_into_the_state), "W.step must not write into the given state (returns)"),
+    (spoiled("W", reset=paid_before), "W.reset must set steps and returns of the state to 0"),
+    (spoiled("W", step_draws=1, initial_draws=lambda self: starts(2, 1)), "W.initial_draws must return None, because"),
+    (spoiled("W", initial_draws=lambda self: starts(2, 3)), "initial_draws must return None or a tensor (M, 1)"),
+    (spoiled("W", initial_draws=lambda self: starts(0, 1)), "not one (0, 1) of float64"),
+    (spoiled("W", initial_draws=lambda self: [[0.5]]), "not a list"),
 ])  # fmt: skip
 def test_a_wrong_world_is_told_what_is_wrong(kind, words):
     before = torch.get_rng_state()
     assert words in error_of(TensorVector, kind(), 5, 0)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def at_the_end(change):
+    """A world that is wrong only where an episode ends, which no first step shows."""
+    return spoiled("W", spoil=lambda after, *others: change(after, *others) if others[2].any() else (after, *others))
+
+
+def keep_returns(after, observation, reward, *ends):
+    return replace(after, returns=0 * after.returns), observation, reward, *ends
+
+
+def first_cue(self, u):
+    self.cue = Cue.reset(self, u).side  # of all rows, outside of the state
+    return Cue.reset(self, u)
+
+
+def by_attribute(self, state, action, u):
+    return Cue.step(self, replace(state, side=self.cue), action, u)
+
+
+def count_calls(self, state, action, u):
+    self.calls = getattr(self, "calls", 0) + 1
+    after, seen, reward, *ends = Cue.step(self, state, action, u)
+    return replace(after, returns=after.returns + self.calls), seen, reward + self.calls, *ends
+
+
+def write_at_the_end(self, state, action, u):
+    result = Cue.step(self, state, action, u)
+    state.side[result[3]] = 1 - state.side[result[3]]
+    return result
+
+
+@pytest.mark.parametrize(("kind", "words"), [
+    (at_the_end(keep_returns), "add the reward to returns"),
+    (at_the_end(lambda after, seen, reward, *ends: (after, seen, reward * torch.inf, *ends)), "finite number, not nan"),
+    (spoiled("W", step=write_at_the_end), "write into the given state (side)"),
+    (spoiled("W", step=count_calls), "W.step .* pure function .* another returns"),
+    (spoiled("W", reset=first_cue, step=by_attribute), "W.step .* pure function .* another side"),
+    (spoiled("W", show=lambda seen: torch.randint_like(seen, 3)), "W.step .* pure function .* another observation"),
+])  # fmt: skip
+def test_what_a_first_step_does_not_show_is_found_by_playing_episodes(kind, words, register, monkeypatch):
+    monkeypatch.setattr(own_worlds, "Mine", kind, raising=False)
+    probe(kind())
+    found = error_of(check_registered, register("own_worlds:Mine"), steps=30)
+    assert all(part in found for part in words.split(" .* ")), found
+
+
+def never_seen(self, u):
+    """Show nan in the first state of some episodes."""
+    state = Cue.reset(self, u)
+    return replace(state, observation=torch.where(u < 0.8, state.observation, torch.nan))
+
+
+REAL = {"observation_space": Dict({"cue": Box(-5, 5, (1,))}), "show": lambda seen: seen.float()}
+
+
+@pytest.mark.parametrize(("kind", "words"), [
+    (at_the_end(lambda after, seen, reward, *ends: (after, seen, reward * torch.inf, *ends)), "reward nan.*step 3 of"),
+    (at_the_end(lambda after, seen, reward, *ends: (after, seen, reward + torch.inf, *ends)), "reward inf.*step 3 of"),
+    (spoiled("W", **REAL, spoil=lambda after, seen, reward, ended, won: (
+        replace(after, observation=seen.masked_fill(ended[:, None], torch.nan)),
+        seen.masked_fill(ended[:, None], torch.nan), reward, ended, won
+    )), "nan in its entry 'cue'.*step 3 of"),
+    (spoiled("W", **REAL, reset=never_seen), "nan in its entry 'cue'.*at reset"),
+])  # fmt: skip
+def test_training_stops_before_it_learns_from_numbers_that_are_not_finite(kind, words, register, monkeypatch, tmp_path):
+    monkeypatch.setattr(own_worlds, "Mine", kind, raising=False)
+    monkeypatch.setattr("envs.vector.probe", lambda world: None)  # as if the first draws had shown nothing
+    told = error_of(
+        train, "ppo", env=register("own_worlds:Mine"), run=tmp_path / "run", total_steps=64, num_envs=4,
+        rollout_steps=8, minibatches=1, width=8, random_start_steps=0, final_episodes=2, evaluate_every=0,
+    )  # fmt: skip
+    assert re.search(f"^W: .*{words}", told), told
+
+
+def test_a_replay_with_a_reward_of_nan_stops_training_at_its_first_update(register, monkeypatch, tmp_path):
+    calls = []
+    kind = spoiled("W", spoil=lambda after, seen, reward, *ends: (
+        after, seen, torch.where(ends[0], torch.nan, reward), *ends, calls.append(1)
+    )[:5])  # fmt: skip
+    monkeypatch.setattr(own_worlds, "Mine", kind, raising=False)
+    told = error_of(
+        train, env=register("own_worlds:Mine"), run=tmp_path / "run", total_steps=8_000, num_envs=16, prepopulate=0,
+        learning_starts=64, batch_size=8, width=8, heads=2, context=4, evaluate_every=0, log_every=8_000,
+    )  # fmt: skip
+    assert "not finite" in told and len(calls) < 20, (told, len(calls))
+
+
+@pytest.mark.parametrize("name", ["Memory-5x5-v0", "Keydoor-5x5-v0"])
+def test_a_world_of_the_suite_keeps_the_contract_in_its_views_too(name):
+    for view in OBSERVE:
+        check_episodes(make_world(f"Gridverse/{name}", observe=view, time_limit=9), 20)
 
 
 def test_a_wrong_view_of_the_state_is_named_with_its_world():
@@ -129,6 +237,18 @@ def plain_init(self, time_limit=10, device="cpu"):
 def test_what_is_missing_is_named(kind, words, register, monkeypatch):
     monkeypatch.setattr(own_worlds, "Mine", kind, raising=False)
     assert words in error_of(make_vector, register("own_worlds:Mine"), 2, 0)
+
+
+@pytest.mark.parametrize("limit", [None, 2.5, True, "9", 0, 2**63])
+def test_a_time_limit_is_a_whole_number_of_steps(limit):
+    assert "time_limit" in error_of(Cue, limit)
+
+
+@pytest.mark.parametrize(
+    "space", [Dict({}), Dict({"a": Discrete(2), "b": Dict({})}), MultiDiscrete([]), Box(0, 1, (0,))]
+)
+def test_a_world_without_a_number_to_see_is_refused(space):
+    assert "observation_space of W" in error_of(probe, spoiled("W", space)())
 
 
 def test_a_class_with_all_members_and_a_function_make_worlds(register, monkeypatch):
