@@ -109,7 +109,7 @@ class NetworkTrainer(Trainer[C]):
         names = [f"{part}.{name}" for part in ("network", "critic", "predictor") for name in sorted(left.get(part, ()))]
         more = f" and {len(names) - MANY} more" if len(names) > MANY else ""
         taken = f"these weights stay new: {', '.join(names[:MANY])}{more}" if names else "all of the weights are taken"
-        say(f"training starts from {source} at its step {checkpoint.step:,}: {taken}")
+        say(f"training starts from {source} at its step {checkpoint.step:,}; {taken}")
         step, digest = checkpoint.step, checkpoint.digest
         return {"start_from": source, "start_from_step": step, "start_from_sha256": digest}
 

@@ -25,7 +25,7 @@ from envs.spaces import Array
 # and truncates after 108,000 actions, which are 432,000 frames.
 @dataclass(frozen=True)
 class AtariConfig:
-    """Frames, actions and episodes of an Atari game; other environments ignore these."""
+    """Settings of Atari games alone: frames, actions and episodes."""
 
     size: int = 64
     """Height and width of a frame in pixels."""

@@ -200,7 +200,7 @@ def _actions(world: World[Any], state: State, numbers: torch.Generator) -> Tenso
 
 
 def _check_initial_draws(world: World[Any]) -> None:
-    """Check the list of initial states, by which evaluations play each of them once."""
+    """Check the list of initial states, from which an evaluation may play one episode each."""
     own = world
     while isinstance(own, Reobserved):
         own = own.world
@@ -281,11 +281,11 @@ def _plain(dtype: torch.dtype) -> str:
 def check_registered(id: str, num_envs: int = 3, steps: int = 100, seed: int = 0, **kwargs: Any) -> None:
     """Compare `gymnasium.make_vec(id)` with single environments of `gymnasium.make(id)`, both with `kwargs`.
 
-    Both play `steps` random actions from the same seeds; at least one episode must end. A World also plays
-    `check_episodes`.
+    Both play `steps` random actions from the same seeds; at least one episode must end. For a World
+    `check_episodes` runs first.
 
     Raises:
-        UserError: the first difference.
+        UserError: the first fault or difference.
     """
     mode = AutoresetMode.SAME_STEP
     vector = gymnasium.make_vec(id, num_envs=num_envs, autoreset_mode=mode, **kwargs)

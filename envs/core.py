@@ -62,8 +62,8 @@ class World(ABC, Generic[S]):
 
     The list below has the parts of your own World, in the order in which you write them. `make_world` refuses a class
     that lacks a part. Vectors and adapters try one reset and one step and refuse wrong tensors (`envs.checker`).
-    `envs.checker.check_registered(id)` plays episodes to their ends and calls every function twice. If all
-    probabilities fit into tables, a subclass of `envs.worlds.tabular.Tabular` needs only
+    `envs.checker.check_registered(id)` plays random steps and calls `reset` and `step` twice with the same arguments.
+    If all probabilities fit into tables, a subclass of `envs.worlds.tabular.Tabular` needs only
     `super().__init__(tables, time_limit, device)`.
 
     1. A state: a dataclass under `State` that describes the episode completely, in tensors with the leading axis N.
@@ -165,7 +165,8 @@ class World(ABC, Generic[S]):
     def initial_draws(self) -> Tensor | None:
         """List reset draws (M, reset_draws) float64, one row per initial state of a deterministic World; else None.
 
-        An evaluation then plays each of these episodes once. The steps must draw nothing: `step_draws` is 0.
+        An evaluation plays each of these episodes once if the agent draws no actions. The steps must draw nothing:
+        `step_draws` is 0.
         """
         return None
 

@@ -252,7 +252,7 @@ class RunStats:
         """Add the episodes that ended in this step, or in several steps.
 
         Raises:
-            UserError: on a CPU, where nothing waits for the answer, an earlier update was not finite.
+            UserError: an earlier update was not finite; this is checked on a CPU alone, where nothing waits for it.
         """
         if self.broken_at.device.type == "cpu":
             self.check_finite()

@@ -25,7 +25,7 @@ Part = Literal["model", "agent"]  # each has updates of its own
 
 @dataclass(frozen=True)
 class CatchConfig:
-    """Blinking Catch, whose frame has the size of the model's screen; other environments ignore these."""
+    """Settings of Blinking Catch alone; its frame has the size of the model's screen."""
 
     grid: int = 8
     """Rows and columns of cells."""
@@ -40,8 +40,8 @@ class LossConfig:
     """Weights and floors of the losses (the paper's Eq. 8-10, 12 and Table 3).
 
     The paper's Eq. 9 has the root of an image's squared errors, and no minus sign before the cross-entropy of the
-    terminations. Here the cross-entropy has its minus sign, and the reconstruction loss is the
-    sum of squared errors. The released code has that sum, and its weights fit it.
+    terminations. Here the cross-entropy has its minus sign. The reconstruction loss is the sum of
+    squared errors, as in the released code, whose weights are chosen for that sum.
     """
 
     reconstruction_weight: ClassVar[float] = 1.0  # squared errors of images

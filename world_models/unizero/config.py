@@ -56,7 +56,7 @@ class UniZeroModelConfig:
     removed: ClassVar[dict[str, Any]] = {"gate": "residual", "rotary": False, "span_diversity": 0.0}
 
     dynamics: Literal["transformer", "recurrent", "gru"] = "transformer"
-    """`transformer` is UniZero; `gru` replaces attention by a GRU; `recurrent` is MuZero, which sees no history."""
+    """`transformer` is UniZero; `gru` replaces attention by a GRU; `recurrent`: MuZero's, without a history."""
     width: Annotated[int, Bounds(1)] = 768
     """Width D of latents and tokens."""
     heads: Annotated[int, Bounds(1)] = 8
@@ -197,7 +197,7 @@ class UniZeroCollectionConfig:
     temperature: Annotated[float, Bounds(0)] = 0.25
     """Actions are sampled by visits^(1/temperature); 0 takes the most visited one. Gumbel roots ignore it."""
     reset_history: Literal["episode", "released"] = "episode"
-    """`episode`: an end empties its own history; `released`: all stay empty until every environment had an end."""
+    """`episode`: an end empties its own history; `released`: the first end empties all until each has had one."""
     clip_rewards: bool = False
     """Train on the signs of rewards (usual in Atari); evaluations use the rewards themselves."""
     terminal_on_life_loss: bool = False

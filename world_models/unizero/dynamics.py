@@ -101,7 +101,7 @@ class TokenDynamics(Dynamics):
         return self.stack.read(trunk, self._embed_at(latent[:, None], after), after)[0][:, 0]
 
     def imagine(self, history: History, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
-        """Read at most 2 W tokens before the prediction and 2 W + 1 with it; a window of W pairs drops its oldest."""
+        """Read at most 2 W tokens before the prediction and 2 W + 1 with it; a history of W pairs drops its oldest."""
         pushed = history.push(latent, action[:, 0])  # the token of this action is cut off below
         trunk = self.embed(self.tokens(*pushed.clean()))[:, :-1]  # (B, 2W-1, D)
         after = 2 * pushed.count - 1

@@ -207,7 +207,7 @@ def make_functions(engine: Engine, model: UniZeroModel, backend: str = "inductor
 
 
 def expand_nodes(model: UniZeroModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Expand the nodes of an order (B, 2 W + 3): windows of indices into `latents` (B, W + 1 + N, D), see `read_order`.
+    """Expand the nodes of an order (B, 2 W + 3), see `read_order`; its histories index `latents` (B, W + 1 + N, D).
 
     Returns reward, value and policy of the action (B,) as (B, 2 + A) float64, and the new latent (B, D). For K
     alternative actions (B, K) they are (B, K, 2 + A) and (B, K, D).

@@ -76,7 +76,7 @@ def normalise(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def read_order(order: Tensor) -> tuple[History, Tensor, Tensor]:
-    """Unpack an order (B, 2 W + 3): the window before the node to expand, the node (B,) and the action (B,).
+    """Unpack an order (B, 2 W + 3): the history before the node to expand, the node (B,) and the action (B,).
 
     The history has indices (B, W, 1) into a row of latents in place of latents.
     """

@@ -90,7 +90,8 @@ def cost_section(data: Data) -> Section | None:
             for column, metric in ACTING.items():
                 if known := [found for run in runs if (found := run.last(metric)) is not None]:
                     row[column] = f"{np.median(known):,.0f}"
-            rows.append(row | {"starts": str(sum(run.run.attempts for run in runs))})
+            starts = sum(max(run.run.attempts, 1) for run in runs)  # a run of --take-from was started elsewhere
+            rows.append(row | {"starts": str(starts)})
     machines = sorted({_machine(entry.record.environment) for entry in data.entries})
     return section("cost", rows, machines="; ".join(machines))
 
