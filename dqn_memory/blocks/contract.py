@@ -52,7 +52,8 @@ def check_memory(name: str, builder: Callable[..., object], width: int = 8, proj
         except BrokenPromise:
             raise
         except ValueError as error:  # raised by the block's own code: its author needs the traceback
-            raise RuntimeError(f"{what} fails on random sequences x {(len(LENGTHS), TIME, width)}: {error}") from error
+            shape = (len(LENGTHS), TIME, width)
+            raise RuntimeError(f"{what} fails on random sequences x {shape}: {error}") from error
 
 
 def check_prior(kind: str, build: Callable[[], object], base: type[Any], heads: int, max_length: int) -> None:
@@ -135,7 +136,7 @@ def _promises_of_states(what: str, block: Block, x: Tensor) -> Iterator[tuple[st
     """Yield the same for steps, and for sequences that go on from a state and have resets inside."""
     never = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
     state = block.initial_state(len(x), x.device)
-    if not isinstance(state, tuple) or not all(isinstance(part, Tensor) and len(part) == len(x) for part in state):
+    if not _is_state(state, len(x)):
         raise BrokenPromise(f"{what}: initial_state must return a tuple of tensors with the batch as first axis")
     form = [(part.shape, part.dtype) for part in state]
     again, wanted = 3, block(x[:, :TIME])  # row 1 begins a new episode at this position
@@ -144,7 +145,7 @@ def _promises_of_states(what: str, block: Block, x: Tensor) -> Iterator[tuple[st
         reset = never[:, t].clone()
         reset[1] = t == again
         result = block.step(x[:, t], state, reset)
-        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], tuple)):
+        if not (isinstance(result, tuple) and len(result) == 2 and _is_state(result[1], len(x))):
             raise BrokenPromise(f"{what}: a step must return the output and a tuple of tensors, the state after it")
         now, state = result
         if (new_form := [(part.shape, part.dtype) for part in state]) != form:
@@ -162,6 +163,11 @@ def _promises_of_states(what: str, block: Block, x: Tensor) -> Iterator[tuple[st
     yield "sequence from a state, with resets inside, differs from its steps", y, torch.stack(outputs, 1)
     sentence = "the state that sequence returns is not that of its steps"
     yield sentence, block.step(x[:, 0], after, never[:, 0])[0], block.step(x[:, 0], steps, never[:, 0])[0]
+
+
+def _is_state(state: object, batch: int) -> bool:
+    """Whether this is a tuple of tensors whose first axis is the batch."""
+    return isinstance(state, tuple) and all(isinstance(each, Tensor) and each.shape[:1] == (batch,) for each in state)
 
 
 def _clears(block: Block, x: Tensor, state: State) -> Iterator[tuple[str, Tensor, Tensor]]:

@@ -105,6 +105,7 @@ FarAhead = variant(stateful=False, forward=lambda self, x, lengths=None: x + x.r
 Broken = variant(forward=lambda self, x, lengths=None: x.log())
 Noisy = variant(stateful=False, forward=lambda self, x, lengths=None: x + torch.randn_like(x))
 Bare = variant(initial_state=lambda self, batch, device=None, dtype=None: torch.zeros(batch, 8))
+Scalar = variant(initial_state=lambda self, batch, device=None, dtype=None: (torch.zeros(()),))
 Alone = variant(step=lambda self, x, state, reset: Mine.step(self, x, state, reset)[0])
 Widened = variant(step=lambda self, x, state, reset: (x, (state[0].double(),)))
 
@@ -166,6 +167,7 @@ def test_the_projects_own_priors_pass(kind):
     (WrongNewest, r"newest\(\) differs from forward"),
     (Ends, "at_every_prefix differs from forward of each prefix"),
     (Bare, "initial_state must return a tuple of tensors"),
+    (Scalar, "initial_state must return a tuple of tensors"),
     (Alone, "a step must return the output and a tuple of tensors"),
     (Widened, "a step changes the form of the state"),
     (Deaf, "sequence from a state, with resets inside, differs from its steps"),

@@ -52,8 +52,8 @@ def test_another_dtype_and_nan_are_named(monkeypatch, change, kinds, words):
         monkeypatch.setattr(kind, "step", lambda self, action, step=kind.step: spoils(1, change)["spoil"](
             self, *step(self, action)
         ))  # fmt: skip
-    told = error_of(check_registered, CARDS, **LIMIT)
-    assert all(word in told for word in words), told
+    message = error_of(check_registered, CARDS, **LIMIT)
+    assert all(word in message for word in words), message
 
 
 class Defect(WorldVectorEnv):

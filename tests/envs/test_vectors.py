@@ -175,8 +175,10 @@ BYTES = spaces.Dict({"cue": spaces.Discrete(50, start=1), "bits": spaces.MultiBi
 def test_a_number_out_of_range_is_named_with_its_entry_and_its_own_space(space, key, given, words):
     given = {name: np.float32(entry) if name == "clock" else entry for name, entry in given.items()}
     vector = GymnasiumVector(lambda: Odd((given, {}), space=space), 2, 0, interface=InterfaceConfig(key))
-    told = error_of(vector.reset)
-    assert told.startswith("Odd: ") and all(word in told for word in words) and "MultiDiscrete" not in told, told
+    message = error_of(vector.reset)
+    assert message.startswith("Odd: ") and all(word in message for word in words) and "MultiDiscrete" not in message, (
+        message
+    )
 
 
 @pytest.mark.parametrize("space", [
@@ -192,8 +194,8 @@ def test_an_environment_without_a_number_to_see_is_refused(space):
 ])  # fmt: skip
 def test_more_actions_than_can_be_numbered_are_refused_by_their_number(space, count, monkeypatch):
     monkeypatch.setattr(Odd, "action_space", space)
-    told = error_of(GymnasiumVector, Odd, 2, 0)
-    assert told.startswith("Odd: ") and count in told
+    message = error_of(GymnasiumVector, Odd, 2, 0)
+    assert message.startswith("Odd: ") and count in message
 
 
 @pytest.mark.parametrize(("result", "words"), [

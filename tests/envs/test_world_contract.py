@@ -171,11 +171,11 @@ REAL = {"observation_space": Dict({"cue": Box(-5, 5, (1,))}), "show": lambda see
 def test_training_stops_before_it_learns_from_numbers_that_are_not_finite(kind, words, register, monkeypatch, tmp_path):
     monkeypatch.setattr(own_worlds, "Mine", kind, raising=False)
     monkeypatch.setattr("envs.vector.probe", lambda world: None)  # as if the first draws had shown nothing
-    told = error_of(
+    message = error_of(
         train, "ppo", env=register("own_worlds:Mine"), run=tmp_path / "run", total_steps=64, num_envs=4,
         rollout_steps=8, minibatches=1, width=8, random_start_steps=0, final_episodes=2, evaluate_every=0,
     )  # fmt: skip
-    assert re.search(f"^W: .*{words}", told), told
+    assert re.search(f"^W: .*{words}", message), message
 
 
 def test_a_replay_with_a_reward_of_nan_stops_training_at_its_first_update(register, monkeypatch, tmp_path):
@@ -184,11 +184,11 @@ def test_a_replay_with_a_reward_of_nan_stops_training_at_its_first_update(regist
         after, seen, torch.where(ends[0], torch.nan, reward), *ends, calls.append(1)
     )[:5])  # fmt: skip
     monkeypatch.setattr(own_worlds, "Mine", kind, raising=False)
-    told = error_of(
+    message = error_of(
         train, env=register("own_worlds:Mine"), run=tmp_path / "run", total_steps=8_000, num_envs=16, prepopulate=0,
         learning_starts=64, batch_size=8, width=8, heads=2, context=4, evaluate_every=0, log_every=8_000,
     )  # fmt: skip
-    assert "not finite" in told and len(calls) < 20, (told, len(calls))
+    assert "not finite" in message and len(calls) < 20, (message, len(calls))
 
 
 @pytest.mark.parametrize("name", ["Memory-5x5-v0", "Keydoor-5x5-v0"])
