@@ -56,7 +56,7 @@ def test_an_agent_of_the_same_form_is_taken_whole(kind, source, tmp_path, capsys
     assert (
         facts["start_from"] == str(source) and facts["start_from_step"] == 256 and len(facts["start_from_sha256"]) == 64
     )
-    assert f"starts from {source} at its step 256: all of the weights" in said
+    assert f"starts from {source} at its step 256; all of the weights" in said
 
 
 def test_what_does_not_fit_is_named_and_stays_new(source, tmp_path, capsys):
