@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dqn_memory import policies
+from dqn_memory import action_distributions
 from dqn_memory.network import QNetwork, trimmed_length
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.stateful import Stateful
@@ -134,10 +134,10 @@ Actor = WindowActor | StateActor
 def choose(actions: Actions, outputs: Tensor, draws: torch.Generator | None) -> Tensor:
     """Choose actions (N, ...) by outputs (N, O): the best ones, or with `draws` drawn by the policy they describe."""
     if draws is None:
-        return policies.best(actions, outputs)
+        return action_distributions.best(actions, outputs)
     if actions.count:
         return outputs.softmax(1).multinomial(1, generator=draws).squeeze(1)
-    return policies.draw(actions, outputs, draws)
+    return action_distributions.draw(actions, outputs, draws)
 
 
 class NetworkPolicy:

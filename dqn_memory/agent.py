@@ -42,7 +42,7 @@ from envs.files import make_folder, write_atomic
 class Agent:
     """A trained policy that keeps its state between calls.
 
-    A Q-network takes the action of the highest value, UniZero the action most visited by a search without noise. PPO
+    A Q-network takes the action of the highest value, UniZero the best action of a search without noise. PPO
     (unless its config has `policy = "greedy"`) and GLAM draw actions, as in training; `load` can choose the most
     probable ones instead.
 
@@ -70,7 +70,7 @@ class Agent:
         """Read the agent of a run's latest checkpoint, for a run of any kind.
 
         Args:
-            run: the run's folder.
+            run: the run's folder, or the name of an agent that comes with the package.
             rows: batch size N (None: that of the first `act`). A call of `act` that resets all rows may change it.
             device: device of its networks.
             seed: seed of the draws of PPO, UniZero and GLAM. Every call of `play` starts them again.

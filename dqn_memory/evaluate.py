@@ -144,7 +144,7 @@ def evaluate_each(
 ) -> Score:
     """Play episodes in several environments; the mean is over those that are `trained`.
 
-    All but the first have seeds of their own: with equal draws, mazes of two sizes would have equal beacons.
+    All but the first have seeds of their own: equal seeds would place equal beacons in corridors of two sizes.
     """
     seeds = [seed, *spawn_seeds([seed, 1], len(setups) - 1)]
     pairs = zip(setups.items(), seeds, strict=True)

@@ -61,8 +61,8 @@ class ExplorationConfig:
 class Explorer(Stateful):
     """Decide in which of N environments to act at random, with which action, and for how many steps.
 
-    Temporally extended epsilon-greedy (Dabney et al. 2021): a random action is repeated; its repetitions continue in
-    the next episode if their own ends. Random starts visit states that a policy which ends its episodes early would
+    Temporally extended epsilon-greedy (Dabney et al. 2021): a random action is repeated, and goes on
+    across the end of an episode. Random starts visit states that a policy which ends its episodes early would
     never see; logs of training episodes include these steps.
     """
 

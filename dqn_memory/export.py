@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dqn_memory.action_distributions import best
 from dqn_memory.actors import Actor
-from dqn_memory.policies import best
 from envs.spaces import Array
 
 

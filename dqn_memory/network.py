@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dqn_memory.action_distributions import Spread, previous_action_embedding
 from dqn_memory.architectures import ARCHITECTURES as ARCHITECTURES
 from dqn_memory.architectures import SHIPPED
 from dqn_memory.architectures import Architecture as Architecture
@@ -37,7 +38,6 @@ from dqn_memory.blocks.registry import BIDIRECTIONAL, build
 from dqn_memory.observations import ObservationSpec as ObservationSpec
 from dqn_memory.observations import observation_embedding as observation_embedding
 from dqn_memory.observations import observation_spec as observation_spec
-from dqn_memory.policies import Spread, previous_action_embedding
 from dqn_memory.runs.errors import UserError, check_known, require
 from dqn_memory.runs.gradients import parts_of
 from dqn_memory.runs.settings import Bounds, check_numbers
@@ -243,7 +243,7 @@ class QNetwork(nn.Module):
             norm.observe(observation[..., place])
 
     def normalized(self, observation: Tensor) -> Tensor:
-        """Give observations (B, T, ...) with real vectors as the network embeds them: normalised if it does so."""
+        """Normalise real observations (B, T, ...) if the network does so; return others unchanged."""
         if norms := self._norms():
             observation = observation.clone()
         for place, norm in norms:

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from dqn_memory.blocks.embeddings import (
+    DiscreteEmbedding,
     ImageEmbedding,
     PixelBounds,
     RowEmbedding,
-    TokenEmbedding,
     VectorEmbedding,
     channels_last,
 )
@@ -122,7 +122,7 @@ def observation_embedding(
         ]
         return RowEmbedding(entries)
     if spec.kind == "discrete":
-        return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
+        return DiscreteEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
     if spec.kind == "continuous":
         return VectorEmbedding(spec.shape[0], width, normalized)
     return ImageEmbedding(spec.shape, width, not spec.dtype.is_floating_point, spec.bounds, spec.channels_last)

@@ -66,7 +66,7 @@ class Score:
         return (rate, rate) if self.exhaustive else wilson(int(self.success.sum()), self.episodes)
 
     def measures(self) -> dict[str, Measure]:
-        """Give success rate, return and length, each with its 95 % interval; None in its place if exhaustive."""
+        """Give success rate, return and length, each with its 95 % interval; None if every initial state was played."""
         low, high = self.interval()
         return {
             "success": (self.success_rate, None, None) if self.exhaustive else (self.success_rate, low, high),
@@ -125,7 +125,7 @@ class MeanScore(Score):
         return wilson(self.success_rate * episodes, episodes)
 
     def measures(self) -> dict[str, Measure]:
-        """Give success rate, return and length, each with its 95 % interval; None in its place if exhaustive."""
+        """Give success rate, return and length, each with its 95 % interval; None if every initial state was played."""
         low, high = self.interval()
         success = (self.success_rate, None, None) if self.exhaustive else (self.success_rate, low, high)
         each = [score.measures() for score in self.parts.values()]

@@ -16,11 +16,19 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dqn_memory import policies, rollouts
+from dqn_memory import action_distributions, rollouts
 from dqn_memory.config import EvaluationConfig
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network_trainer import NetworkTrainer, average_parameters
-from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, lambda_returns, masked_mean
+from dqn_memory.rollouts import (
+    Collector,
+    IterationInputs,
+    Predictor,
+    Rollout,
+    RolloutConfig,
+    lambda_returns,
+    masked_mean,
+)
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.gradients import clip
@@ -73,7 +81,7 @@ class PPOEvaluationConfig(EvaluationConfig):
     """Evaluation while training."""
 
     policy: Literal["sampled", "greedy"] = "sampled"
-    """`sampled`: draw actions as in training; `greedy`: take the most probable ones (the end plays both)."""
+    """`sampled`: draw actions as in training; `greedy`: take the most probable ones, at the end both."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +119,7 @@ class PPOConfig(RolloutConfig):
 class ActorCritic(NamedTuple):
     """Outputs of the actor and of the critic for one encoding."""
 
-    logits: Tensor  # (..., O): logits of A actions, or what else describes a policy (policies.py)
+    logits: Tensor  # (..., O): logits of A actions, or what else describes a policy (action_distributions.py)
     value: Tensor  # (...)
 
 
@@ -170,32 +178,34 @@ class PPOTrainer(NetworkTrainer[PPOConfig]):
 
     def choose(self, outputs: ActorCritic) -> Tensor:
         """Draw actions (N, ...) from the policy."""
-        return policies.draw(self.actions, outputs.logits, self.exploration)
+        return action_distributions.draw(self.actions, outputs.logits, self.exploration)
 
     # ---- the loop ------------------------------------------------------------------------------------------------
     def iterate(self) -> None:
         """Collect one rollout and learn from it."""
         learner, progress = self.config.learner, self.steps / self.config.total_steps
         set_learning_rate(self.optimizer, learner.final_lr_fraction, progress)
-        schedule = Schedule.draw(learner, self.explorer, self.drawing, self.vector.num_envs, self.steps, self.updates)
-        episodes, metrics = self.learn_once(schedule)
+        inputs = IterationInputs.draw(
+            learner, self.explorer, self.drawing, self.vector.num_envs, self.steps, self.updates
+        )
+        episodes, metrics = self.learn_once(inputs)
         self.iterations += 1
         self.updates += learner.epochs * learner.minibatches
         self.stats.count_episodes(episodes)
         self.stats.count_update(metrics, self.steps)
 
-    def learn(self, schedule: Schedule) -> tuple[Ended, dict[str, Tensor]]:
+    def learn(self, inputs: IterationInputs) -> tuple[Ended, dict[str, Tensor]]:
         """Collect one rollout and learn from it; give the episodes that ended, and metrics of all updates."""
         learner, updates = self.config.learner, []
         entropy_weight = learner.entropy_weight * self.optimizer.param_groups[0]["lr"] / learner.learning_rate
 
         # collect
-        rollout, episodes = self.collector.collect(self.read, self.choose, schedule.epsilon)
+        rollout, episodes = self.collector.collect(self.read, self.choose, inputs.epsilon)
         advantage, returns = gae(rollout, learner.gamma, learner.trace_decay)  # (N, T)
         explained = {"losses/explained_variance": 1 - advantage.var() / returns.var().clamp(min=1e-8)}
 
         # update
-        for rows, decay in schedule.minibatches(learner.minibatches):
+        for rows, decay in inputs.minibatches(learner.minibatches):
             part = rollout.rows(rows)
             x, _ = self.network.encode_sequence(*part.inputs)  # (B, T, D)
             loss, metrics = ppo_loss(
@@ -265,7 +275,9 @@ def ppo_loss(
 
     `outputs` (B, T) come from the current network, those of the rollout from the network that acted.
     """
-    new, old = (policies.log_prob(actions, each.logits, rollout.action) for each in (outputs, rollout.outputs))
+    new, old = (
+        action_distributions.log_prob(actions, each.logits, rollout.action) for each in (outputs, rollout.outputs)
+    )
     own = ~rollout.random  # only these actions are credited to the policy
     log_ratio = torch.where(own, new - old, 0.0)  # (B, T); the ratio of an unlikely random action could overflow
     ratio = log_ratio.exp()
@@ -275,7 +287,7 @@ def ppo_loss(
     policy_loss = -masked_mean(torch.minimum(ratio * advantage, clipped * advantage), own)
     errors = (outputs.value - returns).square()
     value_loss = errors.mean() if config.critic_on_random_steps else masked_mean(errors, own)
-    entropy = masked_mean(policies.entropy(actions, outputs.logits), own)
+    entropy = masked_mean(action_distributions.entropy(actions, outputs.logits), own)
     loss = policy_loss + config.value_weight * value_loss - entropy_weight * entropy
     return loss, {
         "losses/loss": loss.detach(),

@@ -1,4 +1,4 @@
-"""Train a memory agent without a replay: `python -m dqn_memory.pqn --env Gridverse/Memory-5x5-v0`.
+"""Train a memory agent by Q(lambda) on rollouts (PQN): `python -m dqn_memory.pqn --env Gridverse/Memory-5x5-v0`.
 
 PQN, the parallelised Q-network (Gallici et al. 2025), with a memory: many environments at once, Q(lambda) targets of
 whole rollouts, no replay, a few epochs of minibatches of environments over each rollout. Unlike the published form it
@@ -22,7 +22,7 @@ from torch import Tensor
 from dqn_memory import rollouts
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network_trainer import NetworkTrainer, average_parameters
-from dqn_memory.rollouts import Collector, Predictor, Rollout, RolloutConfig, Schedule, lambda_returns
+from dqn_memory.rollouts import Collector, IterationInputs, Predictor, Rollout, RolloutConfig, lambda_returns
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.gradients import clip
 from dqn_memory.runs.metrics import Ended
@@ -143,23 +143,25 @@ class PQNTrainer(NetworkTrainer[PQNConfig]):
         """Collect one rollout and learn from it."""
         learner, progress = self.config.learner, self.steps / self.config.total_steps
         set_learning_rate(self.optimizer, learner.final_lr_fraction, progress)
-        schedule = Schedule.draw(learner, self.explorer, self.drawing, self.vector.num_envs, self.steps, self.updates)
-        episodes, metrics = self.learn_once(schedule)
+        inputs = IterationInputs.draw(
+            learner, self.explorer, self.drawing, self.vector.num_envs, self.steps, self.updates
+        )
+        episodes, metrics = self.learn_once(inputs)
         self.iterations += 1
         self.updates += learner.epochs * learner.minibatches
         self.stats.count_episodes(episodes)
         self.stats.count_update(metrics, self.steps)
 
-    def learn(self, schedule: Schedule) -> tuple[Ended, dict[str, Tensor]]:
+    def learn(self, inputs: IterationInputs) -> tuple[Ended, dict[str, Tensor]]:
         """Collect one rollout and learn from it; give the episodes that ended, and metrics of all updates."""
         learner, updates = self.config.learner, []
 
         # collect
-        rollout, episodes = self.collector.collect(self.read, self.choose, schedule.epsilon)
+        rollout, episodes = self.collector.collect(self.read, self.choose, inputs.epsilon)
         target = self.targets(rollout)  # (N, T)
 
         # update
-        for rows, decay in schedule.minibatches(learner.minibatches):
+        for rows, decay in inputs.minibatches(learner.minibatches):
             part = rollout.rows(rows)
             x, _ = self.network.encode_sequence(*part.inputs)  # (B, T, D)
             loss, metrics = q_loss(self.read(x, part.observation).q, part.action, target[rows])

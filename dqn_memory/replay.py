@@ -186,7 +186,7 @@ class Replay(Ring):
         """
         width = context if width is None else width
         column, env = self._cell(drawn)
-        taken, reward, terminated = self._returns(column, env, gamma, n_step)
+        taken, reward, terminated = self._n_step_returns(column, env, gamma, n_step)
         last = column + taken - 1  # (B,): the column whose next observation is bootstrapped from
         lengths = self._lengths(column, env, context)
         observation, previous = self._history(column, env, lengths, width, with_next=False)
@@ -207,7 +207,7 @@ class Replay(Ring):
     def _lengths(self, column: Tensor, env: Tensor, context: int) -> Tensor:
         return (self._at("time", column, env) + 1).clamp(max=context)
 
-    def _returns(self, column: Tensor, env: Tensor, gamma: float, n_step: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _n_step_returns(self, column: Tensor, env: Tensor, gamma: float, n_step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Sum up to n steps: steps taken, discounted reward, and whether the last of them terminated; each (B,)."""
         offset = torch.arange(n_step, device=self.device)
         columns = (column.unsqueeze(1) + offset).clamp(max=self.written - 1)  # (B, n)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
+from dqn_memory.action_distributions import ActionRowEmbedding
 from dqn_memory.actors import ActingState
 from dqn_memory.blocks.block import by_position
 from dqn_memory.config import ComputeConfig, EvaluationConfig
@@ -26,7 +27,6 @@ from dqn_memory.evaluate import EvalSetup
 from dqn_memory.exploration import ExplorationConfig, Explorer
 from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.network_trainer import DiscountedReturns, averaging, spread
-from dqn_memory.policies import ActionRowEmbedding
 from dqn_memory.runs.base_config import Engine, EnvironmentConfig, OutputConfig
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.errors import UserError
@@ -305,8 +305,8 @@ def lambda_returns(rollout: Rollout[Out], value: Tensor, gamma: float, decay: fl
 
 
 # ---- update ----------------------------------------------------------------------------------------------------------
-class Schedule(NamedTuple):
-    """Inputs of one iteration that are computed outside the CUDA graph: schedules and random orders."""
+class IterationInputs(NamedTuple):
+    """Inputs of one iteration that are computed outside the CUDA graph, by schedules and random orders."""
 
     epsilon: Tensor  # (T,), share of random actions
     order: Tensor  # (E, N), order of the environments in each of E passes
@@ -315,8 +315,8 @@ class Schedule(NamedTuple):
     @classmethod
     def draw(
         cls, learner: Any, explorer: Explorer, drawing: torch.Generator, num_envs: int, step: int, updates: int
-    ) -> Schedule:
-        """Draw the schedule of an iteration that begins after `step` environment steps and `updates` updates."""
+    ) -> IterationInputs:
+        """Draw the inputs of an iteration that begins after `step` environment steps and `updates` updates."""
         epsilon = [explorer.epsilon(step + t * num_envs) for t in range(learner.rollout_steps)]
         order = [torch.randperm(num_envs, generator=drawing) for _ in range(learner.epochs)]
         count = learner.epochs * learner.minibatches
@@ -414,13 +414,13 @@ R = TypeVar("R")
 class CapturedIteration(Generic[R]):
     """Collect and learn in one CUDA graph: environments, acting, returns and all updates.
 
-    A graph reads and writes fixed addresses. An iteration is therefore a function of its schedule and of the tensors
+    A graph reads and writes fixed addresses. An iteration is therefore a function of its inputs and of the tensors
     that the previous iteration returned. Networks and optimiser are updated in place.
     """
 
     def __init__(
         self,
-        learn: Callable[[Schedule], R],
+        learn: Callable[[IterationInputs], R],
         collector: Collector,
         modules: Iterable[nn.Module],
         optimizer: torch.optim.Optimizer,
@@ -430,15 +430,15 @@ class CapturedIteration(Generic[R]):
         self.vector, drawn_from = vector, (collector.explorer.generator, *vector.generators)
         self.graph = Captured(self._iteration, list(modules), [optimizer], generators=drawn_from)
 
-    def __call__(self, schedule: Schedule) -> R:
+    def __call__(self, inputs: IterationInputs) -> R:
         """Run one iteration."""
-        after, result = self.graph(self._carried(), schedule)
+        after, result = self.graph(self._carried(), inputs)
         self._carry(after)
         return result
 
-    def _iteration(self, carried: dict[str, Any], schedule: Schedule) -> tuple[dict[str, Any], R]:
+    def _iteration(self, carried: dict[str, Any], inputs: IterationInputs) -> tuple[dict[str, Any], R]:
         self._carry(carried)
-        result = self.learn(schedule)
+        result = self.learn(inputs)
         return self._carried(), result
 
     def _parts(self) -> dict[str, Stateful]:

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import MEMORY
-from dqn_memory.blocks.kernels import linear_scan, recurrent, scan  # noqa: F401 - for their operators
+from dqn_memory.blocks.kernels import linear_scan, recurrent, selective_scan  # noqa: F401 - for their operators
 from dqn_memory.blocks.kernels.custom_operator import NUMBA
 from dqn_memory.blocks.registry import BIDIRECTIONAL
 from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork, observation_spec

@@ -1,4 +1,4 @@
-"""Train a memory agent: `python -m dqn_memory.train --env Gridverse/Memory-5x5-v0 --architecture dgfqn`.
+"""Train a memory agent by deep Q-learning (DQN): `python -m dqn_memory.train --env Gridverse/Memory-5x5-v0`.
 
 This file and `network.py` are DTQN (Esslinger et al. 2022) and its relatives. From top to bottom: the set-up of a run,
 its loop (act, store, learn), sampling, the temporal-difference loss of double Q-learning (van Hasselt et al. 2016) on
@@ -287,7 +287,7 @@ def context_loss(
 
 
 def _bootstrap_value(online: Tensor | None, target: Tensor, double: bool) -> Tensor:
-    """Compute V of each context, (..., A) -> (...): the target's Q of the online network's argmax, or its maximum."""
+    """Compute V of each context, (..., A) -> (...): the target's Q of the online argmax (double), or its maximum."""
     if not double or online is None:
         return target.max(-1).values
     return target.gather(-1, online.argmax(-1, keepdim=True)).squeeze(-1)

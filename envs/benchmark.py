@@ -32,6 +32,8 @@ SINGLE_RATIO = 1.0  # bar of one environment, in multiples of the original's ste
 LARGE_RATIO = 3.0  # the same bar of a grid of 13x13 or larger
 VECTOR_RATIO = 300.0  # the same bar of 1,024 grid environments
 VECTOR_RATE = 5e6  # bar of 1,024 other environments, in steps per second
+POPGYM_RATE = 1e7  # the same bar of POPGym's card games and bandits
+POPGYM_RATES = {"Battleship": 3e6, "MineSweeper": 3e6, "CartPole": 3e6, "Pendulum": 3e6, "Labyrinth": 1e6}
 SMALL = ("-5x5", "-7x7", "-9x9", "-11x11")
 
 TEXTS: dict[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -66,6 +68,11 @@ class EnvironmentArgs(BenchmarkArgs):
 
 def bars(id: str) -> dict[str, float | None]:
     """Give the bars of one and of 1,024 environments in steps per second; None without a bar."""
+    if id.startswith("POPGym/"):
+        return {
+            "single": None,
+            "vector": next((POPGYM_RATES[name] for name in POPGYM_RATES if name in id), POPGYM_RATE),
+        }
     original = ORIGINALS.get(id)
     if original is None:
         return {"single": None, "vector": None}
@@ -76,7 +83,7 @@ def bars(id: str) -> dict[str, float | None]:
 
 
 def environment_row(id: str, args: EnvironmentArgs) -> dict[str, Value]:
-    """Measure an environment and compare it with the original and with its bars."""
+    """Measure an environment and compare it with the original and with the required steps per second."""
     original = original_rate(id, args)
     row: dict[str, Value] = {"env": id, "original": original}
     for name, bar in bars(id).items():

@@ -48,7 +48,7 @@ class ReplayedVector(ABC):
 
     @property
     def num_actions(self) -> int:
-        """The number of actions; 0 if these are rows."""
+        """The number of actions; 0 if an action is a row of several numbers."""
         return self.actions.count
 
     @abstractmethod

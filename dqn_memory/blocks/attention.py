@@ -225,11 +225,11 @@ class StreamedAttention(Memory):
         plain = not (torch.is_grad_enabled() or torch.is_inference_mode_enabled() or torch.compiler.is_compiling())
         if not (plain and self.context > 1 and type(x) is Tensor and state[0].dtype == x.dtype and self._is_fast(x)):
             return super().advance(x, state, reset)
-        from dqn_memory.blocks.kernels.cpu_attention_step import KeyCache
+        from dqn_memory.blocks.kernels.cpu_attention_step import KeyValueCache
 
         (past, count), cache, attention = state, self._take_cache(), self.attention
         if cache is None or not cache.serves(state, attention.project_in):
-            cache = KeyCache(past, attention.project_in, attention.heads, attention.rotary)
+            cache = KeyValueCache(past, attention.project_in, attention.heads, attention.rotary)
         seen = count.clamp(0, self.context - 1) + 1  # (B,); the kernel checks nothing
         seen = seen if reset is None else torch.where(reset, 1, seen)
         mixed, last = cache.step(attention.project_in(x), seen), torch.empty_like(past)

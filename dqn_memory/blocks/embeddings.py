@@ -14,7 +14,7 @@ CLIP = 10.0  # bound of normalised numbers
 EPSILON = 1e-8  # added to variances
 
 
-class TokenEmbedding(nn.Module):
+class DiscreteEmbedding(nn.Module):
     """Embed d tokens by one shared table, concatenate, then Linear(8 d, D): 8 V + 8 d D + D parameters."""
 
     def __init__(self, vocabulary: int, components: int, width: int, token_width: int = 8) -> None:

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Tail, wide
-from dqn_memory.blocks.minimal import Linear
+from dqn_memory.blocks.minimal import LinearRecurrence
 
 FORGOTTEN = 0.01  # share of an input that is left at the end of a trace's span
 
 
-class FFM(Linear):
+class FFM(LinearRecurrence):
     """Fast and Forgetful Memory (Morad et al. 2023: its aggregator and its cell).
 
         u_t = l1(x_t) sigmoid(l2(x_t))                                           input gate, (m,)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Device, Memory, State, fresh, wide, wide_dtype
 from dqn_memory.blocks.kernels.custom_operator import without_autocast
-from dqn_memory.blocks.kernels.scan import Scan, scan_torch, selective_scan
+from dqn_memory.blocks.kernels.selective_scan import Scan, scan_torch, selective_scan
 
 SLOWEST, FASTEST, FLOOR = 1e-3, 1e-1, 1e-4  # range of the first step sizes
 

@@ -11,7 +11,7 @@ from dqn_memory.blocks.finite import cast
 from dqn_memory.blocks.kernels.linear_scan import linear_scan, mask, multiply
 
 
-class Linear(Memory):
+class LinearRecurrence(Memory):
     """A memory whose state is h_t = a_t h_{t-1} + b_t, with a and b from the input; each position is read by itself.
 
     A subclass sets `shape`, that of a row's state: (F,) or, for complex numbers as pairs of real ones, (F, 2).
@@ -44,7 +44,7 @@ class Linear(Memory):
         return self.tail(self.read(after, x)), (after,)
 
 
-class MinGRU(Linear):
+class MinGRU(LinearRecurrence):
     """minGRU (Feng et al. 2024, Were RNNs all we needed?, section 3.1).
 
         z_t = sigmoid(W_z x_t + c_z)    h~_t = W_h x_t + c_h    h_t = (1 - z_t) h_{t-1} + z_t h~_t
@@ -70,7 +70,7 @@ class MinGRU(Linear):
         return cast(states, self.linear.weight.dtype)
 
 
-class MinLSTM(Linear):
+class MinLSTM(LinearRecurrence):
     """minLSTM with length independence scaling (Feng et al. 2024, section 3.2).
 
         f_t = sigmoid(W_f x_t + c_f)    i_t = sigmoid(W_i x_t + c_i)    h~_t = W_h x_t + c_h

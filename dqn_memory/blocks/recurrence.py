@@ -1,4 +1,4 @@
-"""Recurrent blocks: forward, bidirectional, and the attended LSTM of DARQN."""
+"""Recurrent blocks (RNN, GRU, LSTM): forward, bidirectional, and the attended LSTM of DARQN."""
 
 from collections.abc import Callable
 from typing import Any

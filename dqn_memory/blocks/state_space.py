@@ -10,12 +10,12 @@ from torch.nn import functional as F
 from dqn_memory.blocks.block import Tail, wide
 from dqn_memory.blocks.finite import cast
 from dqn_memory.blocks.kernels.linear_scan import multiply
-from dqn_memory.blocks.minimal import Linear
+from dqn_memory.blocks.minimal import LinearRecurrence
 
 R_MIN, R_MAX, MAX_PHASE = 0.9, 0.999, 2 * math.pi  # of a ring of initial values
 
 
-class StateSpace(Linear):
+class StateSpace(LinearRecurrence):
     """h_t = a h_{t-1} + s (B x_t), y_t = n Re(C h_t) + D x_t, with N complex numbers in h, a and the scale s.
 
     `enter` (2 N, D) has the real and the imaginary row of each number of B in turn, `leave` (D, 2 N) the columns Re(C)

@@ -163,7 +163,7 @@ class EnvironmentConfig:
         return InterfaceConfig(self.observation_key, self.action_form, self.obeys_masks)
 
     def in_parts(self) -> EnvironmentConfig:
-        """Let `auto` choose each part of an action by itself, if an action is more than one number of a list."""
+        """Replace `auto` by `clip` if the action space is not Discrete."""
         from envs.packages import make_env
         from envs.registry import make_world
 
@@ -179,7 +179,7 @@ class EnvironmentConfig:
         return self if single else replace(self, actions="clip")
 
     def completed(self, reads_rows: bool, others: Sequence[str] = ()) -> EnvironmentConfig:
-        """Settle, by a copy of the environment, what is left open: whether it masks actions, and the observation's key.
+        """Find out by a copy of the environment whether it masks actions, and which entry of its observation is read.
 
         Of a dictionary that cannot be read as a whole the only Box is chosen, and the choice is printed.
 
@@ -384,7 +384,7 @@ class Placement(NamedTuple):
 def place(device: str, engine: EngineSetting, cuda: bool, fastest: Engine | None) -> Placement:
     """Choose a run's device and engine where they are `auto`.
 
-    The memory is no argument: the steps of all memories can be captured (tests/core/test_device_steps.py).
+    The choice does not depend on the memory: every memory can be captured (tests/core/test_device_steps.py).
 
     Args:
         device: the setting.

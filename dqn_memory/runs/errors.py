@@ -1,4 +1,4 @@
-"""Errors that a user can cause: one sentence, no traceback."""
+"""The errors of `envs.errors`, and the advice for a run that cannot be continued."""
 
 import shlex
 from pathlib import Path

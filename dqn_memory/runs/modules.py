@@ -76,13 +76,13 @@ def load_modules(config: Any, who: str, *files: Path) -> None:
     """
     wanted = modules_of(config)
     if any(name not in sys.modules for name in wanted):
-        own = {name for file in files for name in recall(file)}
+        own = {name for file in files for name in remembered_modules(file)}
         load_plugins(name for name in wanted if name in own and name not in sys.modules)
     load_wanted(wanted, who)
 
 
 # ---- runs and studies that this user started -------------------------------------------------------------------------
-def remember(file: Path, modules: Iterable[str]) -> None:
+def remember_modules(file: Path, modules: Iterable[str]) -> None:
     """Remember that this user started the run or study of this file with these modules; print a failure."""
     places = {name: _place(name) for name in modules if not is_known(name)}
     if not places:
@@ -96,7 +96,7 @@ def remember(file: Path, modules: Iterable[str]) -> None:
         _warn(f"{error}; runs with modules of your own will need --plugin again")
 
 
-def recall(file: Path) -> list[str]:
+def remembered_modules(file: Path) -> list[str]:
     """List the modules that are remembered for this file, without those that are at another place now.
 
     The list includes modules that are missing now, so that an import fails with their names.

@@ -1,4 +1,4 @@
-"""Store a replay in a ring buffer: one column for each step of N parallel environments."""
+"""The ring buffer of the replays: one column for each step of N parallel environments."""
 
 import math
 

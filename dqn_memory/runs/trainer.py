@@ -28,7 +28,7 @@ from dqn_memory.runs.gradients import trained_values
 from dqn_memory.runs.interrupts import Interrupts
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
-from dqn_memory.runs.modules import load_modules, load_named, modules_of, other_envs, remember
+from dqn_memory.runs.modules import load_modules, load_named, modules_of, other_envs, remember_modules
 from dqn_memory.runs.optimizers import restore_optimizer
 from dqn_memory.runs.process import keep_freed_memory
 from dqn_memory.runs.progress import Progress, due
@@ -284,7 +284,7 @@ class Trainer(ABC, Generic[C]):
         run = Run.create(cls.folder(config), to_toml(config), trainer.device, facts=trainer.facts | taken)
         if taken:
             trainer.save(run)  # a killed run then needs its source no more
-        remember(run.config_file, modules_of(config))
+        remember_modules(run.config_file, modules_of(config))
         trainer.placement.log()
         return trainer, run
 
@@ -351,7 +351,7 @@ class Trainer(ABC, Generic[C]):
                     lost = "without its replay: the continued run is not exact, episodes start anew"
                     say(f"resuming {run.path} {lost}")
             run.lengthen(config.total_steps)
-            remember(run.config_file, modules_of(config))
+            remember_modules(run.config_file, modules_of(config))
             trainer.placement.log(run.environment.get(PLACE))
             backend.log_backend(trainer.backend, trainer.device, run.environment.get(backend.FACT))
         except BaseException:

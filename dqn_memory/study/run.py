@@ -21,7 +21,7 @@ import tyro
 
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.lock import held_lock
-from dqn_memory.runs.modules import modules_of, remember
+from dqn_memory.runs.modules import modules_of, remember_modules
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from dqn_memory.study import store
 from dqn_memory.study.archive import find_study, named_definition, open_source
@@ -149,7 +149,7 @@ def run_study(
         study = Study.create(folder, definition, planned)
         modules = [module for run in planned for module in modules_of(run.config)]
         for file in (Path(definition.source), folder / store.DEFINITION):
-            remember(file, modules)
+            remember_modules(file, modules)
         names = {run.name for run in wanted}
         take_finished_runs(study, wanted, list(map(Path, args.take_from)), say)
         left = [run for run in unfinished_runs(study, definition.resources.keep_replay) if run.name in names]

@@ -82,7 +82,7 @@ def resample_indices(shape: tuple[int, ...], repetitions: int = REPETITIONS, see
     return np.random.default_rng(seed).integers(0, shape[0], (repetitions, *shape))
 
 
-def bootstrap(
+def bootstrap_interval(
     statistic: Statistic, *samples: Floats, repetitions: int = FEW, indices: Sequence[Indices] | None = None
 ) -> tuple[Floats, Floats, Floats]:
     """Compute a statistic of samples and both ends of its percentile interval (NaN if a sample has only one run).
@@ -115,7 +115,7 @@ def estimate(
     statistic: Statistic, *samples: Floats, repetitions: int = FEW, indices: Sequence[Indices] | None = None
 ) -> Estimate:
     """Compute a scalar statistic of samples with its interval; see `bootstrap`."""
-    return Estimate(*map(float, bootstrap(statistic, *samples, repetitions=repetitions, indices=indices)))
+    return Estimate(*map(float, bootstrap_interval(statistic, *samples, repetitions=repetitions, indices=indices)))
 
 
 def aggregates(scores: Floats) -> dict[str, Estimate]:

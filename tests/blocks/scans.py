@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dqn_memory.blocks.kernels.scan import selective_scan
+from dqn_memory.blocks.kernels.selective_scan import selective_scan
 
 FOLDER = Path(__file__).parent
 DATA = FOLDER.parent / "data" / "mamba"

@@ -17,8 +17,8 @@ from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.blocks.gates import GruGate
 from dqn_memory.blocks.kernels import cpu_attention, cpu_gate, cpu_gelu, cpu_matrix, recurrent, simd
 from dqn_memory.blocks.kernels.cpu_bidirectional import bidirectional_scan as both
-from dqn_memory.blocks.kernels.cpu_scan import scan_simd
-from dqn_memory.blocks.kernels.scan import scan_torch
+from dqn_memory.blocks.kernels.cpu_selective_scan import scan_simd
+from dqn_memory.blocks.kernels.selective_scan import scan_torch
 from dqn_memory.blocks.positions import rotary_table, rotate
 from dqn_memory.blocks.recurrence import CELLS, run
 from dqn_memory.blocks.registry import build

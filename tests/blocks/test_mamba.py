@@ -6,9 +6,9 @@ import torch
 from scans import SCANS, TOLERANCE, drawn, errors, load, numbers, off
 
 from dqn_memory.blocks import initialise
-from dqn_memory.blocks.kernels import scan as module
-from dqn_memory.blocks.kernels.cpu_scan import scan_simd
-from dqn_memory.blocks.kernels.scan import scan_torch, selective_scan
+from dqn_memory.blocks.kernels import selective_scan as module
+from dqn_memory.blocks.kernels.cpu_selective_scan import scan_simd
+from dqn_memory.blocks.kernels.selective_scan import scan_torch, selective_scan
 from dqn_memory.blocks.mamba import Mamba
 
 

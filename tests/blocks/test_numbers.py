@@ -8,9 +8,9 @@ import torch
 
 from dqn_memory.blocks import MEMORY, PRIORS, LayerConfig, PriorConfig, build
 from dqn_memory.blocks.kernels import recurrent
-from dqn_memory.blocks.kernels.cpu_scan import scan_simd
+from dqn_memory.blocks.kernels.cpu_selective_scan import scan_simd
 from dqn_memory.blocks.kernels.linear_scan import linear_scan
-from dqn_memory.blocks.kernels.scan import scan_torch
+from dqn_memory.blocks.kernels.selective_scan import scan_torch
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec
 
 BATCH, TIME, WIDTH = 2, 6, 8

@@ -13,15 +13,15 @@ from scans import TOLERANCE, drawn, numbers, off, resets
 from trained import CAR, contents, training_flags
 
 from dqn_memory.blocks.kernels import select
-from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.kernels.select import BACKENDS, Unavailable, choose, load_scan, mixers, set_scan
+from dqn_memory.blocks.kernels.selective_scan import scan_torch
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.runs import backend
 from dqn_memory.size import gigaflop
 from dqn_memory.train import QTrainer, main
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-ADAPTER = "dqn_memory.blocks.kernels.mamba_ssm"
+ADAPTER = "dqn_memory.blocks.kernels.mamba_ssm_selective_scan"
 
 
 def kernel(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, return_last_state=False):
@@ -46,7 +46,7 @@ def extension(monkeypatch):
     }.items():  # fmt: skip
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delitem(sys.modules, ADAPTER, raising=False)
-    from dqn_memory.blocks.kernels.mamba_ssm import scan_mamba_ssm
+    from dqn_memory.blocks.kernels.mamba_ssm_selective_scan import scan_mamba_ssm
 
     yield scan_mamba_ssm
     sys.modules.pop(ADAPTER, None)
@@ -103,7 +103,9 @@ def test_a_backend_with_other_numbers_or_with_none_is_refused(wrong, monkeypatch
         return (1.01 * y if wrong == "y" else y), (1.01 * last if wrong == "last" else last)
 
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setitem(sys.modules, "dqn_memory.blocks.kernels.triton", types.SimpleNamespace(scan_triton=bent))
+    monkeypatch.setitem(
+        sys.modules, "dqn_memory.blocks.kernels.triton_selective_scan", types.SimpleNamespace(scan_triton=bent)
+    )
     words = r"trial on cpu failed: RuntimeError: no kernel image$" if wrong == "broken" else "is off by"
     with pytest.raises(Unavailable, match=words):
         load_scan("triton", CPU)

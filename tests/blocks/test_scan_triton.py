@@ -15,7 +15,7 @@ import torch
 from packaging.version import Version
 from scans import SCANS, TOLERANCE, drawn, errors, machine_code, numbers, off, resets, run_alone
 
-from dqn_memory.blocks.kernels.scan import scan_torch
+from dqn_memory.blocks.kernels.selective_scan import scan_torch
 
 ODD = ((2, 3, 70, 5), (1, 1, 33, 16), (3, 2, 32, 1))  # more than one block of channels, states not a power of two
 pytestmark = pytest.mark.skipif(
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def numbers_on(device):
-    from dqn_memory.blocks.kernels.triton import scan_triton
+    from dqn_memory.blocks.kernels.triton_selective_scan import scan_triton
 
     found = {}
     for dtype in TOLERANCE:
@@ -43,7 +43,7 @@ def numbers_on(device):
 
 def binaries():
     """Compile the kernels; a time of one position is a constant, as in a launch."""
-    from dqn_memory.blocks.kernels.triton import BLOCK, scan_back_kernel, scan_kernel
+    from dqn_memory.blocks.kernels.triton_selective_scan import BLOCK, scan_back_kernel, scan_kernel
 
     sizes, found = {"STATES": 16, "PADDED": 16, "BLOCK": BLOCK, "RESETS": True}, {}
     for name, kernel, constants in (

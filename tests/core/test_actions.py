@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from torch import distributions as D
 
-from dqn_memory import policies
+from dqn_memory import action_distributions
 from dqn_memory.api import Agent, train
 from dqn_memory.ppo import PPOConfig, PPOTrainer
 from dqn_memory.runs.errors import UserError
@@ -70,7 +70,7 @@ def test_whatever_is_drawn_lies_in_its_space(space, form):
     draws = torch.Generator().manual_seed(1)
     wide = 3 * outputs(actions, 100)
     random = actions.random(torch.rand(100, *actions.shape, generator=draws))
-    for rows in (policies.draw(actions, wide, draws), policies.best(actions, wide), random):
+    for rows in (action_distributions.draw(actions, wide, draws), action_distributions.best(actions, wide), random):
         assert all(space.contains(decode(row)) for row in rows)
 
 
@@ -88,8 +88,8 @@ def reference(actions, row):
 def test_probabilities_and_entropies_are_those_of_torch(space, form):
     actions, _ = action_form(space, form)
     given = outputs(actions, 50)
-    action = policies.draw(actions, given, torch.Generator().manual_seed(2))
-    found, spread = policies.log_prob(actions, given, action), policies.entropy(actions, given)
+    action = action_distributions.draw(actions, given, torch.Generator().manual_seed(2))
+    found, spread = action_distributions.log_prob(actions, given, action), action_distributions.entropy(actions, given)
     bounded = torch.tensor([math.isfinite(each) for each in np.subtract(actions.high, actions.low)], dtype=torch.bool)
     for row in range(50):
         choices, switches, real = reference(actions, given[row])
@@ -111,7 +111,7 @@ def test_probabilities_and_entropies_are_those_of_torch(space, form):
 def test_draws_follow_the_probabilities():
     actions, _ = action_form(MIXED, "clip")
     given = outputs(actions, 1)
-    drawn = policies.draw(actions, given.expand(20_000, -1), torch.Generator().manual_seed(3))
+    drawn = action_distributions.draw(actions, given.expand(20_000, -1), torch.Generator().manual_seed(3))
     choices, switches, real = reference(actions, given[0])
     chosen, on, number = actions.split(drawn)
     for part, each in enumerate(choices):
@@ -179,8 +179,8 @@ def test_an_update_computes_the_probabilities_of_acting(env, form):
     trainer.begin()
     rollout, _ = trainer.collector.collect(trainer.read, trainer.choose, torch.zeros(16))
     x, _ = trainer.network.encode_sequence(*rollout.inputs)
-    new = policies.log_prob(trainer.actions, trainer.read(x, rollout.observation).logits, rollout.action)
-    old = policies.log_prob(trainer.actions, rollout.outputs.logits, rollout.action)
+    new = action_distributions.log_prob(trainer.actions, trainer.read(x, rollout.observation).logits, rollout.action)
+    old = action_distributions.log_prob(trainer.actions, rollout.outputs.logits, rollout.action)
     assert torch.allclose(new, old, atol=1e-5)
     trainer.iterate()
     assert all(parameter.grad is not None for parameter in trainer.network.parameters())

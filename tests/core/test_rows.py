@@ -13,7 +13,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 import envs
-from dqn_memory import inspect, policies, watch
+from dqn_memory import action_distributions, inspect, watch
 from dqn_memory.api import Agent, evaluate, train
 from dqn_memory.network import NetworkConfig, observation_spec
 from dqn_memory.ppo import PPOConfig, PPOTrainer
@@ -332,9 +332,11 @@ def test_an_update_computes_the_probabilities_of_acting(id):
     rollout, _ = trainer.collector.collect(trainer.read, trainer.choose, torch.zeros(16))
     x, _ = trainer.network.encode_sequence(*rollout.inputs)
     outputs = trainer.read(x, rollout.observation).logits
-    new = policies.log_prob(trainer.actions, outputs, rollout.action)
-    assert torch.allclose(new, policies.log_prob(trainer.actions, rollout.outputs.logits, rollout.action), atol=1e-6)
-    assert new.isfinite().all() and policies.entropy(trainer.actions, outputs).isfinite().all()
+    new = action_distributions.log_prob(trainer.actions, outputs, rollout.action)
+    assert torch.allclose(
+        new, action_distributions.log_prob(trainer.actions, rollout.outputs.logits, rollout.action), atol=1e-6
+    )
+    assert new.isfinite().all() and action_distributions.entropy(trainer.actions, outputs).isfinite().all()
     trainer.iterate()
     assert all(each.grad is not None and each.grad.isfinite().all() for each in trainer.network.parameters())
 
@@ -346,9 +348,9 @@ def test_one_legal_action_has_probability_one(outputs):
     network = NetworkConfig("gru", width=16).build(observation_spec(space), outputs)
     row = torch.tensor([0.3, -0.3, *[0, 1, 0, 1, 0][:flags]])
     logits = network(row[None, None], outputs.none(1)[None])[0]
-    entropy = policies.entropy(replace(outputs, switches=0, low=(), high=()), logits[:, :flags])
+    entropy = action_distributions.entropy(replace(outputs, switches=0, low=(), high=()), logits[:, :flags])
     assert entropy.item() == 0
-    policies.log_prob(outputs, logits, policies.best(outputs, logits)).sum().backward()
+    action_distributions.log_prob(outputs, logits, action_distributions.best(outputs, logits)).sum().backward()
     assert all(each.grad is None or each.grad.isfinite().all() for each in network.parameters())
 
 

@@ -62,6 +62,7 @@ def test_popgym_is_measured_beside_where_it_is_installed(installed, tmp_path, mo
     main(["--quick", "--write", str(tmp_path), *(f"--env={id}" for id in ids)])
     rows = json.loads((tmp_path / "environments.json").read_text())["tables"][0]["rows"]
     assert [row["original"] is not None for row in rows] == [installed, installed, False]
+    assert [row["vector_bar"] for row in rows] == [1e7, 3e6, None]
     for row in rows[: 2 * installed]:
         assert row["single_ratio"] == pytest.approx(row["single"] / row["original"])
         assert row["vector_ratio"] == pytest.approx(row["vector"] / row["original"])

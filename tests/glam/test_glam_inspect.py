@@ -12,8 +12,8 @@ from PIL import Image
 from run_folders import error_of, printed, refused
 from trained import contents
 
-from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.kernels.select import set_scan
+from dqn_memory.blocks.kernels.selective_scan import scan_torch
 from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import parse

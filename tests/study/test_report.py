@@ -17,7 +17,7 @@ from trained import CARDS, contents, trained
 from dqn_memory.network import observation_spec
 from dqn_memory.play import SUCCESS_TOLD
 from dqn_memory.runs.metrics import METRICS, read_metrics
-from dqn_memory.runs.modules import remember
+from dqn_memory.runs.modules import remember_modules
 from dqn_memory.size import count
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import FinishedRun, meaning, scale_of
@@ -242,7 +242,7 @@ def test_what_a_runs_own_module_registers_is_known_where_it_is_read(
     own = '[{ name = "own", architecture = "dtqn4", plugin = ["registering"] }]'
     load_plugins(["registering"])
     study = make_study(tmp_path / "study", [MEMORY], own, [1], more=lambda run, step: {SUCCESS_TOLD: 1.0})
-    remember(study.folder / "study.toml", ["registering"])  # as study.run does
+    remember_modules(study.folder / "study.toml", ["registering"])  # as study.run does
     del sys.modules["registering"]  # another process has not read the study's definition
     assert read(study.folder).entries and "registering" in sys.modules
 

@@ -40,7 +40,7 @@ def test_statistics_and_their_intervals_are_rliables(case):
     found = estimate(probability_of_improvement, scores, others, indices=both)
     assert tuple(found) == pytest.approx(case["improvement"], **EXACT)
     shares = statistics.share_above(np.array(case["thresholds"]))
-    found = statistics.bootstrap(shares, scores, indices=[np.array(case["profile_indices"])])
+    found = statistics.bootstrap_interval(shares, scores, indices=[np.array(case["profile_indices"])])
     for part, name in zip(found, ("share", "low", "high"), strict=True):
         assert part == pytest.approx(np.array(case["profile"][name]), **EXACT)
 

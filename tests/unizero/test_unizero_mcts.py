@@ -62,7 +62,7 @@ def test_scores_are_the_recorded_ones():
     runner, found = compiled_tree.Runner(tree, 0.997, torch.zeros(1, 5, 5), 1), np.empty(5)
     mean = compiled_tree._mean_q(runner.arrays, 0, 0, 0.0, 0.997)
     assert mean == pytest.approx(float(golden("score_parent_mean_q")), abs=1e-15)
-    compiled_tree._score(runner.arrays, 0, 0, mean, 0.997, runner.rule, found)
+    compiled_tree._puct_scores(runner.arrays, 0, 0, mean, 0.997, runner.rule, found)
     np.testing.assert_allclose(found, GOLDEN["score_out"], rtol=0, atol=1e-15)
 
 

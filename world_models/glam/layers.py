@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks import State
 from dqn_memory.blocks.feed_forward import FeedForward
-from dqn_memory.blocks.kernels.scan import selective_scan
+from dqn_memory.blocks.kernels.selective_scan import selective_scan
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.blocks.positions import rotate
 from world_models.distributions import upcast

@@ -77,7 +77,7 @@ class Planner:
 
 
 class SearchPolicy:
-    """Take the most visited action of a search without noise, in N episodes."""
+    """Take the best action of a search without noise, in N episodes."""
 
     def __init__(
         self, model: UniZeroModel, num_envs: int, config: UniZeroConfig, random: torch.Generator,

@@ -103,7 +103,7 @@ def _descend(tree, b, discount, rule, numbers, forced):  # type: ignore[no-untyp
         if depth == 0 and forced >= 0:
             chosen = forced
         else:
-            _score(tree, b, node, mean, discount, rule, scores)
+            _puct_scores(tree, b, node, mean, discount, rule, scores)
             chosen = _choose(tree, b, scores, rule[3], numbers[depth])
         child = tree.child[b, node, chosen]
         if child == 0:
@@ -140,7 +140,7 @@ def _mean_q(tree, b, node, parent, discount):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _score(tree, b, node, mean, discount, rule, scores):  # type: ignore[no-untyped-def]
+def _puct_scores(tree, b, node, mean, discount, rule, scores):  # type: ignore[no-untyped-def]
     c1, c2, smallest_range, _ = rule
     count = tree.visits[b, node] - 1
     weight = (math.log((count + c2 + 1.0) / c2) + c1) * math.sqrt(count)

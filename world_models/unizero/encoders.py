@@ -104,7 +104,7 @@ class VectorEncoder(LatentEncoder):
         return self.layers(observation.to(next(self.parameters()).dtype))
 
 
-class TokenEncoder(LatentEncoder):
+class DiscreteEncoder(LatentEncoder):
     """Encodes discrete components by an embedding table, with rows of its own for each, and a `perceptron`."""
 
     offset: Tensor
@@ -131,5 +131,5 @@ def perceptron(inputs: int, outputs: int, config: EncoderConfig) -> nn.Sequentia
 ENCODERS: dict[str, Callable[[ObservationSpec, int, EncoderConfig], LatentEncoder]] = {  # by kind of observation
     "image": ImageEncoder,
     "continuous": VectorEncoder,
-    "discrete": TokenEncoder,
+    "discrete": DiscreteEncoder,
 }

@@ -22,7 +22,7 @@ from dqn_memory.blocks.positions import rotary_table
 ROOM = 256  # steps that a cache serves
 
 
-class KeyCache:
+class KeyValueCache:
     """Keys (B, H, h, K) and values (B, H, K, h) of the last inputs; place p is in column p modulo K of them."""
 
     def __init__(self, past: Tensor, project: nn.Linear, heads: int, rotary: bool) -> None:

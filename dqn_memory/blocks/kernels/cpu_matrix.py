@@ -20,7 +20,7 @@ from torch import Tensor
 from dqn_memory.blocks.delta import EPSILON, SMALLEST, delta_torch
 from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.cpu_recurrent import LOG2_E, _sigmoid
-from dqn_memory.blocks.kernels.cpu_scan import _power
+from dqn_memory.blocks.kernels.cpu_selective_scan import _power
 from dqn_memory.blocks.kernels.custom_operator import operator
 from dqn_memory.blocks.kernels.simd import COUNT
 

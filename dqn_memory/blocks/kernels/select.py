@@ -13,11 +13,11 @@ from importlib import import_module
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.kernels.scan import Scan, scan_torch
+from dqn_memory.blocks.kernels.selective_scan import Scan, scan_torch
 from dqn_memory.blocks.mamba import Mamba
 
 # Modules of this package, imported when they are chosen: they need numba, triton or a CUDA extension.
-MODULES = {"simd": "cpu_scan", "triton": "triton", "mamba_ssm": "mamba_ssm"}
+MODULES = {"simd": "cpu_selective_scan", "triton": "triton_selective_scan", "mamba_ssm": "mamba_ssm_selective_scan"}
 BACKENDS = ("torch", "simd", "triton", "mamba_ssm")
 DEVICES = {"simd": "cpu", "triton": "cuda", "mamba_ssm": "cuda"}  # of the backends that do not run everywhere
 CANDIDATES = {"cpu": ("simd",), "cuda": ("triton", "mamba_ssm")}  # for "auto", best first

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.triton import jit, masks
+from dqn_memory.blocks.kernels.triton_selective_scan import jit, masks
 
 BLOCK = 64  # numbers of a program
 

@@ -232,7 +232,7 @@ def profile_section(data: Data) -> Section | None:
     values = np.concatenate([scores.ravel() for scores in found.values()])
     thresholds = np.linspace(min(0.0, values.min()), max(1.0, values.max()), THRESHOLDS)
     shares = statistics.share_above(thresholds)
-    profiles = {name: (thresholds, *statistics.bootstrap(shares, scores)) for name, scores in found.items()}
+    profiles = {name: (thresholds, *statistics.bootstrap_interval(shares, scores)) for name, scores in found.items()}
     caption = WORDS["profiles"]["caption"].format(environments=counted(len(shared), "environment"))
     columns = "series, normalised score, share above it, low, high, seeds"
     numbers = drawn(columns, [(name, *profiles[name], len(scores)) for name, scores in found.items()])

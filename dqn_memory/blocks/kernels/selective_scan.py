@@ -3,7 +3,7 @@
     h_t = exp(dt_t A) h_{t-1} + (dt_t u_t) B_t        y_t = C_t . h_t
 
 with E inner channels and N states a channel. A mixer calls `selective_scan`. A `Scan` computes the recurrence:
-`scan_torch` here is the tested reference; cpu_scan.py, triton.py and mamba_ssm.py are faster, and select.py chooses. A
+`scan_torch` here is the tested reference; the three files `..._selective_scan.py` are faster, and select.py chooses. A
 scan and its gradient are one opaque operator each, so that torch.compile does not look into them.
 
 `scan_torch` makes one pass over time in each direction, which carries only the state. On a CPU this is several times as

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dqn_memory.blocks.kernels import simd as v
-from dqn_memory.blocks.kernels.scan import Gradients, scan_operator
+from dqn_memory.blocks.kernels.selective_scan import Gradients, scan_operator
 from dqn_memory.blocks.kernels.simd import COUNT
 
 LOG2_E = math.log2(math.e)

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.scan import Gradients, scan_operator
+from dqn_memory.blocks.kernels.selective_scan import Gradients, scan_operator
 
 BLOCK = 32  # channels of a program
 
@@ -63,7 +63,10 @@ def scan_back_kernel(  # type: ignore[no-untyped-def]
     to_initial, time, channels, rows,
     STATES: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, RESETS: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients; `to_decay` (B, E, N) has a part for each row, `to_write`, `to_read` one for each block."""
+    """Compute the gradients: `to_x` is that of x. `to_decay` (B, E, N) has one part for each row.
+
+    `to_write` and `to_read` have one for each block.
+    """
     row, e, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, PADDED)
     here, real = e < channels, n < STATES
     both = here[:, None] & real[None, :]

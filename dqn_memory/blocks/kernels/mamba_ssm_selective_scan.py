@@ -16,7 +16,7 @@ from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
 from torch import Tensor
 
 from dqn_memory.blocks.kernels.custom_operator import transformed
-from dqn_memory.blocks.kernels.scan import scan_torch
+from dqn_memory.blocks.kernels.selective_scan import scan_torch
 
 
 def scan_mamba_ssm(
