@@ -37,8 +37,9 @@ class Args:
         """Refuse unknown ladders and numbers out of their bounds."""
         for name in self.ladder:
             check_known("ladder", name, LADDERS, "--ladder: ")
-        require(self.episodes >= 2, f"--episodes {self.episodes} must be at least 2")  # for a standard error
-        require(0 <= self.seed < 2**63, f"--seed {self.seed} must be from 0 to 2**63 - 1")
+        for name, minimum in (("episodes", 2), ("seed", 0)):  # a standard error needs 2 episodes
+            value = getattr(self, name)
+            require(minimum <= value < 2**63, f"--{name} {value} must be at least {minimum}, and below 2**63.")
 
 
 def rung_row(rung: Rung, args: Args) -> dict[str, Value]:

@@ -1,7 +1,8 @@
 """Compute reference scores: `python -m envs.baselines`.
 
 Prints the scores of random actions and the best known scores of every environment. --write FOLDER writes baselines.md
-and .json; rows of other environments than those of --env stay. MiniGrid's memory rooms are played if --env names them.
+and .json; rows of other environments than those of --env stay. MiniGrid's memory rooms and rungs of ladders are played
+if --env names them.
 """
 
 import fnmatch
@@ -37,6 +38,7 @@ from envs.errors import UserError, one_line_errors, require
 from envs.files import make_folder, write_text
 from envs.machine import cpu, revision
 from envs.packages import make_env
+from envs.popgym.ladders import RUNGS
 from envs.registry import FROM_FILES, WORLDS, make_world
 
 
@@ -53,8 +55,8 @@ class Args(Budget, WriteArgs):
 
     def check(self) -> None:
         for name, minimum in (("episodes", 2), ("seed", 0), ("size", 1)):  # a standard error needs 2 episodes
-            if getattr(self, name) < minimum:
-                raise UserError(f"--{name} {getattr(self, name)} must be at least {minimum}.")
+            value = getattr(self, name)
+            require(minimum <= value < 2**63, f"--{name} {value} must be at least {minimum}, and below 2**63.")
         require(self.gap > 0.0, f"--gap {self.gap} must be above 0.")
         for id in self.env:
             if fnmatch.filter(known_ids(), id):
@@ -71,8 +73,8 @@ class Args(Budget, WriteArgs):
         """List the environments to compute, in the registry's order; by default without those from a file."""
         wanted = [id.removeprefix("envs:") for id in self.env]
         named = {id for pattern in wanted for id in fnmatch.filter(known_ids(), pattern)}
-        listed = [id for id in known_ids() if id in named or (not wanted and id not in (*FROM_FILES, *ROOMS))]
-        return listed + [id for id in dict.fromkeys(wanted) if id in WORLDS and id not in listed]  # rungs of ladders
+        by_default = () if wanted else set(WORLDS).difference(FROM_FILES)
+        return [id for id in known_ids() if id in named or id in by_default]
 
     def worlds(self) -> dict[str, World[Any] | MemoryRoom]:
         """Make the environments by the names of their rows, and check all before the first is computed."""
@@ -86,8 +88,8 @@ class Args(Budget, WriteArgs):
 
 
 def known_ids() -> tuple[str, ...]:
-    """List the ids in the order of rows: the registry, which plugins may add to, and MiniGrid's memory rooms."""
-    return (*WORLDS, *ROOMS)
+    """List the ids in the order of rows: the registry, which plugins may add to, rungs, and MiniGrid's memory rooms."""
+    return (*WORLDS, *RUNGS, *ROOMS)
 
 
 def play_world(id: str, world: World[Any] | MemoryRoom, args: Args) -> tuple[Level, Best]:

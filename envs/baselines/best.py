@@ -43,10 +43,19 @@ def exact_return(returns: float, kind: str = EXACT) -> Level:
     return Level(Measure(0.0), Measure(returns), kind)
 
 
+def best_of(*levels: Level) -> Level:
+    """Choose the level with the highest return, of equal ones the first."""
+    return max(levels, key=lambda level: level.returns.mean)
+
+
 def lined(observation: Level, clock: Level, one_step: Level, perfect: Level, upper: Level | None = None) -> Best:
-    """Put the lines together; without `upper` what a perfect memory gets is exact."""
+    """Put the lines together; without `upper` what a perfect memory gets is exact.
+
+    Who knows more can play by the rule of who knows less, so a line is at least as high as those of less knowledge.
+    """
+    clock, one_step = best_of(clock, observation), best_of(one_step, observation)
     lines = {"observation": observation, "clock": clock, "one step": one_step}
-    return Best(perfect, perfect if upper is None else upper, lines=lines)
+    return Best(perfect if upper is None else best_of(perfect, clock, one_step), upper or perfect, lines=lines)
 
 
 class Played:
@@ -65,4 +74,4 @@ class Played:
 
     def best(self, rules: Mapping[str, Player]) -> Level:
         """Play several players; return the level with the best return."""
-        return max((self(rule, player) for rule, player in rules.items()), key=lambda level: level.returns.mean)
+        return best_of(*(self(rule, player) for rule, player in rules.items()))

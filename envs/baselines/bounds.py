@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from envs.baselines import players, search, tabular
-from envs.baselines.best import EXACT, Best, Budget
+from envs.baselines.best import BY_RULES, EXACT, Best, Budget
 from envs.baselines.card_players import (
     autoencode_bounds,
     count_recall_bounds,
@@ -19,7 +19,7 @@ from envs.baselines.game_players import bandit_bounds, battleship_bounds, concen
 from envs.baselines.maze_players import labyrinth_bounds
 from envs.baselines.plain_players import corridor_lines, heaven_hell_lines, memory_cards_lines
 from envs.baselines.players import exact_level, play_episodes, sampled_level
-from envs.baselines.reference import UNKNOWN
+from envs.baselines.reference import UNKNOWN, Level
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
@@ -60,16 +60,20 @@ def bounds_of(world: World[Any], budget: Budget) -> Best:
 def car_flag_bounds(world: CarFlag, budget: Budget) -> Best:
     """Play the signpost player, who wins from every start; 1 is the maximum of a return."""
     outcomes = players.signpost_outcomes(world)
-    level = exact_level(float(outcomes.success.double().mean()), float(outcomes.returns.mean()), EXACT)
-    upper = exact_level(1.0, 1.0, EXACT)
-    return Best(level if level == upper else sampled_level(outcomes, SCRIPTED), upper)
+    return _reached(exact_level(1.0, 1.0, EXACT), outcomes)
 
 
 def catch_bounds(world: BlinkingCatch, budget: Budget) -> Best:
     """Play a player who remembers the ball's column: it catches every ball, the maximum."""
     outcomes = play_episodes(world, players.catcher(world), budget.episodes, budget.seed)
-    optimum = exact_level(1.0, float(world.balls), EXACT)
-    return Best(optimum if bool(outcomes.success.all()) else sampled_level(outcomes, SCRIPTED), optimum)
+    return _reached(exact_level(1.0, float(world.balls), EXACT), outcomes)
+
+
+def _reached(most: Level, outcomes: players.Outcomes) -> Best:
+    """Return the most that the rules allow as the optimum if every episode reached it, else as an upper bound."""
+    if bool(outcomes.success.all() & (outcomes.returns == most.returns.mean).all()):
+        return Best(most, most)
+    return Best(sampled_level(outcomes, SCRIPTED), replace(most, kind=BY_RULES))
 
 
 def memory_cards_bounds(world: MemoryCards, budget: Budget) -> Best:

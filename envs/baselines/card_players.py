@@ -4,6 +4,7 @@ A player with one remembered step also knows its last action, which is a memory 
 """
 
 from math import comb
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from envs.baselines.best import Best, Budget, Played, exact_return, lined
 from envs.baselines.players import Player
 from envs.errors import require
+from envs.popgym.cards import CardGame
 from envs.popgym.counting import CountRecall, HigherLower
 from envs.popgym.recall import VALUES, PairRecall
 from envs.popgym.repeat import Autoencode, RepeatFirst, RepeatPrevious
@@ -20,10 +22,10 @@ KEPT_FOUR = "1200333320112222201112003333202233331200120022223313011101110122"  
 RISES = {2: (0.25, 0.75), 4: (0.1, 0.75)}  # of an answer about another category: of another card than asked for, or it
 
 
-def _whole_decks(world: RepeatFirst | Autoencode, shown: int) -> int:
-    """Give the number of cards; the rules below hold if an episode shows all of them."""
-    require(shown == world.in_decks, f"Lines of {type(world).__name__} are known for whole decks, not {shown} cards.")
-    return shown
+def _check_whole(world: CardGame[Any] | PairRecall) -> None:
+    """Refuse a time limit that cuts episodes: the sums below are over whole ones."""
+    known, last = f"Lines of {type(world).__name__} are known for whole episodes", int(world.last)
+    require(world.time_limit >= last, f"{known}: time_limit must be at least {last}, not {world.time_limit}.")
 
 
 def repeat_first_bounds(world: RepeatFirst, budget: Budget) -> Best:
@@ -31,18 +33,22 @@ def repeat_first_bounds(world: RepeatFirst, budget: Budget) -> Best:
 
     Who remembers one step knows which step is the first, and then repeats its own last answer.
     """
-    cards, suit = _whole_decks(world, int(world.last) + 1), world.in_decks // world.kinds
-    newest, other = ((1 + (cards - 2) * left / (cards - 1)) / (cards - 1) for left in (suit - 1, suit))
+    _check_whole(world)
+    steps, cards, suit = int(world.last), world.in_decks, world.in_decks // world.kinds
+    newest, other = ((1 + (steps - 1) * left / (cards - 1)) / steps for left in (suit - 1, suit))
     return lined(exact_return(2 * newest - 1), exact_return(2 * other - 1), WHOLE, WHOLE)
 
 
 def repeat_previous_bounds(world: RepeatPrevious, budget: Budget) -> Best:
-    """Name any suit but the newest; who remembers one step stores a card in its action for a while."""
+    """Name any suit but the newest; who remembers one step stores a card in its action for a while.
+
+    With k = 1 the newest card is asked for, and with k = 2 the one before.
+    """
+    _check_whole(world)
     k, cards = int(world.k), world.in_decks
-    require(k > 2, f"Lines of RepeatPrevious are known for k above 2, not {k}.")
-    other = exact_return(2 * (cards // world.kinds) / (cards - 1) - 1)
+    other = exact_return(2 * (cards // world.kinds) / (cards - 1) - 1) if k > 1 else WHOLE
     generator = torch.Generator(world.device).manual_seed(budget.seed + 2)
-    kept = Played(world, budget)("a card kept in the action", keeper(k, generator))
+    kept = Played(world, budget)("a card kept in the action", keeper(k, generator)) if k > 2 else WHOLE
     return lined(other, other, kept, WHOLE)
 
 
@@ -76,10 +82,11 @@ def autoencode_bounds(world: Autoencode, budget: Budget) -> Best:
 
     Who remembers one step names any other suit, and repeats that.
     """
-    cards, suit = _whole_decks(world, world.cards), world.in_decks // world.kinds
-    shown = exact_return(2 * (1 + suit * (cards - 1) / cards) / cards - 1)
-    kept = exact_return(2 * (1 + suit) / cards - 1, "lower by any other suit than the last")
-    return lined(shown, shown, kept, WHOLE)
+    _check_whole(world)
+    shown, cards, suit = world.cards, world.in_decks, world.in_decks // world.kinds
+    now, kept = (2 * (1 + suit * (shown - 1) / among) / shown - 1 for among in (cards, cards - 1))
+    in_view = exact_return(now)
+    return lined(in_view, in_view, exact_return(kept, "lower by any other suit than the last"), WHOLE)
 
 
 def pair_recall_bounds(world: PairRecall, budget: Budget) -> Best:
@@ -87,6 +94,7 @@ def pair_recall_bounds(world: PairRecall, budget: Budget) -> Best:
 
     Any other key has a given other value with the chance below.
     """
+    _check_whole(world)
     guess = exact_return(2 / VALUES - 1)
     other = world.copies / (VALUES * world.copies - 1)
     right = 1 + (world.pairs - 1) * other
@@ -97,6 +105,7 @@ def pair_recall_bounds(world: PairRecall, budget: Budget) -> Best:
 # ---- games of counting -----------------------------------------------------------------------------------------------
 def count_recall_bounds(world: CountRecall, budget: Budget) -> Best:
     """Sum over the number of cards of the category asked for, whether the newest card is of it or not."""
+    _check_whole(world)
     cards, copies, asked = world.in_decks, world.num_actions - 1, 1 / world.kinds
     by_step = 0.0
     tables = torch.zeros(2, copies + 1, dtype=torch.float64)  # of all steps: newest of another category, of this one
@@ -135,14 +144,15 @@ def adder(world: CountRecall, generator: torch.Generator) -> Player:
 
 
 def chance(count: int, drawn: int, wanted: int, cards: int) -> float:
-    """Return the probability of `count` wanted cards among some drawn of all cards."""
-    if not 0 <= count <= drawn:
+    """Return the probability of `count` wanted cards among some drawn of all cards; 0 if they cannot be."""
+    if not 0 <= count <= drawn or wanted > cards:
         return 0.0
     return comb(wanted, count) * comb(cards - wanted, drawn - count) / comb(cards, drawn)
 
 
 def higher_lower_bounds(world: HigherLower, budget: Budget) -> Best:
     """Guess the side on which more cards are left, of all cards, of all but two, or of those not yet seen."""
+    _check_whole(world)
     ranks, cards = world.kinds, world.in_decks
     copies = cards // ranks
     sides = sum(abs(ranks - 1 - 2 * rank) * copies for rank in range(ranks)) / ranks

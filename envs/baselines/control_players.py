@@ -20,6 +20,7 @@ from envs.worlds.cart_pole import START, CartPole, PoleState
 
 MOST = exact_return(1.0, BY_RULES)
 TICK, TORQUE, SPEED = 0.05, 2.0, 8.0  # of a pendulum
+TINY_NOISE = 0.002  # which the rules for exact positions bear
 T = TypeVar("T")
 Model = Callable[[Tensor, Tensor], Tensor]  # from states (N, d) and actions (N,) to the next states
 
@@ -100,8 +101,8 @@ STEERING = {  # of position, speed, angle and spin
 
 
 def nearest(rules: Mapping[float, T], noise: float) -> T:
-    """Choose the rule of the nearest noise."""
-    return rules[min(rules, key=lambda known: abs(known - noise))]
+    """Choose the rule of the nearest noise, by the ratio of both; one below TINY_NOISE counts as that."""
+    return rules[min(rules, key=lambda known: abs(math.log(max(known, TINY_NOISE) / max(noise, TINY_NOISE))))]
 
 
 def pusher(weights: Sequence[float]) -> Player:

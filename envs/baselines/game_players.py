@@ -19,7 +19,7 @@ MOST = exact_return(1.0, BY_RULES)
 
 # ---- bandits ---------------------------------------------------------------------------------------------------------
 def bandit_bounds(world: MultiarmedBandit, budget: Budget) -> Best:
-    """Keep to an arm until it fails once, or twice in a row, or pull the arm with the highest upper bound."""
+    """Keep to an arm while it pays, or while one of two pulls pays, or pull the arm with the highest upper bound."""
     play, arms = Played(world, budget), world.num_actions
     stay = play("win-stay, lose-shift", stayer(arms, 1))
     twice = play("a shift after two losses", stayer(arms, 2))
@@ -28,17 +28,16 @@ def bandit_bounds(world: MultiarmedBandit, budget: Budget) -> Best:
 
 
 def stayer(arms: int, losses: int) -> Player:
-    """Pull the next arm after one loss, or after two losses of the same arm in the last two pulls."""
+    """Keep to an arm as long as one of its last `losses` pulls paid, 1 or 2, then pull the next arm."""
     before: Tensor | None = None  # (N, 2)
-    pulls = 0
 
     def act(observation: Tensor, running: Tensor) -> Tensor:
-        nonlocal before, pulls
+        nonlocal before
         paid, arm = observation[:, 0] > 0, observation[:, 1]
-        if before is not None and pulls > 1 and losses == 2:
+        if before is not None and losses == 2:
             paid = paid | ((before[:, 0] > 0) & (before[:, 1] == arm))
-        before, pulls = observation, pulls + 1
-        return arm if pulls == 1 else torch.where(paid, arm, (arm + 1) % arms)
+        before = observation
+        return torch.where(paid, arm, (arm + 1) % arms)
 
     return act
 
@@ -159,21 +158,20 @@ def battleship_bounds(world: Battleship, budget: Budget) -> Best:
 
 
 def stepper(world: Board, offsets: list[list[int]]) -> Player:
-    """Go on by a number of cells that depends on what the last cell showed.
+    """Begin in the last cell, and go back by a number of cells that depends on what the newest cell showed.
 
-    `offsets` may have a second row, for what follows if the cell before the last one showed more than 0.
+    `offsets` may have a second row, for what follows if the cell before the newest one showed more than 0. What is seen
+    before the first look is a 0 in the first cell, so the last cell follows whenever that is seen.
     """
     table = torch.tensor(offsets, device=world.device)
-    before: Tensor | None = None  # (N,)
+    before: Tensor | int = 0  # (N,) row of the table
 
     def act(observation: Tensor, running: Tensor) -> Tensor:
         nonlocal before
         shown, at = observation[:, 0], observation[:, 1] * world.side + observation[:, 2]
-        if before is None:
-            before = torch.full_like(shown, len(table) - 1)
-            return at
-        target = (at + table[before, shown]) % world.num_actions
-        before = (shown > 0).long() * (len(table) - 1)
+        begins = (shown == 0) & (at == 0)
+        target = torch.where(begins, world.num_actions - 1, (at - table[before, shown]) % world.num_actions)
+        before = (begins | (shown > 0)).long() * (len(table) - 1)
         return target
 
     return act

@@ -1,5 +1,7 @@
 """POPGym's Battleship and MineSweeper: squares of hidden cells, of which every action looks at one."""
 
+from __future__ import annotations  # `envs.registry` checks `ships` by how its annotation is written
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,7 +125,7 @@ class Battleship(Board):
     """Hit all cells of all ships, which lie along rows and columns and do not overlap.
 
     A first hit shows 1 and pays 1 / (cells of ships); anything else shows 0 and pays -1 / (cells without a ship). So
-    who looks at every cell once earns 0. Ships are placed one after the other, each uniformly where there is room.
+    all cells together pay 0. Ships are placed one after the other, each uniformly where there is room.
     """
 
     def __init__(
@@ -134,6 +136,7 @@ class Battleship(Board):
         device: str | torch.device = "cpu",
     ) -> None:
         _check_side("Battleship", board)
+        ships = tuple(ships)
         _check_ships(board, ships)
         cells = board * board
         hit, miss = 1 / sum(ships), -1 / (cells - sum(ships))
@@ -168,12 +171,12 @@ class Battleship(Board):
 
 def _check_ships(board: int, ships: Sequence[int]) -> None:
     """Refuse ships for which a placement of the first ones might leave no room."""
-    require(len(ships) > 0 and min(ships) > 0, f"ships of Battleship must be positive sizes, not {tuple(ships)}.")
+    require(len(ships) > 0 and min(ships) > 0, f"ships of Battleship must be positive sizes, not {ships}.")
     for index, size in enumerate(ships):
         # to close every row for a ship, as many cells as this must be taken
         room = board * (board // size) > sum(ships[:index]) and board * board > sum(ships)
         wanted = "give it a larger board, or fewer ships"
-        require(room, f"The ships {tuple(ships)} of Battleship may not fit on {board} x {board} cells; {wanted}.")
+        require(room, f"The ships {ships} of Battleship may not fit on {board} x {board} cells; {wanted}.")
 
 
 # ---- MineSweeper -----------------------------------------------------------------------------------------------------
@@ -196,7 +199,7 @@ class MineSweeper(Board):
         kinds += [Kind(shown, again, shown + most + 1, character=str(shown)) for shown in counts]
         kinds += [Kind(shown, mine, shown + 2 * most + 2, fatal=True, character="*") for shown in counts]
         super().__init__(board, kinds, safe, safe if time_limit is None else time_limit, device)
-        self.mines, self.mine = mines, self._table(2.0 * most + 2)
+        self.mines, self.mine = mines, self._table(float(2 * most + 2))
         places = torch.arange(board)
         near = ((places[:, None] - places).abs() <= 1).float()
         self.near = torch.kron(near, near).to(self.device)  # (S * S, S * S)

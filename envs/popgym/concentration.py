@@ -1,6 +1,5 @@
 """Concentration: turn up pairs of equal cards that lie face down."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +35,7 @@ class Concentration(World[TableState]):
     The observation has each card's category, or `categories` for one that lies face down, and the card chosen last,
     which is 0 at first. Both cards are seen once before they are turned down. A pair pays 2/cards, and no pair costs
     2/T. A card that lies face up already, as part of a pair, costs 1/T, or 2/T as second card; the first is then turned
-    down, too. An episode ends when all pairs are found. It is truncated after T steps, about twice the cards; another
+    down, too. An episode ends when all pairs are found. It is truncated after T steps, twice as many as cards; another
     `time_limit` leaves T in the rewards.
 
     A card's category is drawn when it is first turned up, which is the same as shuffling at the start. So the state
@@ -60,7 +59,7 @@ class Concentration(World[TableState]):
         fits, wanted = 1 <= cards <= MAX_CARDS and cards % (2 * categories) == 0, f"a multiple of {2 * categories}"
         rule = f"{wanted}, which is twice its categories, up to {MAX_CARDS}"
         require(fits, f"cards of Concentration must be {rule}, not {cards}.")
-        longest = math.ceil(2 * cards - cards / (2 * cards - 1))
+        longest = 2 * cards
         super().__init__(longest if time_limit is None else time_limit, device)
         self.num_actions, self.categories = cards, categories
         self.observation_space = MultiDiscrete([*[categories + 1] * cards, cards], dtype=np.int16)

@@ -1,6 +1,5 @@
 """POPGym's cart-poles and pendulums, which show positions or velocities alone, and positions with noise."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from envs.spaces import Array
 from envs.worlds.cart_pole import MAX_ANGLE, MAX_POSITION, CartPole, PoleState
 from envs.worlds.control import Pendulum, PendulumState
 
+MAX_NOISE = 1000
 WORST = 16.2736044  # the cost of one step of a pendulum that hangs at top speed, pushed with full force
 
 
@@ -26,8 +26,8 @@ class SensorNoise:
     draws = 2
 
     def __init__(self, family: str, noise: float, high: Array, device: torch.device) -> None:
-        fits = 0 <= noise < math.inf
-        require(fits, f"noise of {family} must be a standard deviation of at least 0, not {noise}.")
+        wanted = f"a standard deviation from 0 to {MAX_NOISE}"
+        require(0 <= noise <= MAX_NOISE, f"noise of {family} must be {wanted}, not {noise}.")
         self.deviation = torch.tensor(noise, dtype=torch.float64, device=device)
         bounds = torch.from_numpy(high).to(device)
         self.high, self.low = bounds.unbind(), (-bounds).unbind()

@@ -72,7 +72,7 @@ class Labyrinth(World[MazeState]):
         wanted = f"an even number from {MIN_SIZE} to {MAX_SIZE}"
         fits = MIN_SIZE <= maze <= MAX_SIZE and maze % 2 == 0
         require(fits, f"maze of {type(self).__name__} must be {wanted}, not {maze}.")
-        self.side, self.rooms = maze + 1, maze * maze // 4
+        self.side, self.rooms, self.as_released = maze + 1, maze * maze // 4, as_released
         self.observation_space = MultiDiscrete([SHOWN] * 9 + [NOTHING + 1])
         self.state_space = MultiDiscrete([len(CHARACTERS)] * self.side**2 + [self.side, self.side])
         self.mazes = Mazes(maze // 2, self.device)

@@ -38,7 +38,7 @@ def _ladder(name: str, asks: str, entry: str, levels: Mapping[float, tuple[dict[
     return Ladder(name, asks, f"envs.popgym.{entry}", tuple(rungs))
 
 
-# The decks of a ladder are the same on all rungs, so that guessing and counting cards help as much on each.
+# Hold, shift and reverse have the same decks on all rungs, so that guessing and counting cards help as much on each.
 LADDERS: dict[str, Ladder] = {ladder.name: ladder for ladder in (
     _ladder(
         "hold", "Keep one card for as many steps as the number says.", "repeat:RepeatFirst",

@@ -189,6 +189,8 @@ def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(
     (["--gap", "0"], "--gap 0.0 must be above 0"),
     (["--env", "POPGym/RepeatLast*"], "POPGym/RepeatLast*"),
     (["--seed", "-1"], "--seed -1 must be at least 0"),
+    (["--seed", str(2**64)], f"--seed {2**64} must be at least 0, and below"),
+    (["--episodes", str(10**20)], f"--episodes {10**20} must be at least 2, and below"),
     (["--env", "MiniGrid-MemoryS7-v0", "--options", "size", "9"], "leave out --options"),
     (["--env", "POMDP/CarFlag-v0"], "is no table of reference scores"),
     (["--env", "POMDP/CarFlag-v0", "--write", "FOLDER/baselines.json/results"], "choose another folder"),

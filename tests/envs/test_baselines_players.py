@@ -82,6 +82,13 @@ def test_the_plan_keeps_its_promise(size, steps):
     assert signposts.lower == signposts.upper == bounds.exact_level(1.0, 1.0, bounds.EXACT)
 
 
+@pytest.mark.parametrize("id", ["POMDP/CarFlag-v0", "Pixel/BlinkingCatch-v0"])
+def test_a_bound_that_no_player_reaches_is_not_called_exact(id):
+    found = bounds_of(make_world(id, time_limit=3), BUDGET)
+    assert found.lower.success.mean < found.upper.success.mean
+    assert bounds.EXACT not in (found.lower.kind, found.upper.kind)
+
+
 def test_the_value_of_tiger():
     found = tabular.bound_value(tabular.Model.of(TIGER), gap=0.01)
     assert found.lower <= 19.3714 + 1e-4 and found.upper >= 19.3713 - 1e-4

@@ -106,15 +106,19 @@ def test_the_script_lists_the_named_ladders_with_random_scores(capsys):
     assert cells[-3] == "63" and float(cells[-2]) == pytest.approx(-0.5, abs=5 * float(cells[-1]))
 
 
-def test_reference_scores_are_computed_on_a_rung(capsys):
-    text = printed(capsys, baselines.main, "--env", "envs:Ladder/bind-2-v0", "--episodes", 40)
-    assert text.splitlines()[-1].startswith("Ladder/bind-2-v0 ")
+@pytest.mark.parametrize(("wanted", "ids"), [
+    ("envs:Ladder/bind-2-v0", ["Ladder/bind-2-v0"]), ("Ladder/bind-[23]-v0", ["Ladder/bind-2-v0", "Ladder/bind-3-v0"]),
+])  # fmt: skip
+def test_reference_scores_are_computed_on_rungs(wanted, ids, capsys):
+    text = printed(capsys, baselines.main, "--env", wanted, "--episodes", 40)
+    assert [line.split()[0] for line in text.splitlines()] == ids
 
 
 @pytest.mark.parametrize(("words", "sentence"), [
     (["--ladder", "hodl"], "--ladder: unknown ladder 'hodl'; did you mean 'hold'?"),
     (["--episodes", "1"], "--episodes 1 must be at least 2"),
-    (["--seed", "-1"], "--seed -1 must be from 0"),
+    (["--episodes", str(2**63)], f"--episodes {2**63} must be at least 2, and below"),
+    (["--seed", "-1"], "--seed -1 must be at least 0"),
 ])  # fmt: skip
 def test_misuse_of_the_script_is_one_line(words, sentence, capsys):
     assert sentence in refused(capsys, words, main)

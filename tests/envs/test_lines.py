@@ -4,10 +4,15 @@ import numpy as np
 import popgym.envs
 import pytest
 from popgym.wrappers import PreviousAction
+from run_folders import error_of
 
 from envs import baselines
+from envs.baselines.best import Budget, exact_return, lined
+from envs.baselines.bounds import bounds_of
 from envs.baselines.reference import LESS, shipped_references
+from envs.gymnasium import WorldEnv
 from envs.popgym.levels import LEVELS
+from envs.registry import make_world
 
 LINED = {id: reference for id, reference in shipped_references().items() if reference.lines}
 
@@ -65,7 +70,7 @@ def cards_left(seen, last, step, notes):
 
 def one_loss(seen, last, step, notes):
     paid, arm = seen
-    return 0 if step == 0 else arm if paid else (arm + 1) % 10
+    return arm if paid else (arm + 1) % 10
 
 
 def two_losses(seen, last, step, notes):
@@ -103,12 +108,13 @@ def all_ranks(seen, last, step, notes):
 
 
 def sweep(seen, last, step, notes):
-    return divmod(step, 8)
+    _, row, column = seen
+    return divmod((8 * row + column - 1) % 64, 8)
 
 
 def by_number(seen, last, step, notes):
     shown, row, column = seen
-    return divmod((4 * row + column + (1, 3, 2)[shown]) % 16, 4) if step else (0, 0)
+    return divmod((4 * row + column - (1, 3, 2)[shown]) % 16, 4)
 
 
 def leaning(seen, last, step, notes):
@@ -149,15 +155,17 @@ PLAYERS = [  # task, line, player, episodes
 def play(task, player, episodes):
     """Play whole episodes of popgym's environment."""
     env = getattr(popgym.envs, task.replace("-", ""))()
-    names_action = env.obs_requires_prev_action
-    env = PreviousAction(env) if names_action else env
+    return play_env(PreviousAction(env) if env.obs_requires_prev_action else env, player, episodes)
+
+
+def play_env(env, player, episodes):
+    """Play whole episodes of an environment."""
     returns = []
     for episode in range(episodes):
         seen, _ = env.reset(seed=episode)
         total, step, last, notes, ended = 0.0, 0, None, {}, False
         while not ended:
-            plain = flat(seen) if names_action or isinstance(seen, tuple) else seen
-            last = player(plain, last, step, notes)
+            last = player(flat(seen) if isinstance(seen, tuple) else seen, last, step, notes)
             seen, reward, terminated, truncated, _ = env.step(np.array(last) if isinstance(last, tuple) else last)
             total, step, ended = total + reward, step + 1, terminated or truncated
         returns.append(total)
@@ -166,8 +174,7 @@ def play(task, player, episodes):
 
 def flat(seen):
     """Join the parts of an observation."""
-    parts = [np.ravel(part) for part in (seen if isinstance(seen, tuple) else (seen,))]
-    return tuple(int(number) for part in parts for number in part)
+    return tuple(int(number) for part in seen for number in np.ravel(part))
 
 
 @pytest.mark.parametrize(("task", "line", "player", "episodes"), PLAYERS)
@@ -185,3 +192,75 @@ def test_scores_stand_beside_their_lines():
     )
     assert baselines.reference_summary(0.0, 0.3, "POPGym/RepeatFirst-Easy-v0") == f" ({words})"
     assert baselines.reference_summary(0.0, -0.5, "POPGym/RepeatFirst-Easy-v0") == f" ({words}: not above random)"
+
+
+# ---- other dials -----------------------------------------------------------------------------------------------------
+BUDGET = Budget(episodes=400)
+ENDS = [
+    ("POPGym/RepeatFirst-Easy-v0", 51), ("POPGym/RepeatPrevious-Easy-v0", 51), ("POPGym/Autoencode-Easy-v0", 103),
+    ("POPGym/CountRecall-Easy-v0", 51), ("POPGym/HigherLower-Easy-v0", 51), ("Ladder/bind-8-v0", 16),
+    ("Ladder/hold-16-v0", 16), ("Ladder/reverse-4-v0", 7),
+]  # fmt: skip
+
+
+def lines_of(id, **dials):
+    """The returns of all lines of a world."""
+    best = bounds_of(make_world(id, **dials), BUDGET)
+    return {name: level.returns for name, level in {**best.lines, "perfect": best.lower, "most": best.upper}.items()}
+
+
+@pytest.mark.parametrize(("id", "last"), ENDS)
+def test_sums_over_whole_episodes_are_refused_for_cut_ones(id, last):
+    assert lines_of(id, time_limit=last) == lines_of(id, time_limit=2 * last)
+    assert f"time_limit must be at least {last}, not {last - 1}" in error_of(lines_of, id, time_limit=last - 1)
+
+
+def suit_kept(seen, last, step, notes):
+    """Any other suit than the last card's, from its second answer on."""
+    if seen[0] == 0 and notes.get("before") == 0:
+        notes.setdefault("answer", (last + 1) % 4)
+    notes["before"] = seen[0]
+    return notes.get("answer", seen[1])
+
+
+def suit_before(seen, last, step, notes):
+    before, notes["before"] = notes.get("before", 0), seen
+    return before
+
+
+def suit_now(seen, last, step, notes):
+    return seen
+
+
+@pytest.mark.parametrize(("id", "line", "player"), [
+    ("Ladder/hold-8-v0", "observation", suit_now), ("Ladder/hold-8-v0", "clock", first_if_shown),
+    ("Ladder/hold-45-v0", "one step", first_suit), ("Ladder/reverse-4-v0", "clock", suit_shown),
+    ("Ladder/reverse-6-v0", "one step", suit_kept), ("Ladder/shift-2-v0", "observation", other_suit),
+    ("Ladder/shift-2-v0", "one step", suit_before), ("Ladder/shift-2-v0 (k=1)", "observation", suit_now),
+])  # fmt: skip
+def test_a_plain_player_reaches_the_line_of_a_rung(id, line, player):
+    id, dials = id.split()[0], {"k": 1} if "k=1" in id else {}
+    returns = play_env(WorldEnv(id, **dials), player, 400)
+    error = returns.std(ddof=1) / 400**0.5
+    assert abs(returns.mean() - lines_of(id, **dials)[line].mean) < 4 * error + 1e-9
+
+
+def test_who_counts_cards_of_one_kind_needs_no_memory_but_a_clock():
+    assert {name: level.mean for name, level in lines_of("POPGym/CountRecall-Easy-v0", categories=1).items()} == (
+        pytest.approx({"observation": 2 / 51 - 1, "clock": 1, "one step": 1, "perfect": 1, "most": 1})
+    )
+
+
+@pytest.mark.parametrize("family", ["LabyrinthEscape", "LabyrinthExplore"])
+def test_no_lines_are_known_for_a_view_that_moves(family):
+    assert "leave out as_released" in error_of(lines_of, f"POPGym/{family}-Easy-v0", as_released=True)
+
+
+def test_less_noise_is_no_harder():
+    lines = [lines_of(f"Ladder/filter-{noise}-v0")["one step"].mean for noise in (0.05, 0.07, 0.1)]
+    assert lines_of("Ladder/filter-0.05-v0", noise=0.001)["one step"].mean > 0.95 and lines == sorted(lines)[::-1]
+
+
+def test_who_knows_more_plays_as_well_as_who_knows_less():
+    best = lined(*(exact_return(value) for value in (0.5, 0.4, 0.3, 0.2, 1.0)))
+    assert {level.returns.mean for level in (*best.lines.values(), best.lower)} == {0.5}

@@ -13,6 +13,9 @@ from run_folders import error_of
 from envs.baselines.__main__ import main
 from envs.baselines.best import Budget
 from envs.baselines.bounds import bounds_of
+from envs.baselines.control_players import lifter, pusher
+from envs.baselines.game_players import STEPS, stayer, stepper, three_cards
+from envs.baselines.maze_players import wall_follower
 from envs.baselines.minigrid_players import ROOMS, MemoryRoom
 from envs.baselines.plain_players import (
     by_heading,
@@ -35,6 +38,10 @@ from envs.worlds.heaven_hell import HeavenHell, heaven_hell_tables
 SIZES = pytest.mark.parametrize("size", [7, 9, 11, 13])
 LENGTHS = pytest.mark.parametrize("n", [1, 2, 3, 6])
 SEED = 3
+BANDIT, TABLE, SHIPS, MINES, POLE, ROD, MAZE = (make_world(f"POPGym/{task}-v0") for task in (
+    "MultiarmedBandit-Easy", "Concentration-Easy", "Battleship-Easy", "MineSweeper-Medium",
+    "NoisyPositionOnlyCartPole-Easy", "NoisyPositionOnlyPendulum-Easy", "LabyrinthExplore-Easy",
+))  # fmt: skip
 
 
 def corridor(size):
@@ -138,13 +145,17 @@ def known_by(world, player, knows):
         for row in running.nonzero()[:, 0].tolist():
             last = before[-1] if before else (None, None)
             seen = tuple(observation[row].tolist())
-            past = (tuple(last[0][row].tolist()), int(last[1][row])) if before else None
-            done.setdefault(knows(seen, past, len(before)), set()).add(int(action[row]))
+            past = (tuple(last[0][row].tolist()), last[1][row].item()) if before else None
+            done.setdefault(knows(seen, past, len(before)), set()).add(action[row].item())
         before.append((observation, action))
         return action
 
     play_episodes(world, watch, 200, SEED)
     return done
+
+
+def newest(seen, past, time):
+    return seen
 
 
 def clock(seen, past, time):
@@ -161,6 +172,12 @@ def one_step(seen, past, time):
     (make_world("POMDP/MemoryCards-v0", pairs=2), in_turn(make_world("POMDP/MemoryCards-v0", pairs=2)), clock),
     (make_world("POMDP/HeavenHell-v0"), fork_by_time(3), clock),
     (make_world("POMDP/HeavenHell-v0"), left_or_nowhere(3), one_step),
+    (BANDIT, stayer(10, 1), newest), (BANDIT, stayer(10, 2), one_step),
+    (SHIPS, stepper(SHIPS, [[1] * 2]), newest),
+    (MINES, stepper(MINES, STEPS[6, 6][0]), newest), (MINES, stepper(MINES, STEPS[6, 6][1]), one_step),
+    (TABLE, three_cards(TABLE), newest), (MAZE, wall_follower(), newest),
+    (POLE, pusher([-0.09, 1.0]), newest), (POLE, pusher([1.0, -0.57, -0.02, -0.1, -0.1]), one_step),
+    (ROD, lifter(0.0), newest), (ROD, lifter(7.0), one_step),
 ])  # fmt: skip
 def test_players_know_no_more_than_they_may(world, player, knows):
     done = known_by(world, player, knows)

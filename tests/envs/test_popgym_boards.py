@@ -16,7 +16,7 @@ import pytest
 import torch
 from popgym.wrappers import PreviousAction
 from run_folders import error_of
-from world_keywords import uniforms
+from world_keywords import check_same, play, uniforms
 
 from envs.gymnasium import Engine
 from envs.popgym.levels import LEVELS
@@ -424,10 +424,15 @@ def test_texts_and_pictures_of_mazes_show_the_way_that_was_gone():
 @pytest.mark.parametrize(("id", "keywords", "words"), [
     ("NoisyPositionOnlyCartPole-Easy", {"noise": -0.1}, "noise of NoisyPositionOnlyCartPole must be .*, not -0.1"),
     ("NoisyPositionOnlyPendulum-Easy", {"noise": float("nan")}, "noise of NoisyPositionOnlyPendulum must .* not nan"),
+    ("NoisyPositionOnlyPendulum-Easy", {"noise": 10**400}, "noise of NoisyPositionOnlyPendulum must be .* to 1000"),
     ("Battleship-Easy", {"board": 1}, "board of Battleship must be from 2 to 32 cells wide, not 1"),
     ("Battleship-Easy", {"board": 5}, r"ships \(2, 3, 3, 4\) of Battleship may not fit on 5 x 5 cells"),
     ("Battleship-Easy", {"ships": ()}, "ships of Battleship must be positive sizes"),
     ("Battleship-Easy", {"ships": (3, 0)}, r"must be positive sizes, not \(3, 0\)"),
+    ("Battleship-Easy", {"ships": 3}, "ships of .* must be whole numbers, .* not 3"),
+    ("Battleship-Easy", {"ships": "23"}, "ships of .* must be whole numbers, .* not '23'"),
+    ("Battleship-Easy", {"ships": (2, 2.5)}, r"ships of .* must be whole numbers, .* not \(2, 2.5\)"),
+    ("Battleship-Easy", {"ships": (2, True)}, r"ships of .* must be whole numbers, .* not \(2, True\)"),
     ("MineSweeper-Easy", {"board": 33}, "board of MineSweeper must be from 2 to 32 cells wide, not 33"),
     ("MineSweeper-Easy", {"mines": 0}, "mines of MineSweeper must be from 1 to 13 on 4 x 4 cells, not 0"),
     ("MineSweeper-Easy", {"mines": 14}, "must be from 1 to 13"),
@@ -437,3 +442,22 @@ def test_texts_and_pictures_of_mazes_show_the_way_that_was_gone():
 ])  # fmt: skip
 def test_a_wrong_dial_is_named(id, keywords, words):
     assert re.search(words, error_of(make_world, f"POPGym/{id}-v0", **keywords))
+
+
+@pytest.mark.parametrize("id", [id for id in LEVELS if "-Easy-" in id])
+def test_dials_may_be_numbers_of_numpy(id):
+    dials = {name: np.array(dial)[()] for name, dial in LEVELS[id][1].items()}
+    check_same([play(make_world(id, **each), 3, 4) for each in ({}, dials)])
+
+
+@pytest.mark.parametrize("ships", [[3, 2], np.array([3, 2]), dict.fromkeys([3, 2])])
+def test_ships_may_be_any_row_of_sizes(ships):
+    check_same([play(make_world("POPGym/Battleship-Easy-v0", ships=each), 3, 4) for each in ((3, 2), ships)])
+
+
+@pytest.mark.parametrize("family", ["RepeatPrevious", "CountRecall", "Concentration", "Battleship", "MineSweeper"])
+def test_a_shorter_episode_pays_as_much_at_each_step(family):
+    ours, short = (make_world(f"POPGym/{family}-Easy-v0", **limit) for limit in ({}, {"time_limit": 9}))
+    paths = [play(world, 50, 8) for world in (ours, short)]
+    check_same(paths)
+    assert any(step.reward.any() for _, step in paths[0])
