@@ -37,9 +37,10 @@ def check_id(id: str, plugins: Sequence[str]) -> None:
         return
     if plain in gymnasium.registry:
         raise UserError(f"environment {plain} is Gymnasium's; this script takes those of `envs.register`")
-    spaces = {known.partition("/")[0] for known in WORLDS}
-    if plugins or "/" not in plain or plain.partition("/")[0] in spaces:
-        raise UserError(near_names("environment", plain, {*WORLDS, *RUNGS}))
+    known = {*WORLDS, *RUNGS}
+    spaces = {id.partition("/")[0].lower() for id in known}
+    if plugins or "/" not in plain or plain.partition("/")[0].lower() in spaces:
+        raise UserError(near_names("environment", plain, known))
     raise UserError(f"unknown environment '{id}'; name the module that registers it with --plugin MODULE")
 
 

@@ -1,4 +1,4 @@
-"""List the ladders of difficulty, with the steps and the random score of each rung: `python -m envs.ladders`.
+"""List the ladders of difficulty, with the steps and the reference scores of each rung: `python -m envs.ladders`.
 
 `LADDERS` has them by name. The id of a rung, such as `Ladder/hold-64-v0`, is one for `gymnasium.make` and for `--env`.
 """
@@ -7,48 +7,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
 import tyro
 
-from envs.baselines.players import mean_with_error, play_episodes, random_player
+from envs.baselines.reference import LESS, shipped_references
 from envs.console import say
-from envs.errors import check_known, one_line_errors, require
+from envs.errors import check_known, one_line_errors
 from envs.popgym.ladders import LADDERS, Ladder, Rung
-from envs.registry import make_world
 from envs.tables import Table, Value
 
 __all__ = ["LADDERS", "Ladder", "Rung"]
 
-FORMATS = {"random": ".3f", "error": ".3f"}
+FORMATS = dict.fromkeys(("random", *LESS, "perfect"), ".3f")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Args:
-    """List the rungs of ladders with the returns of random actions."""
+    """List the rungs of ladders with their reference scores."""
 
     ladder: Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME")] = ()
     """Name of a ladder; repeatable (none given: all)."""
-    episodes: int = 1_000
-    """Episodes with random actions on each rung."""
-    seed: int = 0
-    """Seed of these."""
 
     def check(self) -> None:
-        """Refuse unknown ladders and numbers out of their bounds."""
+        """Refuse unknown ladders."""
         for name in self.ladder:
             check_known("ladder", name, LADDERS, "--ladder: ")
-        for name, minimum in (("episodes", 2), ("seed", 0)):  # a standard error needs 2 episodes
-            value = getattr(self, name)
-            require(minimum <= value < 2**63, f"--{name} {value} must be at least {minimum}, and below 2**63.")
 
 
-def rung_row(rung: Rung, args: Args) -> dict[str, Value]:
-    """Play a rung at random."""
-    world = make_world(rung.id)
-    outcomes = play_episodes(world, random_player(world, args.seed + 1), args.episodes, args.seed)
-    returns = mean_with_error(outcomes.returns)
+def rung_row(rung: Rung) -> dict[str, Value]:
+    """Give a rung's keywords, its steps, and the returns of players who know more and more of the past."""
+    scores = shipped_references()[rung.id]
+    levels = {"random": scores.random, **scores.lines, "perfect": scores.lower}
     options = ", ".join(f"{name}={value}" for name, value in rung.kwargs.items())
-    return {"id": rung.id, "keywords": options, "steps": rung.steps, "random": returns.mean, "error": returns.error}
+    returns = {name: level.returns.mean for name, level in levels.items()}
+    return {"id": rung.id, "keywords": options, "steps": rung.steps, **returns}
 
 
 @one_line_errors
@@ -56,12 +47,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Print a table for each ladder."""
     args = tyro.cli(Args, args=argv, prog="python -m envs.ladders")
     args.check()
-    torch.set_num_threads(1)
     for name in dict.fromkeys(args.ladder or LADDERS):
         ladder = LADDERS[name]
-        title = f"{name}: {ladder.asks}"
-        rows = [rung_row(rung, args) for rung in ladder.rungs]
-        say(Table.from_records(rows, title, formats=FORMATS).text(), end="\n\n")
+        rows = [rung_row(rung) for rung in ladder.rungs]
+        say(Table.from_records(rows, f"{name}: {ladder.asks}", formats=FORMATS).text(), end="\n\n")
 
 
 if __name__ == "__main__":

@@ -100,6 +100,7 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     Raises:
         UserError: the id or the device is unknown, or the World does not take a keyword or its value.
     """
+    import numpy as np
     import torch
 
     from envs.checker import check_class, check_members
@@ -112,6 +113,7 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     except (RuntimeError, AssertionError, TypeError):
         raise UserError(f"There is no device {device!r} here; use 'cpu', or 'cuda' if torch sees a GPU.") from None
     given = {**WORLDS[name].kwargs, **kwargs}
+    given = {key: value.item() if isinstance(value, np.generic) else value for key, value in given.items()}
     observe, views = given.pop("observe", "observation"), " or ".join(map(repr, OBSERVE))
     check_class(name, build, _parameters(build))
     check_keywords(name, build, given)

@@ -16,6 +16,7 @@ from typing import Any
 
 from envs.errors import UserError
 from envs.files import parse_json, read_bytes
+from envs.popgym.ladders import RUNGS
 from envs.tables import Table
 
 TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -193,11 +194,15 @@ def references_page(by_id: Mapping[str, ReferenceScores]) -> str:
     ]
     if discounted:
         parts += [TEXTS["discounted"], Table(("environment", "discount", "lower", "upper"), discounted).markdown()]
-    if lined := [reference for reference in references if reference.lines]:
-        names = ["environment", "random", *LESS, "perfect memory"]
-        parts += [TEXTS["lines"], Table([*names, "kinds"], [_line_row(reference) for reference in lined]).markdown()]
+    names = ("environment", "random", *LESS, "perfect memory")
+    lined = [_line_row(reference) for reference in references if reference.lines]
+    rungs = [row for row in lined if row[0] in RUNGS]
+    if others := [row for row in lined if row[0] not in RUNGS]:
+        parts += [TEXTS["lines"], Table((*names, "kinds"), others).markdown()]
         if rows := _published_rows(by_id):
-            parts += [TEXTS["published"], Table([*names, "GRU", "best of 13"], rows).markdown()]
+            parts += [TEXTS["published"], Table((*names, "GRU", "best of 13"), rows).markdown()]
+    if rungs:
+        parts += [TEXTS["rungs"], Table((*names, "kinds"), rungs).markdown()]
     return "\n".join([*parts, *_origin(references)]) + "\n"
 
 

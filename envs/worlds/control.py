@@ -16,7 +16,7 @@ from envs.spaces import Array
 TERMS = 15  # of the series of sine and cosine after the first, enough for angles up to 3.6
 
 
-class Pushed(World[S]):
+class ForceWorld(World[S]):
     """A World with one real action from -force to force.
 
     An observation holds the numbers between `low` and `high`, in float32. The last one is the velocity, and `masked`
@@ -56,7 +56,7 @@ class PendulumState(State):
     motion: Tensor  # (N, 3) float64: the angle's cosine and sine, and the velocity
 
 
-class Pendulum(Pushed[PendulumState]):
+class Pendulum(ForceWorld[PendulumState]):
     """Swing a pendulum up with a motor that is too weak to lift it, and hold it there.
 
     The dynamics are those of Gymnasium's Pendulum-v1. Every step costs angle^2 + 0.1 velocity^2 + 0.001 torque^2. The
@@ -148,7 +148,7 @@ class MountainCarState(State):
     body: Tensor  # (N, 2) float32: position and velocity
 
 
-class MountainCar(Pushed[MountainCarState]):
+class MountainCar(ForceWorld[MountainCarState]):
     """Swing a car out of a valley whose slopes are too steep for its motor: +100 at the flag, -0.1 force^2 each step.
 
     The dynamics are those of Gymnasium's MountainCarContinuous-v0, in float32 as there. The observation is (position,

@@ -41,7 +41,6 @@ ADDED: dict[str, dict[str, object]] = {
     "dqn_memory.parameters": {"env": "Gridverse/Memory-5x5-v0", "architecture": "dgfqn"},
     "envs.memoryless": {"restarts": 1, "episodes": 20, "sweeps": 1},
     "envs.baselines": {"episodes": 20},
-    "envs.ladders": {"episodes": 20},
     "world_models.unizero.train": {"config": "unizero/smoke"},
     "world_models.glam.train": {"config": "glam/smoke", "env": "Pixel/BlinkingCatch-v0"},
     "world_models.glam.inspect": {"imagined": 2},

@@ -14,6 +14,7 @@ from envs.baselines import players, reference
 from envs.baselines.__main__ import main
 from envs.baselines.minigrid_players import ROOMS, MemoryRoom
 from envs.core import State, World
+from envs.popgym.ladders import RUNGS
 from envs.popgym.levels import LEVELS
 from envs.registry import WORLDS, make_world
 
@@ -79,7 +80,7 @@ def test_every_world_has_lines_but_those_that_are_made_from_a_file():
     namespaces = ("Gridverse/", "POMDP/", "Pixel/")  # other tests may add worlds of their own
     ours = {id for id in WORLDS if id.startswith(namespaces)}
     measured = {*RANDOM, PAIRS[0][1], NO_ORIGINAL}
-    assert set(reference.shipped_references()) == measured | set(LEVELS) | set(ROOMS)
+    assert set(reference.shipped_references()) == measured | set(LEVELS) | set(RUNGS) | set(ROOMS)
     assert measured <= ours - {"Gridverse/Yaml-v0", "POMDP/File-v0"}
     for hallucinated, control in PAIRS:
         one, other = reference.shipped_references()[hallucinated], reference.shipped_references()[control]

@@ -58,6 +58,7 @@ def few(folder):
     (ID, ["--plugin", "cue_plugin.Cue.small"], "cue_plugin is a module, not a package"),
     (ID, ["--plugin", ".cue_plugin"], "give a module's full name"),
     ("Mine/Cu-v0", ["--plugin", "cue_plugin"], "did you mean 'Mine/Cue-v0'"),
+    ("ladder/hold-8-v0", [], "did you mean 'Ladder/hold-8-v0'"),
     (FILE, ["--options", "path"], "--options takes pairs KEY VALUE, but 'path' has no value."),
     (FILE, ["--options", "path", "a", "path", "b"], "--options gives 'path' twice; give it once."),
     (FILE, ["--options", "path", "5"], "path of environment 'POMDP/File-v0' must be the name of a file, not 5."),
