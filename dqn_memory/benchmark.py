@@ -289,7 +289,7 @@ class RolloutCase:
     device: str = "cpu"
 
     def trainer(self) -> Any:
-        """Make an eager run."""
+        """Make a trainer with the eager engine."""
         config: Any = self.kind.config_class()
         environment = replace(config.environment, env="Gridverse/Memory-5x5-v0", num_envs=self.envs)
         network = replace(config.network, architecture=self.memory)

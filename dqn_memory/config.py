@@ -53,7 +53,7 @@ class LearnerConfig:
     ema_decay: Annotated[float, Bounds(0, below=1)] = 0.0
     """Decay per update of an average of the weights, which is evaluated and saved (0: no average)."""
     loss_positions: str = "auto"
-    """Trained positions of a window: all | prefixes | ends:M | last | auto (prefixes if possible, else ends:4)."""
+    """Trained positions: all, each as a window's end (prefixes), M windows' ends (ends:M), last; auto: see docs."""
     targets: Literal["full", "shifted"] = "full"
     """`full`: targets see the window's oldest observation; `shifted`: they do not, as published."""
     window_placement: Literal["around", "ending"] = "around"
@@ -154,7 +154,7 @@ class EvaluationConfig:
     evaluate_every: Annotated[int, Bounds(0)] = 10_000
     """Environment steps between evaluations (0: only at the end)."""
     eval_env: OneOrSeveral = ()
-    """An environment to evaluate in but not to train in, which counts in no mean; repeatable (none: no such one)."""
+    """Evaluate in this environment, too, without training in it or counting it in means; repeatable."""
     episodes: Annotated[int, Bounds(1, 10**9)] = 100
     """Episodes of each evaluation; if all initial states can be enumerated, each is played once instead."""
     stop_at_success: Annotated[float, Bounds(0, 1)] | None = None
@@ -214,7 +214,7 @@ class TrainConfig:
     match: str | None = None
     """Number of trainable parameters to match, such as 100k: sets width and head width."""
     start_from: str | None = None
-    """Run, or agent in the package, whose weights training starts from where shapes agree."""
+    """Run folder or shipped agent; training starts from those of its weights that fit the network."""
     plugin: Repeatable = ()
     """Modules to import first; a module that a --config names must be named here too."""
 

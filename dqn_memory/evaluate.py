@@ -187,7 +187,7 @@ class EvaluationOptions:
     """Options of an evaluation, for runs of any kind."""
 
     seed: Annotated[int, Bounds(0, below=2**63)] = 0
-    """Seed of the environments and of the agent's draws (on a CPU our environments use its low 32 bits)."""
+    """Seed of the environments and of the agent's draws (seeds below 2**32 are all different)."""
     env: str | None = None
     """Another environment with the same observations and actions (None: those of training and of --eval-env)."""
     reset_memory: bool = False

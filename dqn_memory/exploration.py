@@ -29,7 +29,7 @@ class ExplorationConfig:
     epsilon_ladder: Annotated[float, Bounds(0)] = 0.0
     """Environment i of N explores with epsilon^(1 + ladder * i / (N - 1)) (Ape-X, Horgan et al. 2018; 0: all alike)."""
     sticky_exponent: float = 0.0
-    """Exponent of the zeta law of a random action's duration (Dabney et al. 2021: 2; 0: one step)."""
+    """A random action lasts n steps with chance ~ n^-exponent (Dabney et al. 2021: 2; 0: always one step)."""
     sticky_max_steps: Annotated[int, Bounds(1)] = 32
     """Maximum duration of a random action, in steps."""
     random_start_steps: Annotated[int, Bounds(0)] = 0

@@ -60,7 +60,7 @@ class NetworkConfig:
 
     removed: ClassVar[dict[str, Any]] = {"bag": 0}
     architecture: str = "dgfqn"
-    """Named architecture, such as dtqn4, dgfqn or drqn; for `ppo` and `pqn` gru, lstm, lru or attention."""
+    """Named architecture: for `train` any, such as dgfqn; for `ppo` and `pqn` one with a state, such as gru."""
     width: Annotated[int, Bounds(1)] = 64
     """Model width D."""
     heads: Annotated[int, Bounds(1)] = 8
@@ -78,9 +78,9 @@ class NetworkConfig:
     position_encoding: str | None = None
     """Position encoding: learned, sinusoidal or none (None: the architecture's)."""
     action_embedding: Annotated[int, Bounds(0)] | None = None
-    """Features of D that hold the previous action (0: none; None: the architecture's)."""
+    """Number of the D features that show the previous action (0: none; None: the architecture's)."""
     head_width: Annotated[int, Bounds(1)] | None = None
-    """Hidden width of the Q head (None: D, or no hidden layer if the architecture has a linear head)."""
+    """Hidden width of the heads (None: D, or no hidden layer if the architecture has a linear head)."""
     initialisation: Literal["paper", "torch"] = "paper"
     """`paper`: linear and embedding weights from N(0, 0.02); `torch`: each module's default."""
     token_width: Annotated[int, Bounds(1)] = 8

@@ -81,7 +81,7 @@ class PPOEvaluationConfig(EvaluationConfig):
     """Evaluation while training."""
 
     policy: Literal["sampled", "greedy"] = "sampled"
-    """`sampled`: draw actions as in training; `greedy`: take the most probable ones, at the end both."""
+    """`sampled`: draw actions as in training; `greedy`: take the most probable ones; the last evaluation does both."""
 
 
 @dataclass(frozen=True)

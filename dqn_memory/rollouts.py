@@ -77,7 +77,7 @@ class RolloutConfig:
     match: str | None = None
     """Number of trainable parameters to match, such as 100k: sets width and head width (the critic is not counted)."""
     start_from: str | None = None
-    """Run, or agent in the package, whose weights training starts from where shapes agree."""
+    """Run folder or shipped agent; training starts from those of its weights that fit the network."""
     plugin: Repeatable = ()
     """Modules to import first; a module that a --config names must be named here too."""
 

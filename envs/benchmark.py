@@ -1,7 +1,7 @@
 """Measure steps per second of the environments: `python -m envs.benchmark`.
 
 Every registered environment is measured alone and as a vector of 1,024, and compared with the original, which
-for POPGym runs beside it if popgym is installed. All take one to two minutes of processor time.
+for POPGym runs beside it if popgym is installed. All take about a minute and a half of processor time.
 Prints the table; --write FOLDER also writes it as environments.md and environments.json.
 """
 

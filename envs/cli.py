@@ -27,7 +27,7 @@ class WriteArgs:
     """The flag of scripts that print results and can write them."""
 
     write: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None
-    """Folder for the results; replaces older files of the same name (None: results are only printed)."""
+    """Folder for the results; files of the same name are replaced or brought up to date (None: only prints)."""
 
 
 def check_id(id: str, plugins: Sequence[str]) -> None:

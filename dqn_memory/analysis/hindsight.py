@@ -20,7 +20,7 @@ from envs.spaces import Array
 
 @dataclass(frozen=True)
 class Discrepancy:
-    """Both Q-values at every step of one episode, cut into windows of K steps one after the other."""
+    """Q-values at each step of an episode, cut into windows of K steps: of the whole window, and of its prefix."""
 
     inside: Array  # (T, A) of the whole window
     alone: Array  # (T, A) of the prefix that ends at the step

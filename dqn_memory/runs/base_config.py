@@ -59,7 +59,7 @@ class EnvironmentConfig:
     """Processes that step the copies of each Gymnasium environment (None: no further process)."""
 
     actions: Literal["auto", "numbered", "clip", "tanh"] = "auto"
-    """Number all combinations, or draw parts one by one, real ones in bounds by clip or tanh (auto: by script)."""
+    """`numbered`: number all combinations; `clip`, `tanh`: draw each part, bound real ones so (auto: by script)."""
 
     action_masks: bool | None = None
     """Obey masks of actions (None: a new run obeys them if the environment has them)."""
@@ -290,7 +290,7 @@ class OutputConfig:
     checkpoint_every: Annotated[int, Bounds(0)] = 50_000
     """Environment steps between checkpoints (0: only at the end)."""
     checkpoint_replay: Literal["full", "none"] = "full"
-    """`none` leaves the replay out of checkpoints; a resumed run is then not exact."""
+    """`none` leaves the replay out of checkpoints, if there is one; a resumed run is then not exact."""
     max_repeated_actions: Annotated[int, Bounds(0)] | None = 1_000_000
     """Max Gymnasium actions that a resume repeats; above it a checkpoint starts new episodes (None: no limit)."""
 

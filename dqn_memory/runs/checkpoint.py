@@ -90,7 +90,7 @@ class Checkpoint:
         network.load_state_dict(weights)
 
     def take(self, network: nn.Module, part: str) -> set[str]:
-        """Load the weights of a part that have the name and the shape of the network's; give the names of the others.
+        """Load the weights of a part that fit the network by name and shape; give the network's names that got none.
 
         Raises:
             UserError: a weight is not finite.

@@ -164,7 +164,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Tell whether a value is a whole number of at least 0."""
+    """Tell whether a value is a whole number from 0 to below 2**63."""
     return type(value) is int and 0 <= value < INT64_END
 
 

@@ -47,7 +47,7 @@ def modules_of(config: Any) -> list[str]:
 
 
 def load_named(argv: Settings) -> None:
-    """Import the modules in --plugin and --env of a command line, or in the same settings by name."""
+    """Import the modules in --plugin, --env and --eval-env of a command line, or in the same settings by name."""
     if isinstance(argv, Mapping):
         plugins, *several = (
             [given] if isinstance(given := argv.get(name) or (), str) else given

@@ -53,7 +53,7 @@ class Args:
     folder: Path | None = None
     """Folder of the study, which all machines of a cluster share (None: runs/studies/NAME)."""
     smoke: bool = False
-    """Run the study's cut, which takes seconds, instead."""
+    """Run a shortened form of the study, which takes seconds, instead."""
     backend: Literal["processes", "ray"] | None = None
     """`processes` of this machine, or `ray` (None: ray if it is installed)."""
     address: str | None = None
@@ -65,13 +65,13 @@ class Args:
     gpus: float | None = None
     """Share of a GPU of a run (None: the share in the study's file; 0: no GPU)."""
     retries: Annotated[int, Bounds(0)] = 5
-    """Max kills of a run in a row without a new checkpoint; after one more it counts as failed."""
+    """How often a killed run starts again without a new checkpoint in between; then it counts as failed."""
     only: Repeatable = ()
     """Run only the runs that match a pattern such as '*__causal__seed-?'; the others wait (empty: all)."""
     take_from: Repeatable = ()
     """Copy finished runs of the same settings and seed from this study or archive."""
     plugin: Repeatable = ()
-    """Import this module, which the study names (not needed for a study that you started)."""
+    """Import this module, which the study names (not needed to go on with a study that you started here)."""
     dry_run: bool = False
     """List the runs with time and disk space, and write nothing."""
     status: bool = False

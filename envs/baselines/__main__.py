@@ -47,7 +47,7 @@ class Args(Budget, WriteArgs):
     """Measure random actions and the best known players."""
 
     env: Ids = ()
-    """Id of an environment, or several by a pattern such as 'POPGym/*'; repeatable (none: all without a file)."""
+    """Id or a pattern such as 'POPGym/*'; repeatable (none: all but ladders, MiniGrid and those from files)."""
     options: Options = ()
     """Keywords and values of the environment of --env, such as path my.pomdp."""
     plugin: Plugins = ()

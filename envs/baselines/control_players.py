@@ -61,7 +61,7 @@ def density(standard: Tensor) -> Tensor:
 
 
 def clipped(mean: Tensor, deviation: float, high: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean and variance (N,) of a normal number clipped to +-high, and the probability that it is not."""
+    """Return mean (N,), probability of not being clipped, and variance of a normal number clipped to +-high."""
     low, top = ((end - mean) / deviation for end in (-high, high))
     below, above = torch.special.ndtr(low), torch.special.ndtr(-top)
     at_low, at_top = density(low), density(top)

@@ -19,7 +19,7 @@ MOST = exact_return(1.0, BY_RULES)
 
 # ---- bandits ---------------------------------------------------------------------------------------------------------
 def bandit_bounds(world: MultiarmedBandit, budget: Budget) -> Best:
-    """Keep to an arm while it pays, or while one of two pulls pays, or pull the arm with the highest upper bound."""
+    """Keep to an arm while it pays, or while one of its last two pulls paid, or pull by the highest upper bound."""
     play, arms = Played(world, budget), world.num_actions
     stay = play("win-stay, lose-shift", stayer(arms, 1))
     twice = play("a shift after two losses", stayer(arms, 2))

@@ -160,8 +160,8 @@ def turn_to_match(view: Array) -> int:
 def by_chance(generator: np.random.Generator, share: float) -> Rule:
     """Turn at the fork by the north to the west, look, and turn to the right end; in the north go on by chance.
 
-    The view of the north is the same before and after looking. A `share` of going on is wrong in half of it, and costs
-    1 / share turns back and forth in the other episodes; the root of 2 / time limit is best for the return.
+    The view of the north is the same before and after looking. With probability `share` the player goes on there;
+    half of what it does before looking is wrong. It turns about 1 / share times. The root of 2 / time limit is best.
     """
 
     def act(seen: Seen) -> int:

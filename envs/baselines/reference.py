@@ -24,7 +24,7 @@ SHIPPED = Path(__file__).with_suffix(".json")
 LEVELS = ("random", "lower", "upper")
 LESS = {  # lines between random actions and a perfect memory: what their players know, in a sentence
     "observation": "newest observation alone",
-    "clock": "clock alone",
+    "clock": "observation and clock",
     "one step": "one remembered step",
 }
 DOUBT = 2.0  # a difference within this number of standard errors is not significant

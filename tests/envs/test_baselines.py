@@ -123,10 +123,10 @@ def test_the_lines_of_players_with_less_of_a_memory_stand_between():
     corridor, recall = (
         baselines.reference_of(id) for id in ("Gridverse/Memory-7x7-v0", "POPGym/CountRecall-Medium-v0")
     )
-    between = "newest observation alone 0.50, clock alone 1.00, one remembered step 0.83"
+    between = "newest observation alone 0.50, observation and clock 1.00, one remembered step 0.83"
     assert baselines.beside_reference(0.9, corridor) == f"random 0.28, {between}, best known 1.00"
     assert baselines.beside_reference(0.9, recall).endswith(
-        "clock alone -0.49, one remembered step -0.70, perfect memory 1.00"
+        "observation and clock -0.49, one remembered step -0.70, perfect memory 1.00"
     )
 
 

@@ -188,7 +188,8 @@ def test_a_plain_player_on_popgyms_own_environment_reaches_the_line(task, line, 
 
 def test_scores_stand_beside_their_lines():
     words = (
-        "random -0.50, newest observation alone -0.50, clock alone -0.46, one remembered step 1.00, perfect memory 1.00"
+        "random -0.50, newest observation alone -0.50, observation and clock -0.46, "
+        "one remembered step 1.00, perfect memory 1.00"
     )
     assert baselines.reference_summary(0.0, 0.3, "POPGym/RepeatFirst-Easy-v0") == f" ({words})"
     assert baselines.reference_summary(0.0, -0.5, "POPGym/RepeatFirst-Easy-v0") == f" ({words}: not above random)"

@@ -42,7 +42,7 @@ class KeyValueCache:
         self.state, self.versions = state, [part._version for part in state]
 
     def serves(self, state: tuple[Tensor, ...], project: nn.Linear) -> bool:
-        """Tell whether keys and values are those of a state, which is the very one that was noted."""
+        """Tell whether the state is the one noted, unchanged, with the same weights, and there is room for a step."""
         return (
             all(map(operator.is_, self.state, state))
             and self.versions == [part._version for part in state]
