@@ -16,6 +16,9 @@ SHOWN = {
     "g": "g: from f, discount 0.998",
     "h": "h: sees its last action",
     "i": "i: from g, a critic that sees",
+    "preset-1": "the preset, seeds 1 to 3",
+    "preset-2": "",
+    "preset-3": "",
 }
 
 
@@ -28,7 +31,9 @@ def main() -> None:
                 curves[row["try"]][float(row["processor_seconds"])].append(float(row["success"]))
     figure, axes = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
     for name, label in SHOWN.items():
-        axes.plot(list(curves[name]), [mean(scores) for scores in curves[name].values()], label=label)
+        style = {"color": "black", "linewidth": 0.8} if name.startswith("preset") else {}
+        scores = [mean(each) for each in curves[name].values()]
+        axes.plot(list(curves[name]), scores, label=label or None, **style)
     axes.axhline(0.95, color="black", linestyle=":", label="aimed at")
     axes.set(xlabel="processor seconds", ylabel="mean success in rooms of 13 x 13", ylim=(0, 1))
     axes.legend(fontsize=8)
