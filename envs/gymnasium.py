@@ -273,7 +273,8 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         """Return the actions (N,) as int64, or (N, k) of a Box, or raise a UserError."""
         chosen = np.asarray(actions)
         if not self.world.num_actions:
-            require(chosen in self.action_space, f"The actions must be in {self.action_space}, not {actions!r}.")
+            if chosen not in self.action_space:  # the sentence is written only if it is needed: it takes a millisecond
+                raise UserError(f"The actions must be in {self.action_space}, not {actions!r}.")
             return chosen
         if chosen.shape == (self.num_envs,) and chosen.dtype.kind in "iu":
             chosen = np.ascontiguousarray(chosen, np.int64)

@@ -13,7 +13,18 @@ from torch import Tensor
 
 from envs.core import Plain, State, Uniform, World
 from envs.errors import require
-from envs.numpy_backend import converted, copied, first_true, integers, put_column, take, take_column, where, zeros
+from envs.numpy_backend import (
+    converted,
+    copied,
+    first_true,
+    integers,
+    put_column,
+    running_count,
+    take,
+    take_column,
+    where,
+    zeros,
+)
 from envs.popgym.shuffle import repeated
 from envs.spaces import Array, MultiDiscrete
 
@@ -161,7 +172,7 @@ class Battleship(Board):
         for number, places in enumerate(self.ships):
             if number % self.together == 0:
                 rest = u[:, number // self.together]
-            order = (board @ places.T == self.none).cumsum(1)  # (N, P), 1-based among places with room
+            order = running_count(board @ places.T == self.none)  # (N, P), 1-based among places with room
             scaled = rest * order[:, -1]
             rank = integers(scaled)
             rest = scaled - rank

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from envs.numpy_backend import Values, first_true, integers, stack, take, where, zeros
+from envs.numpy_backend import Values, first_true, integers, running_count, stack, take, where, zeros
 from envs.popgym.shuffle import repeated
 
 FREE, WALL = 0, 1
@@ -70,7 +70,7 @@ class Mazes:
         plan, first, last = plans.reshape(len(u), len(self.plan)), self.first, self.last
         beside = plan[:, first - 1 : last - 1] + plan[:, first + 1 : last + 1]
         above = plan[:, first - self.wide : last - self.wide] + plan[:, first + self.wide : last + self.wide]
-        order = (beside + above > 4 * plan[:, first:last] + self.margin).cumsum(1)
+        order = running_count(beside + above > 4 * plan[:, first:last] + self.margin)
         scaled = u * order[:, -1]
         rank = integers(scaled)
         at = where(stuck, starts + first_true(order > rank[:, None]) + first, at)

@@ -15,6 +15,8 @@ from envs.numpy_backend import (
     converted,
     copied,
     integers,
+    maximum,
+    minimum,
     put_column,
     stack,
     take_column,
@@ -215,7 +217,7 @@ class Autoencode(CardGame[CodeState]):
         steps = state.steps + self.one
         watches = steps < self.dealt
         suit = suit * watches  # 0 when all are dealt
-        place = where(watches, steps, self.last - steps).clip(self.zero, self.last_card)  # (N,) of the card in question
+        place = maximum(minimum(steps, self.last - steps), self.zero)  # (N,) of the card in question
         payment = self.pay(action == take_column(state.order, place))
         reward = where(watches, self.nothing, payment)
         order = put_column(copied(state.order), place, converted(suit, self.empty))

@@ -72,9 +72,8 @@ class Pendulum(ForceWorld[PendulumState]):
         super().__init__(-high, high, masked, time_limit, device)
         self.state_space = Box(-high, high, dtype=np.float64)
         numbers = [2 * math.pi, 0.5 / math.pi, 15.0, 0.05, 0.1]
-        constants = torch.tensor([*numbers, *-high, *high], dtype=torch.float64, device=self.device)
-        self.turn, self.turns, self.gravity, self.tick, self.drag = constants[:5].unbind()
-        self.low, self.high = constants[5:].view(2, 3)
+        constants = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        self.turn, self.turns, self.gravity, self.tick, self.drag = constants.unbind()
         self.push, self.effort = torch.tensor([3.0, 0.001], device=self.device)  # torques are in float32
         starts = torch.tensor([[math.pi, SPIN], [2 * math.pi, 2 * SPIN]], dtype=torch.float64, device=self.device)
         self.start, self.width = starts
@@ -131,7 +130,8 @@ class Pendulum(ForceWorld[PendulumState]):
 
     def _state(self, angle: Tensor, velocity: Tensor, steps: Tensor, returns: Tensor) -> PendulumState:
         sine, cosine = self.series(angle)
-        motion = stack([cosine, sine, velocity]).clip(self.low, self.high)  # sums can exceed 1 in their last place
+        # sums can exceed 1 in their last place
+        motion = stack([cosine.clip(-1.0, 1.0), sine.clip(-1.0, 1.0), velocity])
         return PendulumState(self.observe(motion), steps, returns, angle, motion)
 
 

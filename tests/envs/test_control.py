@@ -112,3 +112,18 @@ def test_tools_draw_real_actions_or_refuse_them_in_a_sentence(capsys):
     benchmark.main(["--quick", "--env", CAR, "--only", "vector"])
     reference_scores(["--env", PENDULUM, "--episodes", "200"])
     assert "No player is known for Pendulum" in (said := capsys.readouterr().out) and CAR in said
+
+
+class Unprinted(np.ndarray):
+    """An array that nobody may write as a text."""
+
+    def __repr__(self):
+        raise AssertionError("written")
+
+
+@pytest.mark.parametrize("id", ["Control/Pendulum-v0", "POPGym/PositionOnlyPendulum-Easy-v0", "POMDP/CarFlag-v0"])
+def test_a_step_writes_no_text_of_its_actions(id):
+    """A text of 1,024 real actions took two fifths of a step's time."""
+    vector = gymnasium.make_vec(id, num_envs=3)
+    vector.reset(seed=1)
+    vector.step(np.asarray(vector.action_space.sample()).view(Unprinted))

@@ -79,12 +79,6 @@ def test_the_first_card_is_kept_for_as_many_cards_as_are_asked_for(cards):
     assert torch.equal(seen, whole[:, :cards])
 
 
-def test_numbers_of_numpy_are_keywords():
-    given = make_world("POPGym/RepeatPrevious-Easy-v0", decks=np.int8(3), k=np.int64(5))
-    plain = make_world("POPGym/RepeatPrevious-Easy-v0", decks=3, k=5)
-    assert (given.in_decks, int(given.k)) == (plain.in_decks, int(plain.k)) == (156, 5)
-
-
 @pytest.mark.parametrize("cards", [2, 9, 52])
 def test_as_many_cards_as_are_asked_for_are_played_back(cards):
     def backwards(seen):

@@ -446,7 +446,11 @@ def test_a_wrong_dial_is_named(id, keywords, words):
 
 @pytest.mark.parametrize("id", [id for id in LEVELS if "-Easy-" in id])
 def test_dials_may_be_numbers_of_numpy(id):
-    dials = {name: np.array(dial)[()] for name, dial in LEVELS[id][1].items()}
+    given = {name: np.array(dial) for name, dial in LEVELS[id][1].items()}
+    dials = {
+        name: (dial.astype(np.int8) if dial.dtype.kind == "i" and dial < 100 else dial)[()]
+        for name, dial in given.items()
+    }
     check_same([play(make_world(id, **each), 3, 4) for each in ({}, dials)])
 
 
