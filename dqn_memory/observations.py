@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import gymnasium
@@ -38,6 +38,7 @@ class ObservationSpec:
     entries: tuple[tuple[str, "ObservationSpec"], ...] = ()  # of a row, by name
     flags: int = 0  # of legal choices at the end of a row
     channels_last: bool | None = None  # of an image (None: its sizes tell)
+    sizes: tuple[int, ...] = ()  # numbers of values of discrete components, if they differ
 
     @property
     def padding(self) -> float:
@@ -76,7 +77,9 @@ def observation_spec(space: gymnasium.Space) -> ObservationSpec:
     if isinstance(space, gymnasium.spaces.Discrete):
         return _tokens(1, int(space.n) + 1)
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return _tokens(int(np.prod(space.shape)), int(space.nvec.max()) + 2)
+        sizes: list[int] = space.nvec.flatten().tolist()
+        spec = _tokens(len(sizes), max(sizes) + 2)
+        return replace(spec, sizes=tuple(sizes)) if len(set(sizes)) > 1 else spec
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3:
         return _image(space)
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:

@@ -8,6 +8,7 @@ Shapes: N environments, T steps of a rollout, B environments of a minibatch, A a
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -373,7 +374,7 @@ class Predictor(nn.Module):
         self.parts = [(place, part) for place, part in spec.parts if part.kind != "image"]
         self.weight = weight
         self.action = nn.Embedding(actions.count, width) if actions.count else ActionRowEmbedding(actions, width)
-        self.outputs = [math.prod(part.shape) * max(part.vocabulary, 1) for _, part in self.parts]
+        self.outputs = [sum(part.sizes) or math.prod(part.shape) * max(part.vocabulary, 1) for _, part in self.parts]
         self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, sum(self.outputs) + 1))
 
     def _predict(self, x: Tensor, action: Tensor) -> Tensor:
@@ -400,11 +401,21 @@ class Predictor(nn.Module):
 
 
 def _errors(predicted: Tensor, after: Tensor, spec: ObservationSpec) -> Tensor:
-    """Compute the error of each number of an entry, (B, T, n), from predictions (B, T, n [x V])."""
+    """Compute the error of each number of an entry, (B, T, n), from predictions (B, T, n [x V]).
+
+    If discrete components have different numbers of values, neighbours with the same number are compared together.
+    """
     if not spec.vocabulary:
         return (predicted - after.to(predicted.dtype)).square()
-    logits = predicted.unflatten(-1, (math.prod(spec.shape), spec.vocabulary)).movedim(-1, 1)
-    return F.cross_entropy(logits, after.long(), reduction="none")
+    sizes = spec.sizes or (spec.vocabulary,) * math.prod(spec.shape)
+    groups = [(size, len(list(same))) for size, same in itertools.groupby(sizes)]
+    logits = predicted.split([size * count for size, count in groups], -1)
+    values = after.long().split([count for _, count in groups], -1)
+    errors = [
+        F.cross_entropy(each.unflatten(-1, (count, size)).movedim(-1, 1), value, reduction="none")
+        for each, value, (size, count) in zip(logits, values, groups, strict=True)
+    ]
+    return torch.cat(errors, -1)
 
 
 # ---- a whole iteration as one CUDA graph (`--engine cudagraph`) ------------------------------------------------------

@@ -57,7 +57,7 @@ def test_targets_of_pqn_mix_the_best_values_by_hand():
     assert found.tolist() == [pytest.approx([first, second, third, fourth])]
 
 
-@pytest.mark.parametrize("env", [MEMORY, CAR])
+@pytest.mark.parametrize("env", [MEMORY, CAR, "POPGym/Battleship-Easy-v0"])
 def test_predictions_are_of_the_next_observation_in_the_same_episode(env):
     """A head that knows the answer has no error, whatever stands across an episode's end."""
     each = collector(8, env)
@@ -66,8 +66,10 @@ def test_predictions_are_of_the_next_observation_in_the_same_episode(env):
     spec = observation_spec(each.vector.observation_space)
     predictor = Predictor(spec, 16, each.vector.actions, 1.0).double()
     after = torch.cat((steps.observation[:, 1:], steps.observation[:, :1]), 1).flatten(2)
-    known = torch.nn.functional.one_hot(after.long(), spec.vocabulary) * 1e3 if spec.vocabulary else after
-    known = torch.where(steps.done[:, :, None], -known.flatten(2), known.flatten(2))  # wrong where nobody looks
+    sizes = spec.sizes or (spec.vocabulary,) * len(after[0, 0])
+    one_hot = [torch.nn.functional.one_hot(after[..., place].long(), size) for place, size in enumerate(sizes) if size]
+    known = torch.cat(one_hot, -1) * 1e3 if one_hot else after
+    known = torch.where(steps.done[:, :, None], -known, known)  # wrong where nobody looks
     wrong = steps.reward + torch.where(steps.terminated, 4, 2)
     predictor.head.forward = lambda x: torch.cat((known.double(), wrong.unsqueeze(2)), -1)
     x = torch.zeros(4, 8, 16, dtype=torch.float64)
