@@ -3,10 +3,12 @@
 Shapes: T steps of N environments, M observations, d numbers of an observation.
 """
 
+import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -20,9 +22,11 @@ from envs.spaces import Array, entry_bounds
 from envs.vector import VectorEnvironment
 
 STEPS = 4_096  # max steps of random play in each environment
-FEW_STEPS = 256  # steps that are played even if they are slow
+FEW_STEPS = 256  # fewest steps, if they fit into PATIENCE
+PATIENCE = 6  # times the given seconds, for the first episode of each environment to end
 HISTORY = 4  # observations and actions from which `aliasing` predicts, beside one
 FEW_REPEATS = 200  # min predictions of `aliasing`
+CHANCE = 4.0  # standard errors of a difference that may be chance
 SPREAD = 10.0  # largest standard deviation, or distance of the mean from 0, that a network reads well
 HUGE = 100.0  # a reward that is better scaled
 DENSE = 0.1  # share of steps with another reward than the usual one, above which rewards are dense
@@ -31,46 +35,35 @@ RARE = 0.02  # share of episodes
 
 @dataclass(frozen=True)
 class RandomPlay:
-    """T random steps in each of N environments.
+    """T random steps in each of N environments."""
 
-    Attributes:
-        seen: number of each observation that an action was chosen for, (T, N); equal ones have equal numbers.
-        after: number of each action's next observation, before any reset, (T, N).
-        action: number of each action, (T, N).
-        reward: (T, N).
-        terminated, truncated, success: (T, N) bool.
-        returns, lengths: of the episodes that ended, (E,).
-        low, high, mean, spread: of each number of the observations, (d,); `spread` is the standard deviation.
-        space: of the observations.
-        reports_success: whether the environment defines success.
-    """
-
-    seen: Array
-    after: Array
-    action: Array
-    reward: Array
-    terminated: Array
+    seen: Array  # (T, N) number of the observation that an action was chosen for; equal ones have equal numbers
+    after: Array  # (T, N) number of the next observation, before any reset
+    action: Array  # (T, N) number of the action
+    reward: Array  # (T, N)
+    terminated: Array  # (T, N) bool, as the next two
     truncated: Array
     success: Array
-    returns: Array
-    lengths: Array
-    low: Array
+    returns: Array  # (E,) of the episodes that ended
+    lengths: Array  # (E,)
+    low: Array  # (d,) minimum of each number of the observations
     high: Array
     mean: Array
-    spread: Array
-    space: gymnasium.Space
+    spread: Array  # standard deviation
+    space: gymnasium.Space  # of the observations
     reports_success: bool
+    limit: int | None = None  # steps after which episodes were cut because none ended by itself
 
     @property
     def score(self) -> Array:
-        """Success of each episode, (E,) of 0 and 1, or its return if the environment defines no success.
+        """Success of each episode, 0 or 1, or its return if the environment defines no success.
 
-        If no episode has ended, each environment counts as far as it came.
+        Each environment counts with as many episodes as the slowest one: more of them would favour short episodes.
         """
         done = self.terminated | self.truncated
-        if not done.any():
-            return np.asarray(self.success.any(0) if self.reports_success else self.reward.sum(0))
-        return self.success[done].astype(np.float64) if self.reports_success else self.returns
+        number = done.cumsum(0)  # (T, N) of the episode that ends
+        kept = number[done] <= max(1, number[-1].min())
+        return (self.success[done].astype(np.float64) if self.reports_success else self.returns)[kept]
 
     @property
     def dense(self) -> bool:
@@ -81,13 +74,9 @@ class RandomPlay:
     @property
     def unscaled(self) -> list[int]:
         """The places of real numbers that are far from 0, or vary far more or less than 1."""
-        far = (np.abs(self.mean) > SPREAD) | (self.spread > SPREAD) | ((self.spread < 1 / SPREAD**2) & self.varies)
+        still = (self.spread < 1 / SPREAD**2) & (self.high > self.low)
+        far = (np.abs(self.mean) > SPREAD) | (self.spread > SPREAD) | still
         return np.flatnonzero(far & real_numbers(self.space)).tolist()
-
-    @property
-    def varies(self) -> Array:
-        """Whether each number changes, (d,) bool."""
-        return self.high > self.low
 
 
 def real_numbers(space: gymnasium.Space) -> Array:
@@ -100,22 +89,25 @@ def real_numbers(space: gymnasium.Space) -> Array:
 
 
 @torch.no_grad()
-def play_randomly(vector: VectorEnvironment, seed: int, seconds: float = 10.0, steps: int | None = None) -> RandomPlay:
-    """Take random actions for at most `seconds` of processor time, but at least `FEW_STEPS` in each environment.
+def play_randomly(
+    vector: VectorEnvironment, seed: int, seconds: float = 10.0, steps: int | None = None, limit: int | None = None
+) -> RandomPlay:
+    """Take random actions for about `seconds`, and longer until each environment has ended an episode.
 
-    `steps` is an exact number of steps instead.
+    `steps` is an exact number of steps instead; `limit` is that of the result.
     """
     draws, hashing = generator(seed), np.random.default_rng(0)
     observation = vector.reset()
     bounds = entry_bounds("The observation", vector.observation_space)
     weights = hashing.integers(1, 2**63, observation[0].numel() * 8, np.uint64) | np.uint64(1)
     flags = vector.observation_space.flags if isinstance(vector.observation_space, RowSpace) else 0
-    names = "seen", "after", "action", "reward", "terminated", "truncated", "success", "returns", "lengths"
-    columns: dict[str, list[Array]] = {name: [] for name in names}
+    columns = defaultdict[str, list[Array]](list)
     low, high, total, squares = np.full(len(bounds[0]), np.inf), np.full(len(bounds[0]), -np.inf), 0.0, 0.0
-    began, taken = time.process_time(), 0
-    least, most = (FEW_STEPS, STEPS) if steps is None else (steps, steps)
-    while taken < least or (taken < most and time.process_time() - began < seconds):
+    began, ended = time.monotonic(), np.zeros(vector.num_envs, bool)  # not processor time: a step may only wait
+    for taken in range(steps or STEPS):
+        allowed = seconds if taken >= FEW_STEPS and ended.all() else PATIENCE * seconds
+        if steps is None and taken > 0 and time.monotonic() - began > allowed:
+            break
         rows = observation.flatten(1).double().numpy()  # (N, d)
         low, high = np.minimum(low, rows.min(0)), np.maximum(high, rows.max(0))
         total, squares = total + rows.sum(0), squares + np.square(rows).sum(0)
@@ -123,19 +115,19 @@ def play_randomly(vector: VectorEnvironment, seed: int, seconds: float = 10.0, s
         shape = vector.num_envs if vector.actions.count else (vector.num_envs, *vector.actions.shape)
         action = vector.actions.random(torch.rand(shape, generator=draws), legal)
         step = vector.step(action)
-        values = (
-            _number(observation, weights), _number(step.final_observation, weights), _number(action, weights),
-            step.reward, step.terminated, step.truncated, step.success, step.episode_return, step.episode_length,
-        )  # fmt: skip
-        for name, value in zip(names, values, strict=True):
+        rows_of = {"seen": observation, "after": step.final_observation, "action": action}
+        values: dict[str, Any] = {name: _number(value, weights) for name, value in rows_of.items()}
+        values |= {name: getattr(step, name) for name in ("reward", "terminated", "truncated", "success")}
+        for name, value in (values | {"returns": step.episode_return, "lengths": step.episode_length}).items():
             columns[name].append(np.asarray(value).copy())
-        observation, taken = step.observation, taken + 1
+        observation, ended = step.observation, ended | np.asarray(step.done)
     found = {name: np.stack(column) for name, column in columns.items()}  # each (T, N)
-    done, mean = found["terminated"] | found["truncated"], total / (taken * vector.num_envs)
+    done, mean = found["terminated"] | found["truncated"], total / found["reward"].size
     found |= {name: found[name][done] for name in ("returns", "lengths")}
-    spread = np.sqrt(np.maximum(squares / (taken * vector.num_envs) - np.square(mean), 0))
+    spread = np.sqrt(np.maximum(squares / found["reward"].size - np.square(mean), 0))
     numbers = {"low": low, "high": high, "mean": mean, "spread": spread}
-    return RandomPlay(**found, **numbers, space=vector.observation_space, reports_success=vector.reports_success)
+    space, reports = vector.observation_space, vector.reports_success
+    return RandomPlay(**found, **numbers, space=space, reports_success=reports, limit=limit)
 
 
 def _number(rows: torch.Tensor, weights: Array) -> Array:
@@ -157,21 +149,21 @@ def _about_observations(play: RandomPlay) -> Iterator[str]:
     if len(outside):
         place = int(outside[0])
         yield (
-            f"Observations leave their space: number {place} went from {play.low[place]:g} to {play.high[place]:g}; "
-            f"the space says {low[place]:g} to {high[place]:g}{_others(len(outside))}. Correct observation_space."
+            f"Observations leave their space: number {place} went from {play.low[place]:g} to {play.high[place]:g}, "
+            f"and the space says {low[place]:g} to {high[place]:g}{_others(len(outside))}. Correct observation_space."
         )
     if play.unscaled:
         place = play.unscaled[0]
         yield (
             f"Observations are not scaled: number {place} has mean {play.mean[place]:.3g} and standard deviation "
-            f"{play.spread[place]:.3g}{_others(len(play.unscaled))}. --normalize-observation scales them; these runs "
-            "use it."
+            f"{play.spread[place]:.3g}{_others(len(play.unscaled))}. Scale them: --normalize-observation does."
         )
-    if not play.varies.any():
+    varies = play.high > play.low
+    if not varies.any():
         yield "The observation never changes under random actions: an agent can only count steps. Check what it shows."
-    elif constant := int((real & ~play.varies).sum()):
-        yield f"{constant} of {real.sum()} numbers of an observation never change. Leave them out, if that is right."
-    if (found := aliasing(play)) is not None and found.wrong[0] - found.wrong[1] > 0.02:
+    elif constant := int((real & ~varies).sum()):
+        yield f"{constant} of {real.sum()} real numbers of an observation never change. Leave them out, or mend them."
+    if (found := aliasing(play)) is not None and found.wrong[0] - found.wrong[1] > max(0.02, CHANCE * found.error):
         yield (
             f"Different states look alike: the newest observation and action tell what follows in "
             f"{1 - found.wrong[0]:.0%} of {found.predictions:,} steps, the last {HISTORY} of both in "
@@ -180,7 +172,7 @@ def _about_observations(play: RandomPlay) -> Iterator[str]:
 
 
 def _about_rewards(play: RandomPlay) -> Iterator[str]:
-    largest, given = np.abs(play.reward).max(), (play.reward != 0).mean()
+    largest, given = np.abs(play.reward).max(), int((play.reward != 0).sum())
     if largest == 0:
         yield (
             f"No reward in {play.reward.size:,} random steps: nothing can be learned before chance finds one. Make the "
@@ -189,56 +181,61 @@ def _about_rewards(play: RandomPlay) -> Iterator[str]:
     elif len(play.returns) > 1 and np.ptp(play.reward) == 0 and np.ptp(play.returns) == 0:
         yield f"Rewards never vary: every step gives {play.reward.flat[0]:g}, and every episode the same. Check them."
     elif largest > HUGE:
-        yield f"Rewards are huge, up to {largest:,.0f}. --normalize-reward scales them; these runs use it."
-    elif given * max(1.0, play.lengths.mean() if len(play.lengths) else 1.0) < RARE:
+        yield f"Rewards are huge, up to {largest:,.0f}. Scale them: --normalize-reward does."
+    elif given / play.reward.size * max(1.0, play.lengths.mean()) < RARE:
         yield (
-            f"Rewards are rare: {int((play.reward != 0).sum())} in {play.reward.size:,} random steps. Curves may stay "
-            "flat for long; that says nothing about memories."
+            f"Rewards are rare: {given:,} in {play.reward.size:,} random steps. Curves may stay flat for long; that "
+            "says nothing about memories."
         )
 
 
 def _about_episodes(play: RandomPlay) -> Iterator[str]:
-    count = len(play.lengths)
-    if count == 0:
+    count, longest = len(play.lengths), int(play.lengths.max())
+    ends = Counter(play.lengths[play.terminated[play.terminated | play.truncated]].tolist())
+    usual, times = ends.most_common(1)[0] if ends else (0, 0)
+    if play.limit is not None:
         yield (
-            f"No episode ended within {len(play.reward):,} steps. Give the environment a limit: --time-limit, or "
-            "max_episode_steps at its registration."
+            f"No episode ended by itself, so random play and these runs cut episodes after {play.limit} steps. Give "
+            "the environment a limit of its own: max_episode_steps at its registration."
         )
-        return
-    longest, usual = int(play.lengths.max()), Counter(play.lengths.tolist()).most_common(1)[0]
-    if play.terminated.sum() == count and usual == (longest, count) and longest > 1:
+    elif longest == 1:
+        yield "Every episode ends with its first step: there is nothing to remember. Check why it ends."
+    elif usual == longest:
+        which = "Every episode" if times == count else f"{times / count:.0%} of all episodes"
         yield (
-            f"Every episode terminated after {longest} steps. If that is a time limit, let it be `truncated`: an agent "
-            "takes the value of what follows a termination to be 0. If the task ends there, all is well."
+            f"{which} terminated after {longest} steps, and none was longer. If that is a time limit, return it as "
+            "truncated: an agent takes the value of what follows a termination to be 0. If the task ends there, all is "
+            "well."
         )
     elif play.truncated.sum() == count:
         yield (
-            f"Every one of {count:,} random episodes met its time limit of {longest} steps. If no policy ends them "
-            "earlier, that is the task; else chance never reaches an end."
+            f"Every one of {count:,} random episodes met its time limit of {longest} steps. If no policy can end them "
+            "earlier, all is well. Else chance finds no end: raise the limit, or begin episodes nearer to their end."
         )
-    wins = int(play.success.sum())
+    wins, tried = int(play.score.sum()), len(play.score)
     if play.reports_success and wins:
-        low, high = wilson(wins, count)
-        yield f"Random actions succeed in {wins / count:.3f} [{low:.3f}, {high:.3f}] of episodes; scores begin there."
+        low, high = wilson(wins, tried)
+        yield (
+            f"Random actions succeed in {wins / tried:.3f} [{low:.3f}, {high:.3f}] of episodes. A success rate in that "
+            "range shows nothing learned."
+        )
     elif play.reports_success:
-        yield f"Random actions never succeeded in {count:,} episodes: early successes will be luck."
+        yield (
+            f"Random actions never succeeded in {tried:,} episodes: rewards must lead to the first success. Reward "
+            "steps towards the goal, or make the task easier at first."
+        )
 
 
 def _others(count: int) -> str:
     """Say how many numbers more than one are meant."""
-    return f", and {count - 1} more" if count > 1 else ""
+    return f" ({count - 1} more likewise)" if count > 1 else ""
 
 
-@dataclass(frozen=True)
-class Aliasing:
-    """How often the outcome of an action is not the usual one after what was seen before it.
+class Aliasing(NamedTuple):
+    """How often the outcome of an action is not the usual one after what was seen before it."""
 
-    Attributes:
-        wrong: share of wrong predictions from one observation and action, and from the last `HISTORY` of both.
-        predictions: number of predictions.
-    """
-
-    wrong: tuple[float, float]
+    wrong: tuple[float, float]  # share of wrong predictions from one observation and action, and from HISTORY of both
+    error: float  # standard error of the difference of the two
     predictions: int
 
 
@@ -262,8 +259,9 @@ def aliasing(play: RandomPlay) -> Aliasing | None:
     known, true = (predicted[0] != 0) & (predicted[1] != 0), outcome[whole & future]
     if known.sum() < FEW_REPEATS:
         return None
-    wrong = [float((each[known] != true[known]).mean()) for each in predicted]
-    return Aliasing((wrong[0], wrong[1]), int(known.sum()))
+    wrong = np.array([each[known] != true[known] for each in predicted], np.float64)  # (2, P)
+    error = float((wrong[0] - wrong[1]).std()) / math.sqrt(wrong.shape[1])
+    return Aliasing((float(wrong[0].mean()), float(wrong[1].mean())), error, wrong.shape[1])
 
 
 def _joined(*parts: Array) -> Array:

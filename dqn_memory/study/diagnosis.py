@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dqn_memory.study.collect import Data
+from dqn_memory.study.collect import ACTING, Data
 from dqn_memory.study.sections import scores
-from dqn_memory.study.statistics import interval
+from dqn_memory.study.statistics import COVERAGE, interval
 from dqn_memory.study.verdict import CONTROLS, MARGIN, NEEDED, NOTHING, UNKNOWN, Judgement
 
 MEMORIES = ("gru", "mingru", "attention")
@@ -74,35 +74,41 @@ class Texts:
 
     def learned(self) -> str:
         """Compare the best network with random play."""
-        judged, steps = self.judged, self.data.entries[0].config.total_steps
-        random = f"{self.random:.3g}"
+        judged, steps, seeds = self.judged, self.data.entries[0].config.total_steps, self.seeds
+        best, random = f"{self.measure} {self.mean(judged.best)}", f"{self.random:.3g}"
+        narrow = f"; only {100 * COVERAGE[seeds]:.0f} of 100 such hold the true mean" if seeds in COVERAGE else ""
+        brackets = f" Brackets hold 95 % bootstrap intervals over {seeds} seeds{narrow}." if seeds > 1 else ""
         if judged.verdict == NOTHING:
             return (
-                f"No: after {steps:,} steps no network is better than random play ({self.measure} {random}), beyond "
-                f"chance; the best is {judged.best} with {self.mean(judged.best)}. {self.more()}"
+                f"No: after {steps:,} steps no two runs are above random play ({random}) by more than chance. The best "
+                f"network is {judged.best} with {best}. {self.more()}{brackets}"
             )
-        rises = f"Its curve still rises: {self.more()}" if self.rising() else "Its curve no longer rises."
-        return (
-            f"Yes: {judged.best} reaches {self.measure} {self.mean(judged.best)} after {steps:,} steps (random play "
-            f"{random}). {rises}"
-        )
+        rises = f"Its curve still rises. {self.more()}" if self.rising() else "Its curve no longer rises."
+        return f"Yes: {judged.best} reaches {best} after {steps:,} steps, random play {random}. {rises}{brackets}"
+
+    @property
+    def seeds(self) -> int:
+        """The number of runs of the best network."""
+        return len(self.values[self.judged.best])
 
     def more(self) -> str:
-        """Advise more time."""
-        return f"--minutes {3 * self.minutes:g} and another --folder would show more."
+        """Advise more time, or more seeds if one shows no difference."""
+        return f"Try {f'--minutes {3 * self.minutes:g}' if self.seeds > 1 else '--seeds 3'} with another --folder."
 
     def needed(self) -> str:
         """Give the verdict and its reason."""
         judged = self.judged
-        both = f"{judged.memory} {self.mean(judged.memory)}, and {judged.control} {self.mean(judged.control)}"
-        lead = f"the best with a memory is {both}, the best without one; the difference is {judged.lead:.3g}"
+        lead = (
+            f"The best network with a memory is {judged.memory} with {self.mean(judged.memory)}, the best without one "
+            f"{judged.control} with {self.mean(judged.control)}. The lead is {judged.lead:.3g}"
+            f"{'' if math.isnan(judged.lead.low) else ', with the interval of a Welch test'}."
+        )
         if judged.verdict == NOTHING:
             return "Nothing can be said, as nothing was learned."
         if judged.verdict == NEEDED:
-            return f"It needs a memory: {lead}."
+            return f"Yes: no run without a memory comes near. {lead}"
         if judged.verdict == UNKNOWN:
-            why = "No network comes near the best known score" if judged.solved is False else "That may be chance"
-            return f"It is too early to say: {lead}. {why}. {self.more()}"
+            return f"It is too early to say. {lead} {judged.doubt} {self.more()}"
         control = next(name for name, words in CONTROLS.items() if words == judged.verdict)
         reached = {
             "mlp": "No memory is needed for what is reached: the newest observation is enough",
@@ -125,7 +131,8 @@ class Texts:
     def distance(self, memory: str | None) -> str:
         """Say how far back a memory looks, and what is lost without it."""
         if memory is None:
-            return "No further than said above."
+            known = dict(zip(CONTROLS.values(), ("It need not", "It need not", "Three steps"), strict=True))
+            return f"{known.get(self.judged.verdict, 'Nothing can be said')}: {self.judged.verdict}."
         found = self.data.of(series=memory)
         pairs, distances = scores.without_memory(found), scores.recall_distances(found)
         if not pairs or not distances:
@@ -138,14 +145,16 @@ class Texts:
 
     def cost(self, memory: str | None, network: str) -> str:
         """Name the advised memory, and what it costs."""
-        run = self.data.of(series=network)[0]
-        acting, state = run.last("time/acting_us"), run.last("final/remembered_bytes")
+        found = self.data.of(series=network)
+        acting, state = (float(np.median([run.last(metric) for run in found])) for metric in ACTING.values())
         price = (
-            f"{1e6 * run.pace:,.0f} processor seconds to train for a million steps, {acting:,.0f} microseconds to "
-            f"choose an action, {state:,.0f} bytes of state."
+            f"costs {1e6 * found[0].pace:,.0f} processor seconds to train for a million steps, {acting:,.0f} "
+            f"microseconds to choose an action, and {state:,.0f} bytes of state."
         )
+        if self.judged.verdict in (NOTHING, UNKNOWN):
+            so_far = "the cheapest of the best memories" if memory else "the best network"
+            return f"It is too early to choose. {network}, {so_far} so far, {price}"
         if memory is None:
-            return f"None: {network} costs {price}"
-        if self.judged.verdict == UNKNOWN:
-            return f"It is too early to choose; {network} is the cheapest of the best memories so far: {price}"
-        return f"Try {network}, the cheapest of the memories that score as high as any: {price}"
+            return f"None. {network} {price}"
+        why = "the cheapest memory whose mean is within a tenth of the best one's and not significantly below it"
+        return f"Try {network}, {why}. It {price}"

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 
-from dqn_memory.study.statistics import LEVEL, Estimate, Floats, Moments, difference, welch
+from dqn_memory.study.statistics import LEVEL, Estimate, Floats, Moments, contrast, welch
 
 CONTROLS = {  # networks without a memory, the poorest first, and the verdict if one does as well as any
     "mlp": "no memory needed",
@@ -20,32 +20,27 @@ VERDICTS = (*CONTROLS.values(), NEEDED, UNKNOWN, NOTHING)
 MARGIN = 0.1  # share of the way from random play to the best mean within which two means count as equal
 SOLVED = 0.9  # share of the way from random play to the best possible score
 LEARNED = 4.0  # standard errors of a run above random play
+LUCKY = 2  # episodes of a run that chance may win where random play won none
 PERMUTATIONS = 20_000  # max permutations of a test
-ROUNDING = 1e-9  # max difference between equal sums
+FEWEST = 3  # runs of Welch's test: two runs of networks that win or fail vary too little
+ROUNDING = 1e-9  # max difference between equal sums of shares
+SINGLE = 1e-6  # share of a return that is rounding of single precision
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """The verdict on a task.
+class Judgement(NamedTuple):
+    """The verdict on a task."""
 
-    Attributes:
-        verdict: one of VERDICTS.
-        best: the series with the highest mean.
-        control: the best network without a memory.
-        memory: the best network with one.
-        lead: mean of `memory` less that of `control`, with its interval.
-        solved: whether the best mean is close to the best possible score; None if that is unknown.
-    """
-
-    verdict: str
-    best: str
-    control: str
-    memory: str
-    lead: Estimate
-    solved: bool | None
+    verdict: str  # one of VERDICTS
+    best: str  # the series with the highest mean
+    control: str  # the best network without a memory
+    memory: str  # the best network with one
+    lead: Estimate  # mean of `memory` less that of `control`, with Welch's interval
+    doubt: str  # a sentence that says why the verdict is UNKNOWN, if it is
 
 
-def judge(scores: Mapping[str, Sequence[float]], random: Floats, episodes: int, ceiling: float | None) -> Judgement:
+def judge(
+    scores: Mapping[str, Sequence[float]], random: Floats, episodes: int, ceiling: float | None, win: float = 1.0
+) -> Judgement:
     """Judge a task.
 
     Args:
@@ -53,32 +48,44 @@ def judge(scores: Mapping[str, Sequence[float]], random: Floats, episodes: int, 
         random: scores of single episodes of random play.
         episodes: number of episodes behind each score of a run.
         ceiling: the best possible score (None: unknown).
+        win: score of an episode that goes well.
     """
-    means = {name: float(np.mean(values)) for name, values in scores.items()}
-    best = max(means, key=means.__getitem__)
-    control, memory = (
-        max((name for name in means if (name in CONTROLS) == is_control), key=means.__getitem__)
-        for is_control in (True, False)
-    )
-    start, reach = float(random.mean()), means[best] - float(random.mean())
-    solved = None if ceiling is None else reach >= SOLVED * (ceiling - start)
-    lead = difference([(scores[memory], scores[control])])
-    enough = next((name for name in CONTROLS if name in means and means[best] - means[name] <= MARGIN * reach), None)
-    if not has_learned(scores, random, episodes):
+    means, tops = ({name: float(of(values)) for name, values in scores.items()} for of in (np.mean, max))
+    best, controls = max(means, key=means.__getitem__), [name for name in CONTROLS if name in means]
+    control = max(controls, key=means.__getitem__)
+    memory = max((name for name in means if name not in CONTROLS), key=means.__getitem__)
+    start, highest = float(random.mean()), max(tops.values())
+    near_mean, near_top = (top - MARGIN * (top - start) for top in (means[best], highest))
+    solved = None if ceiling is None else means[best] - start >= SOLVED * (ceiling - start)
+    enough = next((name for name in controls if means[name] >= near_mean and tops[name] >= near_top), None)
+    as_far = next((name for name in controls if tops[name] >= near_mean), None)
+    doubt = "These runs are too few, or differ too much, to tell."
+    if not has_learned(scores, random, episodes, win):
         verdict = NOTHING
     elif enough is not None:
         explains = solved in (True, None) or (enough != POOREST and means_differ(scores[enough], scores[POOREST]))
-        verdict = CONTROLS[enough] if explains else UNKNOWN
+        verdict, doubt = CONTROLS[enough] if explains else UNKNOWN, "No network comes near the best known score."
+    elif as_far is not None:
+        verdict, doubt = UNKNOWN, f"One run of {as_far} comes as far: a memory may only make learning surer."
     else:
-        verdict = NEEDED if all(leads(scores, name) for name in CONTROLS if name in means) else UNKNOWN
-    return Judgement(verdict, best, control, memory, lead, solved)
+        verdict = NEEDED if all(leads(scores, name) for name in controls) else UNKNOWN
+    return Judgement(verdict, best, control, memory, lead(scores[memory], scores[control]), doubt)
 
 
-def has_learned(scores: Mapping[str, Sequence[float]], random: Floats, episodes: int) -> bool:
-    """Tell whether at least two runs are above random play by more than the chance of their episodes allows."""
-    error = math.sqrt(float(random.var()) * (1 / episodes + 1 / len(random)))
-    above = [score - float(random.mean()) > LEARNED * error for values in scores.values() for score in values]
+def has_learned(scores: Mapping[str, Sequence[float]], random: Floats, episodes: int, win: float = 1.0) -> bool:
+    """Tell whether at least two runs are above random play by more than the chance of episodes and LUCKY wins."""
+    start = float(random.mean(dtype=np.float64))
+    error = math.sqrt(float(random.var(dtype=np.float64)) * (1 / episodes + 1 / len(random)))
+    least = LEARNED * error + LUCKY * max(win - start, 0.0) / episodes + SINGLE * abs(start)
+    above = [score - start > least for values in scores.values() for score in values]
     return sum(above) >= min(2, len(above))
+
+
+def lead(first: Sequence[float], second: Sequence[float]) -> Estimate:
+    """Give the difference of two means with Welch's interval; single runs and runs without any variance have none."""
+    point = float(np.mean(first) - np.mean(second))
+    margin = contrast([(first, second)]).margin() if min(len(first), len(second)) > 1 else math.nan
+    return Estimate(point, *(point + side * margin if math.isfinite(margin) else math.nan for side in (-1, 1)))
 
 
 def means_differ(first: Sequence[float], second: Sequence[float]) -> bool:
@@ -89,22 +96,24 @@ def means_differ(first: Sequence[float], second: Sequence[float]) -> bool:
 def leads(scores: Mapping[str, Sequence[float]], control: str) -> bool:
     """Tell whether memories beat a control: all of them together, or the best one alone.
 
-    The first is a permutation test of means, the second Welch's test, corrected for the number of memories.
+    The first is a permutation test of means, the second Welch's test of at least FEWEST runs, corrected for the number
+    of memories.
     """
     memories = {name: values for name, values in scores.items() if name not in CONTROLS}
     best = max(memories.values(), key=lambda values: float(np.mean(values)))
     if float(np.mean(best)) <= float(np.mean(scores[control])):
         return False
     together = np.concatenate([np.asarray(values, np.float64) for values in memories.values()])
-    alone = 1.0
-    if min(len(best), len(scores[control])) > 1:
-        alone = welch(Moments.of(best), Moments.of(scores[control])) * len(memories)
+    tested = min(len(best), len(scores[control])) >= FEWEST
+    alone = welch(Moments.of(best), Moments.of(scores[control])) * len(memories) if tested else 1.0
     return permuted(together, np.asarray(scores[control], np.float64)) < 1 - LEVEL or alone < 1 - LEVEL
 
 
 def permuted(first: Floats, second: Floats) -> float:
     """Give the one-sided p value of a permutation test: that the mean of `first` is above that of `second`."""
     both, size = np.concatenate((first, second)), len(second)
+    both = both / (np.abs(both).max() or 1.0)
+    second = both[-size:]
     if math.comb(len(both), size) <= PERMUTATIONS:
         chosen = np.array(list(combinations(range(len(both)), size)))
     else:

@@ -1,5 +1,7 @@
 """What random play finds odd: environments with one fault each, and sound ones."""
 
+import time
+
 import gymnasium
 import numpy as np
 import pytest
@@ -16,7 +18,10 @@ class Odd(gymnasium.Env):
 
     action_space = spaces.Discrete(2)
 
-    def __init__(self, scale=1.0, bound=10.0, reward=None, limit=None, endless=False, hidden=False, constant=False):
+    def __init__(
+        self, scale=1.0, bound=10.0, reward=None, limit=None, endless=False, hidden=False, constant=False, stop=None
+    ):
+        self.stop = stop
         self.observation_space = spaces.Box(-bound, bound, (2,), np.float32)
         self.scale, self.reward, self.limit, self.endless, self.constant = scale, reward, limit, endless, constant
         self.hidden = hidden
@@ -36,10 +41,32 @@ class Odd(gymnasium.Env):
         at_end = self.place == 5
         reward = float(at_end) if self.reward is None else self.reward
         ends = False if self.endless else at_end if self.limit is None else self.taken >= self.limit
+        ends = ends or self.taken == self.stop
         return self._seen(), reward, ends, False, {"success": at_end} if ends else {}
 
 
+class Drawn(gymnasium.Env):
+    """Observations are drawn anew; half of the episodes succeed at once, and the others fail after 50 steps."""
+
+    observation_space, action_space = spaces.Discrete(300), spaces.Discrete(2)
+
+    def __init__(self, wait=0.0):
+        self.wait = wait
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.taken, self.wins = 0, bool(self.np_random.integers(2))
+        return int(self.np_random.integers(300)), {}
+
+    def step(self, action):
+        time.sleep(self.wait)
+        self.taken += 1
+        done = self.wins or self.taken == 50
+        return int(self.np_random.integers(300)), float(self.wins), done, False, {"success": self.wins} if done else {}
+
+
 gymnasium.register("Odd/Walk-v0", Odd)
+gymnasium.register("Odd/Drawn-v0", Drawn)
 
 
 def played(id="Odd/Walk-v0", **kwargs):
@@ -49,13 +76,14 @@ def played(id="Odd/Walk-v0", **kwargs):
 FAULTS = {
     "leave their space": {"bound": 3.0},
     "not scaled": {"scale": 1000.0, "bound": np.inf},
-    "1 of 2 numbers of an observation never change": {"constant": True},
+    "1 of 2 real numbers of an observation never change": {"constant": True},
     "look alike": {"hidden": True},
     "No reward": {"reward": 0.0},
     "Rewards never vary": {"reward": 2.0, "limit": 7},
     "Rewards are huge": {"reward": 500.0},
-    "No episode ended": {"endless": True},
     "Every episode terminated after 7 steps": {"limit": 7},
+    "of all episodes terminated after 4 steps": {"stop": 4},
+    "Every episode ends with its first step": {"limit": 1},
     "met its time limit of 9 steps": {"endless": True, "max_episode_steps": 9},
     "Random actions succeed": {},
 }
@@ -81,6 +109,23 @@ def test_scores_and_lengths_are_those_of_whole_episodes(monkeypatch):
     assert (play.lengths == 7).all() and len(play.lengths) == 16 * (300 // 7)
     assert play.score.mean() == play.success[play.terminated].mean() and play.reports_success
     assert set(np.unique(play.score)) <= {0.0, 1.0}
+
+
+def test_short_episodes_count_no_more_than_long_ones():
+    play = play_randomly(make_vector("Odd/Drawn-v0", 400, 0), 0, steps=60)
+    assert play.score.mean() == pytest.approx(0.5, abs=0.1) and len(play.score) < len(play.lengths)
+
+
+def test_time_counts_in_which_a_step_only_waits():
+    began = time.monotonic()
+    play = play_randomly(make_vector("Odd/Drawn-v0", 16, 0, "cpu", {"wait": 0.002}), 0, seconds=0.1)
+    assert time.monotonic() - began < 5 and 0 < len(play.reward) < 100
+
+
+def test_observations_that_depend_on_nothing_do_not_look_alike():
+    for seed in range(5):
+        play = play_randomly(make_vector("Odd/Drawn-v0", 16, seed), seed, steps=4_000)
+        assert not any("look alike" in each for each in oddities(play))
 
 
 def test_a_hidden_place_is_told_better_by_what_was_seen_before():

@@ -92,22 +92,13 @@ def grade(verdict: str, right: tuple[str, ...]) -> str:
 
 def asked(task: str, right: tuple[str, ...], number: int, args: argparse.Namespace) -> dict[str, object]:
     """Diagnose a task once: a row of the table."""
-    seed, place = FIRST + BETWEEN * number, task.replace("/", "-")
+    seed, plan = FIRST + BETWEEN * number, {"minutes": args.minutes, "seeds": args.seeds}
     plugin = ("verdicts",) if task.startswith("Verdict/") else ()
-    folder = args.folder / f"{place}-{seed}"
-    found = diagnose(
-        task,
-        minutes=args.minutes,
-        seeds=args.seeds,
-        first_seed=seed,
-        plugin=plugin,
-        folder=folder,
-        workers=args.workers,
-    )
+    folder = args.folder / f"{task.replace('/', '-')}-{seed}"
+    found = diagnose(task, **plan, first_seed=seed, plugin=plugin, folder=folder, workers=args.workers)
     scores = {name: float(np.mean(values)) for name, values in found.scores.items()}
     given = {"task": task, "first seed": seed, "verdict": found.verdict, "grade": grade(found.verdict, right)}
-    plan = {"minutes": args.minutes, "seeds": args.seeds, "revision": revision()}
-    return given | {"random": found.random, **scores, "memory": found.memory or "", **plan}
+    return given | {"random": found.random, **scores, "memory": found.memory or "", **plan, "revision": revision()}
 
 
 def tables(rows: list[dict[str, object]]) -> list[Table]:
