@@ -429,7 +429,7 @@ def reason(error: str) -> str:
     lines = error.splitlines()
     begins = [place for place, line in enumerate(lines) if line.startswith("error: ")]
     inside = [place + 1 for place, line in enumerate(lines[:-1]) if line.startswith("  ")]
-    return " ".join(lines[(begins or inside or [len(lines) - 1])[-1] :]).removeprefix("error: ")
+    return "; ".join(lines[(begins or inside or [len(lines) - 1])[-1] :]).removeprefix("error: ")
 
 
 @one_line_errors

@@ -48,7 +48,7 @@ class Odd(gymnasium.Env):
 class Drawn(gymnasium.Env):
     """Observations are drawn anew; half of the episodes succeed at once, and the others fail after 50 steps."""
 
-    observation_space, action_space = spaces.Discrete(300), spaces.Discrete(2)
+    observation_space, action_space = spaces.Discrete(4), spaces.Discrete(2)
 
     def __init__(self, wait=0.0):
         self.wait = wait
@@ -56,13 +56,13 @@ class Drawn(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.taken, self.wins = 0, bool(self.np_random.integers(2))
-        return int(self.np_random.integers(300)), {}
+        return int(self.np_random.integers(4)), {}
 
     def step(self, action):
         time.sleep(self.wait)
         self.taken += 1
         done = self.wins or self.taken == 50
-        return int(self.np_random.integers(300)), float(self.wins), done, False, {"success": self.wins} if done else {}
+        return int(self.np_random.integers(4)), float(self.wins), done, False, {"success": self.wins} if done else {}
 
 
 gymnasium.register("Odd/Walk-v0", Odd)
@@ -123,9 +123,9 @@ def test_time_counts_in_which_a_step_only_waits():
 
 
 def test_observations_that_depend_on_nothing_do_not_look_alike():
-    for seed in range(5):
-        play = play_randomly(make_vector("Odd/Drawn-v0", 16, seed), seed, steps=4_000)
-        assert not any("look alike" in each for each in oddities(play))
+    plays = [play_randomly(make_vector("Odd/Drawn-v0", 16, seed), seed, steps=256) for seed in range(20)]
+    assert min(aliasing(play).predictions for play in plays) > 200
+    assert not any("look alike" in each for play in plays for each in oddities(play))
 
 
 def test_a_hidden_place_is_told_better_by_what_was_seen_before():
