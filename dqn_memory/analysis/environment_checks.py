@@ -23,7 +23,7 @@ from envs.vector import VectorEnvironment
 
 STEPS = 4_096  # max steps of random play in each environment
 FEW_STEPS = 256  # fewest steps, if they fit into PATIENCE
-PATIENCE = 6  # times the given seconds, for the first episode of each environment to end
+PATIENCE = 60.0  # max seconds until they are played, and until each environment has ended an episode
 HISTORY = 4  # observations and actions from which `aliasing` predicts, beside one
 FEW_REPEATS = 200  # min predictions of `aliasing`
 CHANCE = 4.0  # standard errors of a difference that may be chance
@@ -52,7 +52,7 @@ class RandomPlay:
     spread: Array  # standard deviation
     space: gymnasium.Space  # of the observations
     reports_success: bool
-    limit: int | None = None  # steps after which episodes were cut because none ended by itself
+    limit: int | None = None  # steps after which episodes were cut because none had ended without it
 
     @property
     def score(self) -> Array:
@@ -92,7 +92,7 @@ def real_numbers(space: gymnasium.Space) -> Array:
 def play_randomly(
     vector: VectorEnvironment, seed: int, seconds: float = 10.0, steps: int | None = None, limit: int | None = None
 ) -> RandomPlay:
-    """Take random actions for about `seconds`, and longer until each environment has ended an episode.
+    """Take random actions for about `seconds`, and longer within FEW_STEPS or until each environment ended an episode.
 
     `steps` is an exact number of steps instead; `limit` is that of the result.
     """
@@ -105,7 +105,7 @@ def play_randomly(
     low, high, total, squares = np.full(len(bounds[0]), np.inf), np.full(len(bounds[0]), -np.inf), 0.0, 0.0
     began, ended = time.monotonic(), np.zeros(vector.num_envs, bool)  # not processor time: a step may only wait
     for taken in range(steps or STEPS):
-        allowed = seconds if taken >= FEW_STEPS and ended.all() else PATIENCE * seconds
+        allowed = seconds if taken >= FEW_STEPS and ended.all() else PATIENCE
         if steps is None and taken > 0 and time.monotonic() - began > allowed:
             break
         rows = observation.flatten(1).double().numpy()  # (N, d)
@@ -195,8 +195,8 @@ def _about_episodes(play: RandomPlay) -> Iterator[str]:
     usual, times = ends.most_common(1)[0] if ends else (0, 0)
     if play.limit is not None:
         yield (
-            f"No episode ended by itself, so random play and these runs cut episodes after {play.limit} steps. Give "
-            "the environment a limit of its own: max_episode_steps at its registration."
+            f"Episodes hardly ever end by themselves: random play and these runs cut them after {play.limit} steps. "
+            "Give the environment a limit of its own, max_episode_steps at its registration."
         )
     elif longest == 1:
         yield "Every episode ends with its first step: there is nothing to remember. Check why it ends."
@@ -247,7 +247,8 @@ def aliasing(play: RandomPlay) -> Aliasing | None:
     done, terminated = play.terminated | play.truncated, play.terminated.astype(np.uint64)
     outcome = _joined(play.reward.view(np.uint32).astype(np.uint64), terminated, play.after)
     newest, rows = _joined(play.seen, play.action), done.shape[1] // 2  # (T, N)
-    last = len(done) - HISTORY + 1
+    if (last := len(done) - HISTORY + 1) < 1:
+        return None
     history = _joined(*(newest[back : back + last] for back in range(HISTORY)))
     whole = ~np.any([done[back : back + last] for back in range(HISTORY - 1)], 0)  # within one episode
     newest, outcome = newest[HISTORY - 1 :], outcome[HISTORY - 1 :]

@@ -92,8 +92,8 @@ class Texts:
         return len(self.values[self.judged.best])
 
     def more(self) -> str:
-        """Advise more time, or more seeds if one shows no difference."""
-        return f"Try {f'--minutes {3 * self.minutes:g}' if self.seeds > 1 else '--seeds 3'} with another --folder."
+        """Advise more time."""
+        return f"Try --minutes {3 * self.minutes:g} with another --folder."
 
     def needed(self) -> str:
         """Give the verdict and its reason."""
@@ -108,7 +108,10 @@ class Texts:
         if judged.verdict == NEEDED:
             return f"Yes: no run without a memory comes near. {lead}"
         if judged.verdict == UNKNOWN:
-            return f"It is too early to say. {lead} {judged.doubt} {self.more()}"
+            more = (
+                self.more() if self.seeds > 1 else "One seed shows no difference: try --seeds 3 with another --folder."
+            )
+            return f"It is too early to say. {lead} {judged.doubt} {more}"
         control = next(name for name, words in CONTROLS.items() if words == judged.verdict)
         reached = {
             "mlp": "No memory is needed for what is reached: the newest observation is enough",

@@ -116,10 +116,17 @@ def test_short_episodes_count_no_more_than_long_ones():
     assert play.score.mean() == pytest.approx(0.5, abs=0.1) and len(play.score) < len(play.lengths)
 
 
-def test_time_counts_in_which_a_step_only_waits():
+def test_time_counts_in_which_a_step_only_waits(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 0.5)
     began = time.monotonic()
     play = play_randomly(make_vector("Odd/Drawn-v0", 16, 0, "cpu", {"wait": 0.002}), 0, seconds=0.1)
     assert time.monotonic() - began < 5 and 0 < len(play.reward) < 100
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 60])
+def test_few_steps_are_no_fault(steps):
+    play = play_randomly(make_vector("Odd/Walk-v0", 16, 0, "cpu", {"limit": 1}), 0, steps=steps)
+    assert oddities(play) and len(play.score) == 16 * steps
 
 
 def test_observations_that_depend_on_nothing_do_not_look_alike():

@@ -102,7 +102,7 @@ def test_episodes_that_nothing_ends_are_cut_and_named(broken):
     play = module.play_at_random(module.Args("Broken/endless-v0", plugin=(broken,)))
     assert set(play.lengths) == {play.limit} and not play.reports_success
     assert play.score.mean() == pytest.approx(play.limit / 2, rel=0.05)
-    assert any("No episode ended by itself" in each for each in module.oddities(play))
+    assert any("hardly ever end" in each for each in module.oddities(play))
     assert module.chosen_settings(play)["time_limit"] == play.limit
     with pytest.raises(UserError, match="no episode ended"):  # its own limit is out of reach
         module.play_at_random(module.Args("Broken/far-v0", plugin=(broken,)))
