@@ -270,7 +270,8 @@ def planned_study(args: Args, began: float) -> tuple[Definition, RandomPlay]:
     definition = parse_definition(read_text(path), str(path), name)
     found = f"{definition.title}\n{definition.about}"
     if (steps := re.fullmatch(re.escape(args.about) + r" \((\d{1,4}) random steps\)", found)) is None:
-        raise UserError(f"{args.place} holds '{' '.join(found.split())}'; give that command, or another --folder")
+        plan = " ".join(found.split())
+        raise UserError(f"{args.place} holds '{plan}', not the plan of these flags; give another --folder")
     return definition, play_at_random(args, int(steps[1]))
 
 
